@@ -80,7 +80,7 @@ def compare(shards: Sequence[Path], rounds: int, label: str = "") -> dict[str, A
 def ours(shards: Sequence[Path]) -> int:
     """Scan as `analyze` does, storing the same columns; return the number of samples."""
     with tempfile.TemporaryDirectory() as kept:
-        tasks = find_tasks([str(path) for path in shards], lambda _: None)
+        tasks = find_tasks([str(path) for path in shards])
         rows, _ = scan_all(tasks, ScanOptions(cache=kept), Path(kept, "parts"), in_this_process)
     return len(rows) + len(rows.failures)
 

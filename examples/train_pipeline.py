@@ -9,11 +9,7 @@ the losses stay the same.
 """
 
 import argparse
-import io
-import json
 import os
-import random
-import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,13 +30,14 @@ from counterpoise.sched.runtime import (
     newest_checkpoint,
     save_checkpoint,
 )
-from counterpoise.tools.demo.data import cache_folder
+from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.demo.model import TransformerBlock
 from counterpoise.workers import TarDataset
 
 WIDTH, HEADS, LAYERS, VOCABULARY = 64, 4, 8, 16_384
 LONGEST = 256  # tokens of a sample
 MICROBATCHES = 8  # of each pipeline and step
-TEXTS, WORDS = 256, 500  # of the text that is made up
+TEXTS = 256  # samples of the demo's data
 
 
 class Words:
@@ -57,36 +54,15 @@ class Words:
         return {"input_ids": tokens, "labels": tokens}
 
 
-class Layer(nn.Module):
-    """A transformer layer for packed samples: (tokens, WIDTH) to the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm_attention, self.norm_mlp = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, cu_seq_lens: Tensor) -> Tensor:
-        """Attend within each sample."""
-        q, k, v = self.qkv(self.norm_attention(x)).unflatten(-1, (3, HEADS, -1)).unbind(1)
-        lengths = cu_seq_lens.diff().tolist()
-        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
-        mixed = [
-            F.scaled_dot_product_attention(*(t.transpose(0, 1) for t in part), is_causal=True)
-            for part in parts
-        ]
-        x = x + self.out(torch.cat(mixed, dim=1).transpose(0, 1).flatten(1))
-        found: Tensor = x + self.down(F.gelu(self.up(self.norm_mlp(x))))
-        return found
-
-
 class LanguageModel(nn.Module):
     """The whole model, of which each rank keeps its stages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(
+            TransformerBlock(WIDTH, HEADS, causal=True) for _ in range(LAYERS)
+        )
         self.norm = nn.LayerNorm(WIDTH)
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
@@ -106,9 +82,10 @@ class Stage(nn.Module):
     def forward(self, x: Tensor, cu_seq_lens: Tensor) -> Tensor:
         """Map tokens or hidden states to hidden states (tokens, WIDTH) or logits."""
         x = x if self.embedding is None else self.embedding(x.flatten())
+        x, bounds = x[None], tuple(cu_seq_lens.tolist())
         for layer in self.layers.values():
-            x = layer(x, cu_seq_lens)
-        x = x if self.norm is None else self.norm(x)
+            x = layer(x, bounds)
+        x = x[0] if self.norm is None else self.norm(x[0])
         return x if self.lm_head is None else self.lm_head(x)
 
 
@@ -143,33 +120,12 @@ def make_pipeline(mesh: DeviceMesh, name: str) -> Pipeline:
     )
 
 
-def ensure_text() -> str:
-    """Return the path of a shard of texts, which one process of each host writes at the first use.
-
-    A word is followed by one of two others; lengths are skewed, as those of real texts.
-    """
-    path = cache_folder() / f"text-{TEXTS}-{WORDS}.tar"
-    if int(os.environ.get("LOCAL_RANK", "0")) == 0 and not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        making = path.with_suffix(".partial")
-        write_text(making)
-        making.replace(path)
+def demo_data() -> str:
+    """Return the pattern of the demo's shards, which one process of each host makes."""
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        ensure_demo_data(samples=TEXTS, shards=2)
     distributed.barrier()
-    return str(path)
-
-
-def write_text(path: Path) -> None:
-    """Write the texts, the same each time."""
-    draw = random.Random(0)
-    with tarfile.open(path, "w") as tar:
-        for number in range(TEXTS):
-            words = [draw.randrange(WORDS)]
-            for _ in range(min(LONGEST, int(draw.lognormvariate(3.5, 0.8)))):
-                words.append((3 * words[-1] + draw.randrange(2)) % WORDS)
-            text = json.dumps({"document": " ".join(f"word{n}" for n in words)}).encode()
-            member = tarfile.TarInfo(f"t{number:03}.json")
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
+    return ensure_demo_data(samples=TEXTS, shards=2)
 
 
 def count_tokens(sample: dict[str, Any]) -> dict[str, int]:
@@ -204,7 +160,7 @@ def endless(loader: DataLoader) -> Iterator[Step]:
 def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[str]:
     """Train, and yield a line for each step."""
     pipe = make_pipeline(mesh, given.schedule)
-    loader = make_loader(mesh, given.data or ensure_text())
+    loader = make_loader(mesh, given.data or demo_data())
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=3e-3)
     done = 0
     if given.checkpoints and (newest := newest_checkpoint(given.checkpoints)):
@@ -240,7 +196,7 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--schedule", default="v-half-alg2")
     parser.add_argument("--pp", type=int, default=4, help="ranks of a pipeline")
-    parser.add_argument("--data", metavar="PATTERN", help="shards; without, text is made up")
+    parser.add_argument("--data", metavar="PATTERN", help="shards; without, the demo's own")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--checkpoints", type=Path, metavar="FOLDER")
     parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")

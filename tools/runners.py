@@ -4,7 +4,6 @@ A function of (task, options) and its result travel to other processes and machi
 are values.
 """
 
-import importlib
 import itertools
 import multiprocessing
 import signal
@@ -70,11 +69,9 @@ def on_ray(address: str) -> Runner:
 
     Raises ValueError if ray is not installed, ConnectionError if no cluster answers.
     """
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError:
-        raise ValueError("--ray needs Ray; pip install 'counterpoise[ray]'") from None
+    from ..workers.fleet.ray_actors import import_ray  # here: others need no balancer
 
+    ray = import_ray("--ray")
     _check_reachable(address)
 
     def run(

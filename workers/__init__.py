@@ -4,19 +4,25 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import fleet, media
-    from .columns.huggingface import HFDataset
-    from .columns.parquet import ParquetDataset
-    from .energon.dataset import EnergonDataset
-    from .energon.metadataset import open_metadataset
-    from .jsonl.dataset import JsonlDataset
-    from .mds.dataset import MDSDataset
-    from .mixture.mixture import Mixture
-    from .selection.selection import Selection, split_by_key
-    from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
-    from .tar.dataset import TarDataset
-    from .vision_language.token_layout import ByteTokenizer
-    from .vision_language.transform import VisionLanguage
+    from . import fleet as fleet
+    from . import media as media
+    from .columns.huggingface import HFDataset as HFDataset
+    from .columns.parquet import ParquetDataset as ParquetDataset
+    from .energon.dataset import EnergonDataset as EnergonDataset
+    from .energon.metadataset import open_metadataset as open_metadataset
+    from .jsonl.dataset import JsonlDataset as JsonlDataset
+    from .mds.dataset import MDSDataset as MDSDataset
+    from .mixture.mixture import Mixture as Mixture
+    from .selection.selection import Selection as Selection
+    from .selection.selection import split_by_key as split_by_key
+    from .sources.interface import PlainSource as PlainSource
+    from .sources.interface import Probe as Probe
+    from .sources.interface import SampleError as SampleError
+    from .sources.interface import Source as Source
+    from .sources.interface import as_source as as_source
+    from .tar.dataset import TarDataset as TarDataset
+    from .vision_language.token_layout import ByteTokenizer as ByteTokenizer
+    from .vision_language.transform import VisionLanguage as VisionLanguage
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses. "" for a sub-package.
 _HOMES = {
@@ -41,27 +47,7 @@ _HOMES = {
     "split_by_key": ".selection.selection",
 }
 
-__all__ = [
-    "ByteTokenizer",
-    "EnergonDataset",
-    "HFDataset",
-    "JsonlDataset",
-    "MDSDataset",
-    "Mixture",
-    "ParquetDataset",
-    "PlainSource",
-    "Probe",
-    "SampleError",
-    "Selection",
-    "Source",
-    "TarDataset",
-    "VisionLanguage",
-    "as_source",
-    "fleet",
-    "media",
-    "open_metadataset",
-    "split_by_key",
-]
+__all__ = [*_HOMES]
 
 if not TYPE_CHECKING:
 

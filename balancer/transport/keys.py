@@ -11,6 +11,7 @@ running balancer notices. A key in a folder of `allowed`, `allowed/JOB/NAME.pub`
 job only; its party's folder has a file `job` with the job's name.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -93,6 +94,25 @@ def write_public(path: Path, pair: KeyPair) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o644, exist_ok=False)
     path.write_text(_line(pair.role, pair.public))
+
+
+def write_keys(folder: Path, named: Mapping[str, str], job: str = "") -> None:
+    """Write the keys of new peers, {name: role}, that the balancer there lets in, for `job` only.
+
+    The balancer gets keys, too, if it has none. FileExistsError for a name that has some.
+    """
+    own = folder / "balancer"
+    if not (own / SECRET).exists():
+        write_secret(own, new_pair("balancer"))
+        (own / ALLOWED).mkdir(exist_ok=True)
+    server = server_keys(own)
+    for name, role in named.items():
+        pair = new_pair(role)
+        write_secret(folder / name, pair)
+        write_public(folder / name / BALANCER, server.own)
+        write_public(server.allowed / job / f"{name}.pub", pair)
+        if job:
+            (folder / name / JOB).write_text(job + "\n")
 
 
 class AllowList:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from counterpoise.sched.bubble_filling.encoder_plans import host_kernels
 from counterpoise.sched.bubble_filling.gaps import GATHER, SCATTER, with_collectives
 from counterpoise.sched.bubble_filling.setup import FillSetup, total_ns
 from counterpoise.sched.ir.program import place
@@ -45,8 +44,9 @@ def layer_times(setup: FillSetup) -> tuple[list[Times], Times]:
         for stack in setup.encoder_stacks(setup.tensor)
         for _ in range(stack.layers)
     ]
-    forward, backward = host_kernels(setup)
-    return encoders, Times(total_ns(forward), total_ns(backward))
+    layer = setup.model.layer
+    backward = layer.backward_kernels(setup.recompute)
+    return encoders, Times(total_ns(layer.forward), total_ns(backward))
 
 
 def balanced(setup: FillSetup, *, even: bool = False) -> Timeline:

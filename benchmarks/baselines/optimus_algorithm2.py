@@ -17,7 +17,6 @@ from counterpoise.sched.bubble_filling.instance import (
     FilledSchedule,
     FillProblem,
     Work,
-    lengths,
 )
 from counterpoise.sched.bubble_filling.pipelines import (
     NEVER,
@@ -30,7 +29,7 @@ from counterpoise.sched.bubble_filling.pipelines import (
     mirrored_work,
     space_of,
 )
-from counterpoise.sched.bubble_filling.validate import check_filled
+from tests.sched.bubble_filling.validate import check_filled
 
 _TOLERANCE_NS = 50_000
 
@@ -158,14 +157,15 @@ def _extension(lanes: list[_Lane]) -> int:
     return max((lane.exposed for lane in lanes), default=0)
 
 
-def _starts(lane: _Lane) -> tuple[Ints, list[int]]:
-    """Return starts and arrivals, those in the big bubble first."""
+def _times(lane: _Lane) -> tuple[Ints, Ints, list[int]]:
+    """Return starts and ends of kernels, and arrivals, those in the big bubble first."""
     first = lane.coarse[lane.count - lane.moved]
     parts = [one for one in (first, lane.between) if one is not None]
     if not parts:
-        return np.zeros((0,) * 3, np.int64), []
+        return np.zeros((0,) * 3, np.int64), np.zeros((0,) * 3, np.int64), []
     return (
         np.concatenate([one.starts for one in parts]),
+        np.concatenate([one.starts + one.took for one in parts]),
         [int(end) for one in parts for end in one.done],
     )
 
@@ -174,10 +174,14 @@ def _joined(problem: FillProblem, forward: list[_Lane], backward: list[_Lane]) -
     """Return one schedule of both directions, with places for all microbatches."""
     step = problem.gaps.step_ns
     ahead, behind = _extension(forward), _extension(backward)
-    starts = [_starts(lane) for lane in forward]
-    ends = [_starts(lane) for lane in backward]
-    done = [end for _, row in starts for end in row]
-    last = [step - end for _, row in ends for end in row[::-1]] if backward else [NEVER] * len(done)
+    ahead_at = [_times(lane) for lane in forward]
+    back_at = [_times(lane) for lane in backward]
+    done = [end for _, _, row in ahead_at for end in row]
+    last = (
+        [step - end for _, _, row in back_at for end in row[::-1]]
+        if backward
+        else [NEVER] * len(done)
+    )
     place = match(done, last, problem.gaps.need_ns, problem.gaps.gradient_ns)
     if place is None:
         raise ValueError("Algorithm 2 placed forwards and backwards that no order can satisfy")
@@ -186,14 +190,12 @@ def _joined(problem: FillProblem, forward: list[_Lane], backward: list[_Lane]) -
         group = problem.groups[number // problem.copies]
         own = place[at : at + lane.count]
         at += lane.count
-        back = np.zeros((lane.count, len(group), 0), np.int64)
+        back = back_end = np.zeros((lane.count, len(group), 0), np.int64)
         if backward and lane.count:
             # Backwards were filled in mirrored time: turn them round.
-            mirror = ends[number][0][::-1, :, ::-1]
-            back = step - mirror - lengths(problem.backward, group, own)
+            back_end, back = (step - one[::-1, :, ::-1] for one in back_at[number][:2])
         shape = (lane.count, len(group), len(problem.forward.resource))
-        begin = starts[number][0].reshape(shape)
-        pipelines.append(
-            EncoderPipeline(group, number % problem.copies, own, own, own, begin, back)
-        )
+        begin, end = (one.reshape(shape) for one in ahead_at[number][:2])
+        times = begin, back, end, back_end
+        pipelines.append(EncoderPipeline(group, number % problem.copies, own, own, own, *times))
     return FilledSchedule(problem, tuple(pipelines), ahead, behind)

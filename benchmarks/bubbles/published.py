@@ -6,7 +6,7 @@ more than a tenth, the cause stands beside it, shown by the same simulation with
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from counterpoise.sched.bubble_filling.choose import scan
@@ -131,7 +131,7 @@ def _shares(setup: FillSetup, step: Timeline) -> dict[str, float]:
     """Return the per cent of a step that each cause of bubbles takes, the mean of the ranks."""
     layer = setup.model.layer
     gaps = find_gaps(step, {"F": layer.forward, "B": layer.backward})
-    rows = [asdict(one) for one in bubble_causes(gaps, step)]
+    rows = bubble_causes(gaps, step)
     whole = step.makespan_ns * len(rows)
     return {name: 100 * sum(row[f"{name}_ns"] for row in rows) / whole for name in TABLE_1}
 

@@ -9,13 +9,19 @@ measured traces are treated alike.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from counterpoise.sched.bubble_filling.encoder_plans import Host
-from counterpoise.sched.bubble_filling.gaps import COMPUTING, Gaps, Ints, fill_holes
-from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule, Work, taken
+from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Gaps, Ints, fill_holes
+from counterpoise.sched.bubble_filling.instance import (
+    EncoderPipeline,
+    FilledSchedule,
+    FillProblem,
+    Work,
+)
 from counterpoise.sched.bubble_filling.kernels import walk
 from counterpoise.sched.ir.graph import make_graph
 from counterpoise.sched.ir.kinds import BACKWARD
@@ -109,13 +115,14 @@ def _rank_kernels(host: Host, rank: int) -> tuple[Ints, Ints, Ints, Ints]:
     A pass without stretches of its own (a data-parallel collective) is one kernel on the network.
     """
     row, one = host.timeline.ranks[rank], host.gaps.ranks[rank]
-    own = one.owner >= 0
-    bare = np.flatnonzero(~np.isin(np.arange(len(row)), one.owner))
+    own = one.kind != FREE
+    owners = np.searchsorted([slot.end_ns for slot in row], one.start[own], side="right")
+    bare = np.flatnonzero(~np.isin(np.arange(len(row)), owners))
     start = np.concatenate((one.start[own], [row[i].start_ns for i in bare])).astype(np.int64)
     end = np.concatenate((one.end[own], [row[i].end_ns for i in bare])).astype(np.int64)
     code = np.where(one.kind[own] == COMPUTING, HOST_COMPUTE, HOST_LINKS)
     what = np.concatenate((code, np.full(len(bare), NETWORK)))
-    owner = np.concatenate((one.owner[own], bare))
+    owner = np.concatenate((owners, bare))
     order = np.lexsort((start, owner))
     return start[order], (end - start)[order], what[order], owner[order]
 
@@ -135,6 +142,25 @@ def _exchange_nodes(host: Host, index: _Host) -> tuple[Ints, Ints]:
         np.array([enter[microbatch][1] for microbatch in order], np.int64),
         np.array([leave.get(microbatch, enter[microbatch][1]) for microbatch in order], np.int64),
     )
+
+
+def taken(
+    problem: FillProblem, work: Work, ranks: Sequence[int], order: Sequence[int], starts: Ints
+) -> Ints:
+    """Return what kernels take that begin at `starts` (microbatches in `order`, stages, kernels).
+
+    Those that begin beside a kernel of the language model take longer where the problem says so.
+    """
+    rows = order if work.ns.shape[1] > 1 else [0] * len(order)
+    lanes = list(ranks) if work.ns.shape[0] > 1 else [0] * len(ranks)
+    ns = work.ns[lanes][:, np.array(rows, np.int64)].transpose(1, 0, 2).copy()
+    extra = -(-ns * np.array(problem.slower, np.int64)[work.resource] // 1000)
+    for stage, rank in enumerate(ranks):
+        one = problem.gaps.ranks[rank]
+        # Before the step's start a kernel is in the extension of the first stretch.
+        at = np.maximum(np.searchsorted(one.start, starts[:, stage], side="right") - 1, 0)
+        ns[:, stage] += np.where(one.kind[at] == FREE, 0, extra[:, stage])
+    return ns
 
 
 def filled_kernels(host: Host, filled: FilledSchedule) -> Kernels:
@@ -251,9 +277,8 @@ def measured_host(host: Host, ns: Ints) -> Host:
     for rank, old in enumerate(host.gaps.ranks):
         nodes = np.arange(index.base[rank], index.base[rank + 1])
         inner = nodes[alone.what[nodes] != NETWORK]
-        own = old.owner >= 0
-        parts = (start[inner], end[inner], old.kind[own], old.owner[own])
-        ranks.append(fill_holes(*parts, step))
+        busy = old.kind[old.kind != FREE]
+        ranks.append(fill_holes(start[inner], end[inner], busy, step))
         at = int(index.pass_start[rank]) + np.arange(len(host.timeline.ranks[rank]))
         opens, closes = start[index.first[at]].tolist(), end[index.last[at]].tolist()
         slots = zip(host.timeline.ranks[rank], opens, closes, strict=True)

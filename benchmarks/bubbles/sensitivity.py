@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from counterpoise.sched.bubble_filling.choose import fitting, scan
-from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, Host
+from counterpoise.sched.bubble_filling.choose import fitting, scan, shared_hosts
+from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan
 from counterpoise.sched.bubble_filling.presets import (
     CASES,
     SET_R_DEVICE,
@@ -89,10 +89,10 @@ def _point(x: float, setup: FillSetup) -> Point:
         for stages in (1, 2, 4)
         for warmup in ("megatron", "reduced")
     ]
-    hosts: dict[str, Host] = {}
-    whole = scan(setup, candidates=candidates, hosts=hosts).best
-    cut = scan(setup, candidates=candidates, hosts=hosts, splittings=(None, *fitting(setup))).best
-    alone = hosts["megatron"].gaps.step_ns
+    hosts, most = shared_hosts(setup), (None, *fitting(setup))
+    whole = scan(setup, candidates=candidates, host_of=hosts).best
+    cut = scan(setup, candidates=candidates, host_of=hosts, splittings=most).best
+    alone = hosts(candidates[0]).gaps.step_ns
     return Point(
         x,
         whole.filled.efficiency,

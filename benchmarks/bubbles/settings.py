@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from counterpoise.sched.bubble_filling.bound import hidden_bound
-from counterpoise.sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
+from counterpoise.sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan, shared_hosts
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
@@ -91,7 +91,7 @@ def efficiencies(setup: FillSetup, host: Host) -> Efficiencies:
     coarse = fill_optimus(problem, fine=False)
     splittings = fitting(setup)
     fine, cut = (
-        scan(setup, candidates=[PAPER_PLAN], splittings=how, hosts={"reduced": host}).best
+        scan(setup, candidates=[PAPER_PLAN], splittings=how, host_of=lambda _: host).best
         for how in ((None,), splittings)
     )
     return Efficiencies(
@@ -106,7 +106,7 @@ def efficiencies(setup: FillSetup, host: Host) -> Efficiencies:
 def width_scan(setup: FillSetup) -> tuple[PlanScan, PlanScan, float]:
     """Scan all plans of the paper's tensor width, whole and split; return both and the CPU seconds.
 
-    The time includes simulation, gaps, filling, bound and validation; no plan is skipped.
+    The time includes simulation, gaps, filling and bound; no plan is skipped.
     """
     candidates = [
         replace(PAPER_PLAN, stages=stages, warmup=warmup)
@@ -115,9 +115,9 @@ def width_scan(setup: FillSetup) -> tuple[PlanScan, PlanScan, float]:
         if setup.stages % stages == 0
     ]
     begin = time.process_time()
-    hosts: dict[str, Host] = {}
-    whole = scan(setup, candidates=candidates, hosts=hosts, prune=False)
-    cut = scan(setup, candidates=candidates, hosts=hosts, splittings=fitting(setup), prune=False)
+    hosts = shared_hosts(setup)
+    whole = scan(setup, candidates=candidates, host_of=hosts, prune=False)
+    cut = scan(setup, candidates=candidates, host_of=hosts, splittings=fitting(setup), prune=False)
     return whole, cut, time.process_time() - begin
 
 
@@ -131,11 +131,11 @@ def table_report(names: Sequence[str], paper: Mapping[str, object]) -> dict[str,
     rows: dict[str, object] = {}
     for name in names:
         setup = case_setup(name)
-        hosts: dict[str, Host] = {}
+        hosts = shared_hosts(setup)
         steps = {
-            "whole": scan(setup, hosts=hosts).best.filled.step_ns,
+            "whole": scan(setup, host_of=hosts).best.filled.step_ns,
             "split": scan(
-                setup, hosts=hosts, splittings=(None, *fitting(setup))
+                setup, host_of=hosts, splittings=(None, *fitting(setup))
             ).best.filled.step_ns,
         }
         base = {"balanced": balanced(setup).makespan_ns, "megatron": megatron(setup).makespan_ns}

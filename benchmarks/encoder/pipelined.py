@@ -27,8 +27,8 @@ from counterpoise.sched.ir.registry import schedule
 from counterpoise.sched.runtime import Pipeline, TravellingImages
 from counterpoise.sched.simulation.costs import Costs
 from counterpoise.sched.simulation.simulator import simulate
-from counterpoise.tools.console.reporting import rounded_spread
 
+from .. import rounded_spread
 from ..runtime.rank_processes import RankProcesses
 from ..runtime.sleeping import HIDDEN, SleepingStage
 from .travelling import LEFT, PARTS, TOKEN_NS, Phases, TravelCase, draw_cases

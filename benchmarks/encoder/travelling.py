@@ -26,9 +26,9 @@ from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.options import Dispatch
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader.step.dispatch import ImageDispatch
-from counterpoise.tools.console.reporting import rounded_spread
-from counterpoise.tools.inputs.cost_tables import read_costs
 
+from .. import rounded_spread
+from ..planning.costs import read_costs
 from ..runtime.rank_processes import RankProcesses
 from ..runtime.sleeping import HIDDEN, SleepingStage
 

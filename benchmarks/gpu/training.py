@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import counterpoise as cp
+from counterpoise.loader import collate_padded
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.demo.model import (
     DemoModelShape,
@@ -36,20 +36,6 @@ LARGE = DemoModelShape(
 Batch = dict[str, Any]
 
 
-def padded(samples: Sequence[Batch]) -> Batch:
-    """Collate as most users do: texts padded to the longest, tiles of all images together."""
-    rows = [torch.from_numpy(each["input_ids"]).long() for each in samples]
-    labels = [torch.from_numpy(each["labels"]).long() for each in samples]
-    tiles = [torch.from_numpy(each["pixel_values"]) for each in samples]
-    owners = [torch.from_numpy(each["tiles_per_image"]) for each in samples]
-    return {
-        "input_ids": pad_sequence(rows, batch_first=True),
-        "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
-        "pixel_values": torch.cat(tiles), "tiles_per_image": torch.cat(owners),
-        "lengths": torch.tensor([len(row) for row in rows]),
-    }  # fmt: skip
-
-
 def loader_of(way: str, data: Any, rank: int, ranks: int, task: Task) -> Any:
     """Return the loader of a way; all give as many samples a rank and step."""
     size = 2 if task.small else 8
@@ -57,12 +43,13 @@ def loader_of(way: str, data: Any, rank: int, ranks: int, task: Task) -> Any:
         "num_workers": 1 if task.small else 8, "persistent_workers": True,
         "pin_memory": not task.small, "drop_last": True,
     }  # fmt: skip
+    batches: dict[str, Any] = {**given, "batch_size": size, "collate_fn": collate_padded}
     if way == "random":
         sampler: DistributedSampler[int] = DistributedSampler(data, ranks, rank)
-        return DataLoader(data, size, sampler=sampler, collate_fn=padded, **given)
+        return DataLoader(data, sampler=sampler, **batches)
     if way == "auto":
         balance = cp.Balance("auto", accumulate=MICROBATCHES)
-        return cp.DataLoader(data, size, balance=balance, shuffle=True, collate_fn=padded, **given)
+        return cp.DataLoader(data, balance=balance, shuffle=True, **batches)
     count = size * MICROBATCHES * ranks
     balance = cp.Balance(samples_per_step=count, accumulate=MICROBATCHES, layout="packed")
     return cp.DataLoader(data, balance=balance, shuffle=True, **given)
@@ -121,7 +108,8 @@ class Trainer:
             batch = next(self.loops[way])
             found["waited"] += time.perf_counter() - since
             packed = "cu_seq_lens" in batch
-            lengths = (batch["cu_seq_lens"].diff() if packed else batch["lengths"]).long()
+            lengths = batch["cu_seq_lens"].diff() if packed else batch["attention_mask"].sum(dim=1)
+            lengths = lengths.long()
             found["samples"] += len(lengths)
             found["tokens"] += int(lengths.sum())
             found["places"] += batch["input_ids"].numel()

@@ -3,27 +3,33 @@
 `alone` is decoding and resizing and nothing else, of bytes in memory, in as many processes as
 others have workers: cores that share a cache, or are two threads of one, take longer for each.
 `threads` is `balanced` with one worker, and in it as many threads that decode as others have
-workers; it is compared with `balanced` in each round. Energon takes part where it is installed.
+workers; it is compared with `balanced` in each round.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import RawValue
 from typing import Any
 
 import click
+from rich.table import Table
 
-from counterpoise.tools.bench.pipelines import (
+from counterpoise.tools.console.reporting import emit, make_table, spread
+from counterpoise.tools.demo.data import ensure_demo_data
+
+from .pipelines import (
     ImagePass,
     ImagePipeline,
     ImageWork,
     balanced,
+    copy_samples,
+    measure,
+    plain,
     samples_of,
+    torchs,
 )
-from counterpoise.tools.console.reporting import emit, spread
-
-from . import images
-from .energon import energon_loader, why_no_energon
 
 
 def threads(work: ImageWork, resize: str) -> Any:
@@ -31,13 +37,27 @@ def threads(work: ImageWork, resize: str) -> Any:
     return balanced(work, resize, num_workers=1, decode_threads=work.workers)
 
 
-def energons(work: ImageWork, resize: str) -> Any:
-    """Return Energon's loader of the shards."""
-    from counterpoise.loader import collate_packed
+def webdatasets(work: ImageWork, resize: str) -> Any:
+    """Return torch's loader of webdataset's samples, decoded as ours are."""
+    import webdataset
+    from torch.utils.data import DataLoader
 
-    decode = images.decoding(work, resize)
-    sizes = (work.batch_size, work.workers, work.prefetch)
-    return energon_loader(work.folder, decode, collate_packed, *sizes)
+    dataset = webdataset.WebDataset(work.shards, shardshuffle=False)
+    return DataLoader(dataset.map(decoding(work, resize)), **work.options)
+
+
+def decoding(work: ImageWork, resize: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what makes a sample of the bytes of its members, named as webdataset names them."""
+    from counterpoise.workers import VisionLanguage
+    from counterpoise.workers.tar.members import decode_member
+
+    transform = VisionLanguage(tile_size=work.tile_size, resize=resize)
+
+    def decode(raw: Mapping[str, Any]) -> Any:
+        members = {n: decode_member(n, data) for n, data in raw.items() if not n.startswith("__")}
+        return transform({"__key__": raw["__key__"], **members})
+
+    return decode
 
 
 class _Samples:
@@ -106,10 +126,19 @@ def _pictures_of(samples: list[list[Any]]) -> dict[str, Any]:
     }
 
 
-OURS = {**images.OURS, "threads": ImagePipeline(threads, "torch")}
-PEERS = {**images.TORCHS, "energon": ImagePipeline(energons, "pillow")}
+PEERS = {
+    "DataLoader": ImagePipeline(torchs, "pillow"),
+    "webdataset": ImagePipeline(webdatasets, "pillow"),
+}
 ALONE = {"alone": ImagePipeline(_Alone, "torch"), "alone, pillow": ImagePipeline(_Alone, "pillow")}
-PIPELINES = {**OURS, **PEERS, **ALONE}
+PIPELINES = {
+    "balanced": ImagePipeline(balanced, "torch"),
+    "balanced, pillow": ImagePipeline(balanced, "pillow"),
+    "plain": ImagePipeline(plain, "torch"),
+    "threads": ImagePipeline(threads, "torch"),
+    **PEERS,
+    **ALONE,
+}
 
 
 @click.command("decoding")
@@ -125,40 +154,58 @@ def command(data: str | None, samples: int, as_json: bool, **sizes: int) -> None
 
     Example: make bench NAME=decoding ARGS="--data 'DIR/*.tar' --rounds 5 --json"
     """
-    left_out = why_not_all()
-    pipelines = {name: each for name, each in PIPELINES.items() if name not in left_out}
-    passes = images.measured(data, samples, pipelines, **sizes)
+    with tempfile.TemporaryDirectory(prefix="counterpoise-bench-") as folder:
+        copy_samples(data or ensure_demo_data(), samples, max(2, sizes["workers"]), folder)
+        work = ImageWork(folder, sizes["batch_size"], sizes["workers"], sizes["tile_size"])
+        passes = measure(work, PIPELINES, sizes["rounds"])
     report = {"samples": samples, **sizes, "load_average": os.getloadavg()[0], **figures(passes)}
-    table = images.as_table(report)
-    beside = report["threads_over_processes"]
-    ratios = (f"{beside[name]['median']:.2f}" for name in ("cpu", "samples_per_s"))
-    table.caption = "threads over processes: CPU {}, samples/s {}".format(*ratios)
-    table.caption += f"\nleft out: {'; '.join(left_out.values())}" if left_out else ""
-    emit({**report, "left_out": left_out}, as_json, table)
-
-
-def why_not_all() -> dict[str, str]:
-    """Return the pipelines that cannot take part here, and why."""
-    why_not = why_no_energon()
-    return {"energon": why_not} if why_not else {}
+    emit(report, as_json, as_table(report))
 
 
 def figures(passes: Mapping[str, list[ImagePass]]) -> dict[str, Any]:
-    """Return the figures of all pipelines, those with workers over decoding alone, and threads.
+    """Return each pipeline's CPU time a sample, in each round over that of the best of PEERS.
 
-    `over_alone` compares all processes but the trainer.
+    `over_alone` compares all processes but the trainer with decoding alone, where there are any.
     """
-    found = images.figures(passes, PEERS)
+    best = min(PEERS, key=lambda name: statistics.median(each.all_us for each in passes[name]))
     alone = {each.resize: name for name, each in ALONE.items()}
+    found: dict[str, dict[str, Any]] = {}
     for name, mine in passes.items():
+        found[name] = {
+            part: statistics.median(getattr(each, part) for each in mine)
+            for part in ("all_us", "trainer_us", "workers_us", "rate")
+        }
+        pairs = zip(mine, passes[best], strict=True)
+        found[name]["over_best"] = spread([a.all_us / b.all_us for a, b in pairs])
         if name not in ALONE:
-            bare = passes[alone[PIPELINES[name].resize]]
-            found["pipelines"][name]["over_alone"] = spread(
-                [a.workers_us / b.workers_us for a, b in zip(mine, bare, strict=True)]
-            )
-    pairs = list(zip(passes["threads"], passes["balanced"], strict=True))
-    found["threads_over_processes"] = {
-        "cpu": spread([a.all_us / b.all_us for a, b in pairs]),
-        "samples_per_s": spread([a.rate / b.rate for a, b in pairs]),
+            bare = zip(mine, passes[alone[PIPELINES[name].resize]], strict=True)
+            found[name]["over_alone"] = spread([a.workers_us / b.workers_us for a, b in bare])
+    beside = list(zip(passes["threads"], passes["balanced"], strict=True))
+    return {
+        "best": best,
+        "pipelines": found,
+        "threads_over_processes": {
+            "cpu": spread([a.all_us / b.all_us for a, b in beside]),
+            "samples_per_s": spread([a.rate / b.rate for a, b in beside]),
+        },
     }
-    return found
+
+
+def as_table(report: Mapping[str, Any]) -> Table:
+    """Return the pipelines' figures as a table."""
+    title = f"images: CPU microseconds a sample; ratios of rounds, to {report['best']}"
+    columns = ("pipeline", "all", "trainer", "workers", "ratio", "range", "samples/s")
+    table = make_table(title, *columns)
+    for name, found in report["pipelines"].items():
+        ratio = found["over_best"]
+        table.add_row(
+            name,
+            *(f"{found[part]:.0f}" for part in ("all_us", "trainer_us", "workers_us")),
+            f"{ratio['median']:.2f}",
+            f"{ratio['low']:.2f}-{ratio['high']:.2f}",
+            f"{found['rate']:.1f}",
+        )
+    beside = report["threads_over_processes"]
+    ratios = (f"{beside[name]['median']:.2f}" for name in ("cpu", "samples_per_s"))
+    table.caption = "threads over processes: CPU {}, samples/s {}".format(*ratios)
+    return table

@@ -20,11 +20,11 @@ import click
 from rich.progress import Progress
 
 from counterpoise.tools.bench.loader import parse_cores
-from counterpoise.tools.bench.processes import MeasuredProcess, cpu_s_below
 from counterpoise.tools.console.reporting import emit, progress_console
 
 from . import matrix_report
 from .matrix_report import MatrixPass
+from .processes import MeasuredProcess, cpu_s_below
 from .systems.cell import CELLS, CONSUMERS, Cell, cells, parse_cell
 from .systems.peers import OWN, open_system, versions
 from .usage import part_of

@@ -1,9 +1,9 @@
 """`make bench NAME=metrics`: what counting and traces cost a trainer, and what they cost off.
 
-The loops of `overhead`, whose samples are small, and torch's way with the same samples. Loaders
-that count and that do not take turns in one process, in a new order each round; a second one that
-does not count says how far two alike are apart. A trainer with a balancer and workers, all on this
-host, is measured in turns while a trace is taken and while none is.
+A balanced loop of small samples whose costs differ and are known, and torch's way with the same
+samples. Loaders that count and that do not take turns in one process, in a new order each round; a
+second one that does not count says how far two alike are apart. A trainer with a balancer and
+workers, all on this host, is measured in turns while a trace is taken and while none is.
 """
 
 import itertools
@@ -17,16 +17,54 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from counterpoise.tools.console.reporting import emit, make_table, spread
 
-from .overhead import ACCUMULATE, OverheadCell, SmallSamples, loader_of
-
+# Microbatches of a step; samples differ, so that budgets need some room beyond the mean.
+ACCUMULATE, ROOM = 4, 1.4
+MEDIAN_TOKENS, SPREAD, TOKENS, TILES = 300, 0.6, (16, 1500), 5
+TILE_SIZE = 8
 KINDS = ("off", "off again", "on")
 # A training step that computes for so long is a quick one.
 STEP_S = 0.1
 # The length of a trace, and of what it is compared with.
 TRACE_S = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SmallLoop:
+    """Samples of a microbatch on average, of an epoch, and workers."""
+
+    microbatch: int
+    samples: int
+    workers: int
+
+
+class SmallSamples:
+    """Samples of a few hundred tokens and a few tiny tiles; their numbers follow from a seed."""
+
+    def __init__(self, count: int) -> None:
+        draw = np.random.default_rng(0)
+        drawn = MEDIAN_TOKENS * draw.lognormal(0, SPREAD, count)
+        self.tokens = drawn.clip(*TOKENS).astype(np.int64)
+        self.tiles = draw.integers(0, TILES + 1, count)
+        self._ids = np.arange(TOKENS[1], dtype=np.int32)
+        self._pixels = np.zeros((TILES, 3, TILE_SIZE, TILE_SIZE), np.uint8)
+        # No image, or one with so many tiles.
+        self._images = [np.array([n] if n else [], np.int32) for n in range(TILES + 1)]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        ids, tiles = self._ids[: self.tokens[index]], self.tiles[index]
+        return {
+            "input_ids": ids,
+            "labels": ids,
+            "pixel_values": self._pixels[:tiles],
+            "tiles_per_image": self._images[tiles],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +84,24 @@ class CountingCost:
     share: float
 
 
-def loaders(loop: str, cell: OverheadCell) -> dict[str, Any]:
+def loaders(loop: str, cell: SmallLoop) -> dict[str, Any]:
     """Return a loader of each kind."""
-    from counterpoise.loader import DataLoader
+    from counterpoise.loader import Balance, DataLoader
 
+    samples = SmallSamples(cell.samples)
+    given: dict[str, Any] = {"batch_size": cell.microbatch, "collate_fn": _first}
     if loop == "balanced":
-        return {kind: loader_of(cell, "known", keep_stats=kind == "on") for kind in KINDS}
-    size, samples = cell.microbatch, SmallSamples(cell)
+        costs = {"tiles": samples.tiles, "tokens": samples.tokens}
+        most = ROOM * cell.microbatch
+        balance = Balance(
+            budgets={name: int(most * each.mean()) for name, each in costs.items()},
+            samples_per_step=ACCUMULATE * cell.microbatch, accumulate=ACCUMULATE, layout="packed",
+        )  # fmt: skip
+        given = {"balance": balance, "cost": costs, "shuffle": True}
     return {
         kind: DataLoader(
-            samples, batch_size=size, num_workers=cell.workers, persistent_workers=True,
-            collate_fn=_first, keep_stats=kind == "on",
+            samples, num_workers=cell.workers, persistent_workers=True, keep_stats=kind == "on",
+            **given,
         )
         for kind in KINDS
     }  # fmt: skip
@@ -67,7 +112,7 @@ def _first(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return samples[0]
 
 
-def measure(loop: str, cell: OverheadCell, rounds: int) -> CountingCost:
+def measure(loop: str, cell: SmallLoop, rounds: int) -> CountingCost:
     """Return what counting costs a microbatch of a loop."""
     made = loaders(loop, cell)
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -80,7 +125,7 @@ def measure(loop: str, cell: OverheadCell, rounds: int) -> CountingCost:
     return _cost(loop, cell, found)
 
 
-def measure_trace(cell: OverheadCell, rounds: int) -> CountingCost:
+def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
     """Return what a trace costs a microbatch, to the last span that is sent to the balancer."""
     from counterpoise.balancer.transport.naming import peer_name
     from counterpoise.balancer.transport.sockets import connect, zmq  # type: ignore[attr-defined]
@@ -92,20 +137,19 @@ def measure_trace(cell: OverheadCell, rounds: int) -> CountingCost:
     small = {"tile_size": 32, "max_tiles": 1, "tokens_per_tile": 4}
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(ensure_demo_data(Path(folder), samples=cell.samples)).parent
-        fleet = Processes(
-            BalancerProcess("127.0.0.1"), ["--root", str(shards), "--log-level", "error"]
-        )
+        served = BalancerProcess("127.0.0.1")
+        fleet = Processes(served.address, ["--root", str(shards), "--log-level", "error"])
         try:
             fleet.start(cell.workers)
             loader = DataLoader(
                 RemoteDataset("*.tar", arguments=small), shuffle=True, virtual_ranks=1,
                 balance=Balance("fixed", accumulate=ACCUMULATE), batch_size=cell.microbatch,
-                collate_fn=_first, balancer=fleet.address(), timeout=60,
+                collate_fn=_first, balancer=served.address, timeout=60,
             )  # fmt: skip
             batches = itertools.chain.from_iterable(itertools.repeat(loader))
             with (
                 zmq.Context() as context,
-                connect(context, fleet.address(), peer_name("", "bench"), None) as peer,
+                connect(context, served.address, peer_name("", "bench"), None) as peer,
             ):
                 found = {kind: list[float]() for kind in KINDS}
                 for number in range(rounds + 1):  # the first has the start of everything
@@ -115,6 +159,7 @@ def measure_trace(cell: OverheadCell, rounds: int) -> CountingCost:
             loader.close()
         finally:
             fleet.stop()
+            served.stop()
     return _cost("traced", cell, found)
 
 
@@ -138,7 +183,7 @@ def _traced_us(batches: Iterator[Any], peer: Any) -> float:
     return 1e6 * spent / count
 
 
-def _cost(loop: str, cell: OverheadCell, found: dict[str, list[float]]) -> CountingCost:
+def _cost(loop: str, cell: SmallLoop, found: dict[str, list[float]]) -> CountingCost:
     off, again, on = (found[kind][1:] for kind in KINDS)
     added = statistics.median(a - b for a, b in zip(on, off, strict=True))
     return CountingCost(
@@ -159,7 +204,7 @@ def _cpu_us(loader: Any) -> float:
 
 
 @click.command("metrics")
-@click.option("--microbatch", type=click.IntRange(2), default=16, show_default=True)
+@click.option("--microbatch", type=click.IntRange(8), default=16, show_default=True)
 @click.option("--samples", type=click.IntRange(1), default=12_800, show_default=True)
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
@@ -171,7 +216,7 @@ def command(microbatch: int, samples: int, workers: int, rounds: int, as_json: b
     Example:
       make bench NAME=metrics ARGS='--rounds 9 --json'
     """  # noqa: D301
-    cell = OverheadCell(microbatch, samples, workers)
+    cell = SmallLoop(microbatch, samples, workers)
     found = [measure(loop, cell, rounds) for loop in ("plain", "balanced")]
     found.append(measure_trace(cell, rounds))
     title = "trainer CPU microseconds a microbatch, without training: medians (range)"

@@ -1,9 +1,8 @@
 """`make bench NAME=soak`: shows what grows while loaders run at full speed for long.
 
 A trainer in a process of its own takes batches without a pause, by a plain loader, a balanced one,
-one of small samples, or by balanced ones that are made anew
-for each epoch. Memory, descriptors and threads of it and of all processes below it are looked at
-from outside; what counts is their slope.
+or by balanced ones that are made anew for each epoch. Memory, descriptors and threads of it and of
+all processes below it are looked at from outside; what counts is their slope.
 """
 
 import multiprocessing
@@ -22,16 +21,11 @@ from rich.table import Table
 from counterpoise import Balance, DataLoader
 from counterpoise.tools.console.reporting import emit
 
-from .overhead import OverheadCell, loader_of
 from .systems.cell import Cell, parse_cell
 from .systems.peers import open_system
 from .usage import PARTS, Usage, usage_by_part
 
-KINDS = ("plain", "balanced", "small", "remade")
-# Samples of a microbatch of small ones, and of an epoch of such.
-SMALL, SMALL_SAMPLES = 16, 12_800
-# In so many epochs some step has far more than the average.
-ROOM = 2.5
+KINDS = ("plain", "balanced", "remade")
 FIGURES = ("nbytes", "descriptors", "threads")
 # Of all looks, this part at the beginning is not counted: buffers grow to their size.
 _WARM_UP = 0.2
@@ -155,11 +149,7 @@ def _epoch(kind: str, cell: Cell, kept: Any) -> int:
 
 
 def _loader(kind: str, cell: Cell) -> Any:
-    if kind == "plain":
-        return open_system("ours", cell)
-    if kind == "small":
-        return loader_of(OverheadCell(SMALL, SMALL_SAMPLES, cell.workers), "known", ROOM)
-    return _balanced(cell)
+    return open_system("ours", cell) if kind == "plain" else _balanced(cell)
 
 
 class _Pictures:

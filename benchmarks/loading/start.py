@@ -27,8 +27,10 @@ from torch.utils.data import TensorDataset
 
 from counterpoise.balancer import Balance
 from counterpoise.loader import DataLoader
-from counterpoise.tools.console.reporting import emit, rounded_spread
+from counterpoise.tools.console.reporting import emit
 from counterpoise.workers.processes.clean_interpreter import clean_command
+
+from .. import rounded_spread
 
 LOADERS = ("torch", "plain", "balanced")
 SLOW_LOADERS = ("torch", "plain", "auto")

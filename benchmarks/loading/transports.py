@@ -26,8 +26,9 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from counterpoise import Balance, DataLoader
-from counterpoise.tools.bench.processes import cpu_s_below
 from counterpoise.tools.console.reporting import emit
+
+from .processes import cpu_s_below
 
 CELLS = ((1_000, 16), (150_000, 16), (602_112, 16))
 WAYS = ("torch", "direct", "inline")

@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.tools.bench.processes import tree
+from .processes import tree
 
 PARTS = ("trainer", "balancer", "workers")
 # Names that our processes give themselves; those of torch's kind have none.

@@ -31,9 +31,10 @@ from counterpoise.sched.shapes import (
     read_model,
     step,
 )
-from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
+from counterpoise.tools.inputs.cost_tables import CostTable
 
 from ..planning import epochs
+from ..planning.costs import read_costs
 
 BUDGETS = (9, 4096)
 SIZE, MICROBATCHES = 4, 32
@@ -187,9 +188,9 @@ class Job:
         """Return the layers to recompute for full microbatches to fit."""
         cut = replace(self.layout, stages=stages)
         layers = layer_costs(self.model, self.device, cut, _full(budgets))
-        model = modelled_stages(layers, cut)
+        found, saving = modelled_stages(layers, cut)
         limit = int(SHARE_OF_MEMORY * self.device.memory_bytes)
-        return tuple(one.recompute for one in plan_recompute(model.stages, model.saving, limit))
+        return tuple(one.recompute for one in plan_recompute(found, saving, limit))
 
 
 def _full(budgets: Sizes) -> dict[str, int]:

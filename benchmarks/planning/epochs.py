@@ -1,7 +1,8 @@
 """How even each grouping makes a whole epoch, and the CPU time that it takes."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.balancer.planning.problem import metrics
-from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig
 from counterpoise.balancer.planning.problem.loads import (
     budget_array,
     group_loads,
@@ -24,11 +25,41 @@ from counterpoise.tools.inputs.cost_tables import (
     CostTable,
     EpochPlan,
     encoder_and_llm,
-    from_planner,
+    from_batches,
+    plan_windows,
 )
 
+
+@dataclass(frozen=True, slots=True)
+class TimedPlan(EpochPlan):
+    """An epoch with CPU seconds of planning, and until its first window was planned.
+
+    left_over: samples in no microbatch; raised_steps: those with more microbatches than usual.
+    """
+
+    left_over: int = 0
+    raised_steps: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+
+
+def timed(table: CostTable, config: PlanConfig, epoch: int = 0) -> TimedPlan:
+    """Plan an epoch with the product's planner, and take the time of it."""
+    order = permutation(len(table.costs), config.seed, epoch)
+    costs = table.costs[order]
+    begin, first, batches = time.process_time(), 0.0, list[GlobalBatch]()
+    for window in plan_windows(config, costs, epoch):
+        batches += window
+        first = first or time.process_time() - begin
+    seconds = time.process_time() - begin
+    raised = sum(len(batch.ranks[0]) > steps_of(config) for batch in batches)
+    plan = from_batches(batches, order, config)
+    found = plan.groups, plan.rows, plan.step_of_row, plan.whole_rows
+    return TimedPlan(*found, raised_steps=raised, seconds=seconds, first_seconds=first)
+
+
 # Plans an epoch of the costs, the number of which is the last argument.
-EpochPlanner = Callable[[CostTable, PlanConfig, int], EpochPlan]
+EpochPlanner = Callable[[CostTable, PlanConfig, int], TimedPlan]
 # Samples of a microbatch, where a strategy counts them.
 SIZE = 4
 # Exact steps hold this share of the samples that full microbatches would: room to meet budgets.
@@ -41,7 +72,7 @@ def steps_of(config: PlanConfig) -> int:
     return config.accumulate_from if config.accumulate == "auto" else config.accumulate
 
 
-def _counted(name: GroupingName, table: CostTable, config: PlanConfig, epoch: int) -> EpochPlan:
+def _counted(name: GroupingName, table: CostTable, config: PlanConfig, epoch: int) -> TimedPlan:
     """Plan by a strategy that counts samples."""
     rows = steps_of(config)
     counted = replace(
@@ -49,11 +80,11 @@ def _counted(name: GroupingName, table: CostTable, config: PlanConfig, epoch: in
         batch_size=SIZE, accumulate=rows, accumulate_from=1,
         samples_per_step=config.ranks * rows * SIZE,
     )  # fmt: skip
-    return from_planner(table, counted, epoch)
+    return timed(table, counted, epoch)
 
 
-def _isf(table: CostTable, config: PlanConfig, epoch: int) -> EpochPlan:
-    return from_planner(table, replace(config, grouping="isf", partition="given"), epoch)
+def _isf(table: CostTable, config: PlanConfig, epoch: int) -> TimedPlan:
+    return timed(table, replace(config, grouping="isf", partition="given"), epoch)
 
 
 STRATEGIES: dict[str, EpochPlanner] = {
@@ -61,7 +92,7 @@ STRATEGIES: dict[str, EpochPlanner] = {
     "length": partial(_counted, "length"),
     "device": partial(_counted, "device"),
     "isf": _isf,
-    "balanced": from_planner,
+    "balanced": timed,
 }
 
 
@@ -129,7 +160,7 @@ def compare(
     return report
 
 
-def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, object]:
+def measure(table: CostTable, config: PlanConfig, plan: TimedPlan) -> dict[str, object]:
     """Return the figures of one planned epoch; ratios are over rows of whole steps."""
     group_of = np.full(len(table.costs), -1, dtype=np.int64)
     flat = [sample for group in plan.groups for sample in group]
@@ -171,7 +202,7 @@ def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, 
     }
 
 
-def _totals(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, object]:
+def _totals(table: CostTable, config: PlanConfig, plan: TimedPlan) -> dict[str, object]:
     """Return the groups of whole steps and their lower bound; the padded last step is apart."""
     rows = plan.rows[: plan.whole_rows] if plan.whole_rows else plan.rows
     inside = [sample for number in rows.ravel().tolist() for sample in plan.groups[number]]

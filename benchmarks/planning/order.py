@@ -16,7 +16,8 @@ from counterpoise.balancer.planning.ordering.search import find_order
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import read_costs
+
+from .costs import read_costs
 
 NANOSECONDS = 1_000_000
 EXHAUSTIVE_UP_TO = 8

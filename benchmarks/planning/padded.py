@@ -21,7 +21,6 @@ from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.options import Counts
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import read_costs
 
 from ..baselines.padded_batches import (
     Rows,
@@ -31,6 +30,7 @@ from ..baselines.padded_batches import (
     like_sizes,
     slot_by_slot,
 )
+from .costs import read_costs
 
 UNIT = 1000  # time units of a token: of a pair of attention one
 CASES = ("linear", "square", "linear with tiles", "square with tiles")

@@ -17,13 +17,14 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import CostTable, EpochPlan, parse_budgets, read_costs
+from counterpoise.tools.inputs.cost_tables import CostTable, parse_budgets
 
 from ..baselines.published_samplers import megatron_dp_balanced, transformers_rebalance
 from . import epochs
+from .costs import read_costs
 
 
-def isf_printed(flush: bool, table: CostTable, config: PlanConfig, epoch: int) -> EpochPlan:
+def isf_printed(flush: bool, table: CostTable, config: PlanConfig, epoch: int) -> epochs.TimedPlan:
     """Group the epoch by ISF as printed; assign groups to ranks in random order."""
     begin, seed = time.process_time(), config.seed + epoch
     found = isf(table.costs, config.budgets, seed=seed, flush=flush)
@@ -33,10 +34,10 @@ def isf_printed(flush: bool, table: CostTable, config: PlanConfig, epoch: int) -
     rows = permutation(len(groups), seed + 1, 0)[:whole].reshape(-1, config.ranks)
     step_of_row = np.arange(len(rows), dtype=np.int64) // epochs.steps_of(config)
     left = len(found.left_over) + len(found.oversize)
-    return EpochPlan(groups, rows, step_of_row, len(rows), left, seconds=seconds)
+    return epochs.TimedPlan(groups, rows, step_of_row, len(rows), left, seconds=seconds)
 
 
-def published(name: str, table: CostTable, config: PlanConfig, epoch: int) -> EpochPlan:
+def published(name: str, table: CostTable, config: PlanConfig, epoch: int) -> epochs.TimedPlan:
     """Plan every global batch of the reference shuffle by a published sampler's rule."""
     ranks, size = config.ranks, config.samples_per_step
     column = config.resources.index("tokens") if "tokens" in config.resources else 0
@@ -57,7 +58,9 @@ def published(name: str, table: CostTable, config: PlanConfig, epoch: int) -> Ep
         made += len(found)
     seconds = time.process_time() - begin
     rows = np.arange(made, dtype=np.int64).reshape(-1, ranks)
-    return EpochPlan(groups, rows, np.array(steps), len(rows), len(order) % size, seconds=seconds)
+    return epochs.TimedPlan(
+        groups, rows, np.array(steps), len(rows), len(order) % size, seconds=seconds
+    )
 
 
 PUBLISHED: dict[str, epochs.EpochPlanner] = {

@@ -27,9 +27,10 @@ from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs
+from counterpoise.tools.inputs.cost_tables import parse_budgets
 
 from .bounds import least_pipeline_time
+from .costs import read_costs
 
 NANOSECONDS = 1_000_000
 FILL = 0.94  # share of full microbatches that a step's samples would make

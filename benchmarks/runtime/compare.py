@@ -6,8 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from counterpoise.tools.console.reporting import rounded_spread
-
+from .. import rounded_spread
 from .contenders import CONTENDERS, PipelineCase, Span
 from .rank_processes import RankProcesses
 

@@ -25,8 +25,8 @@ from counterpoise.sched.ir.registry import schedule
 from counterpoise.sched.runtime import Pipeline
 from counterpoise.sched.simulation.cost_profile import load_profile, profile_costs
 from counterpoise.sched.simulation.simulator import simulate
-from counterpoise.tools.inputs.cost_tables import read_costs
 
+from ..planning.costs import read_costs
 from .rank_processes import RankProcesses
 from .sleeping import HIDDEN, SleepingStage
 

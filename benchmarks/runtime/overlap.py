@@ -23,8 +23,9 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from counterpoise.sched.runtime import OverlappedColwiseParallel, OverlappedRowwiseParallel
 from counterpoise.sched.runtime.tensor import chunks as chunked
-from counterpoise.tools.console.reporting import emit, make_table, progress_console, rounded_spread
+from counterpoise.tools.console.reporting import emit, make_table, progress_console
 
+from .. import rounded_spread
 from .rank_processes import RankProcesses
 
 WIDTH = 16

@@ -24,8 +24,8 @@ from counterpoise.sched.ir.registry import schedule as make_program
 from counterpoise.sched.runtime import Pipeline
 from counterpoise.sched.simulation.costs import Costs
 from counterpoise.sched.simulation.simulator import simulate
-from counterpoise.tools.console.reporting import rounded_spread
 
+from .. import rounded_spread
 from .rank_processes import RankProcesses
 
 Report = dict[str, Any]

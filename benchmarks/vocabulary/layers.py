@@ -17,8 +17,9 @@ from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from counterpoise.tools.console.reporting import emit, progress_console, rounded_spread
+from counterpoise.tools.console.reporting import emit, progress_console
 
+from .. import rounded_spread
 from .losses import LossInputs, chunked, cross_entropy, make_inputs, one_shard
 
 Report = dict[str, Any]

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.vocabulary.shard import Algorithm, Keep, VocabParallel
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 
 _CHUNKS = 8
 
@@ -78,15 +79,16 @@ def one_shard(
     """
     parallel = VocabParallel(inputs.layer, algorithm=algorithm, keep=keep)
     shard = parallel.shard(0, ranks)
-    labels = [MicrobatchLabels(inputs.labels, inputs.weight)]
+    batch = MicrobatchData({"labels": inputs.labels}, inputs.weight, TensorSpec(()))
+    part = VocabularyPart(parallel, shard, reports_loss=True)
 
     def run() -> Tensor:
         shard.zero_grad(set_to_none=True)
-        step = VocabularyStep(shard, parallel, labels)
-        statistics = step.run("S", 0, inputs.hidden)
+        part.begin_step(StepData((batch,), (True,)))
+        statistics = part.run("S", 0, inputs.hidden)
         assert statistics is not None
         gathered = statistics.expand(ranks, *statistics.shape)
-        sent = [step.run(kind, 0, gathered) for kind in ("CT" if algorithm == "alg2" else "T")]
+        sent = [part.run(kind, 0, gathered) for kind in ("CT" if algorithm == "alg2" else "T")]
         assert sent[0] is not None
         return sent[0]
 

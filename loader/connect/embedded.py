@@ -14,7 +14,7 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.server.embedded import directory_of
 from ...workers.daemon.heartbeats import Identity, local_name
 from ...workers.daemon.loop import run_worker
-from ...workers.daemon.payloads import Payloads, served_by
+from ...workers.daemon.payloads import Payloads
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, PoolEndedError, WorkerSlot
 from ...workers.processes.start_method import quiet_forks
@@ -88,6 +88,7 @@ def _payloads(config: WorkerConfig) -> Payloads:
     """Return this worker's payloads, which ranks of this machine pull over a unix socket."""
     address = f"ipc://{directory_of(config.endpoint)}/worker.{os.getpid()}"
     try:
-        return served_by(PullServer(address, config.job.buffer_bytes, keys=None), address)
+        server = PullServer(address, config.job.buffer_bytes, keys=None)
+        return Payloads(server, address=address)
     except OSError as error:
         return Payloads(None, f"no socket: {error}")

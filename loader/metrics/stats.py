@@ -12,11 +12,8 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...workers.processes.start_method import shared_numbers
 from ...workers.sources.cache_files import replace_file
@@ -137,8 +134,6 @@ class LoopStats:
         """
         from .waits import step_times  # here: a plain loop plans nothing
 
-        forecast, delivered = rank_costs(plan, holes)
-        names = config.resources
         times = step_times(plan, holes, config)
         for kind, found in times.items():
             self._work_sums[kind] += found.work  # type: ignore[assignment]
@@ -147,8 +142,8 @@ class LoopStats:
         work = times[DELIVERED].work or 1.0
         self.step_times.append({kind: found.time / work for kind, found in times.items()})
         self._planned_steps += 1
-        for kind, costs in ((FORECAST, forecast), (DELIVERED, delivered)):
-            ratios = dict(zip(names, imbalance_of(costs), strict=True))
+        for kind in (FORECAST, DELIVERED):
+            ratios = dict(zip(config.resources, times[kind].imbalance, strict=True))
             self.imbalance[kind] = ratios
             for name, ratio in ratios.items():
                 self._imbalances[kind][name] += ratio
@@ -255,36 +250,6 @@ class LoopStats:
         self._handed_out += 1
         self.samples += samples
         self.nbytes += sample_nbytes(batch)
-
-
-def rank_costs(plan: Any, holes: Iterable[int]) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return what a step's ranks cost (ranks, resources): by the plan, and without holes."""
-    ranks = plan.batch.ranks
-    counts = [sum(len(each.ordinals) for each in rank) for rank in ranks]
-    ordinals = chain.from_iterable(each.ordinals for rank in ranks for each in rank)
-    rows = np.fromiter(ordinals, np.int64, sum(counts)) - plan.start
-    owners, costs = np.repeat(np.arange(len(ranks)), counts), plan.costs[rows]
-    forecast = np.zeros((len(ranks), costs.shape[1]), np.int64)
-    np.add.at(forecast, owners, costs)
-    is_hole = np.isin(rows, np.array(list(holes), np.int64) - plan.start)
-    if not is_hole.any():
-        return forecast, forecast
-    delivered = forecast.copy()
-    np.subtract.at(delivered, owners[is_hole], costs[is_hole])
-    return forecast, delivered
-
-
-def imbalance_of(costs: np.ndarray[Any, Any]) -> list[float]:
-    """Return for each resource the most of a rank over the mean of all; 1 where none has any.
-
-    >>> imbalance_of(np.array([[3, 0], [1, 0]]))
-    [1.5, 1.0]
-    """
-    means = costs.mean(axis=0)
-    return [
-        float(most / mean) if mean else 1.0
-        for most, mean in zip(costs.max(axis=0), means, strict=True)
-    ]
 
 
 def flattened(summary: Mapping[str, Any], name: str = "loader") -> dict[str, float]:

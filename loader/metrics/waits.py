@@ -24,12 +24,14 @@ from .families import DELIVERED, FORECAST, RANDOM
 class StepWork(NamedTuple):
     """A step's time in a unit of its own: until its slowest ranks are done, and a rank's work.
 
-    by_rank (ranks,): the work of each; the mean of it is `work`.
+    by_rank (ranks,): the work of each; the mean of it is `work`. imbalance: of each resource's
+    costs, the most of a rank over the mean of all; not of a random order.
     """
 
     time: float
     work: float
     by_rank: npt.NDArray[np.float64]
+    imbalance: tuple[float, ...] = ()
 
 
 class _Work(NamedTuple):
@@ -68,18 +70,39 @@ def step_times(plan: Any, holes: Collection[int], config: PlanConfig) -> dict[st
     group_of = np.repeat(np.arange(len(cells)), sizes)
     work = _work_of(config)
     costs = plan.costs[ordinals - plan.start]
-    if config.multiples:
-        costs = config.sizing.rounded(costs)
-    times = resource_times(work.config, costs[:, work.columns])
-    forecast = found = _step_work(times, group_of, len(cells), len(ranks), work, config.waits)
+    sized = config.sizing.rounded(costs) if config.multiples else costs
+    times = resource_times(work.config, sized[:, work.columns])
+
+    def counted() -> StepWork:
+        step = _step_work(times, group_of, len(cells), len(ranks), work, config.waits)
+        return step._replace(imbalance=imbalance_of(costs, group_of % len(ranks), len(ranks)))
+
+    forecast = found = counted()
     if holes:
         here = ~np.isin(ordinals, np.array([*holes], np.int64))
-        ordinals, times, group_of = ordinals[here], times[here], group_of[here]
-        found = _step_work(times, group_of, len(cells), len(ranks), work, config.waits)
+        ordinals, costs, times, group_of = (
+            each[here] for each in (ordinals, costs, times, group_of)
+        )
+        found = counted()
     dealt = np.arange(len(ordinals)) * len(cells) // max(1, len(ordinals))
     times = times[np.argsort(ordinals)]
     random = _step_work(times, dealt, len(cells), len(ranks), work, config.waits)
     return {FORECAST: forecast, DELIVERED: found, RANDOM: random}
+
+
+def imbalance_of(costs: Int64, owners: Int64, ranks: int) -> tuple[float, ...]:
+    """Return for each resource the most of a rank over the mean of all; 1 where none has any.
+
+    costs (n, resources): of samples that the ranks `owners` (n,) have.
+
+    >>> imbalance_of(np.array([[2, 0], [1, 0], [1, 0]]), np.array([0, 0, 1]), ranks=2)
+    (1.5, 1.0)
+    """
+    sums = np.zeros((ranks, costs.shape[1]))
+    np.add.at(sums, owners, costs)
+    means = sums.mean(axis=0)
+    ratios = np.divide(sums.max(axis=0), means, out=np.ones_like(means), where=means > 0)
+    return tuple(ratios.tolist())
 
 
 def _step_work(

@@ -8,7 +8,6 @@ Every schedule returned has passed the validator.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -104,13 +103,31 @@ def fill_plan(problem: FillProblem, effort: Effort | None = None) -> FilledSched
     return replace(fill_bubbles(problem, effort), bound=hidden_bound(problem))
 
 
+HostOf = Callable[[EncoderPlan], Host]
+
+
+def shared_hosts(setup: FillSetup, *, whole_passes: bool = False) -> HostOf:
+    """Return `host_step` of a job's plans, which simulates each different step once.
+
+    All that a step depends on is the warm-up and the encoders' collectives.
+    """
+    known: dict[tuple[str, tuple[int, int]], Host] = {}
+
+    def host(plan: EncoderPlan) -> Host:
+        key = plan.warmup, encoder_collectives(setup, plan)
+        if key not in known:
+            known[key] = host_step(setup, plan, whole_passes=whole_passes)
+        return known[key]
+
+    return host
+
+
 def scan(
     setup: FillSetup,
     *,
     candidates: Sequence[EncoderPlan] | None = None,
     splittings: Sequence[Splitting | None] = (None,),
-    hosts: dict[str, Host] | None = None,
-    host_of: Callable[[EncoderPlan], Host] | None = None,
+    host_of: HostOf | None = None,
     prune: bool = True,
     guard: tuple[int, int] = (0, 0),
     permille: tuple[int, ...] | None = None,
@@ -120,36 +137,27 @@ def scan(
 ) -> PlanScan:
     """Fill every candidate plan (default: all) with every splitting.
 
-    `most_copies`: plans of a larger `Memory.copies` are refused.
-
-    `hosts` is a cache of steps, by warm-up; `host_of` makes one, by default `host_step`. With
-    `prune`, plans that cannot beat the best are skipped. `guard`: as `guarded` takes it. The others
-    are as of `plan_problem`.
+    `host_of`: the step that a plan fills, by default of `shared_hosts`. With `prune`, plans that
+    cannot beat the best are skipped. `guard`: as `guarded` takes it. `most_copies`: plans of a
+    larger `Memory.copies` are refused. The others are as of `plan_problem`.
     """
-    cache = {} if hosts is None else hosts
-    made = host_of or partial(host_step, setup)
-    pairs = []
-    for plan in plans(setup) if candidates is None else candidates:
-        # All that the host's step depends on: warm-up and encoder collectives.
-        collectives = encoder_collectives(setup, plan)
-        key = plan.warmup if collectives == (0, 0) else f"{plan.warmup} {collectives}"
-        if key not in cache:
-            cache[key] = made(plan)
-        pairs.append((plan, cache[key]))
+    host_of = host_of or shared_hosts(setup)
+    wanted = plans(setup) if candidates is None else candidates
+    pairs = [(plan, host_of(plan)) for plan in wanted]
     pairs.sort(key=lambda p: (p[1].gaps.step_ns, -p[0].tensor, p[0].stages))
     chosen: list[Chosen] = []
     refused: list[RejectedPlan] = []
-    skipped, best = 0, 0
+    skipped, best = 0, math.inf
     for plan, host in pairs:
-        copies = memory(setup, plan, host).copies if plan.tensor in setup.encoders else 0.0
-        if copies > most_copies:
+        need = memory(setup, plan, host)
+        if (copies := need.copies) > most_copies:
             why = f"copies of the encoders add {copies:.1%} of the model states"
             why += f", more than {most_copies:.1%}; allow more, or cut encoders further"
             refused.append(RejectedPlan(plan, why))
             continue
         for splitting in splittings:
             # Hosts come shortest step first: from here on nothing can be better.
-            if prune and chosen and host.gaps.step_ns >= best:
+            if prune and host.gaps.step_ns >= best:
                 skipped += 1
                 continue
             try:
@@ -161,7 +169,7 @@ def scan(
                 refused.append(RejectedPlan(plan, str(error)))
                 break
             filled = fill_plan(guarded(problem, *guard) if any(guard) else problem)
-            chosen.append(Chosen(plan, splitting, filled, host, memory(setup, plan, host)))
-            best = min(filled.step_ns, best or filled.step_ns)
+            chosen.append(Chosen(plan, splitting, filled, host, need))
+            best = min(best, filled.step_ns)
     chosen.sort(key=lambda one: one.filled.step_ns)
     return PlanScan(tuple(chosen), tuple(refused), skipped)

@@ -7,7 +7,7 @@ without recomputing them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -63,9 +63,8 @@ def host_step(
     else:
         warmup = plan.warmup if plan else WARMUPS[0]
         program = schedule("interleaved", chunks=setup.chunks, warmup=warmup, **sizes)
-    forward, backward = host_kernels(setup)
-    per_stage = setup.model.layers // program.stages
-    layer = setup.model.layer
+    layer, per_stage = setup.model.layer, setup.model.layers // program.stages
+    forward, backward = layer.forward, layer.backward_kernels(setup.recompute)
     saved = layer.checkpoint_bytes if setup.recompute else layer.saved_bytes
     gather, scatter = encoder_collectives(setup, plan) if plan else (0, 0)
     costs = Costs(
@@ -85,12 +84,6 @@ def host_step(
     inside = {"F": forward * per_stage, "B": backward * per_stage}
     gaps = find_gaps(timeline, {} if whole_passes else inside)
     return Host(program, costs, timeline, gaps, gather + scatter)
-
-
-def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels of a language-model layer's forward and backward."""
-    layer = setup.model.layer
-    return layer.forward, layer.backward_kernels(setup.recompute)
 
 
 def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
@@ -235,8 +228,6 @@ def plan_problem(
         fixed=fixed,
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
         most=need.microbatches if backward else None,
-        forward_layers=_kernel_counts(forward, splitting, costs),
-        backward_layers=_kernel_counts(backward, splitting, costs),
         encoders=tuple(
             (one.layers // plan.stages * max(1, layer_pieces), one.trainable) for one in stacks
         ),
@@ -262,22 +253,17 @@ def _layers_work(
     backward: bool = False,
 ) -> Work:
     """Return the work of one direction of a stage's layers."""
-    count = sum(_kernel_counts(layers, splitting, permille))
+    # Of the dearest microbatch, after splitting.
+    counts = [sum(len(pieces(k, splitting, max(permille))) for k in one) for one in layers]
     # The collective arrives layer by layer, so each kernel waits for its share of it.
-    release = np.arange(1, count + 1, dtype=np.int64) * collective_ns // max(1, count)
-    return make_work(
+    release = np.arange(1, sum(counts) + 1, dtype=np.int64) * collective_ns // max(1, sum(counts))
+    work = make_work(
         [kernel for layer in layers for kernel in layer],
         splitting=splitting,
         release=release[::-1] if backward else release,
         permille=permille,
     )
-
-
-def _kernel_counts(
-    layers: list[tuple[Kernel, ...]], how: Splitting | None, permille: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return each layer's number of kernels after splitting, of the dearest microbatch."""
-    return tuple(sum(len(pieces(k, how, max(permille))) for k in layer) for layer in layers)
+    return replace(work, layers=tuple(counts))
 
 
 def encoder_kernels(

@@ -30,7 +30,7 @@ from ..simulation.simulator import simulate
 from ..simulation.timeline import Slot
 from .encoder_plans import Host, groups_of
 from .gaps import Ints, find_gaps
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work, taken
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
 from .search import Effort, fill_bubbles
 from .setup import Kernel
 
@@ -41,7 +41,7 @@ def fill_program(host: Host, filled: FilledSchedule) -> Program:
     Raises ValueError if the problem does not say which kernels are which layer's.
     """
     problem = filled.problem
-    if sum(problem.forward_layers) != len(problem.forward.resource):
+    if sum(problem.forward.layers) != len(problem.forward.resource):
         raise ValueError("the problem does not say its layers; make it with plan_problem")
     timed: list[list[tuple[tuple[int, int], Pass]]] = [
         [((slot.end_ns, -1), slot.what) for slot in row] for row in host.timeline.ranks
@@ -90,36 +90,21 @@ def _places(
 
 def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, int, Pass]]:
     """Yield rank, planned start and end, and pass of every encoder layer."""
-    problem = filled.problem
-    forward = p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward)
-    backward = p.backward + taken(problem, problem.backward, p.ranks, p.backward_order, p.backward)
-    encoders = problem.layers_of_encoders()
+    up, down = filled.problem.forward.layers, filled.problem.backward.layers
+    encoders = filled.problem.layers_of_encoders()
     every = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]
-    sizes, back = problem.forward_layers, problem.backward_layers
-    up, down = (p.forward, forward), (p.backward, backward)
-    yield from _layers("EF", p, up, p.microbatches, sizes, every)
-    yield from _layers("EB", p, down, p.backward_order, back, trained[::-1])
-
-
-def _layers(
-    direction: str,
-    p: EncoderPipeline,
-    times: tuple[Ints, Ints],
-    order: tuple[int, ...],
-    sizes: tuple[int, ...],
-    numbers: list[int],
-) -> Iterator[tuple[int, int, int, Pass]]:
-    starts, ends = times
-    if not ends.size:
-        return
-    last = np.cumsum(sizes) - 1
-    first = last - np.array(sizes) + 1
-    for at, microbatch in enumerate(order):
-        for stage, rank in enumerate(p.ranks):
-            both = starts[at, stage, first].tolist(), ends[at, stage, last].tolist()
-            for layer, start, end in zip(numbers, *both, strict=True):
-                yield rank, start, end, Pass(rank, layer_kind(direction, layer), microbatch)
+    for direction, numbers, sizes, order, starts, ends in (
+        ("EF", every, up, p.microbatches, p.forward, p.forward_end),
+        ("EB", trained[::-1], down, p.backward_order, p.backward, p.backward_end),
+    ):
+        last = np.cumsum(sizes, dtype=np.int64) - 1
+        first = last - np.array(sizes, np.int64) + 1
+        for at, microbatch in enumerate(order):
+            for stage, rank in enumerate(p.ranks):
+                both = starts[at, stage, first].tolist(), ends[at, stage, last].tolist()
+                for layer, start, end in zip(numbers, *both, strict=True):
+                    yield rank, start, end, Pass(rank, layer_kind(direction, layer), microbatch)
 
 
 def _entering(host: Host) -> list[Slot]:
@@ -261,8 +246,6 @@ def fill_between_passes(
         # Of a stage: the mean over the ranks, whose layers may differ.
         nominal_ns=np.broadcast_to(total // ranks, (program.microbatches,)),
         fixed=fixed,
-        forward_layers=(1,) * len(forward.resource),
-        backward_layers=(1,) * len(backward.resource),
         encoders=tuple((len(one.forward_ns) // width, bool(one.backward_ns)) for one in encoders),
     )
     return host, fill_bubbles(problem, Effort(max(1, timeline.makespan_ns // 10_000)))
@@ -287,7 +270,8 @@ def _work(
     # No pass takes no time: the order of what ends at one moment would be unclear.
     ns = np.maximum(np.stack([rows[rank % width] for rank in range(ranks)]), 1)
     count = ns.shape[2]
-    return Work(np.zeros(count, np.int64), np.ascontiguousarray(ns), np.zeros(count, np.int64))
+    none = np.zeros(count, np.int64)
+    return Work(none, np.ascontiguousarray(ns), none, layers=(1,) * count)
 
 
 def with_encoders(

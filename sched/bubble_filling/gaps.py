@@ -26,15 +26,11 @@ GATHER, SCATTER = "UNSHARD", "REDUCE_GRAD"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
-    """A rank's step, cut without gaps into stretches of time.
-
-    `owner`: the index in the rank's row of the pass that a stretch belongs to, or -1.
-    """
+    """A rank's step, cut without gaps into stretches of time."""
 
     start: Ints
     end: Ints
     kind: Ints
-    owner: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,14 +129,13 @@ def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kern
                 at[:, :-1].ravel(),
                 at[:, 1:].ravel(),
                 np.tile(np.array(codes, np.int64), len(nodes)),
-                np.repeat(nodes, len(codes)),
             )
         )
-    start, end, kind, owner = (
-        np.concatenate([part[i] for part in parts] or [np.empty(0, np.int64)]) for i in range(4)
+    start, end, kind = (
+        np.concatenate([part[i] for part in parts] or [np.empty(0, np.int64)]) for i in range(3)
     )
     order = np.argsort(start, kind="stable")
-    return fill_holes(start[order], end[order], kind[order], owner[order], timeline.makespan_ns)
+    return fill_holes(start[order], end[order], kind[order], timeline.makespan_ns)
 
 
 def _scaled(until: Ints, length: Ints) -> Ints:
@@ -150,7 +145,7 @@ def _scaled(until: Ints, length: Ints) -> Ints:
     return until * whole + until * rest // total
 
 
-def fill_holes(start: Ints, end: Ints, kind: Ints, owner: Ints, step_ns: int) -> Stretches:
+def fill_holes(start: Ints, end: Ints, kind: Ints, step_ns: int) -> Stretches:
     """Add the FREE stretches between, before and after; both ends always get one, if empty."""
     before = np.concatenate(([0], end))
     after = np.concatenate((start, [step_ns]))
@@ -163,5 +158,14 @@ def fill_holes(start: Ints, end: Ints, kind: Ints, owner: Ints, step_ns: int) ->
         place[order],
         np.concatenate((end, after[keep]))[order],
         np.concatenate((kind, np.full(free, FREE, np.int64)))[order],
-        np.concatenate((owner, np.full(free, -1, np.int64)))[order],
     )
+
+
+def running(begin: Ints, done: Ints, at: Ints) -> NDArray[np.bool_]:
+    """Return whether any of some intervals has begun and is not done at each of these times.
+
+    >>> running(np.array([0, 1, 5]), np.array([2, 3, 6]), np.arange(7)).tolist()
+    [True, True, True, False, False, True, False]
+    """
+    begun, ended = (np.sort(each).searchsorted(at, side="right") for each in (begin, done))
+    return np.asarray(begun > ended)

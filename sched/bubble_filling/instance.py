@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .gaps import FREE, Gaps, Ints
+from .gaps import Gaps, Ints
 from .setup import Kernel, Splitting, pieces
 
 
@@ -16,11 +16,13 @@ class Work:
     `resource` (kernels): 0 computes, 1 communicates. `ns` (ranks or 1, microbatches or 1, kernels).
     `release` (kernels): nanoseconds that the first microbatch's kernels wait for the encoders' own
     data-parallel collectives, from the start of the step (forward) or its end (backward).
+    `layers`: the number of kernels of each layer, where known.
     """
 
     resource: Ints
     ns: Ints
     release: Ints
+    layers: tuple[int, ...] = ()
 
     @property
     def per_microbatch_ns(self) -> Ints:
@@ -66,11 +68,10 @@ class FillProblem:
     each group, on different tensor-parallel GPUs of its ranks. `nominal_ns`: encoder time per
     microbatch and stage before any splitting; efficiency is measured against it. `fixed`:
     microbatch i must be the language model's i-th; else the encoders' order decides. `most`: the
-    microbatches that a pipeline's memory holds. `forward_layers`, `backward_layers`: the number of
-    kernels of each layer of a stage, where known. Frozen encoders have none backward. `encoders`:
-    of each encoder, its layers on a stage and whether it is trained; one by default. `slower`:
-    permille that its computation and its collectives take longer beside the language model's
-    kernels (`Contention.permille`).
+    microbatches that a pipeline's memory holds. Frozen encoders have no kernels backward.
+    `encoders`: of each encoder, its layers on a stage and whether it is trained; one by default.
+    `slower`: permille that its computation and its collectives take longer beside the language
+    model's kernels (`Contention.permille`).
     """
 
     gaps: Gaps
@@ -82,8 +83,6 @@ class FillProblem:
     nominal_ns: Ints
     fixed: bool = False
     most: int | None = None
-    forward_layers: tuple[int, ...] = ()
-    backward_layers: tuple[int, ...] = ()
     encoders: tuple[tuple[int, bool], ...] = ()
     slower: tuple[int, int] = (0, 0)
 
@@ -103,7 +102,7 @@ class FillProblem:
 
         On a stage layers are numbered encoder by encoder.
         """
-        one = ((len(self.forward_layers), bool(self.backward_layers)),)
+        one = ((len(self.forward.layers), bool(self.backward.layers)),)
         found, start = [], 0
         for count, trained in self.encoders or one:
             found.append((range(start, start + count), trained))
@@ -137,7 +136,8 @@ class EncoderPipeline:
 
     `microbatches`, `backward_order`: its microbatches in the order of forwards and backwards.
     `position[i]`: the language model's microbatch that `microbatches[i]` becomes. `forward`,
-    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds.
+    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds, in these orders;
+    `forward_end`, `backward_end`: their ends.
     """
 
     ranks: tuple[int, ...]
@@ -147,6 +147,8 @@ class EncoderPipeline:
     position: tuple[int, ...]
     forward: Ints
     backward: Ints
+    forward_end: Ints
+    backward_end: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,33 +182,3 @@ class FilledSchedule:
             pair for p in self.pipelines for pair in zip(p.position, p.microbatches, strict=True)
         ]
         return tuple(microbatch for _, microbatch in sorted(pairs))
-
-
-def lengths(work: Work, ranks: Sequence[int], microbatches: Sequence[int]) -> Ints:
-    """Return kernel times of these microbatches, (microbatches, stages, kernels) nanoseconds."""
-    ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
-    rows = np.array(microbatches if ns.shape[1] > 1 else [0] * len(microbatches), np.int64)
-    return np.ascontiguousarray(ns[:, rows].transpose(1, 0, 2))
-
-
-def taken(
-    problem: FillProblem,
-    work: Work,
-    ranks: Sequence[int],
-    microbatches: Sequence[int],
-    starts: Ints,
-) -> Ints:
-    """Return what kernels take that begin at `starts` (microbatches, stages, kernels).
-
-    Those that begin beside a kernel of the language model take longer where the problem says so.
-    """
-    ns = lengths(work, ranks, microbatches)
-    if not any(problem.slower) or not ns.size:
-        return ns
-    extra = -(-ns * np.array(problem.slower, np.int64)[work.resource] // 1000)
-    for stage, rank in enumerate(ranks):
-        one = problem.gaps.ranks[rank]
-        # Before the step's start a kernel is in the extension of the first stretch.
-        at = np.maximum(np.searchsorted(one.start, starts[:, stage], side="right") - 1, 0)
-        ns[:, stage] += np.where(one.kind[at] == FREE, 0, extra[:, stage])
-    return ns

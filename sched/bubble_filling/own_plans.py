@@ -10,6 +10,7 @@ parameters before the step and scatter their gradients after it: each waits for 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from .encoder_plans import (
     plan_problem,
     plans,
 )
-from .gaps import FREE, Gaps, Ints, Stretches, fill_holes
-from .instance import FilledSchedule, Work, taken
+from .gaps import FREE, Gaps, Ints, Stretches, fill_holes, running
+from .instance import FilledSchedule
 from .search import fill_bubbles
 from .setup import FillSetup, Splitting, total_ns
 
@@ -69,23 +70,21 @@ def scan_each(
     jobs = [alone[n] for n in order]
     # A step is the language model's with all collectives at its ends, so their sum orders hosts.
     queue = []
+    host_of = cache(partial(_host, setup))
     for warmup in WARMUPS[: min(2, setup.chunks)]:
-        base = _host(setup, warmup, (0, 0)).gaps.step_ns
+        base = host_of(warmup, (0, 0)).gaps.step_ns
         each = [[plan for plan in plans(job) if plan.warmup == warmup] for job in jobs]
         for combination in itertools.product(*each):
             sums = _collectives(jobs, combination)
             if base + sum(sums) < best_ns:
                 queue.append((base + sum(sums), warmup, sums, combination))
     queue.sort(key=lambda one: one[0])
-    hosts: dict[tuple[str, tuple[int, int]], Host] = {}
     found: OwnPlans | None = None
     for least_ns, warmup, sums, combination in queue:
         for how in splittings:
             if least_ns >= best_ns:
                 return found
-            if (warmup, sums) not in hosts:
-                hosts[warmup, sums] = _host(setup, warmup, sums)
-            host = hosts[warmup, sums]
+            host = host_of(warmup, sums)
             parts = _filled(jobs, combination, host, sums, how, most_copies, best_ns)
             if parts:
                 found = OwnPlans(tuple(order), parts)
@@ -126,11 +125,11 @@ def _filled(
     parts: list[Chosen] = []
     gaps, taken_bytes, copies = host.gaps, 0, 0.0
     for job, plan in zip(alone, combination, strict=True):
-        need = memory(replace(job, reserved_bytes=job.reserved_bytes + taken_bytes), plan, host)
+        job = replace(job, reserved_bytes=job.reserved_bytes + taken_bytes)
+        need = memory(job, plan, host)
         copies += need.copies
         if copies > most_copies:
             return ()
-        job = replace(job, reserved_bytes=job.reserved_bytes + taken_bytes)
         try:
             problem = plan_problem(
                 _waiting(job, plan, sums), plan, replace(host, gaps=gaps), splitting=how
@@ -165,56 +164,36 @@ def left_over(filled: FilledSchedule) -> Gaps:
     Where a rank's tensor-parallel GPUs have different copies, none is free where one is not.
     """
     gaps, shift = filled.problem.gaps, filled.before_ns
-    ranks = tuple(
-        _without(one, _occupied(filled, rank), shift, filled.step_ns)
-        for rank, one in enumerate(gaps.ranks)
-    )
     return Gaps(
-        ranks, gaps.need_ns + shift, gaps.gradient_ns + shift, filled.step_ns, gaps.first_rank
+        tuple(_left_on(filled, rank) for rank in range(len(gaps.ranks))),
+        gaps.need_ns + shift,
+        gaps.gradient_ns + shift,
+        filled.step_ns,
+        gaps.first_rank,
     )
 
 
-def _occupied(filled: FilledSchedule, rank: int) -> tuple[Ints, Ints]:
-    """Return the starts and ends of the stretches that encoders occupy on a rank, in order."""
-    problem = filled.problem
-    begin, end = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for pipeline in filled.pipelines:
-        if rank not in pipeline.ranks:
-            continue
-        stage = pipeline.ranks.index(rank)
-        directions: tuple[tuple[Ints, tuple[int, ...], Work], ...] = (
-            (pipeline.forward, pipeline.microbatches, problem.forward),
-            (pipeline.backward, pipeline.backward_order, problem.backward),
-        )
-        for starts, order, work in directions:
-            if starts.size:
-                ns = taken(problem, work, pipeline.ranks, order, starts)
-                begin.append(starts[:, stage].ravel())
-                end.append((starts + ns)[:, stage].ravel())
-    first, last = np.concatenate(begin), np.concatenate(end)
-    by = np.argsort(first, kind="stable")
-    first, last = first[by], np.maximum.accumulate(last[by]) if len(by) else last
-    # Neighbours and overlapping copies are one stretch.
-    new = np.ones(len(first), np.bool_)
-    new[1:] = first[1:] > last[:-1]
-    return first[new], last[np.append(new[1:], True)] if len(first) else last
-
-
-def _without(one: Stretches, occupied: tuple[Ints, Ints], shift: int, step_ns: int) -> Stretches:
-    """Return a rank's stretches, shifted, with the occupied ones busy."""
-    first, last = (each + shift for each in occupied)
-    start, end = one.start + shift, one.end + shift
-    edges = np.sort(np.concatenate((start, end, first, last, [0, step_ns])))
-    edges = edges[np.append(True, edges[1:] > edges[:-1])]
+def _left_on(filled: FilledSchedule, rank: int) -> Stretches:
+    """Return a rank's stretches, those busy in which an encoder's kernel runs."""
+    gaps, shift = filled.problem.gaps, filled.before_ns
+    one = gaps.ranks[rank]
+    own = [(p, p.ranks.index(rank)) for p in filled.pipelines if rank in p.ranks]
+    begin = _joined([part[:, at] for p, at in own for part in (p.forward, p.backward)])
+    done = _joined([part[:, at] for p, at in own for part in (p.forward_end, p.backward_end)])
+    ends = [-shift, filled.step_ns - shift]
+    edges = np.unique(np.concatenate((one.start, one.end, begin, done, ends)))
     low, high = edges[:-1], edges[1:]
-    host = np.clip(np.searchsorted(start, low, side="right") - 1, 0, len(start) - 1)
+    host = np.clip(np.searchsorted(one.start, low, side="right") - 1, 0, None)
     # Before and after the step of the language model everything is free.
-    inside = (low >= start[0]) & (high <= end[-1]) & (low >= start[host]) & (high <= end[host])
-    kind = np.where(inside, one.kind[host], FREE)
-    owner = np.where(inside, one.owner[host], -1)
-    if len(first):
-        guest = np.searchsorted(first, low, side="right") - 1
-        busy = (guest >= 0) & (high <= last[np.maximum(guest, 0)])
-        kind, owner = np.where(busy, BUSY, kind), np.where(busy, -1, owner)
-    keep = kind != FREE
-    return fill_holes(low[keep], high[keep], kind[keep], owner[keep], step_ns)
+    kind = np.where((low >= 0) & (high <= gaps.step_ns), one.kind[host], FREE)
+    busy = running(begin, done, low)
+    # Neighbours and overlapping copies are one stretch.
+    first = np.append(True, ~(busy[1:] & busy[:-1]))
+    kind = np.where(busy, BUSY, kind)[first]
+    low, keep = low[first] + shift, kind != FREE
+    high = np.append(low[1:], filled.step_ns)
+    return fill_holes(low[keep], high[keep], kind[keep], filled.step_ns)
+
+
+def _joined(parts: Sequence[Ints]) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *(part.ravel() for part in parts)])

@@ -18,7 +18,6 @@ from .gaps import COMMUNICATING, FREE
 from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
 from .kernels import check_work
 from .pipelines import NEVER, Placed, Space, enough, fill, least, match, mirrored_work, space_of
-from .validate import check_filled
 
 Lists = tuple[tuple[int, ...], ...]
 # About what Python takes for a kernel of a microbatch and a stage, without compiled walks
@@ -63,9 +62,8 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
         raise ValueError("no order of the microbatches meets the gradients; use fixed=False")
     best = search.improve(best)
     if not any(sum(problem.gaps.free_ns(kind)) for kind in (FREE, COMMUNICATING)):
-        note = "the step has no bubbles: encoders run before and after it"
-        best = replace(best, note=note)
-    return check_filled(best)
+        best = replace(best, note="the step has no bubbles: encoders run before and after it")
+    return best
 
 
 def _sizes(sizes: Sequence[int]) -> Assignment:
@@ -217,30 +215,23 @@ class _Search:
         return FilledSchedule(problem, pipelines, before, after)
 
     def _forward(self, assignment: Assignment, extension: int, stop: int = NEVER) -> list[Placed]:
-        return self._run(
-            self.problem.forward,
-            assignment.forward,
-            extension,
-            stop,
-            self.spaces,
-            self.problem.copies,
-        )
+        spaces = [space for space in self.spaces for _ in range(self.problem.copies)]
+        return self._run(self.problem.forward, assignment.forward, extension, stop, spaces)
 
     def _run(
-        self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space],
-        copies: int,
-    ) -> list[Placed]:  # fmt: skip
-        """Place every pipeline's microbatches; equal pipelines with equal work are placed once."""
+        self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space]
+    ) -> list[Placed]:
+        """Place every pipeline's microbatches; equal work in one space is placed once."""
         problem = self.problem
         known: dict[tuple[int, tuple[int, ...]], Placed] = {}
         result = []
-        for pipeline, microbatches in enumerate(lists):
+        for pipeline, (microbatches, space) in enumerate(zip(lists, spaces, strict=True)):
             rows = tuple(problem.row(m, work) for m in microbatches)
-            key = (pipeline // copies, rows)
+            key = (id(space), rows)
             if key not in known:
                 group = problem.groups[pipeline // problem.copies]
                 known[key] = fill(
-                    spaces[pipeline // copies], work, group, np.array(rows, np.int64),
+                    space, work, group, np.array(rows, np.int64),
                     extension, problem.hop_ns, stop, problem.slower,
                 )  # fmt: skip
                 if known[key].placed < len(rows):
@@ -254,9 +245,8 @@ class _Search:
         if not placed:
             return False
         done = self._by_microbatch(assignment.forward, placed)
-        if self.problem.fixed:
-            return all(end <= by for end, by in zip(done, need.tolist(), strict=True))
-        return all(end <= by for end, by in zip(sorted(done), need.tolist(), strict=True))
+        ends = done if self.problem.fixed else sorted(done)
+        return all(end <= by for end, by in zip(ends, need.tolist(), strict=True))
 
     def _by_microbatch(self, lists: Lists, placed: Sequence[Placed]) -> list[int]:
         done = [0] * self.problem.microbatches
@@ -275,7 +265,7 @@ class _Search:
             return None if place is None else (place, [])
         lists = tuple(row[::-1] for row in assignment.backward)
         stop = gaps.step_ns - int(gaps.gradient_ns[0])
-        placed = self._run(self.mirrored, lists, extension, stop, spaces, 1)
+        placed = self._run(self.mirrored, lists, extension, stop, spaces)
         if not placed:
             return None
         last = [gaps.step_ns - end for end in self._by_microbatch(lists, placed)]
@@ -298,11 +288,11 @@ class _Search:
         name = place if self.equal else tuple(range(problem.microbatches))
         result = []
         for at, row in enumerate(assignment.forward):
-            shape = (len(row), len(problem.groups[0]), 0)
-            starts = np.zeros(shape, np.int64)
+            back = back_end = np.zeros((len(row), len(problem.groups[0]), 0), np.int64)
             if backward:
-                mirror = backward[at].starts + backward[at].took
-                starts = step - mirror[::-1, :, ::-1]
+                # On the mirrored clock kernels begin where they end.
+                back_end = step - backward[at].starts[::-1, :, ::-1]
+                back = back_end - backward[at].took[::-1, :, ::-1]
             result.append(
                 EncoderPipeline(
                     ranks=problem.groups[at // problem.copies],
@@ -311,7 +301,9 @@ class _Search:
                     backward_order=tuple(name[m] for m in assignment.backward[at]),
                     position=tuple(place[m] for m in row),
                     forward=forward[at].starts,
-                    backward=starts,
+                    backward=back,
+                    forward_end=forward[at].starts + forward[at].took,
+                    backward_end=back_end,
                 )
             )
         return tuple(result)

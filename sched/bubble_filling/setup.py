@@ -15,8 +15,8 @@ Made from model shapes (presets.py), or read from JSON with measured kernels:
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ..ir.typed_json import read_json
@@ -70,7 +70,7 @@ class Splitting:
     All pieces together take `slower_percent` longer, and each costs a launch. Here four pieces of
     30 % of the kernel's time (a quarter, 20 % slower), and 10 us of launch each:
 
-    >>> split([Kernel("fc1", "compute", 400_000, True)], Splitting(120_000))[0].ns
+    >>> pieces(Kernel("fc1", "compute", 400_000, True), Splitting(120_000))[0]
     130000
     """
 
@@ -100,11 +100,6 @@ def pieces(one: Kernel, how: Splitting | None, permille: int = 1000) -> tuple[in
         return (ns,)
     count = -(-ns // how.longest_ns)
     return (-(-ns * (100 + how.slower_percent) // (100 * count)) + how.launch_ns,) * count
-
-
-def split(kernels: Sequence[Kernel], how: Splitting | None) -> tuple[Kernel, ...]:
-    """Return the kernels with those split that are splittable and longer than a piece."""
-    return tuple(replace(one, ns=ns) for one in kernels for ns in pieces(one, how))
 
 
 @dataclass(frozen=True, slots=True)

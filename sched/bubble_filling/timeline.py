@@ -7,16 +7,15 @@ pipelines narrower than the language model's, one copy is shown.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from ..ir.program import Pass
-from ..simulation.simulator import bubbles_by_cause
-from ..simulation.timeline import Bubbles, Curve, Slot, Timeline
+from ..simulation.measured import row_bubbles
+from ..simulation.timeline import Curve, Slot, Timeline
 from .encoder_plans import Host
-from .gaps import COMMUNICATING, FREE, Gaps, Ints
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work, taken
+from .gaps import COMMUNICATING, FREE, GATHER, SCATTER, Gaps, Ints
+from .instance import FilledSchedule
 
 
 def fill_timeline(host: Host, filled: FilledSchedule, encoder_bytes: int = 0) -> Timeline:
@@ -36,7 +35,7 @@ def fill_timeline(host: Host, filled: FilledSchedule, encoder_bytes: int = 0) ->
         ranks=tuple(rows),
         lanes={},
         makespan_ns=makespan,
-        bubbles=tuple(_bubbles(row, makespan) for row in rows),
+        bubbles=tuple(row_bubbles(row, makespan) for row in rows),
         memory=tuple(_later(curve, shift, encoder_bytes) for curve in host.timeline.memory),
         critical=(),
     )
@@ -47,21 +46,18 @@ def _guests(filled: FilledSchedule, rank: int) -> Iterator[Slot]:
     problem = filled.problem
     for p in filled.pipelines:
         if p.copy == 0 and rank in p.ranks:
-            for kind, starts, order, work in (
-                ("EF", p.forward, p.microbatches, problem.forward),
-                ("EB", p.backward, p.backward_order, problem.backward),
+            stage = p.ranks.index(rank)
+            for kind, starts, ends, order, work in (
+                ("EF", p.forward, p.forward_end, p.microbatches, problem.forward),
+                ("EB", p.backward, p.backward_end, p.backward_order, problem.backward),
             ):
+                keep = work.resource == 0
                 if starts.size:
-                    yield from _joined(kind, p, starts, problem, order, rank, work)
+                    times = starts[:, stage, keep], ends[:, stage, keep]
+                    yield from _joined(rank, kind, order, *times)
 
 
-def _joined(
-    kind: str, p: EncoderPipeline, starts: Ints, problem: FillProblem, order: tuple[int, ...],
-    rank: int, work: Work,
-) -> Iterator[Slot]:  # fmt: skip
-    stage, keep = p.ranks.index(rank), work.resource == 0
-    begin = starts[:, stage][:, keep]
-    end = begin + taken(problem, work, p.ranks, order, starts)[:, stage][:, keep]
+def _joined(rank: int, kind: str, order: tuple[int, ...], begin: Ints, end: Ints) -> Iterator[Slot]:
     for at, microbatch in enumerate(order):
         breaks = np.flatnonzero(begin[at, 1:] > end[at, :-1]) + 1
         first = np.concatenate(([0], breaks)).astype(np.int64)
@@ -92,63 +88,31 @@ def _later(curve: Curve, shift: int, more: int) -> Curve:
     return ((0, moved[0][1]), *moved) if shift and moved else moved
 
 
-def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:
-    """Return idle time by place: before the first backward, after the last forward, between."""
-    kinds = tuple(dict.fromkeys(slot.what.kind for slot in row))
-    kind = np.array([kinds.index(slot.what.kind) for slot in row], np.int64)
-    start = np.array([slot.start_ns for slot in row], np.int64)
-    busy = np.maximum.accumulate([0, *(slot.end_ns for slot in row)])
-    gaps = np.maximum(start - busy[:-1], 0)
-    return bubbles_by_cause(kinds, kind, gaps, np.zeros_like(gaps), makespan - int(busy[-1]), 0)
+def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[dict[str, int], ...]:
+    """Return the nanoseconds in which each rank does not compute, by cause.
 
-
-@dataclass(frozen=True, slots=True)
-class Causes:
-    """Nanoseconds in which a rank does not compute, by cause.
-
-    `gather`, `scatter`: data-parallel collectives. `warmup`, `cooldown`: before the first and after
-    the last pass. `steady`: between passes. `tensor`: tensor-parallel collectives, the only ones
-    where a guest may compute but not communicate.
-    """
-
-    gather_ns: int
-    warmup_ns: int
-    steady_ns: int
-    tensor_ns: int
-    cooldown_ns: int
-    scatter_ns: int
-
-    @property
-    def total_ns(self) -> int:
-        """The sum of all causes."""
-        return sum(asdict(self).values())
-
-
-def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[Causes, ...]:
-    """Return every rank's bubbles by cause.
-
-    Without the timeline (a measured trace), data-parallel collectives count as warm-up and
-    cool-down.
+    `gather_ns`, `scatter_ns`: data-parallel collectives. `warmup_ns`, `cooldown_ns`: before the
+    first and after the last pass. `steady_ns`: between passes. `tensor_ns`: tensor-parallel
+    collectives, the only ones where a guest may compute but not communicate. Without the timeline
+    (a measured trace), data-parallel collectives count as warm-up and cool-down.
     """
     result = []
     rows = timeline.ranks if timeline else ((),) * len(gaps.ranks)
     for row, one in zip(rows, gaps.ranks, strict=True):
         length = one.end - one.start
-        took = {
-            kind: sum(s.end_ns - s.start_ns for s in row if s.what.kind == kind)
-            for kind in ("UNSHARD", "REDUCE_GRAD")
-        }
-        free = length * (one.kind == FREE)
-        single = len(length) == 1
-        last = 0 if single else int(free[-1])
-        result.append(
-            Causes(
-                gather_ns=took["UNSHARD"],
-                warmup_ns=max(0, int(free[0]) - took["UNSHARD"]),
-                steady_ns=int(np.sum(free[1:-1])),
-                tensor_ns=int(length[one.kind == COMMUNICATING].sum()),
-                cooldown_ns=max(0, last - took["REDUCE_GRAD"]),
-                scatter_ns=took["REDUCE_GRAD"],
-            )
+        gather, scatter = (
+            sum(slot.end_ns - slot.start_ns for slot in row if slot.what.kind == kind)
+            for kind in (GATHER, SCATTER)
         )
+        free = length * (one.kind == FREE)
+        last = 0 if len(length) == 1 else int(free[-1])
+        causes = {
+            "gather_ns": gather,
+            "warmup_ns": max(0, int(free[0]) - gather),
+            "steady_ns": int(np.sum(free[1:-1])),
+            "tensor_ns": int(length[one.kind == COMMUNICATING].sum()),
+            "cooldown_ns": max(0, last - scatter),
+            "scatter_ns": scatter,
+        }
+        result.append(causes)
     return tuple(result)

@@ -10,7 +10,7 @@ forward of microbatch 3 at stage 0, `0B3` (or `0I3`) its backward.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,17 @@ import numpy as np
 
 from ..ir.kinds import BACKWARD
 from ..ir.program import parse_pass
-from .gaps import COMMUNICATING, COMPUTING, Gaps, Ints, Stretches, dependency_points, fill_holes
+from .gaps import (
+    COMMUNICATING,
+    COMPUTING,
+    FREE,
+    Gaps,
+    Ints,
+    Stretches,
+    dependency_points,
+    fill_holes,
+    running,
+)
 
 COLLECTIVE = re.compile(r"nccl|all_?gather|reduce_?scatter|all_?reduce|collective", re.I)
 NETWORK = re.compile(r"send|recv", re.I)
@@ -80,52 +90,26 @@ def _natural(text: str) -> tuple[int, str]:
 
 def _rank(kernels: list[_Event], begin: int, step: int) -> Stretches:
     """Return a rank's stretches: where it computes, and where it only communicates in between."""
-    busy = _union((k.start, k.end) for k in kernels if not COLLECTIVE.search(k.name))
-    if not busy:
-        raise ValueError(f"device {kernels[0].device} computes nothing; is it part of the job?")
     # Sends and receives use the network, which a guest's tensor-parallel collectives do not.
     linked = [k for k in kernels if COLLECTIVE.search(k.name) and not NETWORK.search(k.name)]
-    inner = [(max(k.start, busy[0][0]), min(k.end, busy[-1][1])) for k in linked]
-    only = _without(_union(pair for pair in inner if pair[0] < pair[1]), busy)
-    rows = sorted([(a, b, COMPUTING) for a, b in busy] + [(a, b, COMMUNICATING) for a, b in only])
-    start, end, kind = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-    owner = np.full(len(rows), -1, np.int64)
-    return fill_holes(start - begin, end - begin, kind, owner, step)
-
-
-def _union(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return intervals joined where they touch.
-
-    >>> _union([(0, 2), (5, 6), (1, 3)])
-    [(0, 3), (5, 6)]
-    """
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(pairs):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        elif start < end:
-            joined.append((start, end))
-    return joined
-
-
-def _without(pairs: list[tuple[int, int]], holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the parts of `pairs` outside `holes`; both ascending and disjoint.
-
-    >>> _without([(0, 10)], [(2, 3), (9, 12)])
-    [(0, 2), (3, 9)]
-    """
-    left, at = [], 0
-    for start, end in pairs:
-        while at and holes[at - 1][1] > start:
-            at -= 1
-        while at < len(holes) and holes[at][0] < end:
-            if holes[at][0] > start:
-                left.append((start, holes[at][0]))
-            start = max(start, holes[at][1])
-            at += 1
-        if start < end:
-            left.append((start, end))
-    return left
+    computing = [k for k in kernels if k.start < k.end and not COLLECTIVE.search(k.name)]
+    if not computing:
+        raise ValueError(f"device {kernels[0].device} computes nothing; is it part of the job?")
+    own, shared = (
+        np.array([(k.start - begin, k.end - begin) for k in some], np.int64).reshape(-1, 2).T
+        for some in (computing, linked)
+    )
+    edges = np.unique(np.concatenate((*own, *shared)))
+    low = edges[:-1]
+    busy = running(own[0], own[1], low)
+    between = (low >= own[0].min()) & (low < own[1].max())
+    only = running(shared[0], shared[1], low) & between
+    kind = np.where(busy, COMPUTING, np.where(only, COMMUNICATING, FREE))
+    # Neighbours of a kind are one stretch.
+    new = np.append(True, kind[1:] != kind[:-1])
+    low, kind, high = low[new], kind[new], np.append(low[new][1:], edges[-1])
+    keep = kind != FREE
+    return fill_holes(low[keep], high[keep], kind[keep], step)
 
 
 def _marks(events: list[_Event], begin: int) -> tuple[Ints, Ints]:

@@ -21,9 +21,10 @@ With `inputs`, IF looks up each rank's part of the embedding, the parts are summ
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..ir.program import Barrier, Pass, Program, Where
-from ..ir.registry import register
+from ..ir.registry import Generator, register
 from ..simulation.costs import Costs
 from ..simulation.simulator import simulate
 from .blocks import BuildingBlock, Pace, Timed, block_1f1b, block_interleaved, repeat
@@ -220,44 +221,26 @@ def with_inputs(block: BuildingBlock) -> BuildingBlock:
 
 def _register(base: str, form: Form) -> None:
     """Register a form of the output layer on a schedule under a name such as `1f1b-alg1`."""
+    made = partial(vocabulary, base, form.name)
 
-    def generate(
-        *,
-        ranks: int,
-        microbatches: int,
-        inputs: bool = False,
-        forward: int = 0,
-        backward: int = 0,
-        output: int = 0,
-    ) -> Program:
+    def plain(*, ranks: int, microbatches: int, inputs: bool = False) -> Program:
+        return made(ranks=ranks, microbatches=microbatches, inputs=inputs)
+
+    def chunked(*, ranks: int, microbatches: int, inputs: bool = False, chunks: int = 2) -> Program:
+        return made(ranks=ranks, microbatches=microbatches, inputs=inputs, chunks=chunks)
+
+    def paced(
+        *, ranks: int, microbatches: int, inputs: bool = False,
+        forward: int = 0, backward: int = 0, output: int = 0,
+    ) -> Program:  # fmt: skip
         pace = Pace(forward, backward, output) if forward or backward or output else None
-        return vocabulary(
-            base,
-            form.name,
-            ranks=ranks,
-            microbatches=microbatches,
-            pace=pace,
-            inputs=inputs,
-        )
-
-    def generate_plain(*, ranks: int, microbatches: int, inputs: bool = False) -> Program:
-        return vocabulary(base, form.name, ranks=ranks, microbatches=microbatches, inputs=inputs)
-
-    def generate_chunks(
-        *, ranks: int, microbatches: int, inputs: bool = False, chunks: int = 2
-    ) -> Program:
-        return vocabulary(
-            base, form.name, ranks=ranks, microbatches=microbatches, inputs=inputs, chunks=chunks
-        )
+        return made(ranks=ranks, microbatches=microbatches, pace=pace, inputs=inputs)
 
     text = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
     # Algorithm 2's second collective is not waited for between passes: one barrier is left.
     text = text if form is not ALGORITHM_2 else text.replace("2 barriers", "1 barrier")
-    add = register(f"{base}-{form.name}", text)
-    if base == "1f1b":
-        add(generate)
-    else:
-        add(generate_chunks if base == "interleaved" else generate_plain)
+    generators: dict[str, Generator] = {"1f1b": paced, "interleaved": chunked, "v-half": plain}
+    register(f"{base}-{form.name}", text)(generators[base])
 
 
 for _base in BLOCKS:

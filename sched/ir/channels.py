@@ -1,7 +1,8 @@
 """Find what must be in one order at both ends: messages of two ranks, collectives of all ranks."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,21 +39,16 @@ class Messages(NamedTuple):
     received: Ints
 
 
-class _Passes(Protocol):
-    """The part of a graph, finished or not, from which channels are found."""
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """A program's passes, rank by rank, as arrays; `kind` is an index into `kinds`."""
 
-    @property
-    def program(self) -> Program: ...
-    @property
-    def kinds(self) -> tuple[str, ...]: ...
-    @property
-    def kind(self) -> Ints: ...
-    @property
-    def rank(self) -> Ints: ...
-    @property
-    def stage(self) -> Ints: ...
-    @property
-    def microbatch(self) -> Ints: ...
+    program: Program
+    kinds: tuple[str, ...]
+    rank: Ints
+    stage: Ints
+    kind: Ints
+    microbatch: Ints
 
 
 class _Ends(NamedTuple):
@@ -64,7 +60,7 @@ class _Ends(NamedTuple):
     message: Ints
 
 
-def message_channels(graph: _Passes) -> Iterator[Messages]:
+def message_channels(graph: Nodes) -> Iterator[Messages]:
     """Yield the messages of every channel of a lowered program, sorted by (source, target)."""
     size = 1 + max(len(graph.program.ranks), len(graph.program.placement))
     sends = _join([*_stage_ends(graph, "SEND"), *_edge_ends(graph, "SEND_X_")])
@@ -90,7 +86,7 @@ def _join(parts: list[_Ends]) -> _Ends:
     return _Ends(*(column[order] for column in columns))
 
 
-def _stage_ends(graph: _Passes, end: str) -> Iterator[_Ends]:
+def _stage_ends(graph: Nodes, end: str) -> Iterator[_Ends]:
     """Yield the ends of messages between neighbouring stages."""
     holder = np.array(graph.program.placement, np.int64)
     for code, (name, step) in enumerate((("F", 1), ("B", -1))):
@@ -106,7 +102,7 @@ def _stage_ends(graph: _Passes, end: str) -> Iterator[_Ends]:
         yield _Ends(node, holder[stage - step], holder[stage], message)
 
 
-def _edge_ends(graph: _Passes, prefix: str) -> Iterator[_Ends]:
+def _edge_ends(graph: Nodes, prefix: str) -> Iterator[_Ends]:
     """Yield the ends of messages along the program's edges.
 
     A SEND has an end for each rank that an edge leads to; the message is numbered by its source.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .channels import message_channels
+from .channels import Nodes, message_channels
 from .kinds import Need, is_kind, kind
 from .program import NO_MICROBATCH, Barrier, Pass, Program
 
@@ -34,23 +34,17 @@ _Started = dict[str, dict[int, list[tuple[Ints, Ints]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Nodes):
     """Nodes and edges. Nodes [0, passes) are passes, the others are barriers.
 
-    `rank`, `stage`, `kind`, `microbatch`: per pass; `kind` is an index into `kinds`. `barrier` and
-    `barrier_microbatch`: per barrier node; `barrier` is an index into the program's barriers.
+    `barrier`, `barrier_microbatch`: per barrier node; `barrier` is an index into the program's
+    barriers.
     `source`, `target`: per edge. `sender`: per edge, the sending rank if it is a transfer, else -1;
     in a lowered program the edges from a message's SEND and from its RECV both are.
     `missing`: passes with a need that no pass meets. `start`: the node of each rank's first pass.
     `received`: (RECVs, passes that use what they receive) of a lowered program.
     """
 
-    program: Program
-    kinds: tuple[str, ...]
-    rank: Ints
-    stage: Ints
-    kind: Ints
-    microbatch: Ints
     barrier: Ints
     barrier_microbatch: Ints
     source: Ints
@@ -221,7 +215,8 @@ class _Builder:
     def add_messages(self) -> None:
         """Add edges from the k-th SEND of a channel, and the k-th RECV, to that RECV's users."""
         partner = np.full(len(self.rank), -1, np.int64)
-        for channel in message_channels(self):
+        passes = Nodes(self.program, self.kinds, self.rank, self.stage, self.kind, self.microbatch)
+        for channel in message_channels(passes):
             both = min(len(channel.sends), len(channel.receives))
             partner[channel.receives[:both]] = channel.sends[:both]
         receive, user = self.find_received()

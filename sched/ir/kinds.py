@@ -64,17 +64,6 @@ _FORWARD = (Need(("F",), "previous"),)
 _BACKWARD = (Need(("F",), "same"), Need(BACKWARD, "next"))
 
 
-def _rank(
-    name: str,
-    description: str,
-    needs: tuple[Need, ...] = (),
-    takes: tuple[str, ...] = (),
-    frees: tuple[str, ...] = (),
-    reads: tuple[str, ...] = (),
-) -> Kind:
-    return Kind(name, description, "rank", needs=needs, takes=takes, frees=frees, reads=reads)
-
-
 def _after(kind: str) -> tuple[Need, ...]:
     return (Need((kind,), "same"),)
 
@@ -100,8 +89,8 @@ _KINDS = (
     Kind("W", "weight gradient", needs=_after("I"), frees=("weight",)),
     # Vocabulary parallelism, Algorithms 1 and 2 (MLSys 2025, section 4).
     # Algorithm 2 multiplies early, and keeps the products until the barrier's continuation.
-    _rank("S", "output layer up to the local softmax", takes=("logits", "early")),
-    _rank("T", "output layer's gradients", needs=_after("S"), frees=("logits",)),
+    Kind("S", "output layer up to the local softmax", "rank", takes=("logits", "early")),
+    Kind("T", "output layer's gradients", "rank", needs=_after("S"), frees=("logits",)),
     Kind(
         "C",
         "continuation of a barrier: rescale, start the reduction",
@@ -111,15 +100,15 @@ _KINDS = (
         frees=("early",),
     ),
     # Its naive form has three passes, F1, F2 and B in the paper's Figure 4.
-    _rank("L", "logits and their maximum", takes=("logits",)),
-    _rank("E", "exponentials and their sum", needs=_after("L"), reads=("logits",)),
-    _rank("G", "softmax and gradients", needs=_after("E"), frees=("logits",)),
-    _rank("IF", "input embedding, forward", takes=("words",)),
-    _rank("IB", "input embedding, backward", needs=_after("IF"), frees=("words",)),
-    _rank("EF", "encoder forward", takes=("encoder",)),
-    _rank("EB", "encoder backward", needs=_after("EF"), frees=("encoder",)),
-    _rank("GF", "generator forward, with its loss", takes=("generator",)),
-    _rank("GB", "generator backward", needs=_after("GF"), frees=("generator",)),
+    Kind("L", "logits and their maximum", "rank", takes=("logits",)),
+    Kind("E", "exponentials and their sum", "rank", needs=_after("L"), reads=("logits",)),
+    Kind("G", "softmax and gradients", "rank", needs=_after("E"), frees=("logits",)),
+    Kind("IF", "input embedding, forward", "rank", takes=("words",)),
+    Kind("IB", "input embedding, backward", "rank", needs=_after("IF"), frees=("words",)),
+    Kind("EF", "encoder forward", "rank", takes=("encoder",)),
+    Kind("EB", "encoder backward", "rank", needs=_after("EF"), frees=("encoder",)),
+    Kind("GF", "generator forward, with its loss", "rank", takes=("generator",)),
+    Kind("GB", "generator backward", "rank", needs=_after("GF"), frees=("generator",)),
     # Done once a step.
     Kind("UNSHARD", "gather the parameters", once=True),
     Kind("RESHARD", "drop the gathered parameters", once=True),
@@ -217,11 +206,12 @@ def _layer(direction: str, letters: str) -> Kind:
     number = layer_number(name)
     if direction == "EF":
         needs = (Need((layer_kind("EF", number - 1),), "same", result=True),) if number else ()
-        return _rank(name, f"encoder layer {letters} forward", needs, takes=buffer)
+        return Kind(name, f"encoder layer {letters} forward", "rank", needs=needs, takes=buffer)
     # Only the program knows which layer is the topmost.
     above = Need((layer_kind("EB", number + 1),), "same", required=False)
     own = Need((f"EF_{letters}",), "same")
-    return _rank(name, f"encoder layer {letters} backward", (own, above), frees=buffer)
+    what = f"encoder layer {letters} backward"
+    return Kind(name, what, "rank", needs=(own, above), frees=buffer)
 
 
 def kinds() -> tuple[Kind, ...]:

@@ -199,16 +199,10 @@ def _most_time(counts: Mapping[str, int], saving: Mapping[str, Saving], room: in
     return Counter(dict(zip(counts, taken, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Modelled:
-    """Stages and savings, as `plan_recompute` takes them."""
-
-    stages: tuple[Stage, ...]
-    saving: dict[str, Saving]
-
-
-def modelled_stages(layers: Sequence[LayerCost], layout: ParallelLayout) -> Modelled:
-    """Return the memory of a layout's stages, one a rank; layers alike are one kind.
+def modelled_stages(
+    layers: Sequence[LayerCost], layout: ParallelLayout
+) -> tuple[tuple[Stage, ...], dict[str, Saving]]:
+    """Return the memory of a layout's stages, one a rank, and savings; layers alike are one kind.
 
     Raises ValueError if the stages do not add up to the layers, or a rank has several.
     """
@@ -228,7 +222,7 @@ def modelled_stages(layers: Sequence[LayerCost], layout: ParallelLayout) -> Mode
         # Only a rank that recomputes needs room for a whole layer.
         more = max(0, again.working - kept.working)
         stages.append(Stage(tuple(kinds[at] for at in own), live[0][0], again.total, more))
-    return Modelled(tuple(stages), saving)
+    return tuple(stages), saving
 
 
 def exact_policies(

@@ -1,6 +1,6 @@
 """Compute and format the key figures of a timeline, for pages, tables and reports."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from ..simulation.timeline import Bubbles, Timeline
 
@@ -18,6 +18,7 @@ class MemoryUnit:
 
 
 BYTES = MemoryUnit()
+# Work, and the fields of Bubbles in their order.
 CAUSES = ("work", "warm-up", "steady", "cool-down", "imbalance", "communication")
 
 
@@ -43,18 +44,8 @@ def causes(timeline: Timeline) -> tuple[float, ...]:
     whole = timeline.makespan_ns * len(timeline.ranks)
     if not whole:
         return (1.0,) + (0.0,) * (len(CAUSES) - 1)
-    shares = [sum(parts) / whole for parts in zip(*map(_parts, timeline.bubbles), strict=True)]
+    shares = [sum(parts) / whole for parts in zip(*map(astuple, timeline.bubbles), strict=True)]
     return (1.0 - sum(shares), *shares)
-
-
-def _parts(idle: Bubbles) -> tuple[int, ...]:
-    return (
-        idle.warmup_ns,
-        idle.steady_ns,
-        idle.cooldown_ns,
-        idle.imbalance_ns,
-        idle.communication_ns,
-    )
 
 
 def bubble_words(idle: Bubbles) -> dict[str, int]:
@@ -63,7 +54,7 @@ def bubble_words(idle: Bubbles) -> dict[str, int]:
     >>> bubble_words(Bubbles(warmup_ns=3))["warm-up"]
     3
     """
-    return dict(zip(CAUSES[1:], _parts(idle), strict=True))
+    return dict(zip(CAUSES[1:], astuple(idle), strict=True))
 
 
 def figures(timeline: Timeline, unit: MemoryUnit = BYTES) -> tuple[str, ...]:

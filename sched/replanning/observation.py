@@ -65,8 +65,7 @@ class StepKeys:
         for what, start_ns, end_ns in own:
             at = self.place[key_of(what)]
             found[at] += end_ns - start_ns
-            entries = profile.passes[what.kind]
-            entry = entries[what.stage if len(entries) > 1 else 0]
+            entry = profile.entries(what.kind)[what.stage]
             found[len(self.passes) + at] += entry.cost_of(held[what.microbatch])
         if own:
             found[2 * len(self.passes) + rank] = own[-1].end_ns - own[0].start_ns
@@ -149,9 +148,9 @@ def scaled_profile(profile: CostProfile, window: Sequence[Observation]) -> CostP
     cost what they took on average.
     """
     passes: dict[str, tuple[CostFunction, ...]] = {}
-    for name, entries in profile.passes.items():
-        rows = entries * profile.rows(name) if len(entries) == 1 else entries
-        passes[name] = tuple(_entry(e, f"{row}{name}", window) for row, e in enumerate(rows))
+    for name in profile.passes:
+        rows = enumerate(profile.entries(name))
+        passes[name] = tuple(_entry(entry, f"{row}{name}", window) for row, entry in rows)
     return msgspec.structs.replace(profile, passes=passes)
 
 

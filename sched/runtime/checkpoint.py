@@ -1,9 +1,9 @@
 """Checkpoints as folders: a file for each pipeline rank, and the programs that the job ran.
 
 Generators of schedules are pure, but what fills their gaps follows from times, which a job that is
-resumed does not have. So a checkpoint holds the programs themselves, in their text form, the plans
-of units that were made of them, and, where the plan follows the measured times, what is known of
-them.
+resumed does not have. So a checkpoint holds the programs themselves, in their text form, and, where
+the plan follows the measured times, what is known of them. Those of units are for units alone, and
+have a file of their own.
 
 A folder is written under another name and renamed when all files are on the disk, so that a job
 which is killed while it saves leaves the checkpoint before. Its list of checksums says which files
@@ -16,9 +16,7 @@ does not come, all raise.
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -28,14 +26,13 @@ import torch
 import torch.distributed as dist
 
 from ..ir.program import Program, parse_program
-from .files import on_all_ranks, sync_folder
+from .files import new_folder, on_all_ranks, written
 from .job.arrangement import ResumedSchedule
 from .model_state import RankState, join_states, names_taken
 from .pipeline import Pipeline
 
 _PROGRAMS, _STATE, _UNITS, _EXTRA = "programs.json", "plan.json", "units.json", "extra.json"
 _CHECKSUMS = "checksums.json"
-_PARTIAL = ".partial"
 
 
 def save_checkpoint(
@@ -55,22 +52,13 @@ def save_checkpoint(
     exists, OSError for what could not be written (a full disk), ValueError as `Pipeline.state`
     does. The job may go on after it. Raises PipelineStalledError for ranks that do not come.
     """
-    folder = Path(folder)
-    making = folder.with_name(folder.name + _PARTIAL)
-    first = dist.get_rank() == 0
+    sums: dict[str, str] = {}
 
-    def begin() -> dict[str, str]:
-        if folder.exists():
-            raise FileExistsError(f"{folder} exists; give each checkpoint a folder of its own")
-        if not first:
+    def write_texts() -> dict[str, str]:
+        if dist.get_rank() != 0:
             return {}
-        # What a job left that was killed while it saved.
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
-        return {
-            _EXTRA: _write_text(making / _EXTRA, json.dumps(dict(extra or {}))),
-            **write_plans(making, pipe),
-        }
+        text = json.dumps(dict(extra or {}))
+        return {_EXTRA: _write_text(making / _EXTRA, text), **write_plans(making, pipe)}
 
     def write_state() -> dict[str, str]:
         state = pipe.state(optimizer)
@@ -81,24 +69,13 @@ def save_checkpoint(
         name = f"rank-{pipe.rank}.pt"
         return {name: _write(making / name, lambda file: torch.save(parts, file))}
 
-    def end() -> None:
-        if first:
-            _write_text(making / _CHECKSUMS, json.dumps(sums, sort_keys=True, indent=0))
-            sync_folder(making)
-            making.replace(folder)
-            sync_folder(folder.parent)
+    def finish(making: Path) -> None:
+        _write_text(making / _CHECKSUMS, json.dumps(sums, sort_keys=True, indent=0))
 
-    sums: dict[str, str] = {}
-    what = f"save {folder}"
-    try:
-        for part in (begin, write_state):
-            for found in on_all_ranks(pipe, what, deadline_s, part):
+    with new_folder(pipe, Path(folder), deadline_s, finish) as (making, together):
+        for part in (write_texts, write_state):
+            for found in together(part):
                 sums |= found
-        on_all_ranks(pipe, what, deadline_s, end)
-    except (OSError, ValueError, RuntimeError):
-        if first:  # the room is needed where the disk is full
-            shutil.rmtree(making, ignore_errors=True)
-        raise
 
 
 class _Hashing:
@@ -119,14 +96,9 @@ class _Hashing:
 
 def _write(path: Path, write: Callable[[Any], object]) -> str:
     """Write a file that is on the disk when this returns its digest. Raises OSError."""
-    try:
-        with path.open("wb") as file:
-            hashing = _Hashing(file)
-            write(hashing)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    with written(path) as file:
+        hashing = _Hashing(file)
+        write(hashing)
     return hashing.digest.hexdigest()
 
 
@@ -135,15 +107,15 @@ def _write_text(path: Path, text: str) -> str:
 
 
 def write_plans(folder: Path, pipe: Pipeline) -> dict[str, str]:
-    """Write a job's programs by number of microbatches, its units' plans and its plan's state.
+    """Write a job's programs by number of microbatches, and its plan's state.
 
     Returns the files' digests by name.
     """
     programs = {str(count): str(program) for count, program in sorted(pipe.programs().items())}
-    texts = {_PROGRAMS: json.dumps(programs), _UNITS: pipe.unit_plans()}
+    texts = {_UNITS if pipe.in_units else _PROGRAMS: json.dumps(programs)}
     if pipe.replanner is not None:
         texts[_STATE] = pipe.replanner.text()
-    return {name: _write_text(folder / name, text) for name, text in texts.items() if text}
+    return {name: _write_text(folder / name, text) for name, text in texts.items()}
 
 
 def load_checkpoint(
@@ -243,19 +215,18 @@ def resumed_schedule(
     """Return a schedule for `Pipeline` that goes on with the programs of a checkpoint.
 
     `schedule`, `options`: as for Pipeline; it makes the programs of other numbers of ranks and
-    microbatches than were saved, and all of them if `checkpoint` is None. In units of the sizes
-    that were saved, the same ranks encode the same microbatches in the same order. Raises
-    FileNotFoundError for a folder that is no checkpoint, and ValueError for damaged files.
+    microbatches than were saved, and all of them if `checkpoint` is None. Raises FileNotFoundError
+    for a folder that is no checkpoint, and ValueError for damaged files.
     """
     if checkpoint is None:
         return ResumedSchedule({}, schedule, options or {})
     folder = Path(checkpoint)
     sums = _read_checksums(folder)
-    texts = json.loads(_read_text(folder, _PROGRAMS, sums))
+    in_units = _UNITS in sums
+    texts = json.loads(_read_text(folder, _UNITS if in_units else _PROGRAMS, sums))
     programs = [parse_program(text) for text in texts.values()]
     saved = {(len(program.ranks), program.microbatches): program for program in programs}
-    plans = _read_text(folder, _UNITS, sums) if _UNITS in sums else ""
-    return ResumedSchedule(saved, schedule, options or {}, plans)
+    return ResumedSchedule(saved, schedule, options or {}, in_units)
 
 
 def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:
@@ -275,7 +246,7 @@ def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:
     whole = {path.parent.name: path.parent for path in Path(root).glob(f"*/{_CHECKSUMS}")}
     pattern = re.compile(re.escape(prefix) + "([0-9]+)")
     found = {name: int(match[1]) for name in whole if (match := pattern.fullmatch(name))}
-    others = sorted(name for name in whole if not name.endswith(_PARTIAL))
+    others = sorted(name for name in whole if not name.endswith(".partial"))
     if others and not found:
         raise ValueError(
             f"no checkpoint in {root} is called {prefix}NUMBER, but there is {others[0]}; call "

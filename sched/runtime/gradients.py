@@ -30,20 +30,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .links.process_groups import PeerLostError, add_up, wait_for
+from .links.process_groups import add_up, ranks_of, report_lost, wait_for
 
 
 def local_part(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this process has, in the same memory; all of a plain one."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Return this process' part of a gradient. Raises ValueError where there is none."""
-    if parameter.grad is None:
-        raise ValueError("the parameter has no gradient")
-    return local_part(parameter.grad)
 
 
 def settle(parameters: Iterable[nn.Parameter]) -> None:
@@ -86,6 +79,15 @@ def is_sharded(module: nn.Module) -> bool:
     return any(True for _ in _sharded(module))
 
 
+def refuse_sharded(module: nn.Module, what: str, whose: str) -> None:
+    """Raise ValueError for a module with FSDP2 that some ranks do not run. `whose`: the ranks."""
+    if is_sharded(module):
+        raise ValueError(
+            f"{what} is sharded with FSDP2, whose collectives ranks {whose} would not enter; give "
+            "the plain module, the pipeline sums its gradients over all ranks that have a copy"
+        )
+
+
 def _sharded(module: nn.Module) -> Iterator[FSDPModule]:
     return (part for part in module.modules() if isinstance(part, FSDPModule))
 
@@ -98,7 +100,7 @@ def parameters_of_fsdp(module: nn.Module, lanes: dist.ProcessGroup | None) -> fr
     """
     if not is_sharded(module):
         return frozenset()
-    own = None if lanes is None else frozenset(dist.get_process_group_ranks(lanes))
+    own = ranks_of(lanes)
     return frozenset(id(p) for p in module.parameters() if _mesh_ranks(p) not in (None, own))
 
 
@@ -200,7 +202,7 @@ def _fill(parameters: Iterable[nn.Parameter]) -> Iterator[list[Tensor]]:
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradient = gradient_of(parameter)
+        gradient = local_part(parameter.grad)
         open_buckets.setdefault(gradient.dtype, []).append(gradient)
         sizes[gradient.dtype] = sizes.get(gradient.dtype, 0) + gradient.nbytes
         if sizes[gradient.dtype] >= _BUCKET_BYTES:
@@ -253,11 +255,9 @@ class SharedParameters:
         for name in sorted(self.parameters):
             with torch.no_grad():
                 part, group = local_part(self.parameters[name]), self.groups[self.ranks[name]]
-                try:
+                with report_lost():
                     work = dist.broadcast(part, group=group, group_src=0, async_op=True)
                     wait_for(work, part, deadline_s)
-                except RuntimeError as error:
-                    raise PeerLostError.of(error) from error
 
     def sum_gradients(self, deadline_s: float) -> None:
         """Sum gradients over the copies. Raises RuntimeError if another rank is lost."""
@@ -341,7 +341,7 @@ def clip_gradients(
     counted_elsewhere = {id(p) for p in shared}
     device = next((p.device for p in unique.values()), torch.device("cpu"))
     zero = torch.zeros((), device=device)
-    own_ranks = frozenset(dist.get_process_group_ranks(pipelines[0]))
+    own_ranks = ranks_of(pipelines[0])
     # By the groups that add up before the pipeline. Processes of one enter the same ones in one
     # order, so parameters without a gradient count: others may have one.
     squares: dict[tuple[dist.ProcessGroup, ...], Tensor] = {(): zero}
@@ -349,10 +349,10 @@ def clip_gradients(
         if number in counted_elsewhere:
             continue
         dividing = dividing_groups(parameter)
-        outside = (g for g in dividing if not own_ranks.issuperset(dist.get_process_group_ranks(g)))
+        outside = (g for g in dividing if not own_ranks >= ranks_of(g))
         groups, square = tuple(outside), zero
         if parameter.grad is not None:
-            square = gradient_of(parameter).float().pow(2).sum()
+            square = local_part(parameter.grad).float().pow(2).sum()
         squares[groups] = squares.get(groups, zero) + square
     for groups, part in squares.items():
         for group in groups:
@@ -363,6 +363,6 @@ def clip_gradients(
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in unique.values():
         if parameter.grad is not None:
-            local = gradient_of(parameter)
+            local = local_part(parameter.grad)
             local.mul_(factor.to(local.dtype))
     return norm

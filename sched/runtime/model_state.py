@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from .gradients import local_part
 from .vocabulary.shard import Sharding, VocabularyShard
 
 
@@ -201,16 +202,11 @@ def _refuse_second(name: str, found: Mapping[str, Any], value: Any) -> None:
     other = found.get(name)
     if not isinstance(other, Tensor) or not isinstance(value, Tensor):
         return
-    if _memory(other) != _memory(value):
+    if local_part(other).data_ptr() != local_part(value).data_ptr():
         raise ValueError(
             f"two tensors of this rank are called {name!r}; name a stage's tensors as in the whole "
             "model, such as layers.7.up.weight, or nobody can tell them apart in a checkpoint"
         )
-
-
-def _memory(value: Tensor) -> int:
-    local = value.to_local() if isinstance(value, DTensor) else value
-    return local.data_ptr()
 
 
 def _known(named: Mapping[int, NamedParameter], parameter: Tensor) -> NamedParameter:

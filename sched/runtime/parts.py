@@ -67,13 +67,15 @@ class MicrobatchData:
     `fields`: the tensors that the loader gave this rank, by name. `weight`: what the microbatch's
     loss, a sum over its tokens or samples, counts in the step's, such as one by the number of
     label tokens of the whole step. `hidden`: the tensor between any two stages. `ends`: the input
-    embeddings and the last stage's output, where stages hand on more than hidden states.
+    embeddings and the last stage's output, where stages hand on more than hidden states. `info`:
+    the description that the sizes follow from.
     """
 
     fields: Mapping[str, Tensor]
     weight: float
     hidden: TensorSpec
     ends: TensorSpec | None = None
+    info: Any = None
 
 
 # A microbatch of which this rank runs nothing.
@@ -88,9 +90,8 @@ class StepData:
     and at the end, of the last stage's output: one more than there are stages. `edges`: the size of
     what the program's edges carry, where it is not that of hidden states. `precision`: the same for
     the precision of what the barriers of these names bring. `training`: whether there are backward
-    passes; without, no part adds to a gradient. `generated`: the microbatches that this rank's
-    generator makes a loss of, each with what that counts in the step's. `features`: of microbatches
-    whose images were encoded before the passes, leaves whose gradients are taken after them.
+    passes; without, no part adds to a gradient. `features`: of microbatches whose images were
+    encoded before the passes, leaves whose gradients are taken after them.
     """
 
     microbatches: tuple[MicrobatchData, ...]
@@ -98,7 +99,6 @@ class StepData:
     edges: Mapping[Value, TensorSpec] = field(default_factory=dict)
     precision: Mapping[str, torch.dtype] = field(default_factory=dict)
     training: bool = True
-    generated: Mapping[int, float] = field(default_factory=dict)
     features: Mapping[int, Tensor] = field(default_factory=dict)
 
     def spec(self, value: Value) -> TensorSpec:
@@ -165,10 +165,6 @@ class Joint(NamedTuple):
         return [torch.cat([*features])] if self.order else [*features]
 
 
-# By stage and microbatch of the F.
-Joints = Mapping[tuple[int, int], Joint]
-
-
 def gradient_or_zeros(leaf: Tensor) -> Tensor:
     """Return a leaf's gradient: zeros where nothing depends on it, since another rank waits."""
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -189,22 +185,6 @@ def unpack(packed: Tensor, shapes: Sequence[tuple[int, ...]], which: int) -> Ten
     return torch.split(packed, sizes)[which].view(shapes[which])
 
 
-class MicrobatchInfo(Protocol):
-    """The description of a microbatch before it is loaded, such as the loader's StepInfo."""
-
-    @property
-    def step_label_tokens(self) -> int:
-        """The number of labels of the whole step, over all data-parallel ranks."""
-
-    @property
-    def step_samples(self) -> int:
-        """The number of samples of the whole step."""
-
-    @property
-    def costs(self) -> Mapping[str, int]:
-        """The microbatch's resources, such as its tokens."""
-
-
 class StepOfMicrobatches(Protocol):
     """A rank's microbatches of a step, such as the loader's Step."""
 
@@ -214,7 +194,10 @@ class StepOfMicrobatches(Protocol):
 
     @property
     def infos(self) -> Sequence[Any]:
-        """A MicrobatchInfo for each microbatch, the same on all pipeline ranks."""
+        """What describes each microbatch before it is loaded, the same on all pipeline ranks.
+
+        Such as the loader's StepInfo, with `costs`, `step_label_tokens` and `step_samples`.
+        """
 
 
 # One step, or those of several data-parallel ranks.
@@ -233,7 +216,7 @@ def list_steps(step: Steps) -> list[StepOfMicrobatches]:
     return [given] if by_rank is None else list(by_rank())
 
 
-def weigh_by_token(info: MicrobatchInfo) -> float:
+def weigh_by_token(info: Any) -> float:
     """Return the weight of a loss that is a sum over labels, for the mean over the step's.
 
     Raises ValueError for a step without labels.
@@ -243,12 +226,12 @@ def weigh_by_token(info: MicrobatchInfo) -> float:
             "the step has no label tokens to average over; give the loader's cost= a resource "
             "'label_tokens' (the labels that count), or the pipeline weigh='sample'"
         )
-    return 1.0 / info.step_label_tokens
+    return 1.0 / float(info.step_label_tokens)
 
 
-def weigh_by_sample(info: MicrobatchInfo) -> float:
+def weigh_by_sample(info: Any) -> float:
     """Return the weight of a loss that is a sum over samples, for the mean over the step's."""
-    return 1.0 / max(1, info.step_samples)
+    return 1.0 / float(max(1, info.step_samples))
 
 
 def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], info: Any) -> int:
@@ -312,7 +295,7 @@ class Reading:
             fields = {name: self._field(name, batch[name]) for name in wanted}
             spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
             ends = None if self.ends is None else TensorSpec(tuple(self.ends(info)), self.dtype)
-            found.append(MicrobatchData(fields, self.weigh(info), spec, ends))
+            found.append(MicrobatchData(fields, self.weigh(info), spec, ends, info))
         return StepData(tuple(found), input_gradient, training=training)
 
     def _field(self, name: str, value: Any) -> Any:

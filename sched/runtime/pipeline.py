@@ -1,5 +1,6 @@
 """Run training steps of a model that is cut into stages, by any schedule that `check` accepts."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ..simulation.timeline import Slot, Timeline
 from .encoders.placement import EncoderSpec
 from .encoders.travelling import TravellingImages, rank_images
 from .execution.board import Board
-from .execution.drive import T, drive, explain, meet, timelines_folder, write_step
+from .execution.drive import TIMELINES_VARIABLE, T, drive, explain, meet, write_step
 from .execution.waiting import Pipelines
 from .execution.walk import Walker, walk
 from .gradients import (
@@ -32,12 +33,12 @@ from .gradients import (
 )
 from .job.arrangement import arrange
 from .job.lanes import Lanes
-from .job.programs import CompiledProgram, Programs
+from .job.programs import Programs
 from .job.replanning import Replanner
 from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
 from .links.process_groups import Groups
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
-from .parts import ModelPart, StepData, Steps, list_steps
+from .parts import ModelPart, Steps, list_steps
 from .stage.agreement import ModelFacts, facts_of
 from .stage.calling import merging_for
 from .stage.generator import GeneratorSpec, rank_generator
@@ -108,7 +109,8 @@ class Pipeline:
     ) -> None:
         self._modules = dict(stages)
         refuse_wrapped(self._modules)
-        self.deadline_s, self._step, self._timelines = deadline_s, 0, timelines_folder(timelines)
+        self.deadline_s, self._step = deadline_s, 0
+        self._timelines = timelines or os.environ.get(TIMELINES_VARIABLE)
         with report_missing_ranks():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
         self._place, program = self._arranged.place, self._arranged.first_program
@@ -169,10 +171,9 @@ class Pipeline:
 
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
-        shard = () if self._shard is None else (self._shard,)
-        images = self._images.named_modules().values()
-        layers = (module for _, module in self._layers)
-        return (*self._modules.values(), *shard, *layers, *images)
+        held = self.held()
+        shard = () if held.shard is None else (held.shard,)
+        return (*held.stages.values(), *shard, *(module for _, module in held.layers))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -223,15 +224,17 @@ class Pipeline:
         )  # fmt: skip
         replicas = self._place.replicas is not None and self._place.replicas.size() > 1
         with EarlierGradients(self._summed.every(replicas=replicas) if training else ()):
-            self._run(compiled, data, walker)
+            self._pipelines = lists = compiled.pipelines
+            running = walk(lists.lists[self.rank], data, walker)
+            drive(running, self.deadline_s, self._board, lists, self.rank)
             if training:
                 reduction.start(self._summed.after_passes())
             loss = self._finish(parts, reduction, training)
         self._images.finish()
         self._board.end_step()
         self._measured, self._name = (count, walker.measured), compiled.program.name
-        if self._timelines is not None:
-            self._write_timeline(self._timelines, step)
+        if self._timelines:
+            self._write_timeline(Path(self._timelines), step)
         if training and self.replanner is not None:
             with self._explained():
                 self.replanner.follow(count, walker.measured, list_steps(step)[0].infos)
@@ -254,9 +257,10 @@ class Pipeline:
         """Return the programs that the schedule has made so far, by number of microbatches."""
         return dict(self._programs.made)
 
-    def unit_plans(self) -> str:
-        """Return the plans of units so far, as checkpoints hold them; "" on a mesh."""
-        return self._programs.unit_plans()
+    @property
+    def in_units(self) -> bool:
+        """Return whether encoders or a generator have ranks of their own."""
+        return self._arranged.here is not None
 
     def plan_changes(self) -> tuple[PlanChange, ...]:
         """Return the plans that were taken since the job began, with what each one saves."""
@@ -298,8 +302,9 @@ class Pipeline:
 
     def held(self) -> HeldModules:
         """Return this rank's modules, as their tensors are named in a checkpoint."""
-        elsewhere = self._encoders.saved_elsewhere() | self._generator.saved_elsewhere()
-        layers, elsewhere = self._images.held(self._layers, elsewhere)
+        own = (self._encoders, self._generator, self._images)
+        elsewhere = frozenset[str]().union(*(each.saved_elsewhere() for each in own))
+        layers = [*self._layers, *self._images.named_modules().items()]
         return HeldModules(self._modules, self._shard, layers, elsewhere)
 
     def timeline(self) -> Timeline:
@@ -380,11 +385,6 @@ class Pipeline:
         except ValueError as error:  # what only this rank has found: the others are told
             self._board.give_up(str(error))
             raise
-
-    def _run(self, compiled: CompiledProgram, data: StepData, walker: Walker) -> None:
-        rank, self._pipelines = self._place.rank, compiled.pipelines
-        running = walk(compiled.pipelines.lists[rank], data, walker)
-        drive(running, self.deadline_s, self._board, compiled.pipelines, rank)
 
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""

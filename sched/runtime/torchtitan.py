@@ -63,27 +63,26 @@ class TorchtitanSchedule:
         self.has_first_stage = _INPUT in needed
         self.has_last_stage = _LABELS in needed
 
-    def step(
-        self,
-        *,
-        arg_mbs: Sequence[tuple[Tensor, ...]] | None = None,
-        kwarg_mbs: Sequence[Mapping[str, Any]] | None = None,
-        target_mbs: Sequence[Tensor] | None = None,
-        losses: list[Tensor] | None = None,
-        loss_kwargs: Mapping[str, Any] | None = None,
-        return_outputs: bool = False,
-    ) -> None:
+    def step(self, *, return_outputs: bool = False, **given: Any) -> None:
         """Run forward and backward of all microbatches; their losses are put into `losses`.
 
-        Gradients are added to `.grad`. Raises ValueError for calls that this adapter cannot run.
+        `given`: as for `eval`. Gradients are added to `.grad`. Raises ValueError for calls that
+        this adapter cannot run.
         """
         if return_outputs:
             raise ValueError("outputs are freed when they have been used; leave return_outputs")
-        made = self._microbatches(arg_mbs, kwarg_mbs, target_mbs)
-        self._run(self.pipe.step, made, losses, loss_kwargs)
+        self._run(self.pipe.step, **given)
 
-    def eval(
+    def eval(self, **given: Any) -> None:
+        """Run the forward of all microbatches; their losses are put into `losses`.
+
+        `given`: arg_mbs, kwarg_mbs, target_mbs, losses and loss_kwargs, as torchtitan gives them.
+        """
+        self._run(self.pipe.evaluate, **given)
+
+    def _run(
         self,
+        run: Callable[[Any], object],
         *,
         arg_mbs: Sequence[tuple[Tensor, ...]] | None = None,
         kwarg_mbs: Sequence[Mapping[str, Any]] | None = None,
@@ -91,16 +90,8 @@ class TorchtitanSchedule:
         losses: list[Tensor] | None = None,
         loss_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Run the forward of all microbatches; their losses are put into `losses`."""
-        made = self._microbatches(arg_mbs, kwarg_mbs, target_mbs)
-        self._run(self.pipe.evaluate, made, losses, loss_kwargs)
-
-    def _run(
-        self, run: Callable[[Any], object], made: SimpleNamespace, losses: list[Tensor] | None,
-        loss_kwargs: Mapping[str, Any] | None,
-    ) -> None:  # fmt: skip
         self._keywords, self._losses = loss_kwargs or {}, []
-        run(made)
+        run(self._microbatches(arg_mbs, kwarg_mbs, target_mbs))
         if losses is not None:
             losses[:] = self._losses
         self._losses = []

@@ -17,7 +17,7 @@ from .model import (
 )
 from .named import read_model
 from .splitting import least_longest_stage, partition
-from .time import SimulatedStep, StepTime, optimizer_ns, step, step_of, time, time_of
+from .time import SimulatedStep, StepTime, optimizer_ns, step, step_of, time_of
 
 __all__ = [
     "DEFAULT_DEVICE",
@@ -51,6 +51,5 @@ __all__ = [
     "read_model",
     "step",
     "step_of",
-    "time",
     "time_of",
 ]

@@ -112,30 +112,23 @@ def _usual(**units: int) -> tuple[tuple[str, int], ...]:
 
 def _joined(encoder: SubModel, hidden: int, kind: str, config: Config) -> SubModel:
     """Return an encoder with the projector of a kind of model."""
-    width = encoder.hidden
-    square = hidden * hidden
+    width, square = encoder.hidden, hidden * hidden
+    projector, handed = encoder.projector, encoder.handed_tokens
     if kind in ("llava", "llava_next"):
-        more = hidden if kind == "llava_next" else 0  # image_newline
-        tokens = encoder.unit_tokens - 1 if encoder.name == "vision" else encoder.unit_tokens
+        projector = width * hidden + square + 2 * hidden
+        projector += hidden if kind == "llava_next" else 0  # image_newline
         kept = config.get("vision_feature_select_strategy", "default") == "default"
-        return replace(
-            encoder, projector=width * hidden + square + 2 * hidden + more,
-            handed_tokens=tokens if kept else encoder.unit_tokens,
-        )  # fmt: skip
-    if kind in ("internvl", "internvl_chat"):
+        handed = encoder.unit_tokens - (kept and encoder.name == "vision")
+    elif kind in ("internvl", "internvl_chat"):
         four = round(1 / config.get("downsample_ratio", 0.5)) ** 2 * width
-        return replace(
-            encoder, projector=2 * four + four * hidden + square + 2 * hidden,
-            handed_tokens=(encoder.unit_tokens - 1) * width // four,
-        )  # fmt: skip
-    if kind == "gemma3":
+        projector = 2 * four + four * hidden + square + 2 * hidden
+        handed = (encoder.unit_tokens - 1) * width // four
+    elif kind == "gemma3":
+        projector = width * hidden + width
         handed = int(config.get("mm_tokens_per_image", 256))
-        return replace(encoder, projector=width * hidden + width, handed_tokens=handed)
-    if kind == "qwen2_audio":
-        return replace(
-            encoder, projector=width * hidden + hidden, handed_tokens=encoder.unit_tokens // 2
-        )
-    return encoder
+    elif kind == "qwen2_audio":
+        projector, handed = width * hidden + hidden, encoder.unit_tokens // 2
+    return replace(encoder, projector=projector, handed_tokens=handed)
 
 
 def _language(config: Config, kind: str) -> SubModel:

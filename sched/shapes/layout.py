@@ -19,12 +19,10 @@ class ParallelLayout:
     chosen. `recompute`: "none", "all", or each stage's positions. `zero`: 0, or the ZeRO stage,
     over dp x cp ranks. `sequence_parallel`: activations between TP's matrices are divided too.
     `spread_vocabulary`: embedding and output layer are divided over the pipeline's ranks, their
-    passes are not part of the stages. `encoders`: encoders in bubbles have a layout of their own,
-    beside the language model's stages. `fused`: kernels that keep no intermediate of norms and
-    gates (Megatron's); plain PyTorch keeps them. `*_bytes`: of one parameter or activation.
-    `overlap`: transfers
-    between stages run beside passes; in Megatron-LM senders wait. `prefetch`: microbatches that
-    the loader has on the GPU.
+    passes are not part of the stages. `fused`: kernels that keep no intermediate of norms and gates
+    (Megatron's); plain PyTorch keeps them. `*_bytes`: of one parameter or activation. `overlap`:
+    transfers between stages run beside passes; in Megatron-LM senders wait. `prefetch`:
+    microbatches that the loader has on the GPU.
     """
 
     tp: int = 1
@@ -39,7 +37,6 @@ class ParallelLayout:
     zero: int = 1
     sequence_parallel: bool = True
     spread_vocabulary: bool = False
-    encoders: "ParallelLayout | None" = None
     fused: bool = True
     weight_bytes: int = 2
     gradient_bytes: int = 4

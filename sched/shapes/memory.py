@@ -23,7 +23,7 @@ from .model import Amounts, Model
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes of one GPU of a pipeline rank. `working`: of a backward; `encoders`: beside stages."""
+    """Bytes of one GPU of a pipeline rank. `working`: of a backward."""
 
     weights: int = 0
     gradients: int = 0
@@ -31,7 +31,6 @@ class RankMemory:
     activations: int = 0
     logits: int = 0
     working: int = 0
-    encoders: int = 0
     loader: int = 0
 
     @property
@@ -63,65 +62,52 @@ def memory(
 ) -> tuple[RankMemory, ...]:
     """Return the peak of every pipeline rank; all microbatches have these amounts.
 
-    Raises ValueError if the layout's stages do not add up to the model's layers. Encoders that have
-    a layout of their own are not in the stages.
+    Raises ValueError if the layout's stages do not add up to the model's layers.
     """
-    chain = model.only(model.language.name) if layout.encoders else model
-    found = memory_of(layer_costs(chain, device, layout, amounts), layout)
+    found = memory_of(layer_costs(model, device, layout, amounts), layout)
     if layout.spread_vocabulary:
-        words = output_layer(chain, device, layout, amounts)
+        words = output_layer(model, device, layout, amounts)
         found = tuple(_with_vocabulary(one, words, layout) for one in found)
-    if layout.encoders:
-        names = [part.name for part in model.encoders]
-        beside = memory(model.only(*names), device, layout.encoders, amounts)
-        found = tuple(
-            replace(one, encoders=beside[rank % len(beside)].total)
-            for rank, one in enumerate(found)
-        )
     return found
 
 
 def memory_of(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[RankMemory, ...]:
     """Return the peak of every rank of a chain of layers."""
     stages = stage_memory(layers, layout)
+    flights = in_flight(layout.schedule, layout.pp, layout.vpp, layout.microbatches)
     found = []
-    for rank, counts in enumerate(
-        in_flight(layout.schedule, layout.pp, layout.vpp, layout.microbatches)
-    ):
-        own = _own(stages, layout, rank)
+    for rank, counts in enumerate(flights):
+        own = of_rank(stages, layout, rank)
         kept = max(counts, key=lambda one: _held(own, one))
         loader = layout.prefetch * sum(stage.delivered for stage in own)
         found.append(
             RankMemory(
-                *rank_states(stages, layout, rank),
+                *rank_states(own, layout),
                 sum(n * stage.activations for n, stage in zip(kept, own, strict=True)),
                 sum(n * stage.logits for n, stage in zip(kept, own, strict=True)),
-                rank_working(stages, layout, rank) - loader,
+                rank_working(own, layout) - loader,
                 loader=loader,
             )
         )
     return tuple(found)
 
 
-def rank_states(
-    stages: Sequence[StageMemory], layout: ParallelLayout, rank: int
-) -> tuple[int, int, int]:
-    """Return the bytes of a rank's weights, gradients and optimizer."""
-    own = _own(stages, layout, rank)
+def of_rank(stages: Sequence[StageMemory], layout: ParallelLayout, rank: int) -> list[StageMemory]:
+    """Return the stages that a rank holds."""
+    return [one for at, one in zip(layout.placement, stages, strict=True) if at == rank]
+
+
+def rank_states(own: Sequence[StageMemory], layout: ParallelLayout) -> tuple[int, int, int]:
+    """Return the bytes of weights, gradients and optimizer of a rank with these stages."""
     return states(sum(one.parameters for one in own), sum(one.trained for one in own), layout)
 
 
-def rank_working(stages: Sequence[StageMemory], layout: ParallelLayout, rank: int) -> int:
+def rank_working(own: Sequence[StageMemory], layout: ParallelLayout) -> int:
     """Return what a rank needs beside its states and what it keeps: backwards, loader, ZeRO-3."""
-    own = _own(stages, layout, rank)
     # ZeRO-3 has the layer at work and the next one whole.
     gathered = 2 * layout.weight_bytes * max(one.largest for one in own)
     loader = layout.prefetch * sum(one.delivered for one in own)
     return max(one.working for one in own) + loader + (gathered if layout.zero == 3 else 0)
-
-
-def _own(stages: Sequence[StageMemory], layout: ParallelLayout, rank: int) -> list[StageMemory]:
-    return [one for at, one in zip(layout.placement, stages, strict=True) if at == rank]
 
 
 def stage_memory(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[StageMemory, ...]:

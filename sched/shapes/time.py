@@ -18,13 +18,13 @@ from ..simulation.timeline import Timeline
 from .device import Device
 from .layers import LayerCost, layer_costs
 from .layout import ParallelLayout
-from .memory import StageMemory, rank_states, rank_working, stage_memory
+from .memory import StageMemory, of_rank, rank_states, rank_working, stage_memory
 from .model import Amounts, Model
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """A stage's passes for a microbatch. `backward_ns` includes `weight_ns` and `recompute_ns`.
+    """A stage's passes for a microbatch. `backward_ns` includes `weight_ns`, and recomputation.
 
     `send_ns`: its output's way to the next stage.
     """
@@ -32,7 +32,6 @@ class StageTime:
     forward_ns: int
     backward_ns: int
     weight_ns: int
-    recompute_ns: int
     send_ns: int
 
     @property
@@ -59,16 +58,11 @@ class SimulatedStep:
     memory_bytes: tuple[int, ...] = ()
 
 
-def time(model: Model, device: Device, layout: ParallelLayout, amounts: Amounts) -> StepTime:
-    """Return the times of stages and of the step's end, for microbatches of these amounts.
-
-    Raises ValueError if the layout's stages do not add up to the model's layers.
-    """
-    return time_of(layer_costs(model, device, layout, amounts), device, layout)
-
-
 def time_of(layers: Sequence[LayerCost], device: Device, layout: ParallelLayout) -> StepTime:
-    """Return the times of a chain of layers that is cut by a layout."""
+    """Return the times of a chain of layers that is cut by a layout, and of the step's end.
+
+    Raises ValueError if the layout's stages do not add up to the layers.
+    """
     stages = tuple(
         _stage_time([layers[at] for at in stage], set(layout.recomputed(number)), device)
         for number, stage in enumerate(layout.ranges(len(layers)))
@@ -94,7 +88,7 @@ def step(
 ) -> SimulatedStep:
     """Simulate a step on microbatches of these amounts, or on equal ones.
 
-    Raises ValueError as `time` and `schedule` do, and for another number of microbatches.
+    Raises ValueError as `time_of` and `schedule` do, and for another number of microbatches.
     """
     if isinstance(microbatches, Mapping):
         microbatches = [microbatches] * layout.microbatches
@@ -122,7 +116,7 @@ def step_of(
     ends = [row[-1].end_ns if row else 0 for row in timeline.ranks]
     tails = zip(ends, each[0].reduce_ns, each[0].optimizer_ns, strict=True)
     memory = [
-        peak + max(rank_working(one, layout, rank) for one in sizes.values())
+        peak + max(rank_working(of_rank(one, layout, rank), layout) for one in sizes.values())
         for rank, peak in enumerate(timeline.peak_bytes)
     ]
     return SimulatedStep(timeline, max(sum(tail) for tail in tails), tuple(memory))
@@ -157,7 +151,8 @@ def _step_costs(
         for (a, b), stage in zip(pairwise(layout.placement), one.stages, strict=False):
             lags[a][b] = lags[b][a] = max(lags[a][b], stage.send_ns)
     kept = [[one[row].activations + one[row].logits for one in held] for row in rows]
-    owned = [rank_states(held[0], layout, rank) for rank in range(layout.pp)]
+    ranks = (of_rank(held[0], layout, rank) for rank in range(layout.pp))
+    owned = [rank_states(own, layout) for own in ranks]
     return Costs(
         {kind: table(name) for kind, name in passes.items()},
         p2p_ns=lags,
@@ -173,7 +168,6 @@ def _stage_time(own: Sequence[LayerCost], again: set[int], device: Device) -> St
         sum(one.forward_ns for one in own),
         sum(one.backward_ns for one in own) + recomputed,
         sum(one.weight_ns for one in own),
-        recomputed,
         device.send_ns(own[-1].output_bytes),
     )
 

@@ -17,7 +17,7 @@ Only placement and passes are required. All costs are integers, the same on ever
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -128,6 +128,11 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         buffer = name in _RANK_BUFFERS or name.startswith("encoder_")
         return self.ranks if buffer or is_ranked(name) else len(self.placement)
 
+    def entries(self, name: str) -> tuple[CostFunction, ...]:
+        """Return the costs of a kind or buffer, one for each of its rows."""
+        given = self.passes.get(name) or self.buffers[name]
+        return given * self.rows(name) if len(given) == 1 else given
+
 
 def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Costs:
     """Return the costs of these microbatches, each given by its resources.
@@ -137,17 +142,18 @@ def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Co
     {'F': [[10, 12]], 'B': [[7, 7]]}
     """
 
-    def table(name: str, entries: tuple[CostFunction, ...]) -> Table:
-        spread = entries * profile.rows(name) if len(entries) == 1 else entries
-        return [[entry.cost_of(m) for m in microbatches] for entry in spread]
+    def tables(names: Iterable[str]) -> dict[str, Table]:
+        return {
+            name: [[entry.cost_of(m) for m in microbatches] for entry in profile.entries(name)]
+            for name in names
+        }
 
     parameters = profile.parameter_bytes
     return Costs(
-        pass_ns={name: table(name, entries) for name, entries in profile.passes.items()},
+        pass_ns=tables(profile.passes),
         p2p_ns=profile.p2p_ns,
         collective_ns=dict(profile.collectives),
-        buffer_bytes={name: table(name, entries) for name, entries in profile.buffers.items()}
-        or {"activation": 1},
+        buffer_bytes=tables(profile.buffers) or {"activation": 1},
         parameter_bytes=parameters * profile.ranks if len(parameters) == 1 else parameters,
         overlap=profile.overlap,
     )

@@ -101,17 +101,23 @@ def _moved(slot: Slot, zero: int) -> Slot:
 
 
 def _bubbles(ranks: Sequence[Row], makespan: int) -> tuple[Bubbles, ...]:
-    """Return every rank's idle time by cause, none of it by communication."""
     work = [sum(slot.end_ns - slot.start_ns for slot in row) for row in ranks]
-    names = tuple({slot.what.kind for row in ranks for slot in row})
-    result = []
-    for row, own in zip(ranks, work, strict=True):
-        codes = np.array([names.index(slot.what.kind) for slot in row], np.int64)
-        ends = [0, *(slot.end_ns for slot in row)]
-        gaps = np.array([slot.start_ns for slot in row], np.int64) - np.array(ends[:-1], np.int64)
-        tail, spare = makespan - ends[-1], max(work) - own
-        result.append(bubbles_by_cause(names, codes, gaps, np.zeros_like(gaps), tail, spare))
-    return tuple(result)
+    rows = zip(ranks, work, strict=True)
+    return tuple(row_bubbles(row, makespan, max(work) - own) for row, own in rows)
+
+
+def row_bubbles(row: Row, makespan_ns: int, spare_ns: int = 0) -> Bubbles:
+    """Return a rank's idle time by cause, none of it by communication.
+
+    `spare_ns`: the work it has less than the busiest rank.
+    """
+    kinds = tuple(dict.fromkeys(slot.what.kind for slot in row))
+    kind = np.array([kinds.index(slot.what.kind) for slot in row], np.int64)
+    start = np.array([slot.start_ns for slot in row], np.int64)
+    busy = np.maximum.accumulate([0, *(slot.end_ns for slot in row)])
+    gaps = np.maximum(start - busy[:-1], 0)
+    tail = makespan_ns - int(busy[-1])
+    return bubbles_by_cause(kinds, kind, gaps, np.zeros_like(gaps), tail, spare_ns)
 
 
 _Slots = tuple[tuple[str, Whole, Whole], ...]

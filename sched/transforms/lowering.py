@@ -70,12 +70,7 @@ def post_ahead(program: Program, ahead: int) -> Program:
     front: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     behind: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     # For every index of a row the number of compute passes before it.
-    computing = [
-        list(
-            accumulate((is_kind(p.kind) and kind(p.kind).role == "compute" for p in row), initial=0)
-        )
-        for row in program.ranks
-    ]
+    computing = [list(accumulate(map(_computes, row), initial=0)) for row in program.ranks]
     latest: dict[Place, int] = {}
     # Backwards, so that a message knows where the next one of its channel is received.
     for (rank, at), messages in sorted(made.items(), reverse=True):

@@ -12,11 +12,11 @@ from benchmarks.planning.bounds import (
     least_rows,
     least_slowest,
 )
+from benchmarks.planning.costs import synthetic
 from benchmarks.planning.step import STRATEGIES, StepCase
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.partition.greedy import greedy
 from counterpoise.balancer.planning.problem.loads import group_loads
-from counterpoise.tools.inputs.cost_tables import synthetic
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 3))

@@ -13,7 +13,8 @@ from benchmarks.planning import order as bench_order
 from benchmarks.planning import padded as bench_padded
 from benchmarks.planning import step as bench_step
 from benchmarks.planning import waits as bench_waits
-from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs, synthetic
+from benchmarks.planning.costs import read_costs, synthetic
+from counterpoise.tools.inputs.cost_tables import parse_budgets
 
 
 def last_line(command: click.Command, *arguments: str) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.planning import epochs, published
-from counterpoise.tools.inputs.cost_tables import synthetic
+from benchmarks.planning.costs import synthetic
 
 
 def report_of(*arguments: str) -> Any:

@@ -54,7 +54,6 @@ def test_a_process_sees_its_own_files_and_threads() -> None:
     [
         ("plain", {"trainer", "workers"}),
         pytest.param("balanced", {"trainer", "workers"}, marks=pytest.mark.long),
-        pytest.param("small", {"trainer", "workers"}, marks=pytest.mark.long),
         pytest.param("remade", {"trainer"}, marks=pytest.mark.long),
     ],
 )

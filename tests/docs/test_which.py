@@ -8,7 +8,7 @@ from tests.imports import ROOT
 
 PAGE = page_named("which").read_text()
 # Scripts that show one thing of a page, which names them itself.
-SHOWN_ELSEWHERE = {"examples/own_schedule.py", "examples/plain_dropin.py", "examples/recompute.py"}
+SHOWN_ELSEWHERE = {"examples/own_schedule.py", "examples/recompute.py"}
 
 
 def test_its_scripts_are_those_that_there_are() -> None:

@@ -36,9 +36,9 @@ def test_a_target_sees_ledgers_that_are_believed(
 def test_a_target_sees_shards_that_nobody_looks_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from counterpoise.workers.tar.shard_files import ShardFiles
+    from counterpoise.workers.sources.data_files import DataFiles
 
-    monkeypatch.setattr(ShardFiles, "check", lambda *_: None)
+    monkeypatch.setattr(DataFiles, "check", lambda *_: None)
     monkeypatch.setattr(shard_changes, "CHANGES", (shard_changes.rewritten,))
     trial = TARGETS["shard-changes"](tmp_path)
     assert run_target("shard-changes", trial, 8).outcomes["silent"]

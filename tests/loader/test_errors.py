@@ -156,7 +156,7 @@ def no_transform(folder):
     [
         (no_file, "nothing.tar"),
         (no_match, r"\*\.tar"),
-        (no_samples, "no samples in 1 shards; members must be named key.extension"),
+        (no_samples, "no samples in 1 files; members must be named key.extension"),
         (truncated, "a.tar"),
         (same_key, "key 'x' stands in"),
         (no_transform, "no such transform: 'a.b:c'"),

@@ -126,7 +126,7 @@ def test_a_mixture_takes_them(root: Path, other: Open) -> None:
 @pytest.mark.parametrize("name", ["energon", "mds"])
 def test_analyze_scans_what_it_scans_in_the_tars(root: Path, name: str, tmp_path: Path) -> None:
     def scanned(folder: Path) -> Any:
-        tasks = find_tasks([str(folder)], lambda _: None)
+        tasks = find_tasks([str(folder)])
         options = ScanOptions(transform=tuple(SMALL.items()), cache=str(root / "cache"))
         return scan_all(tasks, options, tmp_path / folder.name, on_cores(1))[0]
 

@@ -4,7 +4,6 @@ _KERNELS = "balancer/planning/kernels"
 _FILLING = "sched/bubble_filling"
 _ALIKE = "they are of equal length"
 _VOCABULARY = "sched/runtime/vocabulary"
-_ELSEWHERE = "no pass of a microbatch that is elsewhere runs here, so this is never read"
 _NONE = "a first number below 0 says that there is none, and nothing else is read"
 
 EQUIVALENTS: dict[str, str] = {
@@ -89,8 +88,6 @@ EQUIVALENTS: dict[str, str] = {
     f"{_FILLING}/matching:match: place = [0] * len(done) -> place = [1] * len(done)": (
         "each place is set, or there is no matching"
     ),
-    f"{_FILLING}/validate:_memory: if held.max(initial=0) > most: -> "
-    "if held.max(initial=1) > most:": "most is 1 or more",
     f"{_FILLING}/bound:<module>: _TOLERANCE_NS = 20000 -> _TOLERANCE_NS = 20001": (
         "accepted: the bound is a nanosecond looser"
     ),
@@ -131,10 +128,6 @@ EQUIVALENTS: dict[str, str] = {
     f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (
         "the pieces of columns that follow are padding as well"
     ),
-    f"{_VOCABULARY}/step:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
-    "return MicrobatchLabels(torch.empty(0), 1.0)": _ELSEWHERE,
-    f"{_VOCABULARY}/step:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
-    "return MicrobatchLabels(torch.empty(1), 0.0)": _ELSEWHERE,
     "sched/checking/completeness:_stages: for node, own in zip(nodes[wrong].tolist(), "
     "home[wrong].tolist(), strict=True): -> "
     "for node, own in zip(nodes[wrong].tolist(), home[wrong].tolist(), strict=False):": _ALIKE,

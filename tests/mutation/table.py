@@ -84,7 +84,6 @@ TRIED = (
             "pipelines",
             "search",
             "setup",
-            "validate",
         ),
         FILLING,
         as_python=True,

@@ -22,7 +22,7 @@ from counterpoise.balancer.server.loop import new_credentials
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair, peer_keys
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import connect, receive, send
-from counterpoise.workers.daemon.payloads import served_by
+from counterpoise.workers.daemon.payloads import Payloads
 from counterpoise.workers.serving.server import PullServer
 from tests.balancer.coordinator.cluster import JOB
 from tests.security.key_party import LIMIT_S, SAMPLES, Party, Peer, keygen, make
@@ -51,7 +51,7 @@ def served(bound, root):
         begun = {job: pool.submit(lambda it: [*it], loader) for job, loader in loaders.items()}
         for job, server in zip("ab", kept, strict=True):
             party.wait(lambda job=job: job in jobs.names(0.0))
-            carried = served_by(server, server.endpoint)
+            carried = Payloads(server, address=server.endpoint)
             party.work(root, f"w{job}", bound / f"worker-{job}", job=job, payloads=carried)
         found = {
             job: [s for batch in each.result(LIMIT_S) for s in batch] for job, each in begun.items()

@@ -3,37 +3,35 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
 from ...balancer.planning.problem.options import MODES, WORK
 from ...sched.shapes import ParallelLayout, read_device, read_model
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
-from ..console.reporting import emit, live_progress, make_table
+from ..console.reporting import emit, live_progress
 from ..inputs.cost_tables import parse_budgets
-from ..inputs.models import device_option, memory_limit, model_option, renamed, size_option
+from ..inputs.models import device_option, memory_limit, model_option, size_option
 from ..inputs.programs import Command, check_sizes, with_options
 from ..runners import on_cores, on_ray
-from .beside import beside_table, read_runs
 from .model.pipelines import DEFAULT_MODEL, PipelineMachine, tile_tokens
 from .model.report import Json, ReportOptions, make_report
-from .model.strategies import STRATEGIES, Plan
-from .page.document import headline, render_page
-from .page.steps import padded_advice
+from .model.strategies import Plan
+from .page.document import render_page
+from .printed import BALANCE, report_tables
 from .scan.rows import Rows
 from .scan.run import scan_all
 from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
 
 OUT = Path("counterpoise-analysis")
-BALANCE = "balance.json"
+# What must be in a file of a run.
+NEEDED = ("rank", "steps", "samples", "wait_share", "padding_share", "waiting", "holes")
 COUNT = click.IntRange(min=1)
 
 
@@ -88,7 +86,6 @@ _OPTIONS: tuple[Any, ...] = (
     size_option("--pp", "Pipeline stages, to model memory and schedules.", 4),
     size_option("--tp", "Tensor-parallel GPUs of a stage.", 8),
     click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of it]"),
-    *renamed(stages="--pp", tensor_parallel="--tp"),
     _count("part", "Plan a random part of at most this many samples.", 65_536),
     click.option("--seed", default=0, show_default=True, help="Seed of samples and plans."),
     _count("tile-size", "Pixels of a tile.", 448),
@@ -140,7 +137,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     """  # noqa: D301
     began = time.perf_counter()
     options = _report_options(sources, given)
-    happened = read_runs(given["beside"]) if given["beside"] else None
+    happened = _read_runs(given["beside"]) if given["beside"] else None
     named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
         rows, total, found_costs = _scan(sources, out, given, progress)
@@ -158,14 +155,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     if found_costs:
         report["recommended"]["settings"] = _with_table(report, rows, out)
     _write(out, rows, report)
-    found = report["padded"]
-    more = [] if report["dispatch"] is None else [_dispatch(report["dispatch"])]
-    more += [] if found is None else [_padded(found), _advice(found)]
-    mixed = report["all_or_none"] and report["all_or_none"]["given"]["mixed"]
-    more += [_all_or_none(report["all_or_none"])] if mixed else []
-    more += [_shapes(report["shapes"])] if report["shapes"] else []
-    more += [beside_table(report)] if happened else []
-    emit(report, as_json, _table(report), _waits(report), *more, _settings(report, out))
+    emit(report, as_json, *report_tables(report, out))
 
 
 def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOptions:
@@ -205,7 +195,7 @@ def _scan(
     sources: tuple[str, ...], out: Path, given: dict[str, Any], progress: Progress
 ) -> tuple[Rows, int, str]:
     listing = progress.add_task("list", total=None, live="")
-    tasks = find_tasks(sources, lambda n: progress.update(listing, live=f"{n:,} files"))
+    tasks = find_tasks(sources)
     progress.update(listing, total=1, completed=1)
     names = ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens", "image_token_id")
     transform: dict[str, Any] = {name: given[name] for name in names}
@@ -263,101 +253,24 @@ def _write(out: Path, rows: Rows, report: Json) -> None:
             raise OSError(f"{out / name} could not be written; choose another folder with --out")
 
 
-def _table(report: Json) -> Table:
-    found = report["strategies"]
-    caption = "waiting: share of the strategy's own step; time: of a sample, relative to random;\n"
-    caption += "padding: if every microbatch is padded to its longest sample"
-    if any(one["other_size"] for one in found.values()):
-        asked = report["plan"]["samples_per_step"]
-        caption += f"\n* steps of another size than the {asked:,} samples asked for: not comparable"
-    resources = report["budgets"]["resources"]
-    ratios = [f"DistRatio\n{name}" for name in resources]
-    columns = ("strategy", "waiting", "samples\na step", "time", *ratios, "padding")
-    table = make_table(headline(report), *columns, caption=caption, title_justify="left")
-    whole = found["random"]["time_per_sample"]
-    for name in STRATEGIES:
-        one = found[name]
-        apart = [f"{100 * one['dist_ratio'][each]:.1f} %" for each in resources]
-        # over one or two steps the interval is as wide as the scale, and says nothing
-        known = one["interval"] < 0.5
-        half = f" ± {100 * one['interval']:.1f}" if known else ""
-        waiting = f"{100 * one['waiting']:.1f}{half} %"
-        time = f"{100 * one['time_per_sample'] / whole if whole else 100:.0f} %"
-        size = f"{one['samples_per_step']:,.0f}{' *' if one['other_size'] else ''}"
-        table.add_row(name, waiting, size, time, *apart, f"{100 * one['padding']:.1f} %")
-    return table
-
-
-def _waits(report: Json) -> Table:
-    """Return what each plan gives where ranks wait in every microbatch, and once a step."""
-    title = "waiting, by when your loop's ranks wait for each other"
-    columns = ("every microbatch (FSDP)", "once a step (DDP with no_sync)")
-    table = make_table(title, "plan", *columns)
-    names = {"random": "random", "microbatch": 'waits="microbatch"', "step": 'waits="step"'}
-    for key, label in names.items():
-        found = report["waits"][key]
-        table.add_row(label, *(f"{100 * found[kind]:.1f} %" for kind in ("microbatch", "step")))
-    return table
-
-
-def _dispatch(found: Json) -> Table:
-    """Return what it gains to spread images over ranks, wherever their samples are."""
-    title = "waiting, if whole samples are balanced, and if images travel"
-    table = make_table(title, "balanced", "encoder", "language model", "both", "time")
-    for name, one in found.items():
-        waiting = (f"{100 * one[key]:.1f} %" for key in ("encoder", "llm", "waiting"))
-        table.add_row(f'dispatch="{name}"', *waiting, f"{100 * one['time']:.0f} %")
-    return table
-
-
-def _all_or_none(found: Json) -> Table:
-    """Return at how many microbatch indices only some ranks have images, and what mending costs."""
-    title = "images on some ranks only (a sharded encoder hangs there)"
-    columns = ("mixed rows", "waiting, every microbatch", "waiting, once a step")
-    table = make_table(title, "plan", *columns)
-    for name, label in (("given", "balanced"), ("matched", 'all_or_none="tiles"')):
-        one = found[name]
-        shares = (f"{100 * one[key]:.1f} %" for key in ("mixed", "microbatch", "step"))
-        table.add_row(label, *shares)
-    return table
-
-
-def _shapes(found: Json) -> Table:
-    """Return what it costs to pad samples to a multiple, and microbatches to few lengths."""
-    title = "padding of tokens in packed microbatches, and work over time, by shapes"
-    table = make_table(title, "balanced", "padding", "efficiency")
-    for name, one in found.items():
-        shares = (f"{100 * one[key]:.1f} %" for key in ("padding", "efficiency"))
-        table.add_row(name or "as it is", *shares)
-    return table
-
-
-def _padded(found: Json) -> Table:
-    """Return what plans of padded batches take, and the line to change in a loop that pads."""
-    names = {"random": "random", "equal": 'counts="equal"', "free": 'counts="free"'}
-    title = f"a step of padded batches, over random order's ({found['steps']} steps)"
-    table = make_table(title, *names.values(), title_justify="left")
-    table.add_row(*(f"{100 * found['time'][name]:.0f} %" for name in names))
-    return table
-
-
-def _advice(found: Json) -> Table:
-    """Return the lines to change in a loop that pads, none of them wrapped."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, overflow="ignore")
-    for line in padded_advice(found):
-        words, _, code = line.rpartition(": ")
-        for part in (f"{words}:", f"    {code}") if code.startswith("balance=") else (line,):
-            table.add_row(Text(part))
-    return table
-
-
-def _settings(report: Json, out: Path) -> Table:
-    """Return the settings to paste and the path of the page."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    advice = "Settings if you balance anyway:" if report["leave_off"] else "Settings to paste:"
-    table.add_row(Text(advice, style="bold"))
-    table.add_row(Text(report["recommended"]["settings"].rstrip()))
-    table.add_row(Text(f"\nThe same for Balance.load: {out / BALANCE}", style="dim"))
-    table.add_row(Text(f"The page: {out / 'report.html'}", style="dim"))
-    return table
+def _read_runs(paths: Sequence[Path]) -> Json:
+    """Return what happened, of the files of a run's processes; ValueError for other files."""
+    runs = []
+    for path in paths:
+        try:
+            runs.append(json.loads(path.read_text()))
+            missing = [name for name in NEEDED if name not in runs[-1]]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is no file of DataLoader(keep_stats=...): {error}") from error
+        if missing:
+            raise ValueError(f"{path} is no file of DataLoader(keep_stats=...): no {missing[0]!r}")
+    steps = max(run["steps"] for run in runs)
+    return {
+        "processes": len(runs),
+        "steps": steps,
+        "samples_per_step": sum(run["samples"] for run in runs) / max(1, steps),
+        "waiting": max((run["waiting"] for run in runs), key=len),
+        "padding": max((run["padding_share"] for run in runs), key=len),
+        "wait_for_data": max(run["wait_share"] for run in runs),
+        "holes": sum(sum(run["holes"].values()) for run in runs),
+    }

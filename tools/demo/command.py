@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,9 +23,10 @@ from ...loader import Balance, DataLoader
 from ...loader.collate.layouts import collate_padded
 from ...workers.sources.registry import source_of
 from ..console.reporting import PLAIN, emit, live_progress, make_table, progress_console
-from .data import cache_folder, ensure_demo_data
+from ..inputs.programs import with_options
+from .data import ensure_demo_data
 from .model import DemoModelShape
-from .pipeline import show_pipeline, with_pipeline_options
+from .pipeline import PIPELINE_OPTIONS, refuse_other_options, show_pipeline
 from .train import DemoMicrobatch, StepRecord, summarize, timed, train
 from .transform import VIRTUAL_RANKS, ClippedBytes, DemoSettings, make_transform
 
@@ -65,10 +67,11 @@ With your own data:
 @click.option("--text-limit", default=256, show_default=True, help="Most tokens of a text piece.")
 @click.option("--width", default=64, show_default=True, help="Width of the model.")
 @click.option("--depth", default=2, show_default=True, help="Layers of the decoder.")
-@with_pipeline_options
+@with_options(PIPELINE_OPTIONS)
 def command(
-    data: str | None, as_json: bool, samples: int, pipeline: Mapping[str, Any] | None, **sizes: int
-) -> None:
+    data: str | None, as_json: bool, samples: int, pipeline: bool, steps: int, pp: str,
+    replan: str, out: Path | None, **sizes: int,
+) -> None:  # fmt: skip
     """Train a small vision-language model with torch's loader, with ours, and balanced.
 
     One process plays the microbatches of 8 data-parallel ranks. All runs see the same samples in
@@ -84,8 +87,9 @@ def command(
       counterpoise demo --pipeline --pp 2
       counterpoise demo --data 'shards/*.tar' --workers 4 --json
     """  # noqa: D301
-    if pipeline is not None:
-        show_pipeline(pipeline, data, cache_folder(), as_json=as_json)
+    refuse_other_options(pipeline)
+    if pipeline:
+        show_pipeline(data, steps, pp, replan, out, as_json=as_json)
         return
     settings = DemoSettings(data or "", **sizes)
     check_work("the demo", plain_s=0.0)  # says what is not compiled now, not between two bars
@@ -111,7 +115,7 @@ def command(
 def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any]:
     """Train once; return the run's figures."""
     records: list[StepRecord] = []
-    with closing(microbatches(name, settings, progress)) as found:
+    with closing(microbatches(name, settings)) as found:
         task = progress.add_task(name, total=None, live="")
         for record in train(found, _shape(settings), settings.seed, time.thread_time):
             records.append(record)
@@ -120,13 +124,10 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
     return summarize(records)
 
 
-def microbatches(
-    name: str, settings: DemoSettings, progress: Progress | None = None
-) -> Generator[DemoMicrobatch]:
+def microbatches(name: str, settings: DemoSettings) -> Generator[DemoMicrobatch]:
     """Yield an epoch's microbatches by the loader of a run: of all ranks, step by step."""
     dataset = source_of(settings.data, make_transform(settings))
     if name == "balanced":
-        _measure(dataset, progress)
         balance = Balance(
             budgets=BUDGETS, accumulate="auto", layout="packed", seed=settings.seed,
             samples_per_step=settings.samples_per_step,
@@ -152,16 +153,6 @@ def microbatches(
     for number, (wait_s, batch) in enumerate(timed(plain)):
         step = number * settings.batch_size // settings.samples_per_step
         yield DemoMicrobatch(step, number % VIRTUAL_RANKS, batch, wait_s)
-
-
-def _measure(dataset: Any, progress: Progress | None) -> None:
-    """Measure all costs, which are kept: a loader does it ahead of its first step, unseen."""
-    if progress is None:
-        return
-    task = progress.add_task("measure", total=len(dataset), live="costs, once")
-    for index in range(len(dataset)):
-        dataset.probe(index)
-        progress.update(task, advance=1)
 
 
 def _shape(settings: DemoSettings) -> DemoModelShape:

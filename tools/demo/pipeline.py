@@ -4,7 +4,6 @@ What runs is `examples/train_vlm.py`, which is part of the package for this. tor
 too; here it needs no further command, and ends with all its processes when this one is interrupted.
 """
 
-import functools
 import json
 import os
 import selectors
@@ -12,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from importlib import resources
@@ -25,13 +24,13 @@ from rich.table import Table
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..console.reporting import emit, progress_console
-from ..inputs.programs import with_options
+from .data import cache_folder
 
 # Options of the demo that both of its forms take, and those of this one.
 _SHARED = {"data", "as_json", "pipeline"}
-_OWN = ("steps", "pp", "replan", "out")
+_OWN = {"steps", "pp", "replan", "out"}
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_OPTIONS = (
+PIPELINE_OPTIONS = (
     click.option("--pipeline", is_flag=True, help="Train on a pipeline, encoder in its bubbles."),
     click.option(
         "--steps", default=20, show_default=True, type=click.IntRange(1), help="With --pipeline."
@@ -52,29 +51,14 @@ PROCESSES = 4
 _END_S = 5.0
 
 
-def with_pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --pipeline and its options to the demo, which gets them as `pipeline`, or None.
-
-    Raises ValueError for options of the form that does not run.
-    """
-
-    @functools.wraps(function)
-    def command(pipeline: bool, **given: Any) -> Any:
-        own = {name: given.pop(name) for name in _OWN}
-        _refuse_others(own if not pipeline else given, pipeline)
-        return function(pipeline=own if pipeline else None, **given)
-
-    return with_options(_OPTIONS)(command)
-
-
-def _refuse_others(others: Mapping[str, Any], pipeline: bool) -> None:
+def refuse_other_options(pipeline: bool) -> None:
     """Raise ValueError for an option that was given, and does not belong to what runs."""
     ctx = click.get_current_context()
-    for name in others:
-        source = ctx.get_parameter_source(name)
-        if name not in _SHARED and source == ParameterSource.COMMANDLINE:
+    for name in ctx.params.keys() - _SHARED:
+        is_given = ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
+        if is_given and (name in _OWN) != pipeline:
             option = f"--{name.replace('_', '-')}"
-            known = ", ".join(f"--{name}" for name in _OWN)
+            known = ", ".join(f"--{name}" for name in sorted(_OWN))
             raise ValueError(
                 f"{option} says nothing with --pipeline, which takes --data, --json, {known}"
                 if pipeline
@@ -82,11 +66,12 @@ def _refuse_others(others: Mapping[str, Any], pipeline: bool) -> None:
             )
 
 
-def show_pipeline(own: Mapping[str, Any], data: str | None, cache: Path, *, as_json: bool) -> None:
+def show_pipeline(
+    data: str | None, steps: int, pp: str, replan: str, out: Path | None, *, as_json: bool
+) -> None:
     """Train, print a line for each step and a summary, and write the timeline's page."""
-    page = (own["out"] or cache / "demo-pipeline.html").absolute()
-    words = [word for name in ("pp", "steps", "replan") for word in (f"--{name}", str(own[name]))]
-    words += ["--page", str(page), "--json"]
+    page = (out or cache_folder() / "demo-pipeline.html").absolute()
+    words = ["--pp", pp, "--steps", str(steps), "--replan", replan, "--page", str(page), "--json"]
     words += ["--data", data] if data else []
     program = example()
     progress_console.print(f"running {program} on {PROCESSES} processes", soft_wrap=True)

@@ -1,18 +1,19 @@
 """Checks this machine before a job starts: versions, memory, processors, files, clocks, ports.
 
-Each `judge_*` function gets a measured value and returns a finding, so tests can pass the values of
-any machine; `examine_installation` measures and calls them all.
+`Machine` is what was measured, and `judge_machine` what that means, so that tests can judge any
+machine; `examine_installation` does both.
 """
 
+import math
 import os
 import platform
 import re
 import resource
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,42 +28,118 @@ _LONGEST_PATH, _BELOW = 107, 40
 # Below these a job may fail: open files (a socket and a pipe per worker), and room for payloads.
 _FILES, _SHM_BYTES, _MEMORY_BYTES = 1024, GIB, 4 * GIB
 _CLOCK_S = 2.0
-_FAST_CLOCKS = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was measured of a machine; by default one on which all is well.
+
+    processors: those that this process may use, of which a control group allows `quota`. ranks:
+    WORLD_SIZE, which torchrun sets. shadow: the file that `import sched` finds. None: not known.
+    """
+
+    processors: int = 8
+    quota: float | None = None
+    load: float = 0.0
+    memory_bytes: int | None = 64 * GIB
+    ranks: str = "1"
+    why_no_arena: str = ""
+    shm_bytes: int | None = 8 * GIB
+    open_files: int = 65536
+    most_files: int = 65536
+    temporary: str = "/tmp"
+    is_writable: bool = True
+    shadow: str | None = None
 
 
 def examine_installation(
     listen: str, root: Path | None = None, keys: Path | None = None
 ) -> list[Finding]:
     """Return the findings about this machine, before a job starts on it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    temporary = tempfile.gettempdir()
+    temporary, found = tempfile.gettempdir(), find_spec("sched")
+    machine = Machine(
+        len(os.sched_getaffinity(0)),
+        _cpu_quota(),
+        os.getloadavg()[0],
+        available_bytes(),
+        os.environ.get("WORLD_SIZE", "1"),
+        why_no_memory_files(),
+        _free_bytes("/dev/shm"),
+        *resource.getrlimit(resource.RLIMIT_NOFILE),
+        temporary,
+        os.access(temporary, os.W_OK | os.X_OK),
+        found.origin if found else None,
+    )
+    python = f"{platform.python_version()} ({platform.machine()}, {platform.system()})"
     return [
-        judge_python(sys.version_info[:2]),
+        judge("python", python),
         *judge_packages(requires("counterpoise") or [], _installed),
-        judge_shadow(find_spec("sched").origin if find_spec("sched") else None),  # type: ignore[union-attr]
-        judge_processors(len(os.sched_getaffinity(0)), _cpu_quota(), os.getloadavg()[0]),
-        judge_memory(available_bytes()),
-        judge_way(os.environ.get("WORLD_SIZE", "1")),
-        judge_transport(why_no_memory_files()),
-        judge_shared_memory(_free_bytes("/dev/shm")),
-        judge_files(soft, hard),
-        judge_temporary(temporary, os.access(temporary, os.W_OK | os.X_OK)),
+        *judge_machine(machine),
         judge_port(listen, _port_error(listen)),
-        judge_clock_source(
-            _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-        ),
         *_folder_clocks([Path(temporary), *([root] if root else [])]),
         *([judge_keys(keys)] if keys else []),
     ]
 
 
-def judge_python(found: tuple[int, ...]) -> Finding:
-    """Return the finding about Python's version."""
-    text = ".".join(map(str, found))
-    return judge(
-        "python",
-        f"{text} ({platform.machine()}, {platform.system()})",
-        bad=found < (3, 11) and "install Python 3.11 or later",
+def judge_machine(machine: Machine) -> Iterator[Finding]:
+    """Yield the findings about a machine."""
+    # Our folder may hide the standard library's module of that name.
+    ours = Path(__file__).resolve().parent.parent / "sched"
+    hidden = machine.shadow is not None and Path(machine.shadow).resolve().parent == ours
+    yield judge(
+        "import path",
+        "the checkout's folder hides the standard library's sched" if hidden else "in order",
+        bad=hidden and "start Python elsewhere, or take the checkout out of PYTHONPATH",
+    )
+    usable = min(float(machine.processors), machine.quota or math.inf)
+    yield judge(
+        "processors",
+        f"{usable:g} usable, load {machine.load:.1f}",
+        warn=(machine.load > usable + 1 and "other processes use them: workers will be slower")
+        or (usable < 2 and "give the job more than one: workers run beside the trainer"),
+    )
+    free = machine.memory_bytes
+    yield judge(
+        "memory",
+        "unknown" if free is None else f"{free / GIB:.1f} GiB available",
+        warn=free is not None and free < _MEMORY_BYTES and "lower buffer_bytes and num_workers",
+    )
+    # The choice itself is made in loader/assembly.py.
+    several = f", {machine.ranks} ranks that meet in their process group's store"
+    yield judge(
+        "loop",
+        f"local{'' if machine.ranks in ('', '1') else several}: a loader's own workers load and "
+        "collate, unless balancer= names a balancer (remote), or processes share a data-parallel "
+        "rank (tp, cp, pp: an embedded balancer)",
+    )
+    why = machine.why_no_arena
+    yield judge(
+        "transport",
+        f"inline: {why}" if why else "arena (shared memory that is used again)",
+        warn=why and "torch carries batches, and a balancer samples: nothing else changes",
+    )
+    # torch's own workers put batches there.
+    free = machine.shm_bytes
+    yield judge(
+        "/dev/shm",
+        "missing" if free is None else f"{free / GIB:.1f} GiB free",
+        warn=(free is None and "mount a tmpfs there: torch's workers need it")
+        or ((free or 0) < _SHM_BYTES and "start the container with --shm-size=8g or --ipc=host"),
+    )
+    soft, hard = machine.open_files, machine.most_files
+    is_bounded = soft != resource.RLIM_INFINITY
+    yield judge(
+        "open files",
+        f"at most {soft}" if is_bounded else "no limit",
+        warn=is_bounded and soft < _FILES and f"ulimit -n {min(hard, 4096) if hard > 0 else 4096}",
+    )
+    # The embedded balancer's socket is there.
+    is_long = len(machine.temporary) + _BELOW > _LONGEST_PATH
+    yield judge(
+        "temporary files",
+        machine.temporary,
+        bad=not machine.is_writable and "set TMPDIR to a folder that you may write to",
+        warn=is_long and "its path is too long for a socket: sockets go to /tmp; set TMPDIR=/tmp",
     )
 
 
@@ -81,114 +158,12 @@ def judge_packages(
         yield judge(name, found or "not installed", bad=(found is None or too_old) and advice)
 
 
-def judge_shadow(origin: str | None) -> Finding:
-    """Return a bad finding if our folder hides the standard library's `sched`."""
-    ours = Path(__file__).resolve().parent.parent / "sched"
-    hidden = origin is not None and Path(origin).resolve().parent == ours
-    return judge(
-        "import path",
-        "the checkout's folder hides the standard library's sched" if hidden else "in order",
-        bad=hidden and "start Python elsewhere, or take the checkout out of PYTHONPATH",
-    )
-
-
-def judge_processors(allowed: int, quota: float | None, load: float) -> Finding:
-    """Return the finding about the processors that this process may use, and their load."""
-    usable = allowed if quota is None else min(float(allowed), quota)
-    text = f"{usable:g} usable, load {load:.1f}"
-    return judge(
-        "processors",
-        text,
-        warn=(load > usable + 1 and "other processes use them: workers will be slower")
-        or (usable < 2 and "give the job more than one: workers run beside the trainer"),
-    )
-
-
-def judge_memory(available: int | None) -> Finding:
-    """Return the finding about memory that is free or can be freed."""
-    if available is None:
-        return judge("memory", "unknown")
-    return judge(
-        "memory",
-        f"{available / GIB:.1f} GiB available",
-        warn=available < _MEMORY_BYTES and "lower buffer_bytes and num_workers",
-    )
-
-
-def judge_way(ranks: str) -> Finding:
-    """Return the finding about which way a loader goes from here, and why.
-
-    ranks: WORLD_SIZE, which torchrun sets. The choice itself is made in loader/assembly.py.
-    """
-    alone = ranks in ("", "1")
-    return judge(
-        "loop",
-        ("local" if alone else f"local, {ranks} ranks that meet in their process group's store")
-        + ": a loader's own workers load and collate, unless balancer= names a balancer (remote), "
-        "or processes share a data-parallel rank (tp, cp, pp: an embedded balancer)",
-    )
-
-
-def judge_transport(why_no_arena: str) -> Finding:
-    """Return the finding about how what workers make comes to a trainer here, and why."""
-    if not why_no_arena:
-        return judge("transport", "arena (shared memory that is used again)")
-    return judge(
-        "transport",
-        f"inline: {why_no_arena}",
-        warn="torch carries batches, and a balancer samples: nothing else changes",
-    )
-
-
-def judge_shared_memory(free: int | None) -> Finding:
-    """Return the finding about /dev/shm, where torch's own workers put batches."""
-    if free is None:
-        return judge("/dev/shm", "missing", warn="mount a tmpfs there: torch's workers need it")
-    return judge(
-        "/dev/shm",
-        f"{free / GIB:.1f} GiB free",
-        warn=free < _SHM_BYTES and "start the container with --shm-size=8g or --ipc=host",
-    )
-
-
-def judge_files(soft: int, hard: int) -> Finding:
-    """Return the finding about the number of files that a process may open."""
-    if soft == resource.RLIM_INFINITY:
-        return judge("open files", "no limit")
-    return judge(
-        "open files",
-        f"at most {soft}",
-        warn=soft < _FILES and f"ulimit -n {min(hard, 4096) if hard > 0 else 4096}",
-    )
-
-
-def judge_temporary(folder: str, writable: bool) -> Finding:
-    """Return the finding about the temporary folder, where the embedded balancer's socket is."""
-    room = _LONGEST_PATH - _BELOW - len(folder)
-    return judge(
-        "temporary files",
-        folder,
-        bad=not writable and "set TMPDIR to a folder that you may write to",
-        warn=room < 0 and "its path is too long for a socket: sockets go to /tmp; set TMPDIR=/tmp",
-    )
-
-
 def judge_port(address: str, error: str) -> Finding:
     """Return a warning if a balancer cannot listen at an address."""
     return judge(
         "address",
         f"{address}: {error or 'free'}",
         warn=error and f"choose another, or ask who uses it: counterpoise doctor {address}",
-    )
-
-
-def judge_clock_source(name: str | None) -> Finding:
-    """Return the finding about the kernel's clock source; only the processor's counter is fast."""
-    fast = name is None or name in _FAST_CLOCKS
-    return judge(
-        "clock",
-        name or "unknown",
-        warn=not fast and "slow to read: boot with clocksource=tsc if the processor allows it",
     )
 
 

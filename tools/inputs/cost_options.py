@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import numpy as np
@@ -44,20 +44,6 @@ TIMES = (
 )
 # The kinds of the output layer's passes.
 OUTPUT = ("S", "T", "L", "E", "G")
-
-
-class CostSource(Protocol):
-    """Anything that gives the costs of a program."""
-
-    @property
-    def unit(self) -> MemoryUnit:
-        """The unit in which memory is counted."""
-
-    def of(self, program: Program, output: bool = False) -> Costs:
-        """Return the costs of a program. Raises ValueError if they are not known.
-
-        `output`: whether the last stage has the output layer, where no passes of its own do.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +141,9 @@ class ProfiledCosts:
             )
         microbatches = tuple(islice(cycle(self.holds), program.microbatches))
         return profile_costs(found, microbatches)
+
+
+CostSource = GivenTimes | ProfiledCosts
 
 
 def with_costs(command: Command) -> Command:

@@ -1,8 +1,7 @@
-"""Reads costs, from a table or a seeded synthetic set, and plans whole epochs of them."""
+"""Costs of samples as a table, and plans of whole epochs of them."""
 
-import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
 from ...balancer.planning.problem.shuffle import permutation
-from .files import open_table
 from .programs import is_count
 
 
@@ -27,32 +25,6 @@ class CostTable:
         if name not in self.resources:
             return np.zeros(len(self.costs), dtype=np.int64)
         return self.costs[:, self.resources.index(name)]
-
-
-def read_costs(path: Path | None, resources: tuple[str, ...], samples: int, seed: int) -> CostTable:
-    """Return the table's columns of those names, or `samples` synthetic ones if path is None.
-
-    The table's column `source` (small integers) is used if it exists. Raises ValueError as
-    `Table.costs` does.
-    """
-    if path is None:
-        return synthetic(samples, seed)
-    table = open_table(path)
-    if "source" not in table.names:
-        costs = table.costs(resources)
-        return CostTable(resources, costs, np.zeros(len(costs), np.int64))
-    costs = table.costs((*resources, "source"))
-    return CostTable(resources, costs[:, :-1], costs[:, -1])
-
-
-def synthetic(samples: int, seed: int) -> CostTable:
-    """Return seeded costs of a vision-language mix: text, single images, tiled documents."""
-    rng = np.random.default_rng(seed)
-    source = rng.choice(3, size=samples, p=[0.2, 0.5, 0.3]).astype(np.int64)
-    tiles = np.where(source == 0, 0, np.where(source == 1, 1, rng.integers(2, 8, samples)))
-    text = np.rint(np.exp(rng.normal(5.5, 0.8, samples))).astype(np.int64)
-    tokens = np.clip(text + 200 * tiles, 20, 4096)
-    return CostTable(("tiles", "tokens"), np.stack([tiles, tokens], axis=1), source)
 
 
 def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
@@ -92,42 +64,35 @@ class EpochPlan:
     """Groups of sample numbers, and rows (m, ranks) of group numbers that run side by side.
 
     step_of_row (m,): the optimizer step of each row. whole_rows: rows before the epoch's padded
-    last step. seconds: CPU time of planning; first_seconds: until the first window was planned.
+    last step.
     """
 
     groups: list[list[int]]
     rows: Int64
     step_of_row: Int64
     whole_rows: int
-    left_over: int = 0
-    raised_steps: int = 0
-    seconds: float = 0.0
-    first_seconds: float = 0.0
 
 
-def from_planner(table: CostTable, config: PlanConfig, epoch: int = 0) -> EpochPlan:
-    """Plan the epoch window by window with the product's planner."""
-    order = permutation(len(table.costs), config.seed, epoch)
-    begin = time.process_time()
-    batches, first = plan_epoch(config, table.costs[order], epoch)
-    seconds = time.process_time() - begin
-    plan = from_batches(batches, order, config)
-    return replace(plan, seconds=seconds, first_seconds=first)
+def from_planner(table: CostTable, config: PlanConfig) -> EpochPlan:
+    """Plan an epoch window by window with the product's planner."""
+    order = permutation(len(table.costs), config.seed, 0)
+    windows = plan_windows(config, table.costs[order])
+    return from_batches([batch for window in windows for batch in window], order, config)
 
 
-def plan_epoch(config: PlanConfig, costs: Int64, epoch: int) -> tuple[list[GlobalBatch], float]:
-    """Return all global batches of an epoch, and the CPU seconds of the first window."""
+def plan_windows(
+    config: PlanConfig, costs: Int64, epoch: int = 0
+) -> Iterator[Sequence[GlobalBatch]]:
+    """Yield the global batches of each window of an epoch."""
     planner = make_planner(config)
-    start, batches, first = 0, list[GlobalBatch](), 0.0
-    begin = time.process_time()
+    start = batches = 0
     while start < len(costs):
         window = costs[start : start + planner.window_samples]
         last = start + len(window) >= len(costs)
-        planned = planner.plan(Window(epoch, len(batches), start, window, last))
-        batches += planned.batches
+        planned = planner.plan(Window(epoch, batches, start, window, last))
+        yield planned.batches
+        batches += len(planned.batches)
         start += planned.consumed
-        first = first or time.process_time() - begin
-    return batches, first
 
 
 def from_batches(batches: list[GlobalBatch], order: Int64, config: PlanConfig) -> EpochPlan:
@@ -146,7 +111,5 @@ def from_batches(batches: list[GlobalBatch], order: Int64, config: PlanConfig) -
         rows.append(block.reshape(config.ranks, deep).T)
         steps += [batch.step] * deep
         made += config.ranks * deep
-    usual = config.accumulate_from if config.accumulate == "auto" else config.accumulate
     whole = len(steps) - len(batches[-1].ranks[0])
-    raised = sum(len(batch.ranks[0]) > usual for batch in batches)
-    return EpochPlan(groups, np.concatenate(rows), np.array(steps), whole, raised_steps=raised)
+    return EpochPlan(groups, np.concatenate(rows), np.array(steps), whole)

@@ -1,7 +1,7 @@
 """Reads what the planners are given: a model and a device, sizes, costs of samples.
 
 One vocabulary for all planning commands: --model, --device, --tp, --pp, --dp, --cp, --vpp,
---memory-gb, --batch, --costs. What an option was called before is refused with its name of now.
+--memory-gb, --batch, --costs.
 """
 
 import functools
@@ -34,25 +34,6 @@ MOST_LAYERS = 1000
 MODEL_METAVAR = "NAME|CONFIG|ENCODER+LANGUAGE"
 
 Option = Callable[[Any], Any]
-
-
-def renamed(**names: str) -> tuple[Option, ...]:
-    """Return options that are refused, each with what to write instead.
-
-    `names`: what stands now, by the old option's name.
-    """
-
-    def refuse(_context: click.Context, parameter: click.Parameter, value: object) -> None:
-        if value is not None:
-            old = parameter.opts[0]
-            raise ValueError(f"{old} is {names[str(parameter.name)]} now; write that instead")
-
-    return tuple(
-        click.option(
-            f"--{name.replace('_', '-')}", name, hidden=True, expose_value=False, callback=refuse
-        )
-        for name in names
-    )
 
 
 def model_option(default: str | None = None) -> Option:
@@ -100,7 +81,6 @@ _OPTIONS = (
         type=_POSITIVE,
         help="Per cent of the FLOP/s of the language model that encoders reach.  [80]",
     ),
-    *renamed(stages="--pp", images="--tiles"),
 )
 
 

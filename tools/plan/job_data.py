@@ -124,7 +124,7 @@ def read_samples(
 
 def _scanned(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
     """Return what a scan for costs finds, as `analyze` makes it."""
-    tasks = find_tasks((data,), lambda _: None)
+    tasks = find_tasks((data,))
     options = with_found_costs(tasks, ScanOptions())
     task = progress.add_task("scan", total=None, live="")
 

@@ -1,10 +1,7 @@
 """The page of a job's plan: what it is, where the time goes, and what the next plans lose."""
 
 from functools import partial
-from importlib.resources import files
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...sched.planners.job.planner import CAUSES, JobAnswer
 from ..analyze.page import bars
@@ -15,20 +12,9 @@ _COLOURS = ("--waiting", "--isf", "--length", "--balanced", "--padding")
 
 def render_job(report: Json, answer: JobAnswer) -> str:
     """Return the page as HTML; nothing is loaded from elsewhere."""
-    environment = Environment(
-        loader=PackageLoader(__package__),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": bars.percent, "whole": bars.whole, "bytes": bars.size}
     rows = [("This plan", _parts(report))]
     if report["today"]:
         rows.append(("As it would be run today", _parts(report["today"])))
-    style = (
-        files("counterpoise.tools.analyze.page").joinpath("templates/page.css").read_text("utf-8")
-    )
     plan = answer.best.plan
     stages = [
         {"layers": size, "again": len(again), "rank": rank}
@@ -36,9 +22,9 @@ def render_job(report: Json, answer: JobAnswer) -> str:
             plan.stages, plan.recompute, plan.layout().placement, strict=True
         )
     ]
-    page = environment.get_template("job.html.j2").render(
+    template = bars.page_environment(__package__).get_template("job.html.j2")
+    page = template.render(
         report=report,
-        style=style,
         stages=stages,
         legend=list(zip(("work", *CAUSES), ("--work", *_COLOURS), strict=True)),
         chart=bars.both_widths(partial(bars.stacked, rows)),

@@ -22,9 +22,7 @@ from ..inputs.models import (
     memory_limit,
     model_option,
     parse_sizes,
-    renamed,
 )
-from ..inputs.programs import with_options
 
 
 @click.command("orchestrate")
@@ -49,9 +47,6 @@ from ..inputs.programs import with_options
     "--seed", default=0, show_default=True, type=click.IntRange(min=0),
     help="Of the samples drawn from --data.",
 )  # fmt: skip
-@with_options(
-    renamed(memory="--memory-gb", link="network_bytes_per_s in --device FILE", images="--tiles")
-)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the best layout here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def orchestrate_command(

@@ -34,8 +34,7 @@ from ...sched.planners.stage_split import (
 )
 from ...sched.shapes import ENCODER, memory_of
 from ..console.reporting import emit, make_table, write_plan
-from ..inputs.models import Setting, renamed, with_model
-from ..inputs.programs import with_options
+from ..inputs.models import Setting, with_model
 
 # None: Megatron's string; else what the framework calls a model's modules.
 FRAMEWORKS: dict[str, ModuleNames | None] = {
@@ -77,7 +76,6 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
     type=click.Choice(list(FRAMEWORKS)),
     help="Write the best partition in this framework's form; a split encoder has none.",
 )
-@with_options(renamed(link="network_bytes_per_s in --device FILE"))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the best split here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def partition_command(

@@ -25,8 +25,7 @@ from ...sched.planners.recompute import (
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, step_timer
 from ...sched.shapes import Device, Recompute, step_of
 from ..console.reporting import emit, make_table, write_plan
-from ..inputs.models import Setting, memory_limit, parse_sizes, renamed, with_model
-from ..inputs.programs import with_options
+from ..inputs.models import Setting, memory_limit, parse_sizes, with_model
 
 GB = 10**9
 
@@ -50,7 +49,6 @@ class _Measurements:
     help="Plan from this file of measurements instead of a model.",
 )
 @click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
-@with_options(renamed(memory="--memory-gb"))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the policy here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def recompute_command(
@@ -105,9 +103,9 @@ def _modelled(setting: Setting, sizes: str | None, limit: int) -> _Found:
     if len(chosen) != setting.stages:
         raise ValueError(f"--layers has {len(chosen)} stages, --pp says {setting.stages}")
     cut = replace(setting.layout, stages=chosen)
-    model = modelled_stages(layers, cut)
-    plan = exact_policies(layers, cut, plan_recompute(model.stages, model.saving, limit))
-    usual = [all_or_nothing(stage, model.saving, limit) for stage in model.stages]
+    stages, saving = modelled_stages(layers, cut)
+    plan = exact_policies(layers, cut, plan_recompute(stages, saving, limit))
+    usual = [all_or_nothing(stage, saving, limit) for stage in stages]
     layouts: dict[str, Recompute] = {
         "plan": tuple(one.recompute for one in plan),
         "all_or_nothing": tuple(one.recompute for one in usual),
@@ -118,7 +116,7 @@ def _modelled(setting: Setting, sizes: str | None, limit: int) -> _Found:
         again = replace(cut, recompute=recompute)
         seconds[name] = step_of([layers] * again.microbatches, device, again).total_ns / 1e9
     more = {"seconds_per_step": seconds, "device": device.origin}
-    return _Found(model.stages, model.saving, limit, plan, more)
+    return _Found(stages, saving, limit, plan, more)
 
 
 def _measured(path: Path, limit: int | None) -> _Found:

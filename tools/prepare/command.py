@@ -217,7 +217,7 @@ def _write_letters(path: Path, letters: Sequence[SkippedSample]) -> None:
 def _keep(source: str, run: Runner, progress: Progress, given: Mapping[str, Any]) -> dict[str, Any]:
     """Make index and costs, where they are not kept yet; return the report."""
     options = ScanOptions(transform_path=given["transform"], cache=given["cache"])
-    found = find_tasks((source,), lambda _: None)
+    found = find_tasks((source,))
     if is_import_path(source) or any(task.kind == "table" for task in found):
         raise ValueError(
             f"{source}: no costs are kept of tables and of data sets in Python; name the files of "

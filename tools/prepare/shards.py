@@ -5,7 +5,6 @@ depend on how many processes write, or on what was there when they began.
 """
 
 import os
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...workers.sources.cache_files import written_file
 from ...workers.sources.data_identity import part_at, spread
 from ...workers.sources.failures import (
     RETRIES,
@@ -139,19 +139,14 @@ def _size(source: Source, index: int) -> int:
 def write_shard(task: ShardTask, given: Given) -> WrittenShard:
     """Write a shard and its index; the file has its name once it is whole, and on the disk."""
     source, path = open_source(given.source, given.cache), Path(task.path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb", buffering=1 << 20) as file:
+        with written_file(path) as file:
             found = _write_samples(ShardWriter(file), source, task, given.skips)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
     except OSError as error:
         error.filename = error.filename or task.path
         raise
-    finally:
-        Path(name).unlink(missing_ok=True)
     open_index(path, Path(given.cache) if given.cache else None)
     return found
 

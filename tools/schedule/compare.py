@@ -132,8 +132,7 @@ def compare_command(
     if out is not None:
         out.write_text(_drawn(out, timelines, title, costs.unit), "utf-8")
         click.echo(f"wrote {out}", err=True)
-    pairs = _pairs(targets, timelines)
-    found = [(one, two, agreement(one, two)) for one, two in pairs]
+    found = _agreements(targets, timelines)
     report: dict[str, object] = {
         "schedules": [timeline_report(one, costs.unit) for one in timelines],
         "agreement": [_agreement_report(*pair) for pair in found],
@@ -142,15 +141,17 @@ def compare_command(
     emit(report, as_json, compare_table(timelines, costs.unit), *tables)
 
 
-def _pairs(
+def _agreements(
     targets: Sequence[str], timelines: Sequence[Timeline]
-) -> list[tuple[Timeline, Timeline]]:
-    """Return (simulated, measured) of every step and the programs of the same passes."""
+) -> list[tuple[Timeline, Timeline, tuple[KindAgreement, ...]]]:
+    """Return (simulated, measured, agreement) of every step and the programs of the same passes."""
     named = list(zip(targets, timelines, strict=True))
     simulated = [timeline for target, timeline in named if not is_step(target)]
     measured = [timeline for target, timeline in named if is_step(target)]
     return [
-        (one, two) for two, one in product(measured, simulated) if not differing_passes(one, two)
+        (one, two, agreement(one, two))
+        for two, one in product(measured, simulated)
+        if not differing_passes(one, two)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ...sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan
+from ...sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan, shared_hosts
 from ...sched.bubble_filling.encoder_plans import EncoderPlan, Host, host_step, plans
 from ...sched.bubble_filling.filled_program import fill_program
 from ...sched.bubble_filling.own_plans import OwnPlans, scan_each
@@ -239,11 +239,10 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
         once = [plan for plan in wanted if plan.warmup == wanted[0].warmup]
         return filled(candidates=once, splittings=how, host_of=lambda _: measured, prune=False)
     if options.executable:
-        whole = partial(host_step, setup, whole_passes=True)
         return filled(
             candidates=wanted,
             splittings=how[:1],
-            host_of=whole,
+            host_of=shared_hosts(setup, whole_passes=True),
             prune=False,
             layer_pieces=options.pieces,
         )

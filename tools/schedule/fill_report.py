@@ -3,8 +3,6 @@
 The terminal and the page say the same, from the same functions.
 """
 
-from dataclasses import asdict
-
 from rich.table import Table
 
 from ...sched.bubble_filling.choose import Chosen, PlanScan
@@ -43,27 +41,30 @@ def encoder_bytes(chosen: Chosen) -> int:
 
 def own_report(setup: FillSetup, own: OwnPlans) -> dict[str, object]:
     """Return the encoders' own plans and their step, as JSON."""
-    names = [stack.layer.name for stack in setup.encoder_stacks(setup.tensor)]
-    rows = zip(own.encoders, own.parts, strict=True)
     keys = ("pp_enc", "tp_enc", "recompute", "warmup", "encoder_copies", "eff")
-    each = {names[at]: chosen_report(one) for at, one in rows}
+    each = {name: chosen_report(one) for name, one in _named(setup, own)}
     return {
         "encoders": {name: {key: one[key] for key in keys} for name, one in each.items()},
         "step_seconds": own.step_ns / 1e9,
-        "memory_gb": (own.parts[0].memory.model + _own_bytes(own)) / 1e9,
+        "memory_gb": _own_bytes(own) / 1e9,
     }
 
 
+def _named(setup: FillSetup, own: OwnPlans) -> list[tuple[str, Chosen]]:
+    stacks = setup.encoder_stacks(setup.tensor)
+    return [(stacks[n].layer.name, p) for n, p in zip(own.encoders, own.parts, strict=True)]
+
+
 def _own_bytes(own: OwnPlans) -> int:
-    return sum(map(encoder_bytes, own.parts))
+    return own.parts[0].memory.model + sum(map(encoder_bytes, own.parts))
 
 
 def own_words(setup: FillSetup, own: OwnPlans, best: Chosen) -> str:
     """Return a sentence on the encoders' own plans, beside the best common one."""
-    names = [stack.layer.name for stack in setup.encoder_stacks(setup.tensor)]
-    rows = zip(own.encoders, own.parts, strict=True)
-    plans = ", ".join(f"{names[n]} PP {p.plan.stages} TP {p.plan.tensor}" for n, p in rows)
-    held = format_memory(own.parts[0].memory.model + _own_bytes(own))
+    plans = ", ".join(
+        f"{name} PP {p.plan.stages} TP {p.plan.tensor}" for name, p in _named(setup, own)
+    )
+    held = format_memory(_own_bytes(own))
     copies = sum(one.memory.copies for one in own.parts)
     return (
         f"With a plan of its own for each encoder ({plans}): {own.step_ns / 1e9:.3f} s instead of "
@@ -115,22 +116,24 @@ def summary(best: Chosen, simulated: bool) -> list[str]:
     ]
 
 
+def _causes(best: Chosen, simulated: bool) -> tuple[dict[str, int], ...]:
+    return bubble_causes(best.host.gaps, best.host.timeline if simulated else None)
+
+
 def _mean_shares(best: Chosen, simulated: bool) -> dict[str, float]:
     """Return the mean share of the step by cause."""
-    host = best.host
-    rows = list(map(asdict, bubble_causes(host.gaps, host.timeline if simulated else None)))
-    whole = host.gaps.step_ns * len(rows)
+    rows = _causes(best, simulated)
+    whole = best.host.gaps.step_ns * len(rows)
     return {cause: sum(row[cause] for row in rows) / whole for cause in rows[0]}
 
 
 def bubble_table(best: Chosen, simulated: bool) -> Table:
     """Return each rank's time without computation by cause, and the mean share of the step."""
-    host = best.host
-    title = f"Bubbles of the language model's step, {host.gaps.step_ns / 1e9:.3f} s (ms)"
+    title = f"Bubbles of the language model's step, {best.host.gaps.step_ns / 1e9:.3f} s (ms)"
     causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
     table = make_table(title, "rank", *causes)
-    for rank, one in enumerate(bubble_causes(host.gaps, host.timeline if simulated else None)):
-        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in asdict(one).values()))
+    for rank, one in enumerate(_causes(best, simulated)):
+        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in one.values()))
     shares = _mean_shares(best, simulated).values()
     table.add_row("mean", *(f"{share:.1%}" for share in shares), style="bold")
     return table

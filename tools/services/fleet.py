@@ -113,22 +113,22 @@ def command(
         ).join()  # fmt: skip
         click.echo(f"{detached} listens on {found[0]}")
         return
+    made: Engine
     served = _balancer(balancer, host or _host(engine), keys, insecure)
     own = keys / "worker" if keys is not None else None
     given = [*words, "--insecure"] if insecure else [*words]
-    made: Engine
+    address = served if isinstance(served, str) else served.address
     if engine == "ray":
         places = {name: value for name, value in places.items() if value}
-        made = RayActors(served, given, {"num_cpus": cpus_per_worker, **places}, own)
+        made = RayActors(address, given, {"num_cpus": cpus_per_worker, **places}, own)
     else:
         given += ["--keys", str(own)] if own else []
         launch = srun_words(cpus_per_worker, het_group) if engine == "slurm" else []
-        made = Processes(served, given, launch, _SRUN_HINT if launch else "see what they logged")
-    logger.info("workers are for %s", made.address())
+        made = Processes(address, given, launch, _SRUN_HINT if launch else "see what they logged")
+    logger.info("workers are for %s", address)
+    trainer = peer_keys(keys / "trainer", "trainer") if keys else None
     with stop_on_signal() as stop:
-        FleetControl(made, workers, peer_keys(keys / "trainer", "trainer") if keys else None).run(
-            stop
-        )
+        FleetControl(made, served, workers, trainer).run(stop)
 
 
 def _balancer(

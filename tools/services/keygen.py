@@ -4,16 +4,7 @@ from pathlib import Path
 
 import click
 
-from ...balancer.transport.keys import (
-    ALLOWED,
-    BALANCER,
-    JOB,
-    SECRET,
-    new_pair,
-    server_keys,
-    write_public,
-    write_secret,
-)
+from ...balancer.transport.keys import SECRET, write_keys
 from ...balancer.transport.naming import checked_job
 
 
@@ -54,21 +45,11 @@ def _made(
         workers, trainers = (f"worker{of_job}",), (f"trainer{of_job}",)
     named = [(name, "worker") for name in workers] + [(name, "trainer") for name in trainers]
     _check_names(folder, [name for name, _ in named])
-    made: list[tuple[str, str]] = []
+    uses = {"worker": "counterpoise worker --keys", "trainer": "DataLoader(keys=...)"}
+    made = [(name, f"for {uses[role]}") for name, role in named]
     if not (folder / "balancer" / SECRET).exists():
-        write_secret(folder / "balancer", new_pair("balancer"))
-        (folder / "balancer" / ALLOWED).mkdir(exist_ok=True)
-        made.append(("balancer", "for counterpoise balancer --keys"))
-    server = server_keys(folder / "balancer")
-    for name, role in named:
-        pair = new_pair(role)
-        write_secret(folder / name, pair)
-        write_public(folder / name / BALANCER, server.own)
-        write_public(server.allowed / job / f"{name}.pub", pair)
-        if job:
-            (folder / name / JOB).write_text(job + "\n")
-        use = "counterpoise worker --keys" if role == "worker" else "DataLoader(keys=...)"
-        made.append((name, f"for {use}"))
+        made.insert(0, ("balancer", "for counterpoise balancer --keys"))
+    write_keys(folder, dict(named), job)
     return made
 
 

@@ -22,7 +22,7 @@ from ...loader.connect.memory_limit import memory_limit
 from ...workers.daemon.heartbeats import Identity
 from ...workers.daemon.jobs import JobsWorker, ServedBalancer
 from ...workers.daemon.loop import JobWorker, open_worker
-from ...workers.daemon.payloads import Payloads, served_by
+from ...workers.daemon.payloads import Payloads
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
@@ -263,7 +263,7 @@ def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
                 raise
             address = f"{host}:{int(address.rpartition(':')[2]) + 1}"
         else:
-            return served_by(server, shown_address(server.endpoint, balancer))
+            return Payloads(server, address=shown_address(server.endpoint, balancer))
 
 
 def _warn_if_inline(balancer: ServedBalancer, serve: str, insecure: bool) -> None:

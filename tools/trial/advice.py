@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .turns import SAME
+from ..bench.turns import SAME
 
 Json = dict[str, Any]
 LEAST_GAIN = 0.03
@@ -75,24 +75,9 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
 
 def _verdict(report: Json) -> tuple[str, list[str]]:
     """Return the sentence, and the arguments of the loader that it recommends."""
-    steps, told, costs = report["steps"], report["forecast"], report["costs"]
-    failed = {name: one["failed"] for name, one in report["systems"].items() if one["failed"]}
-    if {"torch", "ours"} <= set(failed):
-        return f"No loader can read it: {failed['ours']}.", []
-    if report["is_stream"]:
-        return f"A stream's samples come as they come: no step is planned. {_speed(report)}", []
-    if not costs["vary"]:
-        return f"Balance cannot gain: {costs['found']}. {_speed(report)}", []
-    if not costs["recognised"]:
-        return (
-            f"A step cannot be foretold: {costs['work']}. If you know how a batch's cost follows "
-            f'from its samples, say it by costs and Balance("auto", work=...). {_speed(report)}'
-        ), []
-    if "torch" in failed:
-        return f"torch's DataLoader cannot run: {failed['torch']}", []
-    if "auto" in failed:
-        gain = 100 * (1 - told["time"])
-        return f'balance="auto" cannot run as it is; a step would be {gain:.0f} % shorter.', []
+    if said := _why_unknown(report):
+        return said, []
+    steps, told = report["steps"], report["forecast"]
     size, accumulate = (report["settings"][name] for name in ("batch_size", "accumulate"))
     now, then = steps["torch"]["ms"], steps["auto"]["ms"]
     if (gain := 1 - then / now) >= LEAST_GAIN:
@@ -114,6 +99,29 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
         f"With {size} samples in every microbatch balance gains less than 3 %. With counts that "
         f"differ, a step is {100 * (1 - time):.0f} % shorter (forecast)."
     ), [f"balance={free}"]
+
+
+def _why_unknown(report: Json) -> str:
+    """Return why there are no steps with and without balance to compare; "" if there are."""
+    costs = report["costs"]
+    failed = {name: one["failed"] for name, one in report["systems"].items() if one["failed"]}
+    if {"torch", "ours"} <= set(failed):
+        return f"No loader can read it: {failed['ours']}."
+    if report["is_stream"]:
+        return f"A stream's samples come as they come: no step is planned. {_speed(report)}"
+    if not costs["vary"]:
+        return f"Balance cannot gain: {costs['found']}. {_speed(report)}"
+    if not costs["recognised"]:
+        return (
+            f"A step cannot be foretold: {costs['work']}. If you know how a batch's cost follows "
+            f'from its samples, say it by costs and Balance("auto", work=...). {_speed(report)}'
+        )
+    if "torch" in failed:
+        return f"torch's DataLoader cannot run: {failed['torch']}"
+    if "auto" in failed:
+        gain = 100 * (1 - report["forecast"]["time"])
+        return f'balance="auto" cannot run as it is; a step would be {gain:.0f} % shorter.'
+    return ""
 
 
 def _speed(report: Json) -> str:

@@ -21,12 +21,12 @@ from rich.text import Text
 from ...loader import DataLoader
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.failures import read_letters
+from ..bench.turns import SAME, TORCH, Contender, compare, figures, take_turns
 from ..console.reporting import PLAIN, emit, live_progress, make_table
 from .advice import Json, advise, foretell_step
 from .costs import TrialCosts, find_costs
 from .page import render_page
 from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
-from .turns import SAME, TORCH, Contender, compare, figures, take_turns
 
 COUNT = click.IntRange(min=1)
 STEP_MS = click.FloatRange(min=0, min_open=True)

@@ -2,10 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from importlib.resources import files
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...workers.sources.visible_text import visible
 from ..analyze.page import bars
@@ -15,20 +12,10 @@ Json = dict[str, Any]
 
 def render_page(report: Json, labels: Mapping[str, str]) -> str:
     """Return the page as HTML; nothing is loaded from elsewhere."""
-    environment = Environment(
-        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"percent": bars.percent, "whole": bars.whole}
-    style = files("counterpoise.tools.analyze.page").joinpath("templates/page.css")
     rows = [(labels[name].strip(), _parts(report, name)) for name in report["steps"]]
-    page = environment.get_template("trial.html.j2").render(
-        report=report,
-        labels=labels,
-        style=style.read_text("utf-8"),
-        chart=bars.both_widths(partial(bars.stacked, rows)) if rows else "",
-    )
-    return visible(page)
+    page = bars.page_environment(__package__).get_template("trial.html.j2")
+    chart = bars.both_widths(partial(bars.stacked, rows)) if rows else ""
+    return visible(page.render(report=report, labels=labels, chart=chart))
 
 
 def _parts(report: Json, name: str) -> list[bars.Part]:

@@ -50,10 +50,10 @@ class Mapping:
     """A memory file in this process' memory, readable and writable; unmapped when it is deleted.
 
     A forked child does not get it unless `inherit` was called: a child that lives on would keep
-    the memory of a loader that is closed. unpin: called with the address before the memory goes.
+    the memory of a loader that is closed.
     """
 
-    __slots__ = ("__weakref__", "_process", "address", "size", "unpin")
+    __slots__ = ("__weakref__", "_process", "address", "size")
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes of a file, with all their pages; OSError where that fails."""

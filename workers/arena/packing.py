@@ -110,7 +110,6 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.requires_grad
         and not tensor.is_nested
-        and not tensor.is_nested
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()

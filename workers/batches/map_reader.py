@@ -64,7 +64,6 @@ class MapReader(Dataset[Any]):
         on_error: OnError,
         start: StartPosition,
         carries: bool,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.dataset = dataset
         self._get = getter_of(dataset)
@@ -72,7 +71,6 @@ class MapReader(Dataset[Any]):
         self._on_error = on_error
         self._start = start
         self._carries = carries and is_stateful(dataset)
-        self._sleep = sleep
         self._reads_stores = reads_stores(dataset)
         # Where the worker says which sample it works on, plus 1; None: nobody asks.
         self.progress: Any = None
@@ -188,7 +186,7 @@ class MapReader(Dataset[Any]):
             return f"sample {key!r} of {source_name(dataset)}"
 
         try:
-            return load_with_retries(load, self._sleep, source=place)
+            return load_with_retries(load, time.sleep, source=place)
         except Exception as error:
             # A disk that fails says nothing about the sample: it is no hole.
             if kind_of(error) == "io":

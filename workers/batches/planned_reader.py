@@ -122,10 +122,9 @@ class PlannedReader(Dataset[Any]):
         draws: bool = False,
         count_labels: CountLabels | None = None,
         threads: int = 1,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.dataset = dataset
-        self._measurer = Measurer(source, resources, seed, sleep)
+        self._measurer = Measurer(source, resources, seed)
         self._seed = seed
         self._collate_fn = collate_fn
         self._skips = skips

@@ -53,7 +53,6 @@ class ColumnDataset(RecordDataset):
         if cost is not None and lengths:
             raise ValueError("both cost= and lengths= say what samples cost; give one of them")
         arrow()  # who lacks it is told so before any file is looked for
-        super().__init__(pattern, transform, root, cache, cost)
         self._columns = column_names(columns, "columns")
         self._images = column_names(images, "images")
         self._key, self._lengths = key, dict(lengths or {})
@@ -61,14 +60,9 @@ class ColumnDataset(RecordDataset):
             raise ValueError(f"media and key are texts, got {media!r:.80} and {key!r:.80}")
         self._media = None if media is None else str(media)
         self._folders = dict[str, MediaFolder]()
-        self.files = self.find_files()
-        self.open()
+        super().__init__(pattern, transform, root, cache, cost)
 
     # What a format says.
-
-    @abstractmethod
-    def find_files(self) -> tuple[Path, ...]:
-        """Return the files of the pattern, which lie below the root."""
 
     @abstractmethod
     def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:

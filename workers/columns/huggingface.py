@@ -23,7 +23,6 @@ from ..sources.data_identity import content_of, spread
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
-from ..tar.shard_files import ShardFiles
 from .dataset import ColumnDataset, Names, read_keys
 from .hf_folder import STATE, arrow_files, mapped, packed, rows_on_disk, unpacked
 
@@ -96,7 +95,7 @@ class HFDataset(ColumnDataset):
         chosen = dataset._indices
         return name, whole if chosen is None else whole[chosen.column(0).to_numpy()], columns
 
-    def find_files(self) -> tuple[Path, ...]:
+    def find_files(self, _: Any) -> tuple[Path, ...]:
         """Return the Arrow files of the folder; none of a data set in memory."""
         if self._live is not None:
             return self._mapped
@@ -108,9 +107,6 @@ class HFDataset(ColumnDataset):
 
     def open_files(self) -> Sequence[int]:
         """Map the files into memory, and read the column of keys."""
-        self._files = ShardFiles() if self.files else None
-        if self._files is not None:
-            self._files.note(self.files)
         self._parts: tuple[list[int], list[Any]] | None = None
         tables = self._tables()
         where = self.pattern[0]
@@ -125,8 +121,6 @@ class HFDataset(ColumnDataset):
             least, most = int(self._rows.min()), int(self._rows.max())
             if least < 0 or most >= total:
                 raise ValueError(f"{where} has {total} rows, and rows= names {least} to {most}")
-        if not (total if self._rows is None else len(self._rows)):
-            raise ValueError(f"{where}: no rows")
         key = self.key_in(tables[0].schema)
         keys = [(where, table.column(key)) for table in tables if key is not None]
         self._keys = read_keys(keys) if keys else None
@@ -225,10 +219,6 @@ class HFDataset(ColumnDataset):
             return super().data_digest(samples)
         whole = super().data_digest()
         return digest([whole, digest_arrays(b"", self._rows)]) if samples is None else ""
-
-    def fingerprint(self) -> str:
-        """Return a hash of versions, decoders, transform, table and rows."""
-        return digest([super().fingerprint(), self.data_digest()])
 
     def fields(self) -> dict[str, Any]:
         """Return the arguments of a description; ValueError for what is in no folder."""

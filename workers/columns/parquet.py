@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..sources.file_patterns import find_shards
-from ..tar.shard_files import ShardFiles
 from .dataset import ColumnDataset, read_keys
 from .row_form import RowForm
 from .row_groups import Footer, RowGroups, open_file, read_columns, read_footer
@@ -32,14 +30,9 @@ class ParquetDataset(ColumnDataset):
 
     FORMAT, EXTENSIONS = "parquet", (".parquet",)
 
-    def find_files(self) -> tuple[Path, ...]:
-        """Return the files of a pattern."""
-        return find_shards(self.pattern, self.root, self.EXTENSIONS)
-
     def open_files(self) -> Sequence[int]:
         """Read the footers, and the column of keys; ValueError as the class says."""
-        self._files, self._groups = ShardFiles(), RowGroups()
-        self._files.note(self.files)
+        self._groups = RowGroups()
         folder = os.path.commonpath([path.parent for path in self.files])
         self._names = [os.path.relpath(path, folder) for path in self.files]
         self._footers, keys, forms = list[Footer](), list[tuple[str, Any]](), list[RowForm]()
@@ -59,10 +52,7 @@ class ParquetDataset(ColumnDataset):
         if 0 < len(keys) < len(self.files):
             raise ValueError(f"{keys[0][0]} has keys, and others have none; give key=, or key=''")
         self._keys = read_keys(keys) if keys else None
-        counts = [footer.rows for footer in self._footers]
-        if not sum(counts):
-            raise ValueError(f"{', '.join(self.pattern)}: no rows in {len(self.files)} files")
-        return counts
+        return [footer.rows for footer in self._footers]
 
     def file_digest(self, number: int) -> str:
         """Return a hash of a file's footer: its columns, and where its pages are."""

@@ -25,7 +25,7 @@ from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Link
-from .loop import IDLE_MS, LOOK_S, LOST, JobWorker
+from .loop import IDLE_MS, LOOK_S, JobWorker
 from .turns import DecodeTurns
 
 logger = logging.getLogger(__name__)
@@ -218,7 +218,7 @@ class JobsWorker:
         if all(refusals):
             raise ValueError(refusals[0])
         if until_lost_s and now > max(each.heard_at for each in self._finders) + until_lost_s:
-            raise LostBalancerError(LOST % until_lost_s)
+            raise LostBalancerError(f"no balancer has answered for {until_lost_s:.0f} s")
 
     def _is_last(self, key: str, end: str) -> bool:
         """Close a job that lets this worker go; return whether there is no other."""
@@ -266,7 +266,7 @@ class JobsWorker:
     def _share_memory(self) -> None:
         """Let each job's payloads have as much of what this process may keep."""
         for session in self._sessions.values():
-            session.worker.payloads.limit(self._room_bytes // len(self._sessions))
+            session.worker.payloads.store.limit_bytes = self._room_bytes // len(self._sessions)
 
     def _work_on(self, hungry: list[str]) -> None:
         """Work for the job whose turn it is."""
@@ -291,6 +291,6 @@ class JobsWorker:
         idle = not poller.poll(IDLE_MS)
         for key, session in list(self._sessions.items()):
             session.worker.activity.wait(is_wanted=False)
-            if (end := session.worker.rest(idle, None)) and self._is_last(key, end):
+            if (end := session.worker.rest(idle)) and self._is_last(key, end):
                 return end
         return None

@@ -5,7 +5,6 @@ heartbeats, since a decode can take long.
 """
 
 import _thread
-import math
 import socket as sockets
 import threading
 import time
@@ -58,7 +57,6 @@ LOOK_S = 0.001
 REST_S = 10.0
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
-LOST = "no balancer has answered for %.0f s"
 
 
 def run_worker(
@@ -66,19 +64,17 @@ def run_worker(
     identity: Identity,
     handler: SourceHandler,
     stop: Callable[[], bool] = lambda: False,
-    until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
     payloads: Payloads | None = None,
 ) -> str:
     """Work until the balancer ends the worker or `stop` returns true; return why, empty if well.
 
-    `until_lost_s` ends a worker that has not received anything from a balancer for that time. With
-    `keys` the balancer must be the one that they name. `payloads` says how payloads travel, inline
-    if it is left out.
+    With `keys` the balancer must be the one that they name. `payloads` says how payloads travel,
+    inline if it is left out.
     """
     keep_freed_memory()
     with open_worker(endpoint, identity, handler, keys, payloads) as worker:
-        return worker.work(stop, until_lost_s)
+        return worker.work(stop)
 
 
 @contextmanager
@@ -127,20 +123,20 @@ class JobWorker:
         self.handler = handler
         self.session = WorkerSession()
         self.results = LeaseResults()
-        self.last_received = self.looked = self.now = time.monotonic()
+        self.looked = self.now = time.monotonic()
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
         self.trace = SpanRecorder()
 
-    def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
+    def work(self, stop: Callable[[], bool]) -> str:
         """Work until the balancer ends this worker or `stop` returns true; return why."""
         while not stop():
             if (end := self.look()) is not None:
                 return end
             if self.session.tasks:
                 self.work_on()
-            elif reason := self.rest(not self.link.poller.poll(IDLE_MS), until_lost_s):
+            elif reason := self.rest(not self.link.poller.poll(IDLE_MS)):
                 return reason
         self.leave()
         return ""
@@ -174,24 +170,17 @@ class JobWorker:
         self._send_results()
         self._send(WorkerBye())
 
-    def rest(self, idle: bool, until_lost_s: float | None) -> str:
+    def rest(self, idle: bool) -> str:
         """Do what is due without work; return why waiting longer is useless, empty if it is not.
 
         `idle`: no message has come for a while.
         """
         self.trimmer.trim_if_idle(time.monotonic())
-        if idle:
-            if self._silence_s() > (until_lost_s or math.inf):
-                return LOST % (until_lost_s or 0.0)
-            refusal = self.link.handshakes.rejection_reason()
-            if refusal:
-                return refusal
+        if idle and (refusal := self.link.handshakes.rejection_reason()):
+            return refusal
         if self.session.state == "joining" and time.monotonic() > self.hello_sent + HELLO_RETRY_S:
             self.say_hello()
         return ""
-
-    def _silence_s(self) -> float:
-        return time.monotonic() - self.last_received
 
     def say_hello(self) -> None:
         """Introduce this worker to the balancer."""
@@ -208,22 +197,21 @@ class JobWorker:
         if self.activity.forgotten.is_set():
             self.activity.forgotten.clear()
             if self.session.handle(UnknownPeer()) is not None:
-                self.payloads.free_all()
+                self.payloads.store.free_all()
                 self.say_hello()
         self.looked = self.now = time.monotonic()
         if (spans := self.trace.take(self.now)) is not None:
             self._send(spans)
         while (received := self.link.receive()) is not None:
-            self.last_received = time.monotonic()
             if isinstance(received[0], StartTrace):
                 wall_us = round(MICROSECONDS * time.time())
-                self._send(self.trace.start(received[0], self.last_received, wall_us))
+                self._send(self.trace.start(received[0], time.monotonic(), wall_us))
                 continue
             action = self.session.handle(received[0])
             if isinstance(action, Welcome):
                 self._open(action.job, action.number)
             elif isinstance(action, PayloadsFreed):
-                self.payloads.free(action.serials)
+                self.payloads.store.free(action.serials)
             elif isinstance(action, ServePayloads | StopServing):
                 self.payloads.carry(action)
             elif isinstance(action, RepeatReady) and self.opened is not None:
@@ -235,7 +223,7 @@ class JobWorker:
     def _open(self, job: str, number: int) -> None:
         """Open a source and say so."""
         self.results.clear()
-        self.payloads.free_all()
+        self.payloads.store.free_all()
         self.opened = self._try_open(job, number)
         self._send(self.opened)
 
@@ -288,13 +276,11 @@ class JobWorker:
         if isinstance(result, Probed):
             results.add_probed(task.lease, result, time.monotonic() - began)
             return
-        placed = self.payloads.place(result.buffers)
-        nbytes = placed.nbytes if placed.serial else 0
-        item = DecodedItem(
-            task.ref.ordinal, result.key, result.cost, result.header, placed.serial, nbytes
-        )
+        serial, payload = self.payloads.place(result.buffers)
+        nbytes = len(payload) if serial else 0
+        item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header, serial, nbytes)
         took_s = max(time.monotonic() - began, result.load_s)
-        if results.add_decoded(task.lease, item, placed.frame, took_s):
+        if results.add_decoded(task.lease, item, None if serial else payload, took_s):
             self._send_results()
 
     def _send_results(self) -> None:

@@ -3,28 +3,21 @@
 import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
+from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.parts import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 from ..codec.fields import holds_fields
 from ..codec.frames import encode_packed
-from ..sources.costs import checked_key
-from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import (
-    Probe,
     SampleError,
     Source,
-    checked_probe,
     file_of,
-    source_name,
 )
-from ..sources.labels import labels_of
-from ..sources.measuring import chosen_costs, refuse_threads
+from ..sources.measuring import Measurer, chosen_costs, refuse_threads
 from ..stores.samples import expect_samples, reads_stores
 from .decode_threads import DecodeThreads
 from .results import Decoded
@@ -51,12 +44,10 @@ class SourceHandler:
         threads: int = 1,
     ) -> None:
         """`threads` load samples; with 1 the caller's own does, when the sample is asked for."""
-        self.source = source
-        self.resources = resources
-        self.seed = seed
         self.local = local
         self.build = build
-        self.sleep = sleep
+        self._sleep = sleep
+        self._of_job = None if source is None else Measurer(source, resources, seed, sleep)
         self._threads = DecodeThreads(threads) if threads > 1 else None
         self._columns: tuple[Any, ...] | None = None
         self._reads_stores = False
@@ -65,20 +56,19 @@ class SourceHandler:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
         if job and self.build is not None:
             told = from_json(job)
-            self.resources = told.resources
-            self.seed = told.plan.seed
-            self.source = self.build(told.source)
-        source = self._source()
+            source = self.build(told.source)
+            self._of_job = Measurer(source, told.resources, told.plan.seed, self._sleep)
+        source, resources = self.source, self._measurer.resources
         self._reads_stores = reads_stores(source)
         if self._threads is not None:
             self.expect(())
             refuse_threads(source, f"{self._threads.count} decode threads")
         columns = getattr(source, "cost_columns", None)
-        self._columns = None if columns is None else columns(self.resources)
+        self._columns = None if columns is None else columns(resources)
         uniform = getattr(source, "uniform_cost", None) or {}
-        if self._columns is None and {*self.resources} <= {*uniform}:
+        if self._columns is None and {*resources} <= {*uniform}:
             self._columns = tuple(
-                np.broadcast_to(np.int64(uniform[name]), len(source)) for name in self.resources
+                np.broadcast_to(np.int64(uniform[name]), len(source)) for name in resources
             )
         return len(source), source.fingerprint()
 
@@ -92,24 +82,30 @@ class SourceHandler:
 
         Before a task that is to be alone is asked for, nothing else may be in work.
         """
-        threads, source = self._threads, self.source
-        if source is not None and self._reads_stores:
-            probes = not self._decodes_first()
+        threads, measurer = self._threads, self._of_job
+        if measurer is None:
+            return
+        if self._reads_stores:
+            probes = not measurer.decodes_first
             soon = tuple(itertools.islice(tasks, STORED_AHEAD))
             wanted = ((task.ref.index, probes and task.kind == "probe") for task in soon)
-            expect_samples(source, wanted)
-        if threads is None or source is None:
+            expect_samples(measurer.source, wanted)
+        if threads is None:
             return
         soon = tuple(itertools.islice(tasks, threads.most_ahead))
         together = itertools.takewhile(lambda task: not task.alone, soon)
-        samples = [(task.epoch, task.ref.index) for task in together if self._loads(task)]
-        threads.begin(samples, partial(self._load_from, source, self.seed))
+        samples = [
+            (task.epoch, task.ref.index)
+            for task in together
+            if task.kind == "decode" or measurer.decodes_first
+        ]
+        threads.begin(samples, lambda epoch, index: measurer.load(index, epoch))
         if soon and soon[0].alone:
             threads.wait_until_idle()
 
     def key(self, ref: SampleRef) -> str:
         """Return a sample's key; TypeError where a source of the user's own gives no text."""
-        return checked_key(self._source().key(ref.index), ref.index)
+        return self._measurer.key(ref.index)
 
     @property
     def looks_up(self) -> bool:
@@ -126,38 +122,33 @@ class SourceHandler:
 
     def file_of(self, ref: SampleRef) -> str:
         """Return the file that a sample is in, empty where the source does not say."""
-        return file_of(self._source(), ref.index)
+        return file_of(self.source, ref.index)
 
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
         """Measure a sample; where that takes decoding it, keep what was decoded."""
-        source = self._source()
-        measure = getattr(source, "measure", None) if self._decodes_first() else None
-        if measure is not None:
+        measurer = self._measurer
+        if measurer.decodes_first and hasattr(measurer.source, "measure"):
             sample, load_s = self._load(ref, epoch)
-            found = checked_probe(Probe(self.key(ref), measure(sample)))
-            if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
-                found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
-            return self._packed(found.key, chosen_costs(found, self.resources), sample, load_s)
-        probed = self._retried(source.probe, ref.index)
-        found = checked_probe(probed, self.key(ref))
-        return Probed(
-            ref.ordinal, found.key, chosen_costs(found, self.resources), found.nbytes or 0
-        )
+            cost = measurer.cost_of(ref.index, sample)
+            return self._packed(self.key(ref), cost, sample, load_s)
+        found = measurer.probe(ref.index)
+        cost = chosen_costs(found, measurer.resources)
+        return Probed(ref.ordinal, found.key, cost, found.nbytes or 0)
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
         return self._packed(self.key(ref), (), *self._load(ref, epoch))
 
-    def _source(self) -> Source:
-        if self.source is None:
+    @property
+    def source(self) -> Source:
+        """The source that is open; ValueError where there is none yet."""
+        return self._measurer.source
+
+    @property
+    def _measurer(self) -> Measurer:
+        if self._of_job is None:
             raise ValueError("this worker has no source: start it with a job that names one")
-        return self.source
-
-    def _decodes_first(self) -> bool:
-        return bool(getattr(self.source, "decode_first", False))
-
-    def _loads(self, task: SampleTask) -> bool:
-        return task.kind == "decode" or self._decodes_first()
+        return self._of_job
 
     def _load(self, ref: SampleRef, epoch: int) -> tuple[Any, float]:
         """Return a sample, and how long a thread took for it, if one has loaded it."""
@@ -165,17 +156,7 @@ class SourceHandler:
         loaded = None if threads is None else threads.take((epoch, ref.index))
         if loaded is not None:
             return loaded
-        source = self._source()
-        return self._retried(source.load, ref.index, epoch, self.seed), 0.0
-
-    def _load_from(self, source: Source, seed: int, epoch: int, index: int) -> Any:
-        return self._retried(source.load, index, epoch, seed)
-
-    def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        return load_with_retries(action, self.sleep, RETRIES, self._name, arguments)
-
-    def _name(self) -> str:
-        return source_name(self._source())
+        return self._measurer.load(ref.index, epoch), 0.0
 
     def _packed(self, key: str, cost: tuple[int, ...], sample: Any, load_s: float = 0.0) -> Decoded:
         if not self.local and not holds_fields(sample):

@@ -3,7 +3,6 @@
 `column_costs` has the same costs from a Hugging Face data set's Arrow columns, without decoding.
 """
 
-import importlib
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -144,6 +143,9 @@ def _named(group: list[SampleField]) -> FoundResource:
 
 LENGTH = "length"
 ColumnKind = Literal["cost", "lists", "images"]
+# As the names of Arrow's types begin, which is not imported for them.
+INTEGERS = ("int", "uint")
+NUMBERS = (*INTEGERS, "halffloat", "float", "double", "bool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ def _column_of(
     each: FoundResource, types: Mapping[str, Any], images: set[str], alone: bool
 ) -> tuple[str, ColumnKind] | None:
     """Return the column of a resource, and what its values are; None: no column."""
-    if (alone or each.field.last == TOKEN_IDS) and _is_integer(types.get(LENGTH)):
+    if (alone or each.field.last == TOKEN_IDS) and str(types.get(LENGTH)).startswith(INTEGERS):
         return LENGTH, "cost"
     name, path = each.field.name, each.field.path
     if each.field.kind == "image" and name in images and path[1:] in ((), (None,)):
@@ -244,10 +246,7 @@ def _pixels(value: Any) -> int:
     if value is None:
         return 0
     data = value["bytes"]
-    if data is None:
-        with Path(value["path"]).open("rb") as file:
-            return math.prod(image_size(file))
-    return math.prod(image_size(data))
+    return math.prod(image_size(Path(value["path"]) if data is None else data))
 
 
 def _size(value: Any) -> int:
@@ -258,27 +257,15 @@ def _size(value: Any) -> int:
     return 0 if values is None else len(values)
 
 
-def _types() -> Any:
-    """Return pyarrow.types: there where a data set of Arrow is, and imported only then."""
-    return importlib.import_module("pyarrow.types")
-
-
 def _is_list(kind: Any) -> bool:
-    types = _types()
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return str(kind).partition("<")[0] in ("list", "large_list", "fixed_size_list")
 
 
 def _is_list_of_numbers(kind: Any) -> bool:
-    if kind is None or not _is_list(kind):
-        return False
-    while _is_list(kind):
-        kind = kind.value_type
-    types = _types()
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _is_integer(kind: Any) -> bool:
-    return kind is not None and bool(_types().is_integer(kind))
+    inner = kind
+    while _is_list(inner):
+        inner = inner.value_type
+    return inner is not kind and str(inner).startswith(NUMBERS)
 
 
 class FoundSource(PlainSource):

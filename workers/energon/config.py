@@ -6,19 +6,18 @@ refused: Energon does not follow them either, and a few lines of them can stand 
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import yaml  # comes with webdataset
 
 from ..sources.file_patterns import MAX_NAMES, expand_braces, names_in
+from ..sources.urls import is_url
 
 MOST_BYTES = 64 << 20
 LONGEST_SCALAR = 4096
 DEEPEST = 32
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def wrong(path: Path, reason: str) -> ValueError:
@@ -34,7 +33,7 @@ def inside(folder: Path, name: object, root: Path | None, at: Path, leaves: bool
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise wrong(at, f"a path is {name!r:.80}, needed is a text")
-    if URL.match(name):
+    if is_url(name):
         raise wrong(at, f"{name!r:.80} is no local path; copy the data, and write its path")
     path = Path(os.path.normpath(folder / name))
     if not leaves and not path.is_relative_to(folder):

@@ -84,9 +84,13 @@ class EnergonDataset(TarDataset):
             )
         return tuple(self._about.counts)
 
+    def open(self) -> None:
+        """Find the shards that are said now, which may be new, and index them."""
+        self.files = self.find_files(self.pattern)
+        super().open()
+
     def open_files(self) -> Sequence[int]:
         """Open the shards' indexes, and keep what is of the subset and not left out of them."""
-        self.files = self.find_files(self.pattern)  # what is said now: shards may be new
         counts, begins = super().open_files(), 0
         first, last = self.subset.bounds(sum(counts), str(self.folder))
         indexes = list(self._indexes)

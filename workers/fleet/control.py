@@ -11,7 +11,7 @@ from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
-from .engine import Engine
+from .engine import BalancerProcess, Engine
 from .scaling import FleetSize, Look, next_scale
 
 logger = logging.getLogger(__name__)
@@ -28,9 +28,20 @@ class FleetControl:
     trainers: how many trainer processes the balancer had when it was asked last.
     """
 
-    def __init__(self, engine: Engine, bounds: tuple[int, int], keys: PeerKeys | None) -> None:
-        """keys: a trainer's, where the balancer wants them."""
+    def __init__(
+        self,
+        engine: Engine,
+        balancer: BalancerProcess | str,
+        bounds: tuple[int, int],
+        keys: PeerKeys | None,
+    ) -> None:
+        """balancer: one that is ended with the workers, or the address of another's.
+
+        keys: a trainer's, where the balancer wants them.
+        """
         self.engine, self.bounds = engine, bounds
+        self._own = balancer if isinstance(balancer, BalancerProcess) else None
+        self._address = balancer if isinstance(balancer, str) else balancer.address
         self.trainers = 0
         self._keys = keys
         self.resize(bounds[0])
@@ -46,13 +57,15 @@ class FleetControl:
         """Keep the fleet until `stop` returns true, then end it."""
         try:
             while not stop():
-                if address := find_address(self.engine.address()):
+                if address := find_address(self._address):
                     self._follow(address, stop)
                 else:
                     self.turn(None, time.monotonic())
                     time.sleep(LOOK_S)
         finally:
             self.engine.stop()
+            if self._own is not None:
+                self._own.stop()
 
     def _follow(self, address: str, stop: Callable[[], bool]) -> None:
         """Follow the balancer at an address, as long as it answers: it may be elsewhere then."""
@@ -65,6 +78,8 @@ class FleetControl:
 
     def turn(self, report: StatusReport | None, now: float) -> None:
         """Start or drain workers after a report; None where the balancer gave none."""
+        if self._own is not None:
+            self._own.check()
         before = self._scale.workers
         if report is not None:
             self.trainers = report.trainers

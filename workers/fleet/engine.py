@@ -42,14 +42,11 @@ class Engine(Protocol):
         RuntimeError where that is useless.
         """
 
-    def address(self) -> str:
-        """Return the balancer's address."""
-
     def drain(self, workers: int) -> None:
         """Let all workers but so many finish what they have, and end."""
 
     def stop(self) -> None:
-        """Drain all workers, wait for them, and end what else was started."""
+        """Drain all workers, and wait for them."""
 
 
 def product_command(words: Sequence[str]) -> list[str]:

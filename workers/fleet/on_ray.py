@@ -17,15 +17,7 @@ from typing import Any
 
 from msgspec import structs
 
-from ...balancer.transport.keys import (
-    ALLOWED,
-    BALANCER,
-    PeerKeys,
-    new_pair,
-    peer_keys,
-    write_public,
-    write_secret,
-)
+from ...balancer.transport.keys import PeerKeys, peer_keys, write_keys
 from .control import FleetControl
 from .engine import FOLDER, BalancerProcess
 from .ray_actors import RayActors, import_ray
@@ -127,7 +119,7 @@ class Keeper:
         self._settings, self._ray = settings, ray
         self._folder = tempfile.TemporaryDirectory(prefix=FOLDER)
         keys = Path(self._folder.name)
-        write_keys(keys)
+        write_keys(keys, {"worker": "worker", "trainer": "trainer"})
         balancer = BalancerProcess(
             ray.util.get_node_ip_address(), ["--keys", str(keys / "balancer")]
         )
@@ -136,10 +128,10 @@ class Keeper:
             options["label_selector"] = dict(settings.label_selector)
         root = [] if settings.root is None else ["--root", settings.root]
         words = [*root, *settings.options]
-        engine = RayActors(balancer, words, options, keys / "worker")
+        engine = RayActors(balancer.address, words, options, keys / "worker")
         self._trainer = peer_keys(keys / "trainer", "trainer")
         self._address = balancer.address
-        self._fleet = FleetControl(engine, settings.bounds, self._trainer)
+        self._fleet = FleetControl(engine, balancer, settings.bounds, self._trainer)
         self._lock, self._is_ending = threading.Lock(), False
         self._used_at, self._failure = time.monotonic(), ""
         self._ends, self._ended = threading.Event(), threading.Event()
@@ -185,14 +177,3 @@ class Keeper:
             idle_s = time.monotonic() - self._used_at
             self._is_ending = self._ends.is_set() or idle_s > self._settings.idle_s
             return self._is_ending
-
-
-def write_keys(folder: Path) -> None:
-    """Write keys of a balancer, and of a worker and a trainer that it lets in."""
-    balancer = new_pair("balancer")
-    write_secret(folder / "balancer", balancer)
-    for role in ("worker", "trainer"):
-        pair = new_pair(role)
-        write_secret(folder / role, pair)
-        write_public(folder / role / BALANCER, balancer)
-        write_public(folder / "balancer" / ALLOWED / f"{role}.pub", pair)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from .engine import HOPELESS, STOP_S, BalancerProcess, end, product_command
+from .engine import HOPELESS, STOP_S, end, product_command
 
 logger = logging.getLogger(__name__)
 
@@ -15,23 +15,20 @@ class Processes:
 
     def __init__(
         self,
-        balancer: BalancerProcess | str,
+        address: str,
         words: Sequence[str],
         launch: Sequence[str] = (),
         hint: str = "see what they logged",
     ) -> None:
-        """balancer: one that is ended with the workers, or the address of another's."""
+        """address: the balancer's."""
         self.hint = hint
-        self._balancer = balancer
         self._end_signal = signal.SIGUSR1 if launch else signal.SIGTERM
-        self._command = [*launch, *product_command(["worker", self.address(), *words])]
+        self._command = [*launch, *product_command(["worker", address, *words])]
         self._running: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
 
     def start(self, workers: int) -> None:
         """Start workers until there are so many."""
-        if isinstance(self._balancer, BalancerProcess):
-            self._balancer.check()
         self._leaving = [each for each in self._leaving if each.poll() is None]
         for each in [each for each in self._running if each.poll() is not None]:
             self._running.remove(each)
@@ -42,10 +39,6 @@ class Processes:
             # A session of its own: a terminal's Ctrl-C is for who drains the workers.
             self._running.append(subprocess.Popen(self._command, start_new_session=True))
 
-    def address(self) -> str:
-        """Return the balancer's address."""
-        return self._balancer if isinstance(self._balancer, str) else self._balancer.address
-
     def drain(self, workers: int) -> None:
         """Ask those that came last to end."""
         for each in self._running[workers:]:
@@ -54,12 +47,10 @@ class Processes:
         del self._running[workers:]
 
     def stop(self) -> None:
-        """End workers and balancer."""
+        """End the workers."""
         self.drain(0)
         for each in self._leaving:
             end(each, STOP_S)
-        if isinstance(self._balancer, BalancerProcess):
-            self._balancer.stop()
 
 
 def srun_words(cpus: int, het_group: int | None) -> list[str]:

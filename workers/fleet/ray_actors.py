@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .engine import FOLDER, STOP_S, BalancerProcess, product_command
+from .engine import FOLDER, STOP_S, product_command
 
 logger = logging.getLogger(__name__)
 
 
-def import_ray() -> Any:
-    """Return the module ray; ValueError if it is not installed."""
+def import_ray(what: str = "a fleet on Ray") -> Any:
+    """Return the module ray; ValueError if it is not installed. what: needs it."""
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ValueError("a fleet on Ray needs Ray; pip install 'counterpoise[ray]'") from None
+        raise ValueError(f"{what} needs Ray; pip install 'counterpoise[ray]'") from None
 
 
 class WorkerActor:
@@ -80,15 +80,17 @@ class RayActors:
 
     def __init__(
         self,
-        balancer: BalancerProcess | str,
+        address: str,
         words: Sequence[str],
         options: Mapping[str, Any],
         keys: Path | None = None,
     ) -> None:
-        """options: of Ray's actors, num_cpus and label_selector, say; keys: a worker's folder."""
-        ray = import_ray()
-        self._ray, self._balancer = ray, balancer
-        self._words = ["worker", self.address(), *words]
+        """Make it for the balancer at an address.
+
+        options: of Ray's actors, num_cpus and label_selector, say; keys: a worker's folder.
+        """
+        self._ray = ray = import_ray()
+        self._words = ["worker", address, *words]
         self._keys = {} if keys is None else {p.name: p.read_text() for p in keys.iterdir()}
         self._make = ray.remote(WorkerActor).options(
             max_restarts=-1, max_concurrency=3,
@@ -99,17 +101,11 @@ class RayActors:
 
     def start(self, workers: int) -> None:
         """Ask Ray for actors until there are so many; it restarts those that are lost."""
-        if isinstance(self._balancer, BalancerProcess):
-            self._balancer.check()
         self._reap()
         while len(self._running) < workers:
             actor = self._make.remote()
             call = actor.run.options(max_task_retries=-1).remote(self._words, self._keys)
             self._running.append(_Started(actor, call, actor.ready.remote()))
-
-    def address(self) -> str:
-        """Return the balancer's address."""
-        return self._balancer if isinstance(self._balancer, str) else self._balancer.address
 
     def drain(self, workers: int) -> None:
         """Ask those that came last to end; one without a place yet is not waited for."""
@@ -123,13 +119,11 @@ class RayActors:
         del self._running[workers:]
 
     def stop(self) -> None:
-        """End actors and balancer."""
+        """End the actors."""
         self.drain(0)
         while self._leaving:
             self._ray.wait([each.run for each in self._leaving], timeout=1.0)
             self._reap()
-        if isinstance(self._balancer, BalancerProcess):
-            self._balancer.stop()
 
     def _reap(self) -> None:
         """Free the places of actors whose worker has ended; RuntimeError if another would, too."""

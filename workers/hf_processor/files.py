@@ -37,11 +37,7 @@ def found_file(value: Any, record: Mapping[str, Any], root: Path | None, what: s
 
 def _named(name: str, record: Mapping[str, Any], root: Path | None, what: str) -> Any:
     if name.startswith("data:"):
-        head, _, body = name.partition(",")
-        try:
-            return base64.b64decode(body, validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"{what} {head!r:.40} is no base64: {error}") from None
+        return data_of(name, what)
     member = _member(name, record)
     if member is not None:
         return member
@@ -61,6 +57,15 @@ def _named(name: str, record: Mapping[str, Any], root: Path | None, what: str) -
     if not path.is_file():
         raise ValueError(f"{what} is the file {name!r:.120}, and there is none below {root}")
     return path
+
+
+def data_of(url: str, what: str) -> bytes:
+    """Return the bytes in a data: URL; ValueError for one that is not of base64."""
+    head, _, body = url.partition(",")
+    try:
+        return base64.b64decode(body, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{what} {head!r:.40} is no base64: {error}") from None
 
 
 def _member(name: str, record: Mapping[str, Any]) -> Any:

@@ -3,10 +3,9 @@
 An image is one of Pillow's, an array uint8 (height, width, 3), or a file (files.py).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -23,28 +22,13 @@ def open_pixels(image: Any, record: Mapping[str, Any], root: Path | None, most: 
     root: the folder of files that records name; most: the pixels that an image may have.
     """
     found = _found(image, record, root)
-    if isinstance(found, Image.Image):
-        return to_rgb(found)
-    with _opened(found) as file:
-        return open_image(file, most).decode()
+    return to_rgb(found) if isinstance(found, Image.Image) else open_image(found, most).decode()
 
 
 def read_size(image: Any, record: Mapping[str, Any], root: Path | None, most: int) -> Size:
     """Return (width, height) in pixels of what `open_pixels` returns; a file's from its header."""
     found = _found(image, record, root)
-    if isinstance(found, Image.Image):
-        return found.size
-    with _opened(found) as file:
-        return image_size(file, most)
-
-
-@contextmanager
-def _opened(file: Any) -> Iterator[bytes | BinaryIO]:
-    if isinstance(file, Path):
-        with file.open("rb") as opened:
-            yield opened
-    else:
-        yield file
+    return found.size if isinstance(found, Image.Image) else image_size(found, most)
 
 
 def _found(image: Any, record: Mapping[str, Any], root: Path | None) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ..images.decode import is_image
 from ..media.files import is_audio, is_video
 from ..sources.interface import SampleError
+from ..vision_language.token_layout import TEXT_MEMBERS
 from ..vision_language.transform import image_members
 
 Record = Mapping[str, Any]
@@ -33,7 +34,6 @@ ROLES = {
 }
 CHATS = ("messages", "conversations")
 DOCUMENTS = ("document", "caption", "text")
-TEXT_MEMBERS = ("txt", "text", "caption")
 # In place of what a part says that it is: it says nothing.
 NOTHING: Any = object()
 
@@ -125,7 +125,7 @@ class _Places:
         for kind in KINDS:
             names = image_members(record, kind.is_member) if "__key__" in record else ()
             self.members[kind.name] = names
-            self.listed[kind.name] = [record[n] for n in names] if names else _listed(text, kind)
+            self.listed[kind.name] = [record[n] for n in names] if names else listed(text, kind)
         self.placed: dict[str, list[Any]] = {kind.name: [] for kind in KINDS}
         marked = [kind for kind in KINDS if kind.name == "image" or self.listed[kind.name]]
         self.marks = re.compile(f"<({'|'.join(kind.name for kind in marked)})>")
@@ -163,7 +163,7 @@ def _text_object(record: Record) -> Record:
     return found
 
 
-def _listed(text: Record, kind: MediaKind) -> list[Any]:
+def listed(text: Record, kind: MediaKind) -> list[Any]:
     """Return the images in a record's columns `images` or `image`, or others of their kind."""
     found = next((text[name] for name in kind.columns if text.get(name) is not None), None)
     if found is None:

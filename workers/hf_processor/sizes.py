@@ -63,6 +63,15 @@ class SizedImages:
         found = self._given.get(name)
         return getattr(self.real, name, None) if found is None else found
 
+    def settings(self, *names: str) -> dict[str, Any]:
+        """Return several settings by name."""
+        return {name: self.setting(name) for name in names}
+
+    def counted(self, settings: Mapping[str, Any]) -> list[Any]:
+        """Return what the real one says that each image becomes."""
+        count = self.real.get_number_of_image_patches
+        return [count(height, width, settings) for height, width in self.sizes]
+
 
 def rule_of(processor: Any) -> Rule | None:
     """Return the rule of a processor's images; None where they must be loaded to be measured."""
@@ -95,13 +104,9 @@ def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
     settings = {
         "min_pixels": images.setting("min_pixels") or _edge(size, "shortest_edge"),
         "max_pixels": images.setting("max_pixels") or _edge(size, "longest_edge"),
-        "patch_size": images.setting("patch_size"),
-        "merge_size": images.setting("merge_size"),
+        **images.settings("patch_size", "merge_size"),
     }
-    patches = [
-        images.real.get_number_of_image_patches(height, width, settings)
-        for height, width in images.sizes
-    ]
+    patches = images.counted(settings)
     grids = np.array([[1, 1, count] for count in patches]).reshape(-1, 3)
     return {"image_grid_thw": grids}, patches
 
@@ -154,13 +159,8 @@ def _onevision_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
 
 def _canvas_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
     # InternVL: tiles of the best grid, and one of the whole
-    names = ("min_patches", "max_patches", "crop_to_patches")
-    settings = {name: images.setting(name) for name in names}
-    settings["patch_size"] = images.setting("size")
-    counts = [
-        images.real.get_number_of_image_patches(height, width, settings)
-        for height, width in images.sizes
-    ]
+    settings = images.settings("min_patches", "max_patches", "crop_to_patches")
+    counts = images.counted({**settings, "patch_size": images.setting("size")})
     return {"pixel_values": np.zeros((sum(counts), 0)), "num_patches": counts}, counts
 
 
@@ -172,12 +172,7 @@ def _split_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
 
 def _row_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
     # Idefics3, SmolVLM: rows and columns of tiles, and one of the whole
-    names = ("do_image_splitting", "max_image_size", "size")
-    settings = {name: images.setting(name) for name in names}
-    found = [
-        images.real.get_number_of_image_patches(height, width, settings)
-        for height, width in images.sizes
-    ]
+    found = images.counted(images.settings("do_image_splitting", "max_image_size", "size"))
     rows, columns = [row for _, row, _ in found], [column for _, _, column in found]
     counts = [row * column + 1 for row, column in zip(rows, columns, strict=True)]
     return {"rows": [rows], "cols": [columns]}, counts
@@ -185,9 +180,8 @@ def _row_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
 
 def _crops(images: SizedImages) -> tuple[Inputs, list[int]]:
     # Gemma 3: the whole, and its crops where it is long
-    names = [f"pan_and_scan_{name}" for name in ("min_crop_size", "max_num_crops")]
-    names.append("pan_and_scan_min_ratio_to_activate")
-    settings = {name: images.setting(name) for name in names}
+    names = ("min_crop_size", "max_num_crops", "min_ratio_to_activate")
+    settings = images.settings(*(f"pan_and_scan_{name}" for name in names))
     crops = [0] * len(images.sizes)
     if images.setting("do_pan_and_scan"):
         # The real cut, of an array that takes no memory.

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -159,8 +160,12 @@ class OpenedImage:
             return upright.transpose(UPRIGHT[orientation]) if orientation > 1 else upright
 
 
-def open_image(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> OpenedImage:
-    """Read an image's header; ImageError if it is no image or has more than `max_pixels`."""
+def open_image(data: bytes | BinaryIO | Path, max_pixels: int = MAX_PIXELS) -> OpenedImage:
+    """Read an image's header; ImageError if it is no image or has more than `max_pixels`.
+
+    data: a file's bytes, a file that is open, or its path.
+    """
+    data = data.read_bytes() if isinstance(data, Path) else data
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     with _blaming_the_data(), _quietly():
         Image.init()
@@ -173,8 +178,11 @@ def open_image(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> OpenedIm
         return OpenedImage(image, _orientation(image, file))
 
 
-def image_size(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+def image_size(data: bytes | BinaryIO | Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Return (width, height) after EXIF rotation, from the header alone; ImageError otherwise."""
+    if isinstance(data, Path):
+        with data.open("rb") as opened:
+            return image_size(opened, max_pixels)
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     found = _plain_size(file)
     if found is not None and found[0] * found[1] <= max_pixels:

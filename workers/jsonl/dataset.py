@@ -7,10 +7,9 @@ from typing import Any
 
 from ..sources.cache_files import remove_file
 from ..sources.failures import DataChangedError
-from ..sources.file_patterns import Pattern, find_shards
+from ..sources.file_patterns import Pattern
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform, refuse_repeated
-from ..tar.shard_files import ShardFiles
 from .line_index import MOST_BYTES, RecordPlace, kept_index, open_index
 from .media_folder import MediaFolder
 from .record_form import raw_form
@@ -44,30 +43,23 @@ class JsonlDataset(RecordDataset):
         media: str | Path | None = None,
         key: str | None = None,
     ) -> None:
-        super().__init__(pattern, transform, root, cache, cost)
         for name, value in (("media", media), ("key", key)):
             if not isinstance(value, str | Path | None):
                 raise ValueError(f"{name} is {value!r:.80}: give a text")
         self.media, self.key_field = media, key
-        self.files = find_shards(pattern, root, self.EXTENSIONS)
-        self._folders = [MediaFolder.of(media, path, root) for path in self.files]
-        self._files = ShardFiles()
-        self.open()
+        super().__init__(pattern, transform, root, cache, cost)
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the files once; ValueError as the class says."""
-        self._files.note(self.files)
+        self._folders = [MediaFolder.of(self.media, path, self.root) for path in self.files]
         self._indexes = [open_index(path, self.key_field, self.cache) for path in self.files]
-        counts = [len(index) for index in self._indexes]
-        if not sum(counts):
-            raise ValueError(f"{', '.join(self.pattern)}: no records in {len(counts)} files")
-        if len(counts) > 1:
+        if len(self.files) > 1:
             keys = (
                 (index.key(row, path.name) for row in range(len(index)))
                 for path, index in zip(self.files, self._indexes, strict=True)
             )
             refuse_repeated(self.files, keys, ', or give key="" to name samples by file and line')
-        return counts
+        return [len(index) for index in self._indexes]
 
     def key(self, index: int) -> str:
         """Return the record's id, or FILE:LINE; IndexError outside 0 <= index < len."""

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from ..sources.file_patterns import resolved
+
 # What opening says of a name that is no file's, whoever wrote it: no fault of the disk.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
@@ -14,7 +16,7 @@ _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMET
 class MediaFolder:
     """The folder of the files that records name. ValueError for what is none, or not below it."""
 
-    def __init__(self, folder: Path, root: Path | None) -> None:
+    def __init__(self, folder: Path, root: str | Path | None) -> None:
         self.folder = os.path.abspath(folder)  # noqa: PTH100 links stay: the root is about those
         self.root = None if root is None else os.path.realpath(root)
 
@@ -24,15 +26,10 @@ class MediaFolder:
 
         Raises ValueError where it leaves the root, FileNotFoundError where there is none.
         """
-        base = None if root is None else Path(root).resolve()
-        if media is None:
-            return cls(file.parent, base)
-        folder = Path(media).expanduser() if base is None else (base / media).resolve()
-        if base is not None and not folder.is_relative_to(base):
-            raise ValueError(f"media={str(media)!r:.200} leaves the root {base}")
+        folder = file.parent if media is None else resolved(Path(media), root)
         if not folder.is_dir():
             raise FileNotFoundError(f"media={str(media)!r:.200} is no folder; check the path")
-        return cls(folder, base)
+        return cls(folder, root)
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""

@@ -7,13 +7,12 @@ transform need not know which source a sample comes from. Media are what parts o
 that named a file name its member instead.
 """
 
-import base64
-import binascii
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..hf_processor.records import CHATS, KINDS, NOTHING, MediaKind, media_of
+from ..hf_processor.files import data_of
+from ..hf_processor.records import CHATS, KINDS, NOTHING, MediaKind, listed, media_of
 
 # Of each kind of media: its members' name where there are several, and the extension where a
 # reference does not tell.
@@ -46,11 +45,7 @@ def raw_form(key: str, record: Record, read: Read, headers: bool = False) -> dic
 
 def _in_columns(record: Record) -> Iterator[tuple[MediaKind, Any]]:
     for kind in KINDS:
-        value = next((record[name] for name in kind.columns if record.get(name) is not None), None)
-        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        for each in value if is_list and value is not None else (value,):
-            if each is not None:
-                yield kind, each
+        yield from ((kind, each) for each in listed(record, kind) if each is not None)
 
 
 def _in_parts(record: Record) -> Iterator[tuple[MediaKind, Any]]:
@@ -125,13 +120,7 @@ def _read(value: Any, name: str, read: Read) -> Any:
         raise ValueError(
             f"{name} is {value!r:.80}: needed is a path, a data: URL, or a mapping of path or url"
         )
-    if not reference.startswith("data:"):
-        return read(reference)
-    head, _, body = reference.partition(",")
-    try:
-        return base64.b64decode(body, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"{name}: {head!r:.40} is no base64: {error}") from None
+    return data_of(reference, f"{name}:") if reference.startswith("data:") else read(reference)
 
 
 def _holds_bytes(name: str, value: Any) -> bool:

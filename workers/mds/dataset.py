@@ -18,7 +18,6 @@ from ..sources.file_patterns import Pattern, resolved
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import RecordDataset, Transform
-from ..tar.shard_files import ShardFiles
 from .encodings import IMAGES, LISTS, decode_value, image_files
 from .index import INDEX, Column, Shard, read_index
 from .unpacking import unpacked
@@ -52,15 +51,17 @@ class MDSDataset(RecordDataset):
         *,
         images: Names = None,
     ) -> None:
+        self._images = column_names(images, "images")
         super().__init__(pattern, transform, root, cache, cost)
+
+    def find_files(self, pattern: Pattern) -> tuple[Path, ...]:
+        """Find the folder, whose index.json names the files when it is read."""
         if len(self.pattern) != 1:
             raise ValueError(f"give one folder with an {INDEX}, got {pattern!r:.200}")
         if "://" in self.pattern[0]:
             raise ValueError(f"{self.pattern[0]:.200} is no local path: copy or mount the folder")
-        self.folder = resolved(Path(self.pattern[0]), root)
-        self._images = column_names(images, "images")
-        self._files = ShardFiles()
-        self.open()
+        self.folder = resolved(Path(self.pattern[0]), self.root)
+        return ()
 
     def fields(self) -> dict[str, Any]:
         """Return the argument that a description has beside pattern and transform."""
@@ -70,8 +71,6 @@ class MDSDataset(RecordDataset):
         """Read index.json, and compare each shard's size and number of samples with it."""
         resolved(self.folder / INDEX, self.root)
         self._shards = [shard for shard in read_index(self.folder) if shard.samples]
-        if not self._shards:
-            raise ValueError(f"{self.folder} has no samples")
         kinds = {shard.columns: self._image_columns(shard.columns) for shard in self._shards}
         self._image_names = [kinds[shard.columns] for shard in self._shards]
         self.files = tuple(self._file(shard) for shard in self._shards)

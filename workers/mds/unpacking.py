@@ -3,13 +3,11 @@
 import bz2
 import gzip
 import importlib
-import os
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
 
-from ..sources.cache_files import kept_path
+from ..sources.cache_files import kept_path, written_file
 
 CHUNK = 1 << 20
 PYARROW = {"zstd": "zstd", "br": "brotli", "snappy": "snappy"}
@@ -26,22 +24,17 @@ def unpacked(path: Path, method: str, nbytes: int, cache: Path | None) -> Path:
     if final.is_file() and not final.is_symlink() and final.stat().st_size == nbytes:
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{final.name}.", dir=final.parent)
     try:
-        with os.fdopen(handle, "wb") as file, _opened(path, method, nbytes) as source:
+        with written_file(final) as file, _opened(path, method, nbytes) as source:
             left = nbytes + 1
             while left and (data := source.read(min(left, CHUNK))):
                 left -= file.write(data)
-        if left != 1:
-            raise ValueError(f"it has {'more' if not left else 'less'} than {nbytes} bytes")
-        Path(name).chmod(0o644)
-        Path(name).replace(final)
+            if left != 1:
+                raise ValueError(f"it has {'more' if not left else 'less'} than {nbytes} bytes")
     except (ValueError, EOFError, OSError, zlib.error) as error:
         if getattr(error, "errno", None) is not None:
             raise  # of the disk
         raise ValueError(f"{path} cannot be unpacked: {error}; copy it again") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
     return final
 
 

@@ -103,12 +103,12 @@ IDLE_MS = 1000
 
 
 class PullServer:
-    """Keeps payloads, and serves them at an address; `close()` it."""
+    """Serves the payloads of a store at an address; `close()` it."""
 
     def __init__(self, address: str, limit_bytes: int, keys: KeyPair | None) -> None:
         """Listen; with keys everything is encrypted. OSError if the address cannot be bound."""
         self.key = keys.public if keys is not None else b""
-        self._store = PayloadStore(limit_bytes)
+        self.store = PayloadStore(limit_bytes)
         self._instruction: ServePayloads | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = open_router(self._context, keys, passwords=keys is None)
@@ -126,14 +126,6 @@ class PullServer:
         self.endpoint = self._connections.endpoint
         threading.Thread(target=self._serve, args=(socket,), daemon=True, name="pulls").start()
 
-    def keep(self, payload: Any) -> int:
-        """Keep a payload, in one buffer, and return its serial; 0 where there is no room."""
-        return self._store.keep(payload)
-
-    def limit(self, limit_bytes: int) -> None:
-        """Change what this host has for payloads; those that are here stay."""
-        self._store.limit_bytes = limit_bytes
-
     def begin(self, instruction: ServePayloads) -> None:
         """Serve payloads as the balancer says; nothing if it has said so before."""
         if instruction != self._instruction:
@@ -142,21 +134,13 @@ class PullServer:
                 instruction.public,
                 instruction.secret,
             )
-            self._store.begin(instruction.token, instruction.most_bytes)
+            self.store.begin(instruction.token, instruction.most_bytes)
 
     def end(self) -> bool:
         """Keep no further payload; return whether that is new."""
         was_serving, self._instruction = self._instruction is not None, None
-        self._store.end()
+        self.store.end()
         return was_serving
-
-    def free(self, serials: Sequence[int]) -> None:
-        """Forget payloads that the balancer does not need any more."""
-        self._store.free(serials)
-
-    def free_all(self) -> None:
-        """Forget all payloads: the balancer has forgotten this worker, or its job is over."""
-        self._store.free_all()
 
     def close(self) -> None:
         """Serve nothing any more."""
@@ -182,7 +166,7 @@ class PullServer:
         peer, _, content = decode_from(frames)
         if isinstance(content, WireError) or not isinstance(content[0], PullPayloads):
             return
-        message, payloads = self._store.answer(content[0])
+        message, payloads = self.store.answer(content[0])
         try:
             send(socket, message, payloads, to=peer)
         except zmq.ZMQError as error:

@@ -21,8 +21,8 @@ import stat
 import struct
 import tempfile
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -105,21 +105,29 @@ def begin_file(path: Path, data: bytes) -> bool:
 
 
 def _put(path: Path, data: bytes, place: Callable[[Path, Path], object]) -> bool:
-    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
+        with written_file(path, place) as file:
             file.write(data)
-        temporary.chmod(0o644)
-        place(temporary, path)
     except OSError:
         return False
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
     return True
+
+
+@contextmanager
+def written_file(
+    path: Path, place: Callable[[Path, Path], object] = Path.replace
+) -> Iterator[BinaryIO]:
+    """Give a file to write that is put at a path once it is whole; else nothing stays of it."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        temporary.chmod(0o644)
+        place(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _may_write(folder: Path) -> bool:

@@ -145,12 +145,10 @@ def _parsed_head(head: bytes) -> tuple[list[int], tuple[str, ...]] | None:
     """Return what a file's first line says it is about, and the costs' names; None if damaged."""
     try:
         about, resources, checksum = json.loads(head)
+        is_whole = bool(resources) and checksum == _checksum(about, resources)
     except (ValueError, TypeError, RecursionError):
         return None
-    named = isinstance(resources, list) and all(isinstance(name, str) for name in resources)
-    if not named or not resources or len({*resources}) < len(resources):
-        return None
-    return (about, tuple(resources)) if checksum == _checksum(about, resources) else None
+    return (about, tuple(resources)) if is_whole else None
 
 
 def _can_be(row: Row, count: int) -> bool:

@@ -68,9 +68,9 @@ class Measurer:
     ) -> None:
         self.source = source
         self.resources = tuple(resources)
-        self._load = source.load
         self._seed = seed
         self._sleep = sleep
+        self._name = partial(source_name, source)
 
     @property
     def decodes_first(self) -> bool:
@@ -83,17 +83,17 @@ class Measurer:
 
     def load(self, index: int, epoch: int) -> Any:
         """Load a sample; reads that a disk fails are repeated."""
-        try:
-            return self._load(index, epoch, self._seed)
-        except OSError:  # rare: it is found out then what kind of error it is
-            return self._retried(self._load, index, epoch, self._seed)
+        return self._retried(self.source.load, index, epoch, self._seed)
+
+    def probe(self, index: int) -> Probe:
+        """Return what the source says that a sample costs; SampleError where that is no cost."""
+        return checked_probe(self._retried(self.source.probe, index), self.key(index))
 
     def cost(self, index: int, epoch: int) -> tuple[int, ...]:
         """Find what a sample costs; SampleError where it cannot be measured."""
         if self.decodes_first:
             return self.cost_of(index, self.load(index, epoch))
-        found = checked_probe(self._retried(self.source.probe, index), self.key(index))
-        return chosen_costs(found, self.resources)
+        return chosen_costs(self.probe(index), self.resources)
 
     def cost_of(self, index: int, sample: Any) -> tuple[int, ...]:
         """Return what a loaded sample costs, of a source that has to load it."""
@@ -104,8 +104,7 @@ class Measurer:
         return chosen_costs(found, self.resources)
 
     def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        name = partial(source_name, self.source)
-        return load_with_retries(action, self._sleep, RETRIES, name, arguments)
+        return load_with_retries(action, self._sleep, RETRIES, self._name, arguments)
 
 
 # More threads of one process wait for each other, and a number that large is a mistake.

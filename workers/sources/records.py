@@ -25,7 +25,8 @@ from ..media.files import MediaError, is_media
 from .cache_files import Stamp, identity
 from .cost_cache import CostsCache
 from .costs import checked_measure, sample_nbytes
-from .file_patterns import Pattern, named
+from .data_files import DataFiles
+from .file_patterns import Pattern, find_shards, named
 from .fingerprint import digest, library_versions
 from .interface import (
     DEFAULT_COST,
@@ -55,17 +56,17 @@ class RecordDataset(ABC):
     in `cache`, $COUNTERPOISE_CACHE, beside the files or in ~/.cache/counterpoise.
 
     A format is a subclass that has `open_files`, `key`, `raw` and `file_digest`. Its
-    constructor takes these arguments by name, and those that `fields` returns; it sets `files` and
-    calls `open`.
+    constructor takes these arguments by name, and those that `fields` returns, which it sets before
+    it calls this one: that finds the files and opens them.
     """
 
     FORMAT: ClassVar[str] = ""  # its name in the registry of sources; else package.module:class
     # By what `source_of` knows its files, and its folders.
     EXTENSIONS: ClassVar[tuple[str, ...]] = ()
     MARKERS: ClassVar[tuple[str, ...]] = ()
+    HINT: ClassVar[str] = ""  # what an error about files without samples says besides
     keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
-    files: tuple[Path, ...] = ()
-    _files: Any = None  # the ShardFiles with their states; None where there is none to compare
+    files: tuple[Path, ...]
 
     def __init__(
         self,
@@ -79,14 +80,21 @@ class RecordDataset(ABC):
         self.transform = transform
         self.root = root
         self.cache = Path(cache) if cache is not None else None
+        self._files = DataFiles()
         self._cost = cost
         self._probe = getattr(transform, "probe", None) if cost is None else None
+        self.files = self.find_files(pattern)
+        self.open()
 
     # What a format says.
 
+    def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
+        """Return the files of a pattern, below the root if there is one, sorted, each once."""
+        return find_shards(pattern, self.root, self.EXTENSIONS)
+
     @abstractmethod
     def open_files(self) -> Sequence[int]:
-        """Index the files as they are now; return how many samples each has, one or more in all."""
+        """Index the files as they are now; return how many samples each has."""
 
     @abstractmethod
     def key(self, index: int) -> str:
@@ -114,18 +122,18 @@ class RecordDataset(ABC):
 
     # What all formats have.
 
-    def has_changed(self) -> bool:
-        """Return whether a file is not as it was when it was indexed."""
-        return self._files is not None and any(map(self._files.has_changed, self.files))
-
     def check(self, index: int) -> None:
         """Raise DataChangedError where a sample's file has changed since it was indexed."""
-        if self._files is not None:
+        if self.files:
             self._files.check(self.files[self.place(index)[0]])
 
     def open(self) -> None:
-        """Index the files, and forget what is known of others."""
+        """Index the files, and forget what is known of others; ValueError for no samples."""
+        self._files.note(self.files)
         self._ends = tuple(itertools.accumulate(self.open_files()))
+        if not self._ends or not len(self):
+            files = f"no samples in {len(self.files)} files"
+            raise ValueError(f"{', '.join(self.pattern)}: {files}{self.HINT}")
         self._costs: dict[int, CostsCache] = {}
         self._data_digest = ""  # made when it is first asked for: every index is read for it
 
@@ -134,7 +142,7 @@ class RecordDataset(ABC):
 
         Loaders call this when an iteration begins. A file that changes later is an error.
         """
-        changed = self.has_changed()
+        changed = any(map(self._files.has_changed, self.files))
         if changed:
             self.open()
         return changed
@@ -205,15 +213,11 @@ class RecordDataset(ABC):
 
     def probe(self, index: int) -> Probe:
         """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
-        number, row = self.place(index)
-        costs = self._kept_costs(number)
-        if costs is None:
-            return self._measured(index)
-        known = costs.get(row)
-        if known is not None:
-            return Probe(self.key(index), *known)
-        found = self._measured(index)
-        costs.put(row, found.cost, found.nbytes)
+        if (known := self.known(index)) is not None:
+            return known
+        found, (number, row) = self._measured(index), self.place(index)
+        if (costs := self._kept_costs(number)) is not None:
+            costs.put(row, found.cost, found.nbytes)
         return found
 
     def known(self, index: int) -> Probe | None:
@@ -285,8 +289,8 @@ class RecordDataset(ABC):
     def fingerprint(self) -> str:
         """Return a hash of versions, decoders, transform and data."""
         decoders = {name: features.version(name) for name in ("jpg", "libjpeg_turbo", "webp")}
-        held = [self.file_digest(number) for number in range(len(self._ends))]
-        return digest([library_versions(), decoders, self._transform_fingerprint(), held])
+        about = [library_versions(), decoders, self._transform_fingerprint()]
+        return digest([*about, self.data_digest()])
 
     def _transform_fingerprint(self) -> str:
         offered = getattr(self.transform, "fingerprint", None)
@@ -305,8 +309,7 @@ class RecordDataset(ABC):
         paths = [self._absolute(each) for each in self.pattern]
         transform = None if self.transform is None else spec_of(self.transform)
         name = self.FORMAT or name_of(type(self))
-        about = {"source": name, "pattern": list(paths), "transform": transform}
-        return {**about, **self.fields()}
+        return {"source": name, "pattern": paths, "transform": transform, **self.fields()}
 
     def _absolute(self, pattern: str) -> str:
         if not is_url(pattern):

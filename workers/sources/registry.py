@@ -169,39 +169,28 @@ def open_source(
     """
     if "source" not in spec and isinstance(spec.get("pattern"), str | list):
         spec = {"source": format_of(spec["pattern"], root), **spec}
-    name = spec.get("source")
-    allowed = tuple(allowed)
-    if isinstance(name, str) and name in allowed:
-        return _open_named(find_name(name, "source"), spec, root, allowed, cache)
-    # Entry points are files outside the root: they are not even read where ours will do.
-    formats = FORMATS if name in tuple(FORMATS) else source_formats()
+    name, allowed = spec.get("source"), tuple(allowed)
+    # Entry points are files outside the root: they are not even read where others will do.
+    formats = FORMATS | {each: each for each in allowed}
+    formats = formats if name in tuple(formats) else source_formats()
     if not isinstance(name, str) or name not in formats:
         raise ValueError(
             f"no such source format: {name!r:.80}; registered are {', '.join(sorted(formats))} "
             f"(install a package with an entry point in {SOURCE_GROUP} for another, or --allow "
             "package.module:class)"
         )
-    return _open_named(find_name(formats[name], "source format"), spec, root, allowed, cache)
-
-
-def _open_named(
-    kind: Any,
-    spec: Mapping[str, Any],
-    root: str | Path | None,
-    allowed: Iterable[str],
-    cache: str | Path | None,
-) -> Source:
-    """Open a source by its class; a map-style data set without `from_spec` gets what is told."""
+    kind = find_name(formats[name], "source format")
     if hasattr(kind, "from_spec"):
         opened: Source = kind.from_spec(spec, root, allowed, cache)
         return opened
+    # A map-style data set gets what is told.
     if spec.get("transform") is not None:
-        raise ValueError(f"{spec['source']} has no from_spec, and takes no transform: give None")
-    told = {name: value for name, value in spec.items() if name not in ("source", "transform")}
+        raise ValueError(f"{name} has no from_spec, and takes no transform: give None")
+    told = {key: value for key, value in spec.items() if key not in ("source", "transform")}
     try:
-        return as_source(kind(**{name: value for name, value in told.items() if value != []}))
+        return as_source(kind(**{key: value for key, value in told.items() if value != []}))
     except TypeError as error:
-        raise ValueError(f"{spec['source']} does not take {sorted(told)}: {error}") from None
+        raise ValueError(f"{name} does not take {sorted(told)}: {error}") from None
 
 
 def source_of(

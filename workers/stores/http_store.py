@@ -151,15 +151,6 @@ def _ask(
     headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
     if version.startswith('"'):
         headers["If-Match"] = version
-    was_open = connection.sock is not None
-    try:
-        connection.request("GET", path, headers=headers)
-        return connection.getresponse()
-    except (ConnectionError, http.client.RemoteDisconnected):
-        connection.close()
-        # The server may have closed a connection that nothing came by for a while.
-        if not was_open:
-            raise
     connection.request("GET", path, headers=headers)
     return connection.getresponse()
 

@@ -43,8 +43,8 @@ CHANGED = ("PreconditionError",)
 class RefusedError(OSError):
     """A request that is refused whenever it is made; the text is ours, as is NoAnswerError's."""
 
-    def __init__(self, text: str, url: str | None = None) -> None:
-        super().__init__(errno.EACCES, text, url and shown(url))
+    def __init__(self, text: str) -> None:
+        super().__init__(errno.EACCES, text)
 
 
 class NoAnswerError(OSError):
@@ -54,12 +54,7 @@ class NoAnswerError(OSError):
         super().__init__(errno.EIO, text)
 
 
-def repeated(
-    request: Callable[[], T],
-    url: str,
-    options: StoreOptions,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
+def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
     """Return what a request returns, made again after pauses while it fails for the moment.
 
     Raises FileNotFoundError, PermissionError, RefusedError and DataChangedError at once, and
@@ -76,7 +71,7 @@ def repeated(
         # All workers of a job may have been refused at the same moment.
         longest = min(FIRST_PAUSE_S * 2**tried, LONGEST_PAUSE_S)
         if tried < options.tries:
-            sleep(_pauses.uniform(longest / 2, longest))
+            time.sleep(_pauses.uniform(longest / 2, longest))
     raise RepeatedReadError(errno.EIO, f"{found.strerror} (tried {tried} times)", shown(url))
 
 

@@ -6,24 +6,22 @@ map-style dataset to torch, so this module does without torch.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..images.decode import is_image
-from ..media.files import is_media
 from ..sources.cache_files import DamagedFileError, Stamp, kept_path, remove_file
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, texts
-from ..sources.interface import Cost, Sample, SampleError
-from ..sources.records import RecordDataset, Transform, refuse_repeated
+from ..sources.interface import SampleError
+from ..sources.records import RecordDataset, refuse_repeated
 from ..sources.urls import is_url, shown
 from .headers import Member
 from .index import ShardIndex, open_index, shard_stamp
-from .members import decode_member, refuse_pickled
-from .shard_files import ShardFiles
+from .members import decode_member, holds_media, refuse_pickled
+from .shard_files import open_member, read_member
 from .stored_shards import read_members, wanted
 
 logger = logging.getLogger(__name__)
@@ -47,19 +45,7 @@ class TarDataset(RecordDataset):
     """
 
     FORMAT, EXTENSIONS = "tar", (".tar",)
-
-    def __init__(
-        self,
-        pattern: Pattern,
-        transform: Transform | None = None,
-        root: str | Path | None = None,
-        cache: str | Path | None = None,
-        cost: Callable[[Sample], Cost] | None = None,
-    ) -> None:
-        super().__init__(pattern, transform, root, cache, cost)
-        self.files = self.find_files(pattern)
-        self._files = ShardFiles()
-        self.open()
+    HINT = "; members must be named key.extension"
 
     def find_files(self, pattern: Pattern) -> tuple[Any, ...]:
         """Return the files of a pattern, sorted, each once: paths, and StoreFiles for URLs.
@@ -87,19 +73,12 @@ class TarDataset(RecordDataset):
 
     def open_files(self) -> Sequence[int]:
         """Open the kept indexes, or read the headers; ValueError as the class says."""
-        self._files.note(self.files)
         self._indexes = _open_indexes(self.files, self.cache)
         self.reads_stores = any(not isinstance(shard, Path) for shard in self.files)
-        counts = [len(index) for index in self._indexes]
-        if not sum(counts):
-            raise ValueError(
-                f"{', '.join(self.pattern)}: no samples in {len(self.files)} shards; members "
-                "must be named key.extension"
-            )
         if len(self.files) > 1:
             keys = (map(index.key, range(len(index))) for index in self._indexes)
             refuse_repeated(self.files, keys)
-        return counts
+        return [len(index) for index in self._indexes]
 
     def key(self, index: int) -> str:
         """Return the sample's name in the shard; IndexError outside 0 <= index < len."""
@@ -149,9 +128,8 @@ class TarDataset(RecordDataset):
             if not isinstance(path, Path):
                 return read_members(path, members, headers)
             for member in members:
-                is_file = headers and (is_image(member.extension) or is_media(member.extension))
-                read = self._files.piece if is_file else self._files.read
-                found[member.extension] = read(path, member)
+                read = open_member if headers and holds_media(member) else read_member
+                found[member.extension] = read(self._files, path, member)
             self._files.check(path)
         except DataChangedError:
             # It may look as it did when the index was kept: the next run is to index it anew.

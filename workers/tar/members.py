@@ -20,7 +20,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..images.decode import is_image
+from ..media.files import is_media
 from ..sources.cache_files import read_npy
+from .headers import Member
 
 PICKLED = {"pyd", "pickle", "pkl", "pth", "pt", "joblib"}
 
@@ -53,6 +56,11 @@ def decode_member(extension: str, data: bytes) -> Any:
         return DECODERS[kind](data)
     except (ValueError, RecursionError, EOFError) as error:
         raise ValueError(f"{extension}: {type(error).__name__}: {error}") from error
+
+
+def holds_media(member: Member) -> bool:
+    """Return whether a member is an image, a video or a sound, of which a header says the size."""
+    return is_image(member.extension) or is_media(member.extension)
 
 
 def refuse_pickled(extension: str) -> None:

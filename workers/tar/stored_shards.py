@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from ..images.decode import is_image
-from ..media.files import is_media
-from ..sources.failures import DataChangedError
 from .headers import BLOCK, Member
-from .shard_files import MemberFile
+from .members import holds_media
+from .shard_files import MemberFile, check_header
 
 if TYPE_CHECKING:
     from ..stores.files import StoreFile
@@ -77,7 +75,8 @@ def wanted(
 ) -> Iterator[tuple["StoreFile", int, int]]:
     """Yield what is read of members at first: a range with the header, and how much follows it."""
     for member in members:
-        size = HEAD if _is_piece(member, headers) else member.size
+        is_read_in_parts = headers and member.size > READ_WHOLE and holds_media(member)
+        size = HEAD if is_read_in_parts else member.size
         yield shard, member.offset - BLOCK, member.offset + size
 
 
@@ -91,22 +90,15 @@ def read_members(shard: "StoreFile", members: Sequence[Member], headers: bool) -
     found = dict[str, Any]()
     ranges = list(wanted(shard, members, headers))
     for member, data in zip(members, read_ranges(ranges), strict=True):
-        if crc32(data[:BLOCK]) != member.header:
-            what = f"there is another member at byte {member.offset - BLOCK}"
-            raise DataChangedError.at(str(shard), what)
-        found[member.extension] = data[BLOCK:]
-        if headers and (is_image(member.extension) or is_media(member.extension)):
-            found[member.extension] = _piece(shard, member, data[BLOCK:], headers)
+        check_header(shard, member, data[:BLOCK])
+        is_file = headers and holds_media(member)
+        found[member.extension] = _opened(shard, member, data[BLOCK:]) if is_file else data[BLOCK:]
     return found
 
 
-def _is_piece(member: Member, headers: bool) -> bool:
-    is_file = is_image(member.extension) or is_media(member.extension)
-    return headers and member.size > READ_WHOLE and is_file
-
-
-def _piece(shard: "StoreFile", member: Member, head: bytes, headers: bool) -> Any:
-    if not _is_piece(member, headers):
+def _opened(shard: "StoreFile", member: Member, head: bytes) -> Any:
+    """Return a file over a member, of which the first bytes are here."""
+    if len(head) == member.size:
         return io.BytesIO(head)
 
     def read(at: int, size: int) -> bytes:

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ..sources.labels import IGNORED
 from ..sources.registry import name_of
 
 _lock = threading.Lock()
@@ -199,7 +200,6 @@ def _members(raw: Mapping[str, Any]) -> str:
     return f" (members: {names})" if names else ""
 
 
-IGNORED = -100
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 Tokenizer = Callable[[str], Sequence[int]]
 Piece = str | int | tuple[int, ...]  # a text, the places of an image, markers

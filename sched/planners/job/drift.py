@@ -9,7 +9,6 @@ that wait, cores that are shared, messages that come late.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -99,32 +98,25 @@ def _changes(
 ) -> Iterator[tuple[str, int, int, Change]]:
     """Yield what both profiles have: in words, mean ns of both, and how to put one in place."""
     for kind in sorted(set(assumed.passes) & set(found.passes)):
-        pairs = zip(_entries(assumed, kind), _entries(found, kind), strict=True)
+        pairs = zip(assumed.entries(kind), found.entries(kind), strict=True)
         per_rank = "rank" if is_ranked(kind) else "stage"
         for at, pair in enumerate(pairs):
             before, after = (sum(f.cost_of(m) for m in loads) // len(loads) for f in pair)
             what = f"{_NAMES.get(kind, kind)} of {per_rank} {at}"
             yield what, before, after, partial(_with_pass, kind=kind, at=at, entry=pair[1])
     if found.p2p_ns:
-        yield "p2p", assumed.p2p_ns, found.p2p_ns, partial(_with, p2p_ns=found.p2p_ns)
+        change: Change = partial(msgspec.structs.replace, p2p_ns=found.p2p_ns)
+        yield "p2p", assumed.p2p_ns, found.p2p_ns, change
     for name in sorted(set(assumed.collectives) & set(found.collectives)):
-        both = assumed.collectives[name], found.collectives[name]
-        yield f"collective {name}", *both, partial(_with_collective, name=name, ns=both[1])
-
-
-def _entries(profile: CostProfile, kind: str) -> tuple[CostFunction, ...]:
-    entries = profile.passes[kind]
-    return entries * profile.rows(kind) if len(entries) == 1 else entries
-
-
-def _with(profile: CostProfile, **changes: Any) -> CostProfile:
-    return msgspec.structs.replace(profile, **changes)
+        before, after = assumed.collectives[name], found.collectives[name]
+        yield f"collective {name}", before, after, partial(_with_collective, name=name, ns=after)
 
 
 def _with_pass(profile: CostProfile, kind: str, at: int, entry: CostFunction) -> CostProfile:
-    rows = _entries(profile, kind)
-    return _with(profile, passes={**profile.passes, kind: (*rows[:at], entry, *rows[at + 1 :])})
+    rows = profile.entries(kind)
+    passes = {**profile.passes, kind: (*rows[:at], entry, *rows[at + 1 :])}
+    return msgspec.structs.replace(profile, passes=passes)
 
 
 def _with_collective(profile: CostProfile, name: str, ns: int) -> CostProfile:
-    return _with(profile, collectives={**profile.collectives, name: ns})
+    return msgspec.structs.replace(profile, collectives={**profile.collectives, name: ns})

@@ -51,19 +51,18 @@ def stages_to_try(
     keep: int,
 ) -> list[Layers]:
     """Return splits of the layers, without repetition."""
-    empty = JobPlan(placement, sizes, chosen, batch, (), ())
-    job, where, part = pricer.job, empty.layout().placement, pricer.job.pipeline(placement)
+    where = JobPlan(placement, sizes, chosen, batch, (), ()).layout().placement
+    job, part, unit = pricer.job, pricer.job.pipeline(placement), sizes.pipeline
     # Of the mean sample: how many of them a microbatch holds does not change what is even.
     load = {name: amount // job.batch for name, amount in job.amounts.items()}
-    like = replace(empty.layout(job.cp), recompute="none")
-    layers = pricer.chain(part, like, load)
-    key = ("stages", part, where, sizes.pipeline.tp, chosen.spread, keep)
+    layers = pricer.chain(part, unit, load, chosen.spread)
+    key = ("stages", part, where, unit.tp, chosen.spread, keep)
     found = pricer.keep(key, lambda: _splits(layers, where, keep))
     if keep < THOROUGH:
         return found
     # What the planner of stages finds for the largest microbatch, as people would ask it.
-    most = pricer.loads(sizes.pipeline.dp, batch).most
-    heavy = pricer.chain(part, like, most)
+    most = pricer.loads(unit.dp, batch).most
+    heavy = pricer.chain(part, unit, most, chosen.spread)
     more = pricer.keep((*key, tuple(most.values())), lambda: _splits(heavy, where, keep))
     return list(dict.fromkeys((*found, *more)))
 
@@ -104,18 +103,17 @@ def policies(
 
 def _needed(pricer: Pricer, nothing: JobPlan, every: JobPlan) -> Policy | None:
     """Return the layers to recompute for every rank to fit; None if that is not found."""
-    most = pricer.loads(nothing.unit.dp, nothing.batch).most
     layout = nothing.layout(pricer.job.cp)
-    layers = pricer.chain(pricer.job.pipeline(nothing.placement), layout, most)
+    layers = pricer.layers(nothing, pricer.most(nothing))
     plain = memory_of(layers, replace(layout, recompute="all"))
     # What the vocabulary's part and encoders' copies take is no stage's.
     full = pricer.memory(every)[-nothing.unit.pp :]
     limits = [pricer.job.memory_bytes - (a - b.total) for a, b in zip(full, plain, strict=True)]
     if layout.vpp == 1:
-        model = modelled_stages(layers, layout)
+        stages, saving = modelled_stages(layers, layout)
         found = [
-            plan_recompute([stage], model.saving, limit)[0].recompute
-            for stage, limit in zip(model.stages, limits, strict=True)
+            plan_recompute([stage], saving, limit)[0].recompute
+            for stage, limit in zip(stages, limits, strict=True)
         ]
     else:
         found = _greedy(layers, nothing, limits, pricer.job.cp)

@@ -13,7 +13,7 @@ A plan is six choices, each of which depends on those before it:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,11 @@ class ScheduleChoice(NamedTuple):
 
     name: str
     chunks: int = 1
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Return the options of the registered schedule."""
+        return {"chunks": self.chunks} if self.name.startswith("interleaved") else {}
 
     @property
     def spread(self) -> bool:
@@ -205,7 +210,7 @@ class Job:
                     yield Sizes(Unit(tp, dp, pp))
 
     def _with_encoder(self, gpus: int, tp: int, pp: int) -> Iterator[Sizes]:
-        for dp in _replicas(self.batch):
+        for dp in divisors(self.batch):
             left = gpus - tp * dp * pp
             for own in self.tensor if left > 0 else ():
                 for deep in (1, 2, 4):
@@ -238,8 +243,3 @@ class Job:
             )
             if self.arrange and pp > 1 and known:
                 yield BatchChoice(count, ordering="two_opt")
-
-
-@cache
-def _replicas(batch: int) -> tuple[int, ...]:
-    return divisors(batch)

@@ -1,7 +1,7 @@
 """Plan a job, and say where its time goes and what it gains over how it would be run today."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -79,27 +79,22 @@ def _search(job: Job, pricer: Pricer, keep: int, look: Callable[[int, int], obje
 
 def _missing(pricer: Pricer) -> str:
     """Return what the plan that needs least lacks: its fullest rank, and the bytes."""
-    job, least = pricer.job, None
+    job, one = pricer.job, ScheduleChoice("1f1b")
+    plans: list[JobPlan] = []
     for place in job.choose_placement(()):
         for sizes in job.choose_sizes((place,)):
-            one = ScheduleChoice("1f1b")
-            for batch in list(job.choose_batch((place, sizes, one)))[-1:]:
-                layers = job.parts[job.pipeline(place)].layers
-                if sizes.pipeline.pp > layers:
-                    continue
-                stages = even_stages(layers, sizes.pipeline.pp)
-                every = tuple(tuple(range(count)) for count in stages)
-                plan = JobPlan(place, sizes, one, batch, stages, every)
-                found = pricer.memory(plan)
-                if least is None or max(found) < max(least[1]):
-                    least = plan, found
-    if least is None:
+            stages = even_stages(job.parts[job.pipeline(place)].layers, sizes.pipeline.pp)
+            every = tuple(tuple(range(count)) for count in stages)
+            largest = list(job.choose_batch((place, sizes, one)))[-1:]
+            plans += [JobPlan(place, sizes, one, batch, stages, every) for batch in largest]
+    if not plans:
         return (
             f"no plan fills {job.gpus} GPUs with steps of {job.batch} samples: CP {job.cp} x TP "
             f"({', '.join(map(str, job.tensor))}) x PP x DP have to, with a sample for each "
             "replica; use other sizes of TP, fewer GPUs, or more samples"
         )
-    plan, found = least
+    plan = min(plans, key=lambda one: max(pricer.memory(one)))
+    found = pricer.memory(plan)
     rank, gb = int(np.argmax(found)), 1e9
     return (
         f"no plan on {job.gpus} GPUs fits into {job.memory_bytes / gb:.1f} GB: even {plan} needs "
@@ -114,25 +109,22 @@ def usual_plan(pricer: Pricer) -> JobPlan | None:
     Equal layers a stage, the encoder in front of the first, 1F1B, samples as they come, everything
     recomputed if it does not fit otherwise; of all sizes those of the shortest step.
     """
-    job = pricer.job
+    job, one = pricer.job, ScheduleChoice("1f1b")
     place = "first" if job.encoder_layers else "none"
     best: tuple[int, JobPlan] | None = None
-    layers = job.parts[job.pipeline(place)].layers
     for sizes in job.choose_sizes((place,)):
-        stages = even_stages(layers, sizes.pipeline.pp)
-        for batch in job.choose_batch((place, sizes, ScheduleChoice("1f1b"))):
+        stages = even_stages(job.parts[job.pipeline(place)].layers, sizes.pipeline.pp)
+        for batch in job.choose_batch((place, sizes, one)):
             if batch.ordering != "given":
                 continue
             given = BatchChoice(batch.microbatches, "fixed")
-            for again in (False, True):
-                policy = tuple(tuple(range(count if again else 0)) for count in stages)
-                plan = JobPlan(place, sizes, ScheduleChoice("1f1b"), given, stages, policy)
-                if best is not None and pricer.bound_of_stages(plan) >= best[0]:
-                    break
-                if max(pricer.memory(plan)) <= job.memory_bytes:
-                    step = pricer.priced(plan).step_ns
-                    best = min(best or (step, plan), (step, plan), key=lambda one: one[0])
-                    break
+            nothing = JobPlan(place, sizes, one, given, stages, ((),) * len(stages))
+            every = replace(nothing, recompute=tuple(tuple(range(count)) for count in stages))
+            fits = (p for p in (nothing, every) if max(pricer.memory(p)) <= job.memory_bytes)
+            plan = next(fits, None)
+            if plan and (best is None or pricer.bound_of_stages(plan) < best[0]):
+                step = pricer.priced(plan).step_ns
+                best = (step, plan) if best is None or step < best[0] else best
     return None if best is None else best[1]
 
 

@@ -65,18 +65,17 @@ class Pricer(Simulated):
         """
         if self.job.gpus > EXACT_GPUS:
             return self._whole(part, unit)[0] // unit.dp
-        like = ParallelLayout(tp=unit.tp, pp=unit.pp, dp=unit.dp, cp=self.job.cp)
         # Without an output layer, which is divided over the ranks in some schedules.
-        like = replace(like, spread_vocabulary=any(one.spread for one in self.job.schedules))
+        spread = any(one.spread for one in self.job.schedules)
         batches = self.job.choose_batch((placement, sizes, ScheduleChoice("1f1b")))
-        return min(int(self.table(part, like, one, unit.dp).work.sum()) for one in batches)
+        return min(int(self.table(part, unit, one, unit.dp, spread).work.sum()) for one in batches)
 
     def _whole(self, part: str, unit: Unit) -> tuple[int, int, int]:
         """Return the least of a part: ns for all samples, bytes of states, ns of the step's end."""
 
         def whole() -> tuple[int, int, int]:
             layout = ParallelLayout(tp=unit.tp, dp=unit.dp, cp=self.job.cp)
-            chain = self.chain(part, layout, self.job.amounts)
+            chain = self.chain(part, Unit(unit.tp), self.job.amounts)
             layout = replace(layout, stages=(len(chain),))
             end = time_of(chain, self.job.device, layout)
             # Of each microbatch a layer's time is rounded down.
@@ -97,7 +96,7 @@ class Pricer(Simulated):
         least of the larger of both is where they are equal.
         """
         unit, part = sizes.pipeline, self.job.pipeline(placement)
-        table = self.table(part, self._plain(unit, chosen), batch, unit.dp)
+        table = self.table(part, unit, batch, unit.dp, chosen.spread)
         # Senders wait for each message: of each microbatch there and back, over every border.
         least_sent = int(table.handed.max(axis=1).min())
         hops = 2 * (unit.pp - 1) * chosen.chunks * self.job.device.send_ns(least_sent)
@@ -112,8 +111,7 @@ class Pricer(Simulated):
         if sizes.encoder is None:
             return max(least, ended)
         own = sizes.encoder
-        layout = ParallelLayout(tp=own.tp, pp=own.pp, dp=own.dp, cp=self.job.cp)
-        front = self.table(ENCODER, layout, batch, unit.dp)
+        front = self.table(ENCODER, own, batch, unit.dp)
         there, both = (
             rows.sum(axis=0) * unit.dp // own.dp
             for rows in (front.forward, front.forward + front.backward)
@@ -121,16 +119,9 @@ class Pricer(Simulated):
         # Each microbatch comes through the encoder first, and goes back through it last.
         return max(least + int(both.min()), ended + int(there.min()), int(both.sum()) // own.pp)
 
-    def _plain(self, unit: Unit, chosen: ScheduleChoice) -> ParallelLayout:
-        """Return a layout that layers cost the same in as in all others of these sizes."""
-        return ParallelLayout(
-            tp=unit.tp, pp=unit.pp, dp=unit.dp, cp=self.job.cp, spread_vocabulary=chosen.spread
-        )
-
     def _copies_ns(self, unit: Unit, batch: BatchChoice) -> int:
         """Return what the encoder takes of a replica's microbatches, on one rank alone."""
-        layout = ParallelLayout(tp=unit.tp, dp=unit.dp, cp=self.job.cp)
-        return int(self.table(ENCODER, layout, batch, unit.dp).work.sum())
+        return int(self.table(ENCODER, unit, batch, unit.dp).work.sum())
 
     def bound_of_stages(self, plan: JobPlan) -> int:
         """Return the most that a rank works, with the way to it and back."""

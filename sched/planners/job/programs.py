@@ -15,8 +15,7 @@ from .plan import ScheduleChoice
 
 def schedule_of(chosen: ScheduleChoice, ranks: int, microbatches: int) -> Program:
     """Return the program of a schedule."""
-    options = {"chunks": chosen.chunks} if chosen.name.startswith("interleaved") else {}
-    return schedule(chosen.name, ranks=ranks, microbatches=microbatches, **options)
+    return schedule(chosen.name, ranks=ranks, microbatches=microbatches, **chosen.options)
 
 
 def program_of(chosen: ScheduleChoice, pp: int, microbatches: int, encoder: Unit | None) -> Program:

@@ -18,7 +18,6 @@ stages are the language model's; with an encoder in front they are of the whole 
 """
 
 from collections.abc import Mapping
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -32,7 +31,7 @@ from ...ir.typed_json import Whole, read_json_file
 from ...simulation.cost_profile import CostFunction, CostProfile, profile_costs
 from ..orchestration.simulated import units_program
 from ..orchestration.units import Unit
-from ..stage_split import SplitPlan, StageLayers
+from ..stage_split import SplitPlan, StageLayers, split_of
 from .plan import Floats
 from .planner import PricedPlan
 from .pricing import Pricer
@@ -176,26 +175,19 @@ def job_file(pricer: Pricer, found: PricedPlan, balance: Mapping[str, Any]) -> J
     """Return the file of a plan. `balance`: the section of that name."""
     plan, job = found.plan, pricer.job
     unit, own, chosen = plan.unit, plan.sizes.encoder, plan.schedule
-    starts = [0, *accumulate(plan.stages)]
-    stages = tuple(
-        StageLayers(number, starts[number], size, plan.recompute[number])
-        for number, size in enumerate(plan.stages)
-    )
     units = {"backbone": unit, "encoder": own} if own else {}
-    loads = pricer.ordered_loads(plan)
-    chunks = {"chunks": chosen.chunks} if chosen.name.startswith("interleaved") else {}
     return JobFile(
         1,
         LayoutSection(job.gpus, unit.dp, unit.tp, unit.pp, chosen.chunks, job.cp),
-        ScheduleSection(chosen.name, plan.batch.microbatches, chunks),
-        stages,
+        ScheduleSection(chosen.name, plan.batch.microbatches, chosen.options),
+        split_of(plan.stages, plan.recompute).stages,
         cost_profile(pricer, found),
         Predicted(found.step_ns, found.memory_bytes, found.lost),
         EncoderSection(cast(Place, plan.placement)),
         job.memory_bytes,
         {name: UnitSection(one.dp, one.pp, one.tp) for name, one in units.items()},
         balance,
-        tuple(loads),
+        tuple(pricer.ordered_loads(plan)),
     )
 
 

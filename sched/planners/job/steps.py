@@ -90,31 +90,46 @@ class Simulated:
         key = batch._replace(ordering="given")
         return self.keep(("loads", dp, key), lambda: self.job.loads(dp, key))
 
-    def chain(self, part: str, layout: ParallelLayout, amounts: Amounts) -> tuple[LayerCost, ...]:
-        """Return the layers of a part of the model for a microbatch."""
-        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
-        like = ParallelLayout(tp=layout.tp, cp=self.job.cp, pp=deep, spread_vocabulary=spread)
-        key = (part, like, tuple(amounts.values()))
-        model = self.job.parts[part]
-        return self.keep(key, lambda: layer_costs(model, self.job.device, like, amounts))
+    def chain(
+        self, part: str, unit: Unit, amounts: Amounts, spread: bool = False
+    ) -> tuple[LayerCost, ...]:
+        """Return the layers of a part of the model for a microbatch.
 
-    def table(self, part: str, layout: ParallelLayout, batch: BatchChoice, dp: int) -> LayerTable:
+        Of a pipeline's depth they only depend on whether it has several stages.
+        """
+        tp, deep = unit.tp, min(2, unit.pp)
+
+        def made() -> tuple[LayerCost, ...]:
+            like = ParallelLayout(tp=tp, cp=self.job.cp, pp=deep, spread_vocabulary=spread)
+            return layer_costs(self.job.parts[part], self.job.device, like, amounts)
+
+        return self.keep((part, tp, deep, spread, tuple(amounts.values())), made)
+
+    def layers(self, plan: JobPlan, amounts: Amounts) -> tuple[LayerCost, ...]:
+        """Return the layers of a plan's pipeline for a microbatch."""
+        part = self.job.pipeline(plan.placement)
+        return self.chain(part, plan.unit, amounts, plan.schedule.spread)
+
+    def most(self, plan: JobPlan) -> Amounts:
+        """Return the largest amounts of a microbatch of a plan."""
+        return self.loads(plan.unit.dp, plan.batch).most
+
+    def table(
+        self, part: str, unit: Unit, batch: BatchChoice, dp: int, spread: bool = False
+    ) -> LayerTable:
         """Return the layers' times for the microbatches of the heaviest of dp replicas."""
-        deep, spread = min(2, layout.pp * layout.vpp), layout.spread_vocabulary
 
         def made() -> LayerTable:
-            fixed, rates = self.keep(
-                ("rates", part, layout.tp, deep, spread), lambda: self._rates(part, layout)
-            )
+            fixed, rates = self._rates(part, unit, spread)
             loads = self.loads(dp, batch).microbatches
             amounts = np.array([[load[name] for name in self.job.amounts] for load in loads])
             rows = np.rint(fixed[:, :, None] + rates @ amounts.T).astype(np.int64)
             return LayerTable(*rows)
 
-        key = ("table", part, layout.tp, deep, spread, dp, batch.microbatches, batch.grouping)
-        return self.keep(key, made)
+        sizes = unit.tp, min(2, unit.pp), spread, dp
+        return self.keep(("table", part, *sizes, batch.microbatches, batch.grouping), made)
 
-    def _rates(self, part: str, layout: ParallelLayout) -> tuple[Floats, Floats]:
+    def _rates(self, part: str, unit: Unit, spread: bool) -> tuple[Floats, Floats]:
         """Return what a layer's costs are made of: (costs, layers) and, by resource, one more.
 
         They are linear in a microbatch's amounts, but for their rounding.
@@ -123,7 +138,7 @@ class Simulated:
         costs = ("forward_ns", "backward_ns", "weight_ns", "recompute_ns", "output_bytes")
 
         def of(amounts: Amounts) -> Floats:
-            chain = self.chain(part, layout, amounts)
+            chain = self.chain(part, unit, amounts, spread)
             return np.array([[getattr(one, cost) for one in chain] for cost in costs], np.float64)
 
         fixed = of(dict.fromkeys(names, 0))
@@ -142,20 +157,19 @@ class Simulated:
         return front + own
 
     def _memory(self, plan: JobPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        most, layout = self.loads(plan.unit.dp, plan.batch).most, plan.layout(self.job.cp)
-        part = self.job.pipeline(plan.placement)
+        most, layout = self.most(plan), plan.layout(self.job.cp)
         if plan.schedule.spread:
-            found = memory(self.job.parts[part], self.job.device, layout, most)
+            model = self.job.parts[self.job.pipeline(plan.placement)]
+            found = memory(model, self.job.device, layout, most)
         else:
-            found = memory_of(self.chain(part, layout, most), layout)
+            found = memory_of(self.layers(plan, most), layout)
         return tuple(one.total for one in found), tuple(self._unit_bytes(plan))
 
     def _copies_bytes(self, plan: JobPlan, found: Priced | None) -> list[int]:
         """Return the bytes of each rank's copy of the encoder; all ranks share its optimizer."""
         unit, count = plan.unit, self.job.encoder_layers
-        most = self.loads(unit.dp, plan.batch).most
         layout = ParallelLayout(tp=unit.tp, dp=unit.dp * unit.pp, cp=self.job.cp, stages=(count,))
-        one = memory_of(self.chain(ENCODER, layout, most), layout)[0]
+        one = memory_of(self.chain(ENCODER, unit, self.most(plan)), layout)[0]
         held = [min(2, -(-plan.batch.microbatches // unit.pp))] * unit.pp
         if found is not None:
             held = [most_held(row) for row in found.program.ranks]
@@ -166,13 +180,13 @@ class Simulated:
 
         In 1F1B it holds microbatches for the stages behind it, those of the pipeline included.
         """
-        own, most = plan.sizes.encoder, self.loads(plan.unit.dp, plan.batch).most
+        own = plan.sizes.encoder
         if own is None:
             return []
         layout = self._unit_layout(plan, own)
         behind = taken_in(Unit(pp=plan.unit.pp, vpp=plan.schedule.chunks), 0)
         found = []
-        for rank, one in enumerate(memory_of(self.chain(ENCODER, layout, most), layout)):
+        for rank, one in enumerate(memory_of(self.chain(ENCODER, own, self.most(plan)), layout)):
             held = min(plan.batch.microbatches, own.pp - rank)
             kept = one.activations // held
             live = min(plan.batch.microbatches, own.pp - rank + behind)
@@ -195,11 +209,10 @@ class Simulated:
         """Return the ns of each of the pipeline's ranks for recomputation, and TP's collectives."""
         times, where = self._times(plan), plan.layout().placement
         free = replace(self.job.device, link_bytes_per_s=2**60, link_latency_ns=0)
-        layout = plan.layout(self.job.cp)
         model = self.job.parts[self.job.pipeline(plan.placement)]
-        like = replace(layout, stages=(), recompute="none")
-        most = self.loads(plan.unit.dp, plan.batch).most
-        a, b = (layer_costs(model, each, like, most) for each in (self.job.device, free))
+        like = replace(plan.layout(self.job.cp), stages=(), recompute="none")
+        devices = self.job.device, free
+        a, b = (layer_costs(model, each, like, self.most(plan)) for each in devices)
         both = [sum(one.forward_ns + one.backward_ns for one in chain) for chain in (a, b)]
         share = 1 - both[1] / max(1, both[0])
         again, work = [0] * plan.unit.pp, [0] * plan.unit.pp
@@ -210,8 +223,8 @@ class Simulated:
 
     def _times(self, plan: JobPlan) -> LayerTable:
         """Return the same of stages in place of layers, recomputation in their backwards."""
-        layout = plan.layout(self.job.cp)
-        table = self.table(self.job.pipeline(plan.placement), layout, plan.batch, plan.unit.dp)
+        part, spread = self.job.pipeline(plan.placement), plan.schedule.spread
+        table = self.table(part, plan.unit, plan.batch, plan.unit.dp, spread)
         return _by_stage(table, plan.stages, plan.recompute)
 
     def _step_end(self, plan: JobPlan) -> StepEnd:
@@ -219,9 +232,7 @@ class Simulated:
         layout = replace(plan.layout(self.job.cp), recompute="none")
 
         def found() -> StepEnd:
-            most, part = self.loads(plan.unit.dp, plan.batch).most, plan.placement
-            chain = self.chain(self.job.pipeline(part), layout, most)
-            ends = time_of(chain, self.job.device, layout)
+            ends = time_of(self.layers(plan, self.most(plan)), self.job.device, layout)
             return ends.reduce_ns, ends.optimizer_ns
 
         return self.keep(("end", plan.placement, layout), found)
@@ -233,12 +244,12 @@ class Simulated:
         if own is None:
             return times, where, ends
         front = self._unit_layout(plan, own)
-        table = self.table(ENCODER, front, plan.batch, plan.unit.dp)
+        table = self.table(ENCODER, own, plan.batch, plan.unit.dp)
         # A replica of the encoder does what several of the pipeline need, or a part of one's.
         rows = _by_stage(table, front.stages, ())
         rows = LayerTable(*(-(-row * plan.unit.dp // own.dp) for row in rows))
-        most = self.loads(plan.unit.dp, plan.batch).most
-        first = time_of(self.chain(ENCODER, front, most), self.job.device, front)
+        chain = self.chain(ENCODER, own, self.most(plan))
+        first = time_of(chain, self.job.device, front)
         return (
             LayerTable(*(np.concatenate(pair) for pair in zip(rows, times, strict=True))),
             (*range(own.pp), *(rank + own.pp for rank in where)),
@@ -275,14 +286,14 @@ class Simulated:
         Passes of ranks (S, T, and pieces of encoders) are not linear in this sense: their means are
         what is fixed.
         """
-        layout, own = plan.layout(self.job.cp), plan.sizes.encoder
-        parts = [(self.job.pipeline(plan.placement), layout, plan.stages, plan.recompute, 1.0)]
+        own, part = plan.sizes.encoder, self.job.pipeline(plan.placement)
+        parts = [(part, plan.unit, plan.schedule.spread, plan.stages, plan.recompute, 1.0)]
         if own is not None:
-            front, share = self._unit_layout(plan, own), plan.unit.dp / own.dp
-            parts.insert(0, (ENCODER, front, front.stages, (), share))
+            stages = self._unit_layout(plan, own).stages
+            parts.insert(0, (ENCODER, own, False, stages, (), plan.unit.dp / own.dp))
         rows: list[LayerTable] = []
-        for part, like, stages, policy, share in parts:
-            fixed, rates = self._rates(part, like)
+        for part, unit, spread, stages, policy, share in parts:
+            fixed, rates = self._rates(part, unit, spread)
             every = np.concatenate((fixed[:, :, None], rates), axis=2) * share
             rows.append(_by_stage(LayerTable(*every), stages, policy))
         forward, backward, weight, *_ = map(np.concatenate, zip(*rows, strict=True))
@@ -334,8 +345,7 @@ class Simulated:
 
     def _copied(self, plan: JobPlan) -> dict[str, list[list[int]]]:
         """Return the times of an encoder's pieces on each rank, by microbatch."""
-        layout = ParallelLayout(tp=plan.unit.tp, dp=plan.unit.dp, cp=self.job.cp)
-        table = self.table(ENCODER, layout, plan.batch, plan.unit.dp)
+        table = self.table(ENCODER, plan.unit, plan.batch, plan.unit.dp)
         count = self.job.encoder_layers
         rows = _by_stage(table, even_stages(count, min(PIECES, count)), ())
         return {

@@ -27,6 +27,7 @@ from .units import BACKBONE, Module, OrchestrationProblem, Unit, iteration_ns
 Ints = NDArray[np.int64]
 # No bound on what later modules take in: the activations of all microbatches fit.
 _ANY = 2**40
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,9 @@ def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Allocation, .
 
     The first is optimal. Raises ValueError if no layout fits into the GPUs' memory.
     """
-    found: list[Allocation] = []
-    sides = cache(lambda replicas: _sides(job, replicas))
-    for bound, replicas, row in _backbones(job):
-        worst = found[-1].formula_ns if len(found) == keep else None
-        if worst is not None and bound >= worst:
-            break
-        layout = _complete(job, row, replicas, sides(replicas), worst)
-        if layout is not None:
-            found = sorted([*found, layout], key=lambda one: (one.formula_ns, one.gpus))[:keep]
     if job.gpus < len(job.modules):
         raise ValueError(f"{len(job.modules)} modules need a GPU each, got {job.gpus} in all")
+    found = _search(job, keep, (job.gpus,) * len(job.modules))
     if not found:
         gib = job.memory_bytes / 2**30
         raise ValueError(
@@ -95,6 +88,25 @@ def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Allocation, .
     return tuple(found)
 
 
+def capped(job: OrchestrationProblem, most: tuple[int, ...]) -> Allocation | None:
+    """Return the best layout of at most `most` GPUs for each module; None if none fits."""
+    return next(iter(_search(job, 1, most)), None)
+
+
+def _search(job: OrchestrationProblem, keep: int, most: tuple[int, ...]) -> list[Allocation]:
+    """Return the `keep` best layouts of at most `most` GPUs for each module."""
+    found: list[Allocation] = []
+    sides = cache(lambda replicas: _sides(job, replicas, most))
+    for bound, replicas, row in _backbones(job, most):
+        if len(found) == keep and bound >= found[-1].formula_ns:
+            break
+        layout = _complete(job, row, replicas, sides(replicas))
+        if layout is not None:
+            found = sorted([*found, layout], key=lambda one: (one.formula_ns, one.gpus))[:keep]
+    return found
+
+
+@cache
 def divisors(number: int) -> tuple[int, ...]:
     """Return all divisors, smallest first.
 
@@ -108,7 +120,9 @@ def _ceil(amount: Ints | np.int64, by: Ints | np.int64 | int) -> Ints:
     return np.asarray(-(-amount // by), np.int64)
 
 
-def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]:
+def _backbones(
+    job: OrchestrationProblem, most: tuple[int, ...]
+) -> Iterator[tuple[int, int, _Options]]:
     """Yield (bound, replicas, unit) of every feasible backbone, best bound first."""
     others = [module for at, module in enumerate(job.modules) if at != job.at]
     least = sum(min(m.work_ns(tp) * tp for tp in job.sizes_of(m)) for m in others)
@@ -116,7 +130,7 @@ def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]
     for replicas in divisors(job.batch):
         if replicas > job.gpus:
             break
-        mine = _options(job, job.modules[job.at], replicas, (replicas,))
+        mine = _options(job, job.at, replicas, (replicas,), most)
         left = job.gpus - mine.gpus
         mine, left = mine.select(left >= len(others)), left[left >= len(others)]
         # GPU time of the others for a microbatch, spread over all GPUs that are left.
@@ -135,33 +149,33 @@ def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]
         yield int(bound[index]), int(replica[index]), rows[part].select(np.array([at]))
 
 
-def _sides(job: OrchestrationProblem, replicas: int) -> tuple[_Options, _Options]:
+def _sides(
+    job: OrchestrationProblem, replicas: int, most: tuple[int, ...]
+) -> tuple[_Options, _Options]:
     """Return the units before and after a backbone of `replicas` that may be part of the best."""
-    before, behind = job.modules[: job.at], job.modules[job.at + 1 :]
-    return tuple(  # type: ignore[return-value]
-        _undominated(_options(job, side[0], replicas, _replicas(side[0], replicas)))
-        if side
-        else _NONE
-        for side in (before, behind)
-    )
 
+    def side(at: int) -> _Options:
+        if not 0 <= at < len(job.modules):
+            return _NONE
+        # Whole samples to a replica, or parts of one.
+        parts = (replicas * k for k in divisors(job.modules[at].parts)[1:])
+        return _undominated(_options(job, at, replicas, (*divisors(replicas), *parts), most))
 
-def _replicas(module: Module, backbone: int) -> tuple[int, ...]:
-    """Return DP sizes to try: whole samples to a replica, or parts of one."""
-    return divisors(backbone) + tuple(backbone * k for k in divisors(module.parts)[1:])
+    return side(job.at - 1), side(job.at + 1)
 
 
 def _options(
-    job: OrchestrationProblem, module: Module, replicas: int, sizes: tuple[int, ...]
+    job: OrchestrationProblem, at: int, replicas: int, sizes: tuple[int, ...], most: tuple[int, ...]
 ) -> _Options:
-    """Return every unit of a module that fits into memory and GPUs, as arrays."""
+    """Return every unit of a module that fits into memory and its GPUs, as arrays."""
+    module = job.modules[at]
     tps = job.sizes_of(module)
     # Chunks shorten the wait of the slowest module, which the others are not.
     cuts = _cuts(module.layers, job.chunks if module.name == BACKBONE else (1,))
     grid = np.array(np.meshgrid(tps, sizes, np.arange(len(cuts))))
     tp, dp, cut = grid.reshape(3, -1).astype(np.int64)
     pp, vpp, layers = np.array(cuts, np.int64)[cut].T
-    fits = (tp * dp * pp <= job.gpus) & ((vpp == 1) | (job.batch // replicas % pp == 0))
+    fits = (tp * dp * pp <= most[at]) & ((vpp == 1) | (job.batch // replicas % pp == 0))
     tp, dp, pp, vpp, layers = (column[fits] for column in (tp, dp, pp, vpp, layers))
     times = np.zeros(max(tps) + 1, np.int64)
     times[tps] = [module.work_ns(size) for size in tps]
@@ -233,73 +247,23 @@ def _taken_in(pp: Ints, vpp: Ints, after: Ints) -> Ints:
 
 
 def _complete(
-    job: OrchestrationProblem,
-    row: _Options,
-    replicas: int,
-    sides: tuple[_Options, _Options],
-    worst: int | None,
+    job: OrchestrationProblem, row: _Options, replicas: int, sides: tuple[_Options, _Options]
 ) -> Allocation | None:
-    """Return the best layout with this backbone, or None if none is better than `worst`."""
-    rest = job.batch // replicas - 1
-    left, stage, warm = job.gpus - int(row.gpus[0]), int(row.stage[0]), int(row.warm[0])
-    first, last, outer = _worth_trying(row, sides, left, rest, worst)
-    if not len(first.gpus) or not len(last.gpus):
-        return None
+    """Return the best layout with this backbone, or None if none fits."""
+    first, last = sides
+    unit, left = Unit(*map(int, row.shape[0])), job.gpus - int(row.gpus[0])
+    # What the unit after the backbone takes in, and what both do together.
+    inner = _taken_in(last.shape[:, 2], last.shape[:, 3], np.zeros_like(last.gpus))
+    outer = _taken_in(np.full_like(inner, unit.pp), np.full_like(inner, unit.vpp), inner)
     # All pairs of the two sides at once: (units before, units after).
-    slowest = np.maximum(np.maximum(first.stage[:, None], last.stage), stage)
-    total = warm + first.warm[:, None] + last.warm + rest * slowest
     gpus = first.gpus[:, None] + last.gpus
-    fits = (gpus <= left) & (first.after[:, None] >= outer)
+    fits = (gpus <= left) & (first.after[:, None] >= outer) & (inner <= row.after)
     if not fits.any():
         return None
-    total = np.where(fits, total, np.iinfo(np.int64).max)
-    best = int(total.min())
-    at = int(np.where(total == best, gpus, _ANY).argmin())
+    slowest = np.maximum(np.maximum(first.stage[:, None], last.stage), row.stage)
+    steady = (job.batch // replicas - 1) * slowest
+    total = np.where(fits, first.warm[:, None] + row.warm + last.warm + steady, _NEVER)
+    at = int(np.where(total == total.min(), gpus, _ANY).argmin())
     chosen = (first.shape[at // len(last.gpus)], row.shape[0], last.shape[at % len(last.gpus)])
     units = tuple(Unit(*map(int, shape)) for shape in chosen if shape[0])
     return Allocation(units, iteration_ns(job, units))
-
-
-def _worth_trying(
-    row: _Options, sides: tuple[_Options, _Options], left: int, rest: int, worst: int | None
-) -> tuple[_Options, _Options, Ints]:
-    """Return the units of both sides that can be part of a layout better than `worst`.
-
-    Each side is judged with the best that the other could be. Also returns, for each unit after
-    the backbone, the microbatches that the backbone and it take in together.
-    """
-    first, last = sides
-    unit, stage, warm = Unit(*map(int, row.shape[0])), int(row.stage[0]), int(row.warm[0])
-    inner = _taken_in(last.shape[:, 2], last.shape[:, 3], np.zeros_like(last.gpus))
-    outer = _taken_in(np.full_like(inner, unit.pp), np.full_like(inner, unit.vpp), inner)
-    fit = inner <= int(row.after[0])
-    if not len(first.gpus) or not fit.any():
-        none = np.zeros(len(last.gpus), np.bool_)
-        return first, last.select(none), outer[none]
-    keep_first = first.gpus <= left - int(last.gpus.min())
-    keep_first &= first.after >= outer[fit].min()
-    keep_last = fit & (last.gpus <= left - int(first.gpus.min()))
-    if worst is not None:
-        keep_first &= warm + first.warm + rest * np.maximum(first.stage, stage) < worst
-        keep_last &= warm + last.warm + rest * np.maximum(last.stage, stage) < worst
-    return first.select(keep_first), last.select(keep_last), outer[keep_last]
-
-
-def capped(job: OrchestrationProblem, most: tuple[int, ...]) -> Allocation | None:
-    """Return the best layout of at most `most` GPUs for each module; None if none fits."""
-    found: Allocation | None = None
-    others = [most[: job.at], most[job.at + 1 :]]
-    for replicas in divisors(job.batch):
-        mine = _options(job, job.modules[job.at], replicas, (replicas,))
-        mine = _undominated(mine.select(mine.gpus <= most[job.at]))
-        sides = tuple(
-            side.select(side.gpus <= cap[0]) if cap else side
-            for side, cap in zip(_sides(job, replicas), others, strict=True)
-        )
-        for row in range(len(mine.gpus)):
-            worst = found.formula_ns if found else None
-            backbone = mine.select(np.array([row]))
-            layout = _complete(job, backbone, replicas, (sides[0], sides[1]), worst)
-            if layout is not None and (worst is None or layout.formula_ns < worst):
-                found = layout
-    return found

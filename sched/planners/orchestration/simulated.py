@@ -69,23 +69,35 @@ def layout_program(
     job: OrchestrationProblem, layout: Allocation, work: Work | None = None
 ) -> tuple[Program, Costs]:
     """Return the program and costs of a layout, for the simulator."""
-    owners = [at for at, unit in enumerate(layout.units) for _ in range(unit.pp * unit.vpp)]
-    replicas = layout.units[job.at].dp
+    replicas, ranks = layout.units[job.at].dp, sum(unit.pp for unit in layout.units)
     microbatches = job.batch // replicas
-    times = _microbatch_ns(job, layout.units, work or {}, microbatches)
-    forward, backward, activation = [], [], []
-    for at in owners:
-        module, unit = job.modules[at], layout.units[at]
-        stages = unit.pp * unit.vpp
-        forward.append([_share(one[0], module, stages) for one in times[at]])
-        backward.append([_share(one[1], module, stages) for one in times[at]])
+    forward: list[list[int]] = []
+    backward: list[list[int]] = []
+    activation, transfers, states = [], [], []
+    for module, unit in zip(job.modules, layout.units, strict=True):
+        stages, full = unit.pp * unit.vpp, fullest(module.layers, unit)
+        amounts = (work or {}).get(module.name, (MEAN,))
+        rows = _rows(amounts, replicas, unit.dp, microbatches)
+        scale = MEAN * max(1, unit.dp // replicas)
+        for table, ns in (
+            (forward, module.forward_ns[unit.tp]),
+            (backward, module.backward_ns[unit.tp]),
+        ):
+            table += [[_share(-(-ns * row // scale), module, stages) for row in rows]] * stages
         sample = -(-module.activation_bytes * replicas // unit.dp)
-        activation.append(-(-_share(sample, module, stages) // unit.tp))
+        activation += [-(-_share(sample, module, stages) // unit.tp)] * stages
+        # What goes to any other rank is the output of the sending module.
+        size = -(-module.output_bytes * replicas // unit.dp)
+        transfers += [[-(-size * 1000 // job.link_mb_per_s)] * ranks] * unit.pp
+        # What a rank always holds: states and its part of the optimizer's.
+        held = -(-module.state_bytes * full // (module.layers * unit.tp))
+        part = -(-module.optimizer_bytes * full // module.layers)
+        states += [held + -(-part // (unit.tp * unit.dp))] * unit.pp
     costs = Costs(
         {"F": forward, "B": backward},
-        p2p_ns=_transfers(job, layout.units, replicas),
+        p2p_ns=transfers,
         buffer_bytes={"activation": activation},
-        parameter_bytes=_states(job, layout.units),
+        parameter_bytes=states,
     )
     return units_program(layout.units, microbatches), costs
 
@@ -105,26 +117,10 @@ def _share(amount: int, module: Module, stages: int) -> int:
     return -(-amount * -(-module.layers // stages) // module.layers)
 
 
-def _microbatch_ns(
-    job: OrchestrationProblem, units: Sequence[Unit], work: Work, microbatches: int
-) -> list[list[tuple[int, int]]]:
-    """Return forward and backward times of microbatches through modules, on heaviest replicas."""
-    replicas = units[job.at].dp
-    result = []
-    for module, unit in zip(job.modules, units, strict=True):
-        rows = _rows(work.get(module.name, (MEAN,)), replicas, unit.dp, microbatches)
-        forward, backward = module.forward_ns[unit.tp], module.backward_ns[unit.tp]
-        scale = MEAN * max(1, unit.dp // replicas)
-        result.append([(-(-forward * row // scale), -(-backward * row // scale)) for row in rows])
-    longest = max(map(len, result))
-    return [one if len(one) == longest else one * longest for one in result]
-
-
 def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> list[int]:
     """Return the work in each microbatch of the replica with the most work in all.
 
-    Samples are assigned in turn: microbatch by microbatch, and within it replica by replica. Where
-    all samples are equal, one microbatch represents all.
+    Samples are assigned in turn: microbatch by microbatch, and within it replica by replica.
 
     >>> _rows([1, 2, 3, 4, 5, 6, 7, 80], replicas=4, dp=2, microbatches=2)
     [7, 87]
@@ -132,7 +128,7 @@ def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> 
     groups = min(dp, replicas)
     size = replicas // groups
     if len(amounts) == 1:
-        return [size * amounts[0]]
+        return [size * amounts[0]] * microbatches
     best: list[int] = []
     for group in range(groups):
         row = [
@@ -142,27 +138,6 @@ def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> 
         if not best or sum(row) > sum(best):
             best = row
     return best
-
-
-def _transfers(job: OrchestrationProblem, units: Sequence[Unit], replicas: int) -> list[list[int]]:
-    """Return p2p_ns from rank to rank: the output of the sending module."""
-    total = sum(unit.pp for unit in units)
-    table = []
-    for module, unit in zip(job.modules, units, strict=True):
-        size = -(-module.output_bytes * replicas // unit.dp)
-        table += [[-(-size * 1000 // job.link_mb_per_s)] * total] * unit.pp
-    return table
-
-
-def _states(job: OrchestrationProblem, units: Sequence[Unit]) -> list[int]:
-    """Return the bytes that every rank always holds: states and its part of the optimizer's."""
-    result = []
-    for module, unit in zip(job.modules, units, strict=True):
-        full = fullest(module.layers, unit)
-        size = -(-module.state_bytes * full // (module.layers * unit.tp))
-        part = -(-module.optimizer_bytes * full // module.layers)
-        result += [size + -(-part // (unit.tp * unit.dp))] * unit.pp
-    return result
 
 
 def _gradients_ns(job: OrchestrationProblem, layout: Allocation) -> int:

@@ -22,10 +22,11 @@ from ...ir.program import Pass, Program
 from ...transforms.training import without_encoder_backward
 from ..compiled import Value
 from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, pack, unpack
+from ..stage.agreement import is_trained
 from ..stage.calling import Calling, plain_tensor, run_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes, value_of
-from .spread import parts_of, rows_of_part
+from .spread import part_specs, parts_of, rows_of_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,33 @@ class EncoderPart:
         _refuse_mixed(self.routes, self.encoders)
 
     def edge_specs(self, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
-        """Return the sizes of what edges carry in a step of microbatches with these infos."""
-        return self.routes.specs(self.encoders, infos, self.replicas if self.placement.part else 0)
+        """Return the size of everything that edges carry in a step.
+
+        `infos`: of the language model's microbatches, None for those of which nothing comes here.
+        """
+        found, routes = {}, self.routes
+        # Of each microbatch, by encoder.
+        features = [
+            () if info is None else tuple(each.features_spec(info) for each in self.encoders)
+            for info in infos
+        ]
+        if self.placement.part:
+            features = part_specs(self.encoders, infos, self.replicas)
+        for value, encoder in routes.features.items():
+            number = routes.number[value.microbatch]
+            if infos[number] is not None:
+                found[value] = features[number][encoder]
+        for value, encoder in routes.hidden.items():
+            if (info := infos[routes.number[value.microbatch]]) is not None:
+                found[value] = self.encoders[encoder].hidden_spec(info)
+        for value, several in routes.gradients.items():
+            if infos[value.microbatch] is None:
+                continue
+            # The gradients of several encoders' features travel as one flat tensor.
+            parts = [features[value.microbatch][encoder] for encoder in several]
+            size = sum(width * tokens for tokens, width in (part.shape for part in parts))
+            found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
+        return found
 
     def encoded(self) -> frozenset[int]:
         """Return the microbatches that this rank encodes, as the language model numbers them."""
@@ -225,7 +251,7 @@ def refuse_without_backward(part: EncoderPart) -> None:
             continue
         place = part.placement.layer(item)
         spec = part.encoders[place.encoder]
-        if any(p.requires_grad for p in layer_of(spec, place.number).parameters()):
+        if is_trained([layer_of(spec, place.number)]):
             raise ValueError(
                 f"layer {place.number} of the encoder {spec.name!r} is trained, but the schedule "
                 f"has no {back}; freeze it, or fill a schedule with that layer trained"
@@ -307,7 +333,7 @@ class RankEncoders:
         """Return for each encoder which of the layers that this rank runs are trained."""
         found: dict[str, dict[int, bool]] = {spec.name: {} for spec in self.specs}
         for spec, number, module in self.layers():
-            found[spec.name][number] = any(p.requires_grad for p in module.parameters())
+            found[spec.name][number] = is_trained([module])
         return found
 
     def fields(self, rank: int) -> set[str]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from ...ir.kinds import layer_number
 from ...ir.program import Pass, Program
-from ..gradients import is_sharded
+from ..gradients import refuse_sharded
 from ..parts import TensorSpec, count_tokens
 
 
@@ -208,12 +208,7 @@ class EncoderSpec:
             every = [self._cut(number) for number in range(len(self.modules))]
             object.__setattr__(self, "modules", [module for one in every for module in one])
         for number, module in self.layers():
-            if is_sharded(module):
-                raise ValueError(
-                    f"layer {number} of the encoder {self.name!r} is sharded with FSDP2, whose "
-                    "collectives ranks without images would not enter; give the plain module, the "
-                    "pipeline sums its gradients over all ranks that have a copy"
-                )
+            refuse_sharded(module, f"layer {number} of the encoder {self.name!r}", "without images")
             if not self.trainable:
                 module.requires_grad_(False)
 

@@ -8,14 +8,12 @@ encoder. The gradients of several encoders' features leave a B as one value.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...ir.kinds import BACKWARD
 from ...ir.program import Edge, Pass, Program
 from ..compiled import Value
-from ..parts import Joint, TensorSpec
-from .placement import EncoderPlacement, EncoderSpec, is_encoder
-from .spread import part_specs
+from ..parts import Joint
+from .placement import EncoderPlacement, is_encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +32,6 @@ class EncoderRoutes:
     hidden: Mapping[Value, int]
     backward: frozenset[Pass]
     wanted: frozenset[Pass]
-
-    def specs(
-        self, encoders: Sequence[EncoderSpec], infos: Sequence[Any], replicas: int = 0
-    ) -> dict[Value, TensorSpec]:
-        """Return the size of everything that edges carry in a step.
-
-        `infos`: of the language model's microbatches, None for those of which nothing comes here.
-        `replicas`: of the language model, where encoders are parts of one, 0 where they are not.
-        """
-        found = {}
-        # Of each microbatch, by encoder.
-        features = (
-            part_specs(encoders, infos, replicas)
-            if replicas
-            else [
-                tuple(each.features_spec(info) for each in encoders) if info is not None else ()
-                for info in infos
-            ]
-        )
-        for value, encoder in self.features.items():
-            number = self.number[value.microbatch]
-            if infos[number] is not None:
-                found[value] = features[number][encoder]
-        for value, encoder in self.hidden.items():
-            if (info := infos[self.number[value.microbatch]]) is not None:
-                found[value] = encoders[encoder].hidden_spec(info)
-        for value, several in self.gradients.items():
-            if infos[value.microbatch] is None:
-                continue
-            # The gradients of several encoders' features travel as one flat tensor.
-            parts = [features[value.microbatch][encoder] for encoder in several]
-            size = sum(width * tokens for tokens, width in (part.shape for part in parts))
-            found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
-        return found
 
 
 def find_routes(program: Program, placement: EncoderPlacement) -> EncoderRoutes:

@@ -7,49 +7,15 @@ graphs, and their gradients go back when all passes are over. `loader.step.dispa
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..links.place import MeshPlace
 from ..parts import StepData
+from ..stage.agreement import is_trained
 from ..stage.calling import Calling, grad_mode
-
-
-class StepEncoding(Protocol):
-    """The images of one step, such as the loader's StepImages."""
-
-    def features(self, microbatch: int) -> Tensor:
-        """Return the features of a microbatch's images, a leaf."""
-
-    def backward(self) -> None:
-        """Bring gradients back, and add the sum over all ranks to the encoder's."""
-
-
-class Dispatcher(Protocol):
-    """What moves images between ranks, such as the loader's ImageDispatch."""
-
-    @property
-    def encoder(self) -> nn.Module:
-        """Return this rank's copy of the encoder."""
-
-    @property
-    def together(self) -> int | None:
-        """Return how many microbatches are encoded together, None for all."""
-
-    @property
-    def reduction(self) -> str:
-        """Return what becomes of gradients over ranks: "mean" or "sum"."""
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks that encode."""
-
-    def step(
-        self, pixels: Sequence[Tensor | None], sizes: Sequence[Sequence[Any]] | None = None
-    ) -> StepEncoding:
-        """Return the images of a step. `pixels`, `sizes`: of each microbatch of this rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +30,7 @@ class TravellingImages:
     """
 
     name: str
-    dispatch: Dispatcher
+    dispatch: Any
     inputs: str = "pixel_values"
     sizes: str = ""
     module_name: str = ""
@@ -82,15 +48,6 @@ class TravellingImages:
                 "together, and a pipeline has several under way: leave together="
             )
 
-    @property
-    def called(self) -> str:
-        """Return the name of the encoder in the whole model."""
-        return self.module_name or f"encoders.{self.name}"
-
-    def fields(self) -> set[str]:
-        """Return the fields that ranks of the first stage need for it."""
-        return {self.inputs, self.sizes} - {""}
-
 
 @dataclass(slots=True)
 class RankImages:
@@ -99,7 +56,8 @@ class RankImages:
     spec: TravellingImages | None
     rank: int
     calling: Calling
-    _step: StepEncoding | None = None
+    # The dispatch's images of the step that runs.
+    _step: Any = None
 
     @property
     def name(self) -> str:
@@ -108,23 +66,21 @@ class RankImages:
 
     def named_modules(self) -> dict[str, nn.Module]:
         """Return the encoder by its name in the whole model."""
-        return {} if self.spec is None else {self.spec.called: self.spec.dispatch.encoder}
+        if (spec := self.spec) is None:
+            return {}
+        return {spec.module_name or f"encoders.{spec.name}": spec.dispatch.encoder}
 
-    def held(
-        self, layers: Sequence[tuple[str, nn.Module]], elsewhere: frozenset[str]
-    ) -> tuple[list[tuple[str, nn.Module]], frozenset[str]]:
-        """Return modules with the encoder, and names with its own if another rank saves it."""
-        own = self.named_modules()
-        return [*layers, *own.items()], elsewhere | frozenset(own if self.rank else ())
+    def saved_elsewhere(self) -> frozenset[str]:
+        """Return the encoder's name if another rank saves it: the pipeline's first one does."""
+        return frozenset(self.named_modules() if self.rank else ())
 
     def fields(self) -> set[str]:
         """Return the fields that ranks of the first stage need."""
-        return set() if self.spec is None else self.spec.fields()
+        return set() if self.spec is None else {self.spec.inputs, self.spec.sizes} - {""}
 
     def is_trained(self) -> bool | None:
         """Return whether features have a gradient, None without any."""
-        parameters = [p for m in self.named_modules().values() for p in m.parameters()]
-        return None if self.spec is None else any(p.requires_grad for p in parameters)
+        return None if self.spec is None else is_trained(self.named_modules().values())
 
     def counted_elsewhere(self) -> list[nn.Parameter]:
         """Return the parameters that another rank counts in a norm: the pipeline's first one."""

@@ -18,9 +18,9 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 
@@ -45,43 +45,31 @@ _STORE_S = 10.0
 _END_S = _STORE_S + 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class BoardSeat:
-    """The place of a rank's standing among those of all processes.
-
-    `pipelines`: the processes of each, by rank; one may be in several lanes of tensor parallelism.
-    `pipeline`: which of them the board follows. The first process of the first one hosts the store.
-    """
-
-    rank: int
-    pipelines: tuple[tuple[int, ...], ...]
-    pipeline: int = 0
-
-    @property
-    def processes(self) -> tuple[int, ...]:
-        """Return the processes of the own pipeline, by rank."""
-        return self.pipelines[self.pipeline]
-
-    @property
-    def host(self) -> int:
-        """Return the process that hosts the store."""
-        return self.pipelines[0][0]
-
-
 class Board:
     """The standings of all ranks of a pipeline, as one of them knows them.
 
-    `waits`: what the executor changes as it goes on. `deadline_s`: how long after others have given
-    up a rank that does not go on is ended.
+    `pipelines`: the processes of each, by rank; one may be in several lanes of tensor parallelism.
+    `pipeline`: the one that the board follows, in which it is of `rank`. The first process of the
+    first one hosts the store. `waits`: what the executor changes as it goes on. `deadline_s`: how
+    long after others have given up a rank that does not go on is ended.
     """
 
-    def __init__(self, store: TCPStore, seat: BoardSeat, deadline_s: float) -> None:
+    def __init__(
+        self,
+        store: TCPStore,
+        rank: int,
+        pipelines: Sequence[Sequence[int]],
+        pipeline: int,
+        deadline_s: float,
+    ) -> None:
         self.waits = Waits()
         self.step = 0
         # Known before the store has been read, which may be gone by then.
-        others = {*range(len(seat.processes))} - {seat.rank}
+        others = {*range(len(pipelines[pipeline]))} - {rank}
         self.standings = dict.fromkeys(others, Standing(0, 0))
-        self._store, self._seat, self._rank = store, seat, seat.rank
+        self._store, self._rank = store, rank
+        self._pipelines, self._pipeline = pipelines, pipeline
+        self._processes, self._hosting = pipelines[pipeline], pipelines[0][0]
         store.set_timeout(timedelta(seconds=_STORE_S))
         self._deadline_s = deadline_s
         # The rank's place when it was last looked at, and since when it is there.
@@ -99,7 +87,7 @@ class Board:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         # All ranks meet after this, so that no key is missing when the thread reads them.
-        store.set(_key(seat.processes[seat.rank]), _text(Standing(0, 0)))
+        store.set(_key(self._processes[rank]), _text(Standing(0, 0)))
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
@@ -161,7 +149,7 @@ class Board:
             silent = now - self._heard[rank][1]
             if not answers:
                 # With the store's host everybody falls silent; only the host is known to be.
-                hosts = self._seat.processes[rank] == self._seat.host
+                hosts = self._processes[rank] == self._hosting
                 silent = max(age, _SILENT_S) if hosts else 0.0
             silent = silent if silent >= _SILENT_S else 0.0
             found[rank] = replace(standing, since_s=standing.since_s + age, silent_s=silent)
@@ -176,7 +164,7 @@ class Board:
         age = now - self._read_at
         if self._lost or age >= _ANSWER_S:
             host = replace(self._host, silent_s=max(age, _SILENT_S))
-            return {} if self._seat.host in self._seat.processes else {0: {0: host}}
+            return {} if self._hosting in self._processes else {0: {0: host}}
         (listened, before), found = self._before, self._read_others()
         silent = now - listened
         return {
@@ -196,11 +184,11 @@ class Board:
 
         def read() -> None:
             with suppress(RuntimeError):
-                for number in range(len(self._seat.pipelines)):
-                    if number != self._seat.pipeline:
+                for number in range(len(self._pipelines)):
+                    if number != self._pipeline:
                         found[number] = self._read(number)
 
-        if len(self._seat.pipelines) > 1 and not self._lost:
+        if len(self._pipelines) > 1 and not self._lost:
             self._start_thread(read, "others").join(_ANSWER_S)
         return dict(found)
 
@@ -214,17 +202,17 @@ class Board:
 
     def _read(self, pipeline: int) -> dict[int, Standing]:
         """Return the standings of a pipeline. Raises RuntimeError if the store is gone."""
-        texts = self._store.multi_get([*map(_key, self._seat.pipelines[pipeline])])
+        texts = self._store.multi_get([*map(_key, self._pipelines[pipeline])])
         return {rank: msgspec.json.decode(t, type=Standing) for rank, t in enumerate(texts)}
 
     def _exchange(self) -> None:
         """Write this rank's standing and read the others'."""
         self._beat += 1
         try:
-            self._store.set(_key(self._seat.processes[self._rank]), _text(self._own()))
-            found = self._read(self._seat.pipeline)
-            if self._seat.host not in self._seat.processes:
-                text = self._store.get(_key(self._seat.host))
+            self._store.set(_key(self._processes[self._rank]), _text(self._own()))
+            found = self._read(self._pipeline)
+            if self._hosting not in self._processes:
+                text = self._store.get(_key(self._hosting))
                 self._host = msgspec.json.decode(text, type=Standing)
         except RuntimeError:
             # The host of the store is gone; what was read before stays.

@@ -106,12 +106,6 @@ def _leave() -> None:
 TIMELINES_VARIABLE = "COUNTERPOISE_TIMELINES"
 
 
-def timelines_folder(given: str | Path | None) -> Path | None:
-    """Return the folder for measured steps: what was given, or what the environment asks for."""
-    found = given or os.environ.get(TIMELINES_VARIABLE)
-    return Path(found) if found else None
-
-
 def write_step(
     folder: Path, number: int, timeline: Timeline, held: Sequence[Mapping[str, int]]
 ) -> None:

@@ -6,7 +6,8 @@ as far as its inputs are there: in the list's order, so that gradients are summe
 keep their places in the list, and so the order of messages. Nothing waits in a point.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -14,31 +15,18 @@ from torch.autograd.graph import saved_tensors_hooks
 RunNext = Callable[[int | None], int | None]
 
 
-class Inside:
-    """The encoder passes that may run inside the running one. `run_next`: runs one of them."""
-
-    def __init__(self, run_next: RunNext) -> None:
-        self._run_next = run_next
-
-    def offer(self, wait_ns: int | None) -> None:
-        """Run passes while they fit into a wait, one where its length is not known."""
-        left = wait_ns
-        while (took := self._run_next(left)) is not None and left is not None:
-            left -= took
-
-
 # Of the pass that runs in this process. Backward passes may be in another thread, autograd's.
-_here: list[Inside] = []
+_here: list[RunNext] = []
 
 
-def begin(inside: Inside) -> None:
-    """Take the points of a pass that begins."""
-    _here.append(inside)
-
-
-def end() -> None:
-    """Take no more points of the pass that has begun last."""
-    _here.pop()
+@contextmanager
+def points(run_next: RunNext) -> Iterator[None]:
+    """Let the points of the pass that runs in the block run others by `run_next`."""
+    _here.append(run_next)
+    try:
+        yield
+    finally:
+        _here.pop()
 
 
 def offer(wait_ns: int | None = None) -> None:
@@ -53,9 +41,10 @@ def offer(wait_ns: int | None = None) -> None:
     if not _here:
         return
     # What a checkpoint of the stage keeps, or computes again, is its own tensors alone.
-    inside = _here.pop()
+    run_next, left = _here.pop(), wait_ns
     try:
         with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
-            inside.offer(wait_ns)
+            while (took := run_next(left)) is not None and left is not None:
+                left -= took
     finally:
-        _here.append(inside)
+        _here.append(run_next)

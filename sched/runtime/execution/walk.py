@@ -20,7 +20,7 @@ from ...simulation.timeline import Slot
 from ..compiled import Collective, Op, Value
 from ..links.process_groups import Links, Transfer
 from ..parts import ModelPart, StepData
-from .inside import Inside, begin, end
+from .inside import points
 
 
 @dataclass(slots=True)
@@ -164,11 +164,8 @@ def _run(
             took[one.what.kind] = inner[-1].end_ns - inner[-1].start_ns
             return took[one.what.kind]
 
-        begin(Inside(run_next))
-        try:
+        with points(run_next):
             slot = _run_pass(op, walker, held)
-        finally:
-            end()
         # Rows of passes do not overlap, so each stands where the time of those before it ends.
         until = slot.end_ns - sum(one.end_ns - one.start_ns for one in inner)
         walker.measured.append(slot._replace(end_ns=until))

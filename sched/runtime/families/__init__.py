@@ -1,1 +1,1 @@
-"""What the forward of a Hugging Face model does between its modules, one small file a family."""
+"""What the forward of a Hugging Face model does between its modules."""

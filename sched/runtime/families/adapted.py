@@ -22,10 +22,12 @@ from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
 from ..job.start import generator_of, tokens_by
+from ..links.place import device_of
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
 from ..pretrained.making import materialise, precisions_of
 from ..pretrained.saving import save_weights
+from ..stage.checking import tiny_batch
 from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
 from ..vocabulary.loss import LossOptions
@@ -37,8 +39,6 @@ from .small import fill, small_model
 
 # Ranks that load wait for each other as long, at least: shares and disks differ.
 _LOAD_S = 1800.0
-# The check's microbatch: positions of two packed samples.
-_POSITIONS = (0, 1, 2, 3, 4, 0, 1, 2)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -133,15 +133,12 @@ class Adapted:
         """Return whether the model is on the meta device, without memory."""
         return any(p.is_meta for p in self.model.get_submodule(self.words).parameters())
 
-    def _tiny(self) -> dict[str, Tensor]:
+    def _tiny(self) -> dict[str, Any]:
         """Return a microbatch of two packed samples of text, as forward takes it."""
-        near: Tensor = self.model.get_submodule(self.words).get_parameter("weight")
-        count = len(_POSITIONS)
-        ids = torch.arange(1, count + 1, device=near.device) * len(near) // (count + 2)
-        positions = torch.tensor([_POSITIONS], device=near.device)
-        if self.layers.family.axes > 1:  # the text's, by which masks are made, and the axes'
-            positions = positions.expand(1 + self.layers.family.axes, *positions.shape)
-        return {"input_ids": ids[None], "position_ids": positions}
+        found, axes = tiny_batch(self.model, self.words), self.layers.family.axes
+        if axes > 1:  # the text's, by which masks are made, and the axes'
+            found["position_ids"] = found["position_ids"].expand(1 + axes, 1, -1)
+        return found
 
     def pipeline(
         self,
@@ -167,10 +164,9 @@ class Adapted:
         ValueError as Pipeline and `split` do.
         """
         if images is False:
+            given |= {"plan": plan, "options": options, "check": check, "weights": weights}
             text = replace(self, images=None, layers=replace(self.layers, stacked=0))
-            more: dict[str, Any] = {"plan": plan, "options": options, "check": check}
-            more["weights"] = weights
-            return text.pipeline(mesh, schedule, vocabulary=vocabulary, **more, **given)
+            return text.pipeline(mesh, schedule, vocabulary=vocabulary, **given)
         ranks, seat = _seat(mesh)
         pictures = self.images
         options = self._with_inputs(schedule, options or {})
@@ -251,9 +247,8 @@ class Adapted:
             )
         units = {name: self.model.get_submodule(name) for name in names}
         if weights is not None:
-            kind = mesh.device if isinstance(mesh, Units) else mesh.device_type
-            here = 0 if kind == "cpu" else torch.accelerator.current_device_index()
-            materialise(units, torch.device(kind, here), precisions_of(self.model, self.dtype))
+            device = device_of(mesh.device if isinstance(mesh, Units) else mesh.device_type)
+            materialise(units, device, precisions_of(self.model, self.dtype))
         return units
 
     @property

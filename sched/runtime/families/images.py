@@ -1,8 +1,8 @@
 """The encoder of a model with images, and the merging of its features."""
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,8 @@ class Images:
     """The encoder of a model, and what its features become.
 
     `config`: of the whole model. `base`: the name of the module that has the encoder. `width`: of
-    the hidden states. `layers`: the encoder's, one for each of its passes.
+    the hidden states. `layers`: the encoder's, one for each of its passes; `constants`: makes what
+    they need, where the encoder is cut into several.
     """
 
     family: ImageFamily
@@ -49,18 +50,8 @@ class Images:
     module: ImageFeatures
     base: str
     width: int
-    layers: tuple[nn.Module, ...] = field(init=False)
-    constants: Constants | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Cut the encoder into its layers, where its family says how."""
-        layers: list[nn.Module] = [self.module]
-        constants = None
-        if self.family.layered is not None:
-            (name,) = self.family.encoder
-            layers, constants = self.family.layered(self.module.get_submodule(name))
-        object.__setattr__(self, "layers", tuple(layers))
-        object.__setattr__(self, "constants", constants)
+    layers: Sequence[nn.Module]
+    constants: Constants | None
 
     @property
     def stacked(self) -> int:

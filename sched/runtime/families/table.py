@@ -1,28 +1,25 @@
 """Find the description of a model, by its config's model_type, and adapt the model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 import torch
 from torch import nn
 
 from .adapted import Adapted
-from .description import DecoderFamily, Family
+from .decoders import DECODERS
+from .description import Constants, DecoderFamily, Family
+from .image_models import IMAGE_MODELS
 from .images import ImageFeatures, Images
 from .layers import Layers, kinds_of
 from .routers import routers_of
 
 
 def families() -> Mapping[str, Family]:
-    """Return the descriptions of all families by model_type: those of this folder's files."""
-    found: dict[str, Family] = {}
-    for module in iter_modules(import_module(__package__).__path__):
-        found |= getattr(import_module(f".{module.name}", __package__), "FAMILIES", {})
-    return found
+    """Return the descriptions of all families by model_type."""
+    return {**DECODERS, **IMAGE_MODELS}
 
 
 def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
@@ -52,7 +49,11 @@ def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
     plain = DecoderFamily()
     decoder = replace(decoder, base=name, head="lm_head", scale_logits=plain.scale_logits)
     module = ImageFeatures(base, family.encoder, family.features)
-    images = Images(family, config, module, family.base, text.hidden_size)
+    layers: Sequence[nn.Module] = [module]
+    constants: Constants | None = None
+    if family.layered is not None:
+        layers, constants = family.layered(module.get_submodule(*family.encoder))
+    images = Images(family, config, module, family.base, text.hidden_size, layers, constants)
     decoder, again = replace(decoder, softcap=plain.softcap), partial(adapt, family=family)
     return _adapted(model, decoder, text, name, again, images)
 

@@ -17,7 +17,7 @@ from ..stage.generator import GeneratorSpec
 from ..units.layout import Units
 from ..units.lists import joined
 from ..units.place import UnitPlace, agree_units, place_units
-from ..units.plan import KnownPlans
+from ..units.plan import UnitPlan, plan_units
 from .programs import Programs, UnitPrograms
 from .start import generator_of, place_in, start_deadline
 
@@ -29,19 +29,18 @@ _PROBE = 2
 class ResumedSchedule:
     """A schedule that goes on with programs that were saved, by ranks and microbatches.
 
-    `schedule`, `options`: what makes all others. `unit_plans`: the text of the plans that units
-    made of the saved programs, which are then for units alone: a pipeline with encoders in its
-    bubbles has others.
+    `schedule`, `options`: what makes all others. `in_units`: whether the saved ones are for units
+    alone: a pipeline with encoders in its bubbles has others.
     """
 
     saved: Mapping[tuple[int, int], Program]
     schedule: str | Callable[[int, int], Program]
     options: Mapping[str, Any]
-    unit_plans: str = ""
+    in_units: bool = False
 
     def __call__(self, ranks: int, microbatches: int) -> Program:
         """Return the program of a number of microbatches, for a mesh."""
-        if not self.unit_plans and (found := self.saved.get((ranks, microbatches))):
+        if not self.in_units and (found := self.saved.get((ranks, microbatches))):
             return found
         return generator_of(self.schedule, ranks, self.options)(microbatches)
 
@@ -51,14 +50,14 @@ class Arrangement:
     """A pipeline whose ranks run all passes, encoders' in its bubbles, or units on their own ranks.
 
     `make`: the program of a number of microbatches, of which parts, fields and connections follow.
-    `here`: this process' place among units, if there are any. `plans`: of programs of one replica
-    of their language model.
+    `here`: this process' place among units, if there are any. `plan_of`: the plan of a number of
+    microbatches of each replica of their language model.
     """
 
     place: MeshPlace
     make: Callable[[int], Program]
     here: UnitPlace | None = None
-    plans: KnownPlans | None = None
+    plan_of: Callable[[int], UnitPlan] | None = None
 
     @property
     def first_program(self) -> Program:
@@ -91,11 +90,11 @@ class Arrangement:
     def programs(self, **given: Any) -> Programs:
         """Return the programs; `given`: the fields of Programs that are not known here."""
         given |= {"make": self.make, "rank": self.place.seat}
-        if self.here is None or self.plans is None:
+        if self.here is None or self.plan_of is None:
             return Programs(**given)
         units = self.here.units
         given |= {"replicas": units.replicas(self.here.rank), "in_all": units.backbone.dp}
-        return UnitPrograms(place=self.here, plans=self.plans, **given)
+        return UnitPrograms(place=self.here, plan_of=self.plan_of, **given)
 
 
 def arrange(
@@ -118,13 +117,8 @@ def arrange(
     here = place_units(where, start_deadline(deadline_s))
     made = _of_replicas(where, schedule, options, generator)
     layers = [len(spec.modules) for spec in encoders]
-    saved = schedule.unit_plans if isinstance(schedule, ResumedSchedule) else ""
-    plans = KnownPlans(cache(made), where, layers, saved)
-
-    def make(count: int) -> Program:
-        return joined(plans.plan_of(count).programs)
-
-    return Arrangement(here, cache(make), here, plans)
+    plan_of = cache(lambda count: plan_units(made(count), where, layers))
+    return Arrangement(here, cache(lambda count: joined(plan_of(count).programs)), here, plan_of)
 
 
 def _of_replicas(
@@ -137,7 +131,7 @@ def _of_replicas(
     ranks = units.backbone.pp
     if isinstance(schedule, ResumedSchedule):
         again = _of_replicas(units, schedule.schedule, schedule.options, generator)
-        saved = schedule.saved if schedule.unit_plans else {}
+        saved = schedule.saved if schedule.in_units else {}
         return lambda count: saved.get((ranks, count)) or again(count)
     made = generator_of(schedule, ranks, options)
     if generator and units.generator is None:

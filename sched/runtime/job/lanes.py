@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ..gradients import dividing_groups, likeness, local_part, sharded_over
 from ..links.place import MeshPlace, gather_objects
-from ..links.process_groups import wait_for
+from ..links.process_groups import ranks_of, wait_for
 from ..units.place import UnitPlace
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
@@ -113,7 +113,7 @@ class Lanes:
 
     def _foreign_mesh(self) -> str:
         """Return what is divided over other processes than it may be, "" if nothing is."""
-        lanes = _ranks(self.place.lanes)
+        lanes = ranks_of(self.place.lanes)
         allowed = [lanes, self.place.replica_ranks]
         wrapped = sharded_over(self.stages, lanes)
         for name, parameter in self.parameters.items():
@@ -124,7 +124,7 @@ class Lanes:
                     "dimension 'dp' of the pipeline's own mesh"
                 )
             for group in dividing_groups(parameter):
-                if (ranks := _ranks(group)) not in allowed:
+                if (ranks := ranks_of(group)) not in allowed:
                     return (
                         f"{name} is divided over the processes {sorted(ranks)}, and this rank's "
                         f"are {sorted(lanes) or [dist.get_rank()]}; divide modules over the "
@@ -133,10 +133,6 @@ class Lanes:
                         "'dp' of it, for the language model's stages"
                     )
         return ""
-
-
-def _ranks(group: dist.ProcessGroup | None) -> frozenset[int]:
-    return frozenset(() if group is None else dist.get_process_group_ranks(group))
 
 
 def _facts(parameter: nn.Parameter) -> str:

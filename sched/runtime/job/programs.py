@@ -28,7 +28,7 @@ from ..stage.generator import GeneratorPart, RankGenerator
 from ..stage.modules import StageOptions, Stages
 from ..units.lists import compile_units, joined
 from ..units.place import UnitPlace
-from ..units.plan import KnownPlans
+from ..units.plan import UnitPlan
 from ..vocabulary.step import VocabularyPart
 from .start import compile_all
 
@@ -113,26 +113,23 @@ class Programs:
 
         `step`: of each replica that this rank works for.
         """
-        count, facts = self.count_microbatches(step), self.facts_for(training)
+        count, gradient = self.count_microbatches(step), self.input_gradient(training)
         microbatches = [ELSEWHERE] * (count * self.in_all)
         infos: list[object] = [None] * len(microbatches)
         for replica, one in zip(self.replicas, list_steps(step), strict=True):
             first = replica * count
             needed = [self.needs(compiled, first + number) for number in range(count)]
-            read = reading.read(one, facts.input_gradient, training, needed)
+            read = reading.read(one, gradient, training, needed)
             microbatches[first : first + count] = read.microbatches
             infos[first : first + count] = one.infos
-        edges, generated = {**compiled.edges(infos)}, dict[int, float]()
+        edges = {**compiled.edges(infos)}
         if compiled.generator is not None:
             edges |= compiled.generator.edge_specs(infos)
-            generated = compiled.generator.weights(infos)
-        gradient, precision = facts.input_gradient, compiled.precision
-        return StepData(tuple(microbatches), gradient, edges, precision, training, generated)
+        return StepData(tuple(microbatches), gradient, edges, compiled.precision, training)
 
-    def facts_for(self, training: bool) -> ModelFacts:
-        """Return what ranks know of the model; without training no gradient is wanted anywhere."""
-        nowhere = (False,) * len(self.facts.input_gradient)
-        return self.facts if training else replace(self.facts, input_gradient=nowhere)
+    def input_gradient(self, training: bool) -> tuple[bool, ...]:
+        """Return where gradients of inputs are wanted; without training, nowhere."""
+        return tuple(wanted and training for wanted in self.facts.input_gradient)
 
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
@@ -179,20 +176,11 @@ class Programs:
         first = self.replicas[0] * count
         return range(first, first + count)
 
-    def unit_plans(self) -> str:
-        """Return the plans of units as text, "" without units."""
-        return ""
-
     def trained(self, program: Program) -> Program:
-        """Return a program without the encoders' backward that no gradient needs."""
-        placement = self.encoders.placed(program)
-        return self._wanted(trained_program(program, placement, self.facts.lowest))
-
-    def _wanted(self, program: Program) -> Program:
-        """Return a program without a generator's gradient, where nothing before it is trained."""
-        if self.facts.input_gradient[-1]:
-            return program
-        return without_generator_gradient(program)
+        """Return a program without the encoders' and generator's backward that nobody needs."""
+        program = trained_program(program, self.encoders.placed(program), self.facts.lowest)
+        # without anything trained before the generator
+        return program if self.facts.input_gradient[-1] else without_generator_gradient(program)
 
     def install(self, made: Mapping[int, Program], make: Callable[[int], Program]) -> None:
         """Run other programs from the next step on; `make` makes those of other sizes.
@@ -248,29 +236,28 @@ class Programs:
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return the program, checked, and every rank's operations."""
-        program = self._checked(self.make(microbatches), microbatches)
-        self.made[microbatches] = program
-        facts = self.facts_for(training)
-        program = self._fitted(self.trained(program), training)
+        made = self.make(microbatches)
+        program = self._fitted(made, microbatches, training)
+        self.made[microbatches] = made
         if training:
             program = with_reductions(program)
-        return program, Pipelines(compile_all(program, facts), collectives(program))
+        lists = compile_all(program, self.input_gradient(training))
+        return program, Pipelines(lists, collectives(program))
 
-    def _fitted(self, program: Program, training: bool) -> Program:
-        """Return a program's forward passes, or for training all, as FSDP2's stages need them."""
-        if not training:
-            return forward_only(program)
-        split = self.options.split
-        return with_whole_last_backward(program, self.facts.sharded) if split else program
-
-    def _checked(self, program: Program, microbatches: int) -> Program:
+    def _fitted(self, program: Program, microbatches: int, training: bool) -> Program:
+        """Check a program, and return its forward passes, or for training all that are wanted."""
         if program.microbatches != microbatches:
             raise ValueError(
                 f"the step has {microbatches} microbatches, the schedule {program.name!r} "
                 f"{program.microbatches}; give steps of as many, or a schedule for this number"
             )
         check(program)
-        return program
+        program = self.trained(program)
+        if not training:
+            return forward_only(program)
+        # as FSDP2's stages need it
+        split = self.options.split
+        return with_whole_last_backward(program, self.facts.sharded) if split else program
 
     def _check_channels(self, found: Sequence[Channel], microbatches: int, name: str) -> None:
         """Raise ValueError if a program needs connections that were not made at the start."""
@@ -297,10 +284,10 @@ class Programs:
 
 @dataclass(slots=True, kw_only=True)
 class UnitPrograms(Programs):
-    """The programs of one rank of a unit. `plans`: of a number of microbatches of each replica."""
+    """The programs of one rank of a unit. `plan_of`: a number of microbatches of each replica."""
 
     place: UnitPlace
-    plans: KnownPlans
+    plan_of: Callable[[int], UnitPlan]
 
     def count_microbatches(self, step: Steps) -> int:
         """Return the number of microbatches of each replica's step.
@@ -334,22 +321,13 @@ class UnitPrograms(Programs):
             for seat in range(units.seats)
         ]
 
-    def unit_plans(self) -> str:
-        """Return the plans so far as text."""
-        return self.plans.text()
-
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""
-        facts = self.facts_for(training)
-        plan, placement = self.plans.plan_of(microbatches), self.encoders.placement
-        self.made[microbatches] = self.plans.base(microbatches)
-        checked = (self._checked(program, microbatches) for program in plan.programs)
-        trained = (trained_program(one, placement, facts.lowest) for one in checked)
-        programs = [self._fitted(self._wanted(program), training) for program in trained]
-        units = self.place.units
-        lists = compile_units(programs, units, plan.order, facts.input_gradient)
-        every = joined(programs)
-        replica = self.place.replica
+        plan, gradient = self.plan_of(microbatches), self.input_gradient(training)
+        self.made[microbatches] = plan.base
+        programs = [self._fitted(program, microbatches, training) for program in plan.programs]
+        lists = compile_units(programs, self.place.units, plan.order, gradient)
+        every, replica = joined(programs), self.place.replica
         found = {
             name: one._replace(communicator=self.place.communicator_name(one.communicator, replica))
             for name, one in collectives(every).items()

@@ -60,7 +60,7 @@ class Replanner:
                 f"the profile has stages on ranks {profile.placement} of {profile.ranks}, the "
                 f"pipeline on {program.placement} of {len(program.ranks)}; give one of this layout"
             )
-        kinds = {key.lstrip("0123456789") for key in keys_of(self._trained(program)).passes}
+        kinds = {key.lstrip("0123456789") for key in keys_of(self.programs.trained(program)).passes}
         if missing := sorted(kinds - set(profile.passes)):
             raise ValueError(
                 f"the profile has no times of {', '.join(missing)}, which the schedule "
@@ -77,7 +77,7 @@ class Replanner:
             self.trained = infos[0].epoch, infos[0].step
         if settings.measure is not None:
             slots = settings.measure(self.state.steps, slots)
-        program = self._trained(self.programs.made[count])
+        program = self.programs.trained(self.programs.made[count])
         keys, held = keys_of(program), [dict(info.costs) for info in infos]
         first = self.place.rank == 0
         expected_ns = expected_step(program, self.state.profile, held) if first else 0
@@ -112,9 +112,6 @@ class Replanner:
         if digest_of(same) == saved.digest:
             self.state = saved
 
-    def _trained(self, program: Program) -> Program:
-        return self.programs.trained(program)
-
     def _summed(self, row: Sequence[int]) -> list[int]:
         """Return the sum of all ranks' rows, over the pipeline, its replicas and its lanes."""
         total = torch.tensor(row, dtype=torch.int64, device=self.place.device)
@@ -135,7 +132,7 @@ class Replanner:
         found = self._shared(self._made(make, decision, current.microbatches))
         if not found:
             return
-        after_ns = step_ns(self._trained(found[current.microbatches]), decision.costs)
+        after_ns = step_ns(self.programs.trained(found[current.microbatches]), decision.costs)
         if not self.settings.worth(before_ns, after_ns):
             return
         ranks, costs = len(current.ranks), decision.costs
@@ -158,7 +155,7 @@ class Replanner:
         ranks = self.place.ranks
 
         def length(costs: Costs) -> int:
-            return step_ns(self._trained(make(ranks, usual, costs)), decision.costs)
+            return step_ns(self.programs.trained(make(ranks, usual, costs)), decision.costs)
 
         try:
             best = min(nearby(decision.costs), key=length)

@@ -15,19 +15,19 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...ir.registry import schedule as make_program
-from ..compiled import (
-    Op,
-    collectives,
-    compile_program,
-    lowered,
-    with_deliveries,
-)
-from ..execution.board import Board, BoardSeat
+from ..compiled import Op, collectives, compile_program, lowered, with_deliveries
+from ..execution.board import Board
 from ..execution.drive import PipelineStalledError
-from ..links.place import FAULTS, MeshPlace, await_all, gather_objects
-from ..links.process_groups import Channel, Groups, PeerLostError, first_pipelines, make_groups
+from ..links.place import FAULTS, MeshPlace, await_all, device_of, gather_objects
+from ..links.process_groups import (
+    Channel,
+    Groups,
+    PeerLostError,
+    first_pipelines,
+    make_groups,
+    report_lost,
+)
 from ..parts import WEIGHTS, Reading
-from ..stage.agreement import ModelFacts
 from ..stage.modules import LossFunction, StageOptions
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
@@ -86,9 +86,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
     await_all(deadline_s)
     ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
     pipelines = tuple(tuple(row) for row in ranks.tolist())
-    device = torch.device("cpu")
-    if mesh.device_type != "cpu":
-        device = torch.device(mesh.device_type, torch.accelerator.current_device_index())
+    device = device_of(mesh.device_type)
     if mesh.size() < dist.get_world_size():
         found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
         pipelines = tuple(sorted({row for rows in found for row in rows}))
@@ -191,11 +189,10 @@ def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
     return shape
 
 
-def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
+def compile_all(program: Program, input_gradient: Sequence[bool]) -> list[tuple[Op, ...]]:
     """Return the operations of every rank."""
     ranks, program = range(len(program.ranks)), lowered(program)
-    lists = [compile_program(program, rank, facts.input_gradient) for rank in ranks]
-    return with_deliveries(lists)
+    return with_deliveries([compile_program(program, rank, input_gradient) for rank in ranks])
 
 
 def connect(
@@ -213,13 +210,9 @@ def connect(
     used = {found.communicator for found in collectives(first_program).values()}
     members = place.communicator_ranks(used)
     _refuse_other_groups([channels, list(members), sharers], place, limit_s)
-    try:
+    with report_lost():
         groups = make_groups(place.pipelines, channels, members, place.device, deadline_s, sharers)
         board = post_board(place, deadline_s)
-    except PeerLostError:
-        raise
-    except RuntimeError as error:
-        raise PeerLostError.of(error) from error
     groups.warm_up(limit_s)
     # After this all boards are there, so that no rank reads one that is missing.
     place.gather(None, limit_s)
@@ -261,5 +254,5 @@ def post_board(place: MeshPlace, deadline_s: float) -> Board:
     if store is None:
         store = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     # Of units, ranks without stages have standings, too.
-    seat = BoardSeat(place.rank, place.pipelines, first_pipelines(place.pipelines)[own])
-    return Board(store, seat, deadline_s)
+    followed = first_pipelines(place.pipelines)[own]
+    return Board(store, place.rank, place.pipelines, followed, deadline_s)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .process_groups import PeerLostError, add_up, wait_for
+from .process_groups import PeerLostError, add_up, ranks_of, report_lost, wait_for
 
 T = TypeVar("T")
 # Apart from messages that the training loop may have under way.
@@ -32,29 +32,24 @@ FAULTS = 20
 _START = "make the pipeline"
 
 
-def monitored_barrier(group: dist.ProcessGroup, deadline_s: float, what: str = _START) -> None:
-    """Wait until all processes of a group have called this; its messages are on the CPU.
-
-    `what`: what they come for.
-    Raises PeerLostError on every process that is there if others do not come within the deadline,
-    with the ranks of all that are missing. The group cannot be used any more after that.
-    """
-    _monitored_gather(torch.zeros(1), group, deadline_s, what)
-
-
-def await_all(deadline_s: float, what: str = _START) -> None:
-    """Wait until all processes of the job have called this, as `monitored_barrier` does.
+def await_all(deadline_s: float) -> None:
+    """Wait until all processes of the job have called this. Raises as `monitored_gather` does.
 
     Without gloo it does nothing: NCCL connects two ranks on first use, with its own timeout.
     """
     if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
-        monitored_barrier(dist.group.WORLD, deadline_s, what)
+        monitored_gather(torch.zeros(1), dist.group.WORLD, deadline_s, _START)
 
 
-def _monitored_gather(
+def monitored_gather(
     own: Tensor, group: dist.ProcessGroup, deadline_s: float, what: str, tag: int = _TAG
 ) -> list[Tensor]:
-    """Return every rank's tensor, all of one size, by messages: who does not send is known."""
+    """Return every rank's tensor, all of one size, by messages: who does not send is known.
+
+    `what`: what they come for. The messages are on the CPU. Raises PeerLostError on every process
+    that is there if others do not come within the deadline, with the ranks of all that are missing.
+    The group cannot be used any more after that.
+    """
     rank, ranks = group.rank(), group.size()
     others = [other for other in range(ranks) if other != rank]
     found = [own if each == rank else torch.empty_like(own) for each in range(ranks)]
@@ -106,25 +101,28 @@ def gather_objects(
 
     def gather(tensor: Tensor) -> Tensor:
         if on_cpu:
-            return torch.stack(_monitored_gather(tensor, group, deadline_s, what, tag))
+            return torch.stack(monitored_gather(tensor, group, deadline_s, what, tag))
         given = tensor.to(device)
         found = [torch.empty_like(given) for _ in range(group.size())]
         wait_for(group.allgather([found], [given]), given, deadline_s)
         return torch.stack(found).cpu()
 
-    try:
+    with report_lost():
         sizes = gather(torch.tensor(len(text))).tolist()
         # Collectives take equal parts.
         padded = text.new_zeros(max(sizes))
         padded[: len(text)] = text
         rows = gather(padded)
-    except PeerLostError:
-        raise
-    except RuntimeError as error:
-        raise PeerLostError.of(error) from error
     return [
         pickle.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)
     ]
+
+
+def device_of(kind: str) -> torch.device:
+    """Return this process' device of a type."""
+    if kind == "cpu":
+        return torch.device(kind)
+    return torch.device(kind, torch.accelerator.current_device_index())
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +181,7 @@ class MeshPlace:
     @property
     def replica_ranks(self) -> frozenset[int]:
         """Return the global ranks that have this one's stages, over which FSDP2 divides them."""
-        own = self.replicas
-        return frozenset(() if own is None else dist.get_process_group_ranks(own))
+        return ranks_of(self.replicas)
 
     def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator."""

@@ -75,30 +75,38 @@ class Links(Protocol):
 class PeerLostError(RuntimeError):
     """A transfer failed or passed its deadline; whose fault it is, the pipeline finds out."""
 
-    @classmethod
-    def of(cls, error: RuntimeError) -> "PeerLostError":
-        """Return the error for one of torch's, of which the first line says what it is."""
-        return cls(str(error).splitlines()[0])
+
+@contextmanager
+def report_lost() -> Iterator[None]:
+    """Raise PeerLostError for an error of torch's, of which the first line says what it is."""
+    try:
+        yield
+    except PeerLostError:
+        raise
+    except RuntimeError as error:
+        raise PeerLostError(str(error).splitlines()[0]) from error
 
 
 class _Working(NamedTuple):
-    """A transfer of a process group. `arrives`: the tensor that it fills, if it fills one."""
+    """One tensor under way: to several processes, or to none, or from one.
 
-    work: dist.Work
+    `arrives`: the tensor that the transfer fills, None where it only gives.
+    """
+
+    works: tuple[dist.Work, ...]
     tensor: Tensor
-    arrives: bool
+    arrives: Tensor | None = None
 
     def done(self) -> bool:
         """Return whether the transfer is over, well or not."""
-        return bool(self.work.is_completed())
+        return all(work.is_completed() for work in self.works)
 
+    @report_lost()
     def wait(self, deadline_s: float) -> Tensor | None:
         """Return what has arrived. On CUDA the stream waits, and the host does not."""
-        try:
-            wait_for(self.work, self.tensor, deadline_s)
-        except RuntimeError as error:
-            raise PeerLostError.of(error) from error
-        return self.tensor if self.arrives else None
+        for work in self.works:
+            wait_for(work, self.tensor, deadline_s)
+        return self.arrives
 
     def watched(self) -> "Transfer":
         """Return what a thread waits for: gloo says that it is over only to those who wait."""
@@ -135,26 +143,6 @@ class _Watched:
         return self
 
 
-class _Several(NamedTuple):
-    """One tensor under way to several processes, or to none."""
-
-    each: tuple[_Working, ...]
-
-    def done(self) -> bool:
-        """Return whether the transfers are over, well or not."""
-        return all(one.done() for one in self.each)
-
-    def wait(self, deadline_s: float) -> Tensor | None:
-        """Wait for all of them."""
-        for one in self.each:
-            one.wait(deadline_s)
-        return None
-
-    def watched(self) -> "_Several":
-        """Return the transfers, which bring nothing here."""
-        return self
-
-
 def add_up(tensor: Tensor, groups: Sequence[dist.ProcessGroup], deadline_s: float) -> None:
     """Put the sum over a group's ranks in place of a tensor.
 
@@ -180,6 +168,11 @@ def wait_for(work: dist.Work, tensor: Tensor, deadline_s: float) -> None:
         work.wait()
     else:
         work.wait(timedelta(seconds=deadline_s))
+
+
+def ranks_of(group: dist.ProcessGroup | None) -> frozenset[int]:
+    """Return the processes of a group, none without it."""
+    return frozenset(() if group is None else dist.get_process_group_ranks(group))
 
 
 def channels_of(lists: Iterable[Sequence[Op]]) -> list[Channel]:
@@ -212,26 +205,22 @@ class Groups:
     communicators: Mapping[str, dist.ProcessGroup]
     sharers: Mapping[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
+    @report_lost()
     def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
         """Start to send on the channel to `target`."""
         del value
         groups = self.channels[self.rank, target]
-        try:
-            each = (_Working(group.send([tensor], 1, 0), tensor, False) for group in groups)
-            return _Several(tuple(each))
-        except RuntimeError as error:
-            raise PeerLostError.of(error) from error
+        return _Working(tuple(group.send([tensor], 1, 0) for group in groups), tensor)
 
+    @report_lost()
     def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
         """Post a receive on the channel from `source`."""
         del value
         (group,) = self.channels[source, self.rank]
         tensor = spec.empty(self.device)
-        try:
-            return _Working(group.recv([tensor], 0, 0), tensor, arrives=True)
-        except RuntimeError as error:
-            raise PeerLostError.of(error) from error
+        return _Working((group.recv([tensor], 0, 0),), tensor, tensor)
 
+    @report_lost()
     def enter(
         self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value
     ) -> Transfer:
@@ -239,18 +228,17 @@ class Groups:
         del value
         group, root = self.communicators[collective.communicator], collective.root
         tensor = spec.empty(self.device) if tensor is None else tensor
-        try:
-            if collective.operation == "broadcast":
-                work = dist.broadcast(tensor, group=group, group_src=root, async_op=True)
-                return _Working(work, tensor, arrives=True)
-            if collective.operation == "sum":
-                work = dist.reduce(tensor, group=group, group_dst=root, async_op=True)
-                return _Working(work, tensor, arrives=group.rank() == root)
+        arrives: Tensor | None = tensor
+        if collective.operation == "broadcast":
+            work = dist.broadcast(tensor, group=group, group_src=root, async_op=True)
+        elif collective.operation == "sum":
+            work = dist.reduce(tensor, group=group, group_dst=root, async_op=True)
+            arrives = tensor if group.rank() == root else None
+        else:
             found = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
             work = dist.all_gather_single(found, tensor, group=group, async_op=True)
-            return _Working(work, found.view(group.size(), *tensor.shape), arrives=True)
-        except RuntimeError as error:
-            raise PeerLostError.of(error) from error
+            arrives = found.view(group.size(), *tensor.shape)
+        return _Working((work,), tensor, arrives)
 
     def warm_up(self, deadline_s: float) -> None:
         """Use every group once, so that all connections are there. Raises PeerLostError."""

@@ -7,10 +7,9 @@ As with checkpoints, the folder has another name until all is on the disk.
 
 import copy
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..files import on_all_ranks, sync_folder
+from ..files import new_folder, sync_folder, written
 from ..pipeline import Pipeline
 from .loading import INDEX, some, tie_of
 
-_PARTIAL = ".partial"
 _KINDS = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _KINDS |= {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"}
 _KINDS |= {torch.uint8: "U8", torch.bool: "BOOL"}
@@ -47,38 +45,19 @@ def save_weights(
     the folder exists, OSError for what could not be written, and ValueError for weights of the
     model that no rank has.
     """
-    folder, what = Path(folder), f"save {folder}"
-    making = folder.with_name(folder.name + _PARTIAL)
-    saving = _Saving(making, pipe, model, shard_bytes)
-
-    def begin() -> _Part:
-        if folder.exists():
-            raise FileExistsError(f"{folder} exists; give each model a folder of its own")
-        return saving.begin()
-
-    def end() -> None:
-        if saving.process == 0:
-            _finish(making, written)
-            making.replace(folder)
-            sync_folder(folder.parent)
-
-    try:
-        saving.parts = parts = on_all_ranks(pipe, what, deadline_s, begin)
+    made: dict[str, dict[str, int]] = {}
+    finish = partial(_finish, made)
+    with new_folder(pipe, Path(folder), deadline_s, finish) as (making, together):
+        saving = _Saving(making, pipe, model, shard_bytes)
+        saving.parts = parts = together(saving.begin)
         _refuse_missing(model, parts)
-        written: dict[str, dict[str, int]] = {}
-        for found in on_all_ranks(pipe, what, deadline_s, saving.write_whole):
-            written |= found
+        for found in together(saving.write_whole):
+            made |= found
         # those whose rows begin further down come later
         rows = {n: [each for each in part.values() if each] for n, part in enumerate(parts)}
         for turn in sorted((n for n in rows if rows[n]), key=lambda n: max(rows[n])):
-            work = saving.append_rows if turn == saving.process else dict
-            for found in on_all_ranks(pipe, what, deadline_s, work):
-                written |= found
-        on_all_ranks(pipe, what, deadline_s, end)
-    except (OSError, ValueError, RuntimeError):
-        if saving.process == 0:
-            shutil.rmtree(making, ignore_errors=True)
-        raise
+            for found in together(saving.append_rows if turn == saving.process else dict):
+                made |= found
 
 
 class _Saving:
@@ -91,10 +70,8 @@ class _Saving:
         self._own: dict[str, Tensor] = {}
 
     def begin(self) -> _Part:
-        """Make the folder, and return what this process has to save."""
+        """Write the config, and return what this process has to save."""
         if self.process == 0:
-            shutil.rmtree(self._making, ignore_errors=True)
-            self._making.mkdir(parents=True)
             _write_config(self._making, self._model)
         state = self._pipe.state()
         if self._pipe.replica != 0 or self._pipe.lane != 0:
@@ -173,17 +150,12 @@ def _append(path: Path, tensors: Iterable[Tensor], header: Mapping[str, Tensor])
 
     Raises OSError.
     """
-    try:
-        with path.open("ab") as file:
-            if header:
-                file.write(_header(header))
-            for tensor in tensors:
-                flat = tensor.detach().cpu().contiguous().flatten()
-                file.write(flat.view(torch.uint8).numpy().data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    with written(path, "ab") as file:
+        if header:
+            file.write(_header(header))
+        for tensor in tensors:
+            flat = tensor.detach().cpu().contiguous().flatten()
+            file.write(flat.view(torch.uint8).numpy().data)
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
@@ -209,16 +181,15 @@ def _write_config(folder: Path, model: Any) -> None:
         model.generation_config.save_pretrained(folder)
 
 
-def _finish(folder: Path, written: Mapping[str, Mapping[str, int]]) -> None:
+def _finish(made: Mapping[str, Mapping[str, int]], folder: Path) -> None:
     """Give the files of weights their names, and write the index."""
     places: dict[str, str] = {}
-    for number, (name, tensors) in enumerate(written.items()):
-        last = f"model-{number + 1:05}-of-{len(written):05}.safetensors"
+    for number, (name, tensors) in enumerate(made.items()):
+        last = f"model-{number + 1:05}-of-{len(made):05}.safetensors"
         (folder / name).rename(folder / last)
         places |= dict.fromkeys(tensors, last)
-    size = sum(count for tensors in written.values() for count in tensors.values())
+    size = sum(count for tensors in made.values() for count in tensors.values())
     index = {"metadata": {"total_size": size}, "weight_map": places}
     (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
     for path in folder.iterdir():
         sync_folder(path)
-    sync_folder(folder)

@@ -134,41 +134,34 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
                 f"rank {rank} has stages {sorted(facts.trained)}, the schedule places "
                 f"{list(wanted)} on it; give each rank a module for each of its stages"
             )
-    for rank, facts in enumerate(everyone):
-        if facts.generator != everyone[0].generator:
+        first = everyone[0]
+        if facts.generator != first.generator:
             raise ValueError(
-                f"rank {rank} has the generator {facts.generator!r}, rank 0 "
-                f"{everyone[0].generator!r}; give every rank the same generator="
+                f"rank {rank} has the generator {facts.generator!r}, rank 0 {first.generator!r}; "
+                "give every rank the same generator="
             )
-        if facts.images != everyone[0].images:
+        if facts.images != first.images:
             raise ValueError(
                 f"rank {rank} and rank 0 differ in images=, or in whether their encoder is "
                 "trained; give every rank the same TravellingImages, frozen on all or none"
             )
+        if [*facts.encoders] != [*first.encoders]:
+            raise ValueError(
+                f"rank {rank} has the encoders {[*facts.encoders]}, rank 0 {[*first.encoders]}; "
+                "give every rank the same in one order"
+            )
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
-    lowest = _lowest_trained(everyone)
+    layers = (
+        [n for facts in everyone for n, yes in facts.encoders[name].items() if yes]
+        for name in everyone[0].encoders
+    )
+    lowest = tuple(min(numbers, default=None) for numbers in layers)
     counts = Counter(name for facts in everyone for name in facts.names)
     copies = {name for facts in everyone for name in facts.copies}
     unclear = tuple(sorted(n for n, count in counts.items() if count > 1 or n in copies))
     encoded = any(number is not None for number in lowest)
     flows = tuple(_flows(everyone, program, encoded))
     return ModelFacts(flows, tuple(sharded), lowest, ranks_with_shared(everyone), unclear)
-
-
-def _lowest_trained(everyone: Sequence[RankFacts]) -> tuple[int | None, ...]:
-    """Return the lowest trained layer of each encoder. Raises ValueError if ranks name others."""
-    names = [list(facts.encoders) for facts in everyone]
-    for rank, found in enumerate(names):
-        if found != names[0]:
-            raise ValueError(
-                f"rank {rank} has the encoders {found}, rank 0 {names[0]}; give every rank the "
-                "same in one order"
-            )
-    layers = [
-        [n for facts in everyone for n, yes in facts.encoders[name].items() if yes]
-        for name in names[0]
-    ]
-    return tuple(min(numbers, default=None) for numbers in layers)
 
 
 def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:

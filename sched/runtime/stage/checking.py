@@ -45,7 +45,7 @@ def check_stages(
     if type(model).forward is nn.Module.forward or any(absent):
         return
     _refuse_cut_tie(model)
-    fields = _tiny_batch(model, names[0]) if batch is None else dict(batch)
+    fields = tiny_batch(model, names[0]) if batch is None else dict(batch)
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -70,13 +70,13 @@ def _refuse_cut_tie(model: nn.Module) -> None:
         )
 
 
-def _tiny_batch(model: nn.Module, start: str) -> dict[str, Any]:
+def tiny_batch(model: nn.Module, start: str) -> dict[str, Any]:
     """Return a microbatch of two packed samples. `start`: the module that stages begin with."""
     takes = inspect.signature(model.forward).parameters
     words: Any = model.get_submodule(start)
     if "input_ids" in takes:
         words = getattr(model, "get_input_embeddings", lambda: words)()
-    device = next((p.device for p in model.parameters()), None)
+    device = next((p.device for p in words.parameters()), None)
     count = len(_POSITIONS)
     if isinstance(words, nn.Embedding):
         ids = torch.arange(1, count + 1, device=device) * words.num_embeddings // (count + 2)

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ...ir.program import Pass, Program
 from ...transforms.generator_passes import has_generator
 from ..compiled import Value
-from ..gradients import is_sharded
+from ..gradients import refuse_sharded
 from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
 from .calling import Calling, StateCapture, Take, call_module, find_layer
 
@@ -62,19 +62,9 @@ class GeneratorSpec:
             )
         if self.module is None:
             return
-        if is_sharded(self.module):
-            raise ValueError(
-                f"the generator {self.name!r} is sharded with FSDP2, whose collectives ranks with "
-                "nothing to generate would not enter; give the plain module, the pipeline sums its "
-                "gradients over all ranks that have a copy"
-            )
+        refuse_sharded(self.module, f"the generator {self.name!r}", "with nothing to generate")
         if not self.trainable:
             self.module.requires_grad_(False)
-
-    @property
-    def called(self) -> str:
-        """Return the name of the module in the whole model."""
-        return self.module_name or f"generators.{self.name}"
 
     def states_spec(self, info: Any) -> TensorSpec:
         """Return the states of a microbatch; their gradient is alike.
@@ -131,14 +121,6 @@ class GeneratorPart:
                 found[Value("X_GB", item.stage, item.microbatch)] = spec
         return found
 
-    def weights(self, infos: Sequence[Any]) -> dict[int, float]:
-        """Return what the loss of each microbatch that this rank generates counts.
-
-        `infos`: as for edge_specs. Replicas on units share a program, not its microbatches.
-        """
-        own = (p.microbatch for p in self.program.ranks[self.rank] if p.kind == "GF")
-        return {n: self.generator.weight(infos[n]) for n in own if infos[n] is not None}
-
     def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._losses = data, []
@@ -165,8 +147,8 @@ class GeneratorPart:
         states = states.detach().requires_grad_(wanted)
         if 0 in states.shape or module is None:
             return _Kept(states if wanted else None, None)
-        fields = self._data.microbatches[what.microbatch].fields
-        inputs = [states, *(fields[name] for name in self.generator.inputs)]
+        microbatch = self._data.microbatches[what.microbatch]
+        inputs = [states, *(microbatch.fields[name] for name in self.generator.inputs)]
         with torch.set_grad_enabled(self._data.training):
             loss = call_module(module, inputs, {}, self.calling, what)
             if loss.dim():
@@ -174,7 +156,7 @@ class GeneratorPart:
                     f"the generator {self.generator.name!r} returned a loss of shape "
                     f"{tuple(loss.shape)}; return the sum over what it generates"
                 )
-            loss = loss * self._data.generated[what.microbatch]
+            loss = loss * self.generator.weight(microbatch.info)
         self._losses.append(loss.detach())
         edge = get_gradient_edge(loss) if loss.requires_grad else None
         return _Kept(states if wanted else None, edge)
@@ -200,9 +182,9 @@ class RankGenerator:
 
     def named_modules(self) -> dict[str, nn.Module]:
         """Return the module if this rank runs it, by its name in the whole model."""
-        if self.spec is None or self.rank not in self.ranks or self.spec.module is None:
+        if (spec := self.spec) is None or self.rank not in self.ranks or spec.module is None:
             return {}
-        return {self.spec.called: self.spec.module}
+        return {spec.module_name or f"generators.{spec.name}": spec.module}
 
     def saved_elsewhere(self) -> frozenset[str]:
         """Return the module's name if a rank before this one has a copy, and saves it."""

@@ -90,18 +90,14 @@ class StageOptions:
 class _Kept(NamedTuple):
     """The tensors that a backward needs.
 
-    `input`, `features`: if their gradients are wanted. `edge`: where the output's gradient enters
-    the graph. `gradient`: that gradient, where it is known: the loss' own is one. `taken`: where
-    the gradient of a generator's states enters. `beside`: an auxiliary loss, where the main one is
-    computed elsewhere.
+    `input`, `features`: if their gradients are wanted. `ends`: where gradients enter the graph, of
+    the output or losses, and of a generator's states; each with the gradient, or the names of what
+    may bring it.
     """
 
     input: Tensor | None
     features: tuple[Tensor, ...]
-    edge: GradientEdge | None
-    gradient: Tensor | None = None
-    taken: GradientEdge | None = None
-    beside: Tensor | None = None
+    ends: tuple[tuple[GradientEdge, Tensor | Sequence[str]], ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -187,37 +183,39 @@ class Stages:
         features = joint.features(given) if joint is not None else []
         # Their gradients are taken when all passes are over, not as a result of this backward.
         early = self._early(what)
-        loss = self.options.loss if what.stage == self.program.stages - 1 else None
-        gradient, states, beside = None, None, None
+        is_last = what.stage == self.program.stages - 1
         with grad_mode(trained), deferring() if self._splits(what) else NOTHING:
             whole = features if joint is None else joint.joined(features)
             output = self._call(what, x, [*whole, *early], microbatch)
             states = self._states(what, output, microbatch)
-            if self.options.auxiliary is not None and what.stage == self.program.stages - 1:
-                beside = self.options.auxiliary(microbatch.fields) * microbatch.weight
-                self._losses.append(beside.detach())
-            if loss is None:
-                advice = "give Pipeline the hidden states' true shape and precision"
-                last = what.stage == self.program.stages - 1
-                spec = (microbatch.ends if last else None) or microbatch.hidden
-                spec.check(output, f"{what} made", advice)
-            else:
-                labels = [microbatch.fields[name] for name in self.options.labels]
-                with self._calling.cast(output):
-                    output = loss(output, *labels) * microbatch.weight
-                self._losses.append(output.detach())
-                output, beside = output if beside is None else output + beside, None
-                gradient = torch.ones_like(output)
-        edge = get_gradient_edge(output) if output.requires_grad else None
-        returned = tuple(tensor for tensor in features if tensor.requires_grad)
+            losses = self._compute_losses(output, microbatch) if is_last else []
         made: dict[str, Any] = {"F": output.detach()}
-        taken = None
+        ends: list[tuple[Tensor, Tensor | Sequence[str]]]
+        ends = [(loss, torch.ones_like(loss)) for loss in losses]
+        if not is_last or self.options.loss is None:
+            advice = "give Pipeline the hidden states' true shape and precision"
+            spec = (microbatch.ends if is_last else None) or microbatch.hidden
+            spec.check(output, f"{what} made", advice)
+            ends.append((output, self._exits))
         if states is not None:
             made["X_F"] = states.detach()
-            taken = get_gradient_edge(states) if states.requires_grad else None
-        beside = beside if beside is not None and beside.requires_grad else None
-        made["activation"] = _Kept(x if wanted else None, returned, edge, gradient, taken, beside)
+            ends.append((states, ("X_GB",)))
+        edges = tuple((get_gradient_edge(end), found) for end, found in ends if end.requires_grad)
+        returned = tuple(tensor for tensor in features if tensor.requires_grad)
+        made["activation"] = _Kept(x if wanted else None, returned, edges)
         return made
+
+    def _compute_losses(self, output: Tensor, microbatch: MicrobatchData) -> list[Tensor]:
+        """Return what a microbatch adds to the step's loss: an auxiliary loss, and the main one."""
+        found, fields, options = list[Tensor](), microbatch.fields, self.options
+        if options.auxiliary is not None:
+            found.append(options.auxiliary(fields) * microbatch.weight)
+        if options.loss is not None:
+            labels = [fields[name] for name in options.labels]
+            with self._calling.cast(output):
+                found.append(options.loss(output, *labels) * microbatch.weight)
+        self._losses += [loss.detach() for loss in found]
+        return found
 
     def _states(self, what: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
         """Return what a generator takes of a microbatch, if one waits for it."""
@@ -255,20 +253,15 @@ class Stages:
     def _backward(self, what: Pass, given: Given) -> Made:
         kept: _Kept = given["activation"]
         pending = DeferredGradients()
-        if kept.edge is not None:
-            gradient = kept.gradient
-            if gradient is None:
-                gradient = _first(given, self._exits)
-            if gradient is None:
-                raise RuntimeError(f"{what} has no gradient of its output; check the program")
+        if kept.ends:
+            edges, gradients = [edge for edge, _ in kept.ends], list[Tensor]()
+            for _, found in kept.ends:
+                gradient = found if isinstance(found, Tensor) else _first(given, found)
+                if gradient is None:
+                    raise RuntimeError(f"{what} has no gradient of its output; check the program")
+                gradients.append(gradient)
             if self._last[what.stage] == what.microbatch:
                 last_backward(self.modules_by_stage[what.stage])
-            edges, gradients = [kept.edge], [gradient]
-            if kept.taken is not None:
-                edges, gradients = [*edges, kept.taken], [*gradients, given["X_GB"][0]]
-            if kept.beside is not None:
-                edges.append(get_gradient_edge(kept.beside))
-                gradients.append(torch.ones_like(kept.beside))
             if self._splits(what):
                 pending.backward(edges, gradients)
             else:
@@ -292,9 +285,7 @@ def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:
 
 
 def _first(given: Given, names: Iterable[str]) -> Tensor | None:
-    """Return the first value of these names that there is."""
-    for name in names:
-        if name in given:
-            found: Tensor = given[name]
-            return found
-    return None
+    """Return the first value of these names that there is; of an edge's, the only one."""
+    found: Any = next((given[name] for name in names if name in given), None)
+    first: Tensor | None = found[0] if isinstance(found, tuple) else found
+    return first

@@ -31,17 +31,11 @@ class SequenceRows:
     after: tuple[int, ...]
 
     @classmethod
-    def of_part(cls, part: Tensor, mesh: DeviceMesh, dim: int, chunks: int) -> Self:
-        """Describe what all ranks have of which a part, of the same size on each, is here."""
-        return cls._of(part, mesh, dim, chunks, 1)
+    def of(cls, given: Tensor, mesh: DeviceMesh, dim: int, chunks: int, parts: int) -> Self:
+        """Describe what all ranks have, of which so many ranks' parts, of one size, are given.
 
-    @classmethod
-    def of_whole(cls, whole: Tensor, mesh: DeviceMesh, dim: int, chunks: int) -> Self:
-        """Describe a tensor of all ranks' tokens; ValueError where they do not divide evenly."""
-        return cls._of(whole, mesh, dim, chunks, mesh.size())
-
-    @classmethod
-    def _of(cls, given: Tensor, mesh: DeviceMesh, dim: int, chunks: int, parts: int) -> Self:
+        Raises ValueError where the tokens do not divide evenly.
+        """
         shape = tuple(given.shape)
         if isinstance(given, DTensor):
             raise TypeError(

@@ -94,7 +94,7 @@ class _GatheredLinear(torch.autograd.Function):
         ctx: Any, inputs: Tensor, weight: DTensor, bias: DTensor | None, dim: int,
         chunks: int | None, may_defer: bool,
     ) -> Tensor:  # fmt: skip
-        rows = _kind(chunks).of_part(inputs, weight.device_mesh, dim, chunks or 1)
+        rows = _kind(chunks).of(inputs, weight.device_mesh, dim, chunks or 1, 1)
         own = _local(weight, inputs)
         own_bias = None if bias is None else _local(bias, inputs)
         with torch.autocast(inputs.device.type, enabled=False):
@@ -124,7 +124,8 @@ class _ScatteredLinear(torch.autograd.Function):
         ctx: Any, inputs: Tensor, weight: DTensor, bias: DTensor | None, dim: int,
         chunks: int | None, may_defer: bool,
     ) -> Tensor:  # fmt: skip
-        rows = _kind(chunks).of_whole(inputs, weight.device_mesh, dim, chunks or 1)
+        mesh = weight.device_mesh
+        rows = _kind(chunks).of(inputs, mesh, dim, chunks or 1, mesh.size())
         with torch.autocast(inputs.device.type, enabled=False):
             _, wait = rows.scatter_product(inputs, _local(weight, inputs).t())
             found = wait()

@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
 from ...ir.program import Program
 from ..gradients import parameters_of_fsdp
-from ..links.place import MeshPlace, await_all
+from ..links.place import MeshPlace, await_all, device_of
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
 from ..vocabulary.shard import VocabularyShard
 from .layout import Units, lane_groups, refuse_processes
@@ -80,14 +79,12 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     jobs = range(0, processes, units.processes)
     rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
     groups = lane_groups(units.device, rows, dist.group.WORLD)
-    device = torch.device("cpu")
-    if units.device != "cpu":
-        device = torch.device(units.device, torch.accelerator.current_device_index())
     # The modules' own group: a connection of NCCL takes much memory on a device.
     lanes = None
     if any(unit.tp > 1 for unit in units.sizes):
         tp = units.mesh()["tp"]  # made by all processes, those of units without it, too
         lanes = tp.get_group() if tp.size() > 1 else None
+    device = device_of(units.device)
     return UnitPlace(rows, units.rank_of(own), groups, None, lanes, device, units)
 
 

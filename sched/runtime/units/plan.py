@@ -8,25 +8,15 @@ language model, the same for all replicas, and a forward that is earlier delays 
 orders together have no cycle. A generator's replicas get microbatches in the order in which the
 last stage ends them in that timeline, and give their gradients back at once: no later in it than
 the backward that waits for them.
-
-Checkpoints hold plans as text. A plan follows from schedule and layout, by rules that another
-version may have improved. A job that is resumed goes on with the one that it had: its programs,
-edges and orders are in the checkpoint, beside a digest of the layout that they are for. For another
-layout a new one is made.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-import msgspec
-
 from ...ir.kinds import BACKWARD, layer_kind
-from ...ir.program import Edge, Pass, Program, format_pass, parse_pass, parse_program
-from ...ir.typed_json import read_json
+from ...ir.program import Edge, Pass, Program
 from ...simulation.simulator import simulate
 from ...simulation.timeline import Timeline
 from ...transforms.generator_passes import generator_edges, last_backwards
@@ -47,11 +37,12 @@ class _Job(NamedTuple):
 class UnitPlan:
     """The programs of a step.
 
-    `programs`: of each replica of the language model, with the encoders' passes for it. `order`: of
-    each rank of encoders and generator, by seat, the passes of all programs in the order in which
-    it runs them.
+    `base`: that of the language model alone, alike in all replicas. `programs`: of each replica of
+    the language model, with the encoders' passes for it. `order`: of each rank of encoders and
+    generator, by seat, the passes of all programs in the order in which it runs them.
     """
 
+    base: Program
     programs: tuple[Program, ...]
     order: dict[int, tuple[tuple[int, Pass], ...]]
 
@@ -81,7 +72,7 @@ def plan_units(base: Program, units: Units, layers: Sequence[int]) -> UnitPlan:
     programs = tuple(
         _program(base, replica, order, edges[replica]) for replica in range(units.backbone.dp)
     )
-    return UnitPlan(programs, order)
+    return UnitPlan(base, programs, order)
 
 
 def _encode(
@@ -199,90 +190,3 @@ def _edges(
 def _ends(item: Pass) -> bool:
     """Return whether a pass makes the gradient of the features: stage 0's B or I."""
     return item.stage == 0 and item.kind in BACKWARD
-
-
-@dataclass(frozen=True, slots=True)
-class _PlanText:
-    """A plan: its programs, and for each seat beside the language model's, replica and pass."""
-
-    programs: tuple[str, ...]
-    order: dict[str, tuple[tuple[int, str], ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _SavedPlans:
-    """The plans of a job by number of microbatches."""
-
-    layout: str
-    plans: dict[str, _PlanText]
-    version: int = 1
-
-
-def layout_digest(units: Units, layers: Sequence[int]) -> str:
-    """Return a digest of all that a plan follows from but the schedule: 16 hexadecimal digits.
-
-    `layers`: of each encoder. Plans are of ranks, whatever number of processes each has.
-    """
-    every = (units.backbone, units.encoder, units.generator)
-    sizes = [None if size is None else (size.dp, size.pp) for size in every]
-    spread = ["spread"] if units.spread else []
-    text = json.dumps([sizes, units.ahead, list(layers), *spread])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def read_plans(text: str, layout: str) -> dict[int, UnitPlan]:
-    """Return the plans that JSON text has for a layout, none if it is of another one.
-
-    Raises ValueError, in one line, for what `KnownPlans.text` cannot have written.
-    """
-    saved = read_json(text, _SavedPlans, "the units' plans") if text else _SavedPlans("", {})
-    if saved.layout != layout:
-        return {}
-    return {
-        int(count): UnitPlan(
-            tuple(map(parse_program, plan.programs)),
-            {
-                int(seat): tuple((replica, parse_pass(item)) for replica, item in row)
-                for seat, row in plan.order.items()
-            },
-        )
-        for count, plan in saved.plans.items()
-    }
-
-
-class KnownPlans:
-    """The plans of a job, those of its checkpoint before any other.
-
-    `base`: the program of a number of microbatches of one replica. `layers`: of each encoder.
-    `saved`: the text in its checkpoint, "" without one. Raises ValueError as `read_plans` does.
-    """
-
-    def __init__(
-        self, base: Callable[[int], Program], units: Units, layers: Sequence[int], saved: str
-    ) -> None:
-        self.base, self._units, self._layers = base, units, layers
-        self._layout = layout_digest(units, layers)
-        # By number of microbatches.
-        self.known = read_plans(saved, self._layout)
-
-    def plan_of(self, microbatches: int) -> UnitPlan:
-        """Return the plan of a number of microbatches of each replica."""
-        base, found = self.base(microbatches), self.known.get(microbatches)
-        if found is None or found.programs[0].ranks[: len(base.ranks)] != base.ranks:
-            # It is not known, or the job has another schedule now.
-            found = self.known[microbatches] = plan_units(base, self._units, self._layers)
-        return found
-
-    def text(self) -> str:
-        """Return all plans that were asked for or known before, as JSON."""
-        texts = {
-            str(count): _PlanText(
-                tuple(map(str, plan.programs)),
-                {
-                    str(seat): tuple((replica, format_pass(item)) for replica, item in row)
-                    for seat, row in sorted(plan.order.items())
-                },
-            )
-            for count, plan in sorted(self.known.items())
-        }
-        return msgspec.json.encode(_SavedPlans(self._layout, texts)).decode()

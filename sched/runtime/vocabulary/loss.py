@@ -15,11 +15,12 @@ Statistics are in single precision (double, where the model is), whatever the mo
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# LayerRows of the statistics of a microbatch, each with a value per token.
+# Rows of the statistics of a microbatch, each with a value per token.
 MAXIMUM, EXPONENTIALS, LABEL, TOTAL = range(4)
 
 
@@ -52,8 +53,7 @@ class LossOptions:
         return 4 if self.label_smoothing else 3
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
+class Targets(NamedTuple):
     """The labels of a microbatch as one shard sees them, each (tokens,).
 
     `column`: the label's column in the shard, 0 if it is on another. `owned`: whether it is here.

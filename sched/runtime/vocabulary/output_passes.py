@@ -271,4 +271,4 @@ def _real_logits(
 
 
 def _some(targets: Targets, tokens: slice) -> Targets:
-    return Targets(targets.column[tokens], targets.owned[tokens], targets.weight[tokens])
+    return Targets(*(each[tokens] for each in targets))

@@ -80,29 +80,26 @@ class LayerRows(nn.Module):
 class VocabularyShard(nn.Module):
     """The rows of the output layer, and of the input embedding if it is divided too, of one rank.
 
-    `lm_head`, `embedding`: the whole layers, on any device (the rows are copied to `device`, or
-    stay where they are); the same weight in both is one parameter here, too. `names`: what the
-    layers are called in state dicts. `algorithm` and so on are the executor's matter, not the
-    shard's.
+    `whole`: the layers, on any device (the rows are copied to `device`, or stay where they are);
+    the same weight in both is one parameter here, too. Its other options are the executor's matter.
     """
 
     def __init__(
         self,
-        lm_head: nn.Linear,
-        embedding: nn.Embedding | None,
-        *,
+        whole: "VocabParallel",
         rank: int,
         ranks: int,
-        names: tuple[str, str] = ("lm_head", "embedding"),
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
+        lm_head, embedding = whole.lm_head, whole.embedding
         if not 0 <= rank < ranks:
             raise ValueError(f"rank {rank} of {ranks} ranks; ranks go from 0 to {ranks - 1}")
         self.rank = rank
         self.tied = embedding is not None and embedding.weight is lm_head.weight
         self.padding_idx = None if embedding is None else embedding.padding_idx
-        self.names = {"lm_head": names[0], "embedding": names[1]}
+        # What the layers are called in state dicts.
+        self.names = {"lm_head": whole.lm_head_name, "embedding": whole.embedding_name}
         sharding = Sharding(lm_head.out_features, ranks)
         weight = _take(lm_head.weight, sharding, rank, device)
         bias = None if lm_head.bias is None else _take(lm_head.bias, sharding, rank, device)
@@ -301,14 +298,7 @@ class VocabParallel:
         >>> [len(shard.state_dict()["lm_head.weight"]) for shard in shards]
         [4, 4, 2, 0]
         """
-        return VocabularyShard(
-            self.lm_head,
-            self.embedding,
-            rank=rank,
-            ranks=ranks,
-            names=(self.lm_head_name, self.embedding_name),
-            device=device,
-        )
+        return VocabularyShard(self, rank, ranks, device)
 
 
 def _check_embedding(embedding: nn.Embedding, lm_head: nn.Linear) -> None:

@@ -1,6 +1,6 @@
 """One rank's vocabulary passes: what a step runs and holds in between, and the executor's part.
 
-A step is given `run(kind, microbatch, received)` for each pass, in any order that `check` lets it,
+A part is given `run(kind, microbatch, received)` for each pass, in any order that `check` lets it,
 and the collectives in between are done by the executor. A pass is given what the barrier before it
 brought, and returns what the barrier after it carries:
 
@@ -18,7 +18,6 @@ Gradients are added to `.grad` of the shard's parameters at once, without autogr
 logits: hooks on the output layer's parameters do not fire (those of the embedding do).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -26,7 +25,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ...ir.program import Pass, Program
-from ..parts import ELSEWHERE, Given, Made, MicrobatchData, StepData
+from ..parts import ELSEWHERE, Given, Made, StepData
 from .logits import Head
 from .loss import Targets, make_targets, merge, statistics_dtype
 from .output_passes import (
@@ -47,20 +46,6 @@ OUTPUT_PASSES = {"alg1": ("S", "T"), "alg2": ("S", "C", "T"), "naive": ("L", "E"
 _RECEIVED = {"S": "CX", "L": "CX", "E": "CM", "IB": "CJ"}
 
 
-@dataclass(frozen=True, slots=True)
-class MicrobatchLabels:
-    """One microbatch's part of the loss.
-
-    `labels`: of any shape, one per token. `weight`: what each token's loss counts in the step's,
-    such as one by the number of the step's label tokens. `words`: the input embedding's, where it
-    is divided.
-    """
-
-    labels: Tensor
-    weight: float
-    words: Tensor | None = None
-
-
 @dataclass(slots=True)
 class _Open:
     """A microbatch between its first and its last pass of the output layer."""
@@ -68,140 +53,6 @@ class _Open:
     todo: set[str]
     local: LocalSoftmax
     log_normalizer: Tensor | None = None
-
-
-@dataclass(eq=False, slots=True)
-class VocabularyStep:
-    """The vocabulary passes of one rank in one step.
-
-    `shard`: the rank's parameters. `parallel`: algorithm, loss, what is kept. `batches`: the step's
-    microbatches. `input_gradient`: whether anything before the output layer is trained; otherwise
-    no pass returns a part of dX. `autocast`: the precision to compute in, if it is not the
-    weights'; torch's own autocast has no effect. `training`: without it no pass adds to a gradient,
-    and there is no C. `losses`: the loss of each microbatch whose statistics are there, a scalar,
-    the same on every rank.
-    """
-
-    shard: VocabularyShard
-    parallel: VocabParallel
-    batches: Sequence[MicrobatchLabels]
-    input_gradient: bool = True
-    autocast: torch.dtype | None = None
-    training: bool = True
-    losses: dict[int, Tensor] = field(default_factory=dict)
-    # What microbatches hold between their passes.
-    open: dict[int, _Open] = field(default_factory=dict)
-    _edges: dict[int, GradientEdge | None] = field(default_factory=dict)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return the precision that passes compute in."""
-        return self.autocast or self.shard.lm_head.weight.dtype
-
-    def run(self, kind: str, microbatch: int, received: Tensor | None = None) -> Tensor | None:
-        """Run a pass and return what the barrier after it carries, None for nothing.
-
-        Raises ValueError for a pass that the algorithm does not have, and for one whose barrier or
-        whose microbatch's earlier pass has not been run.
-        """
-        if kind == "IF":
-            return self._look_up(microbatch)
-        if kind == "IB":
-            words, edge = self.batches[microbatch].words, self._edges.pop(microbatch)
-            # There is none for a frozen weight.
-            if edge is not None and received is not None and words is not None:
-                # Between stages a pack (1, tokens) of words is (tokens, hidden).
-                received = received.reshape(*words.shape, received.shape[-1])
-                torch.autograd.backward([edge], [received])
-            return None
-        wanted = OUTPUT_PASSES[self.parallel.algorithm]
-        if kind not in wanted:
-            raise ValueError(
-                f"the schedule has {kind} passes, algorithm={self.parallel.algorithm!r} has "
-                f"{', '.join(wanted)}; give VocabParallel the schedule's algorithm"
-            )
-        first = kind == wanted[0]
-        if received is None or (not first and microbatch not in self.open):
-            raise ValueError(f"{kind}{microbatch} runs before what it needs; check the program")
-        head = self.shard.head(self.dtype)
-        # torch's autocast would also lower the precision of the statistics.
-        with torch.no_grad(), torch.autocast(received.device.type, enabled=False):
-            run = self._begin if first else self._go_on
-            found = run(kind, microbatch, received, head)
-        item = self.open[microbatch]
-        item.todo.discard(kind)
-        if not item.todo:
-            del self.open[microbatch]
-        return found
-
-    def _look_up(self, microbatch: int) -> Tensor:
-        words = self.batches[microbatch].words
-        if words is None:
-            raise ValueError(
-                f"IF{microbatch} needs the microbatch's words; give them with its labels"
-            )
-        found, edge = self.shard.look_up(words)
-        if self.training:
-            self._edges[microbatch] = edge
-        return found
-
-    def _begin(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor:
-        """Run S or L, the first pass of a microbatch, and return what all shards gather."""
-        hidden, targets = self._inputs(microbatch, received, head)
-        loss, keep = self.parallel.loss, self.parallel.keep == "logits"
-        if kind == "S":
-            # T needs logits for the weights' gradients, and Algorithm 1's for dX too.
-            trained = any(p.requires_grad for p in self.shard.lm_head.parameters())
-            late = self.input_gradient and self.parallel.algorithm == "alg1"
-            keep = keep and ((trained and self.training) or late)
-            early = self.parallel.algorithm == "alg2" and self.input_gradient
-            local = pass_s(hidden, targets, head, loss, keep_logits=keep, early=early)
-        else:
-            local = pass_l(hidden, targets, head, loss, keep_logits=keep)
-        todo = set(OUTPUT_PASSES[self.parallel.algorithm])
-        self.open[microbatch] = _Open(todo if self.training else todo - {"C"}, local)
-        return local.statistics
-
-    def _go_on(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor | None:
-        """Run E, C, T or G, which are given what all shards have gathered."""
-        item, loss = self.open[microbatch], self.parallel.loss
-        if kind == "E":
-            item.local = pass_e(item.local, received, head, loss)
-            return item.local.statistics
-        log_z = item.log_normalizer
-        if log_z is None:
-            log_z, self.losses[microbatch] = merge(received, head.size, item.local.targets, loss)
-            item.log_normalizer = log_z
-        if kind != "C":
-            late = self.input_gradient and self.parallel.algorithm != "alg2"
-            into = self._gradients()
-            found = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
-        elif self.input_gradient:
-            found, item.local = pass_c(item.local, log_z, head, loss)
-        else:
-            found = None
-        if found is None or self.parallel.gradient_sum == "single":
-            return found
-        return found.to(head.weight.dtype)
-
-    def _gradients(self) -> WeightGradients:
-        if not self.training:
-            return WeightGradients(None, None)
-        return gradients_of(self.shard.lm_head.weight, self.shard.lm_head.bias)
-
-    def _inputs(self, microbatch: int, received: Tensor, head: Head) -> tuple[Tensor, Targets]:
-        """Return X as (tokens, hidden), and the shard's targets."""
-        batch = self.batches[microbatch]
-        targets = make_targets(
-            batch.labels.flatten(),
-            self.parallel.loss,
-            size=head.size,
-            start=head.start,
-            real=head.real,
-            weight=batch.weight,
-            dtype=statistics_dtype(head.weight.dtype),
-        )
-        return received.detach().flatten(0, -2).to(head.weight.dtype), targets
 
 
 def algorithm_of(program: Program) -> Algorithm:
@@ -228,32 +79,34 @@ def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
         )
 
 
+@dataclass(eq=False, slots=True)
 class VocabularyPart:
     """Runs the vocabulary passes of one rank, with plain tensors in and out.
 
     `parallel`: the layers and options, `shard`: this rank's parameters (`parallel.shard`).
     `reports_loss`: whether this rank returns the step's loss; one rank of a pipeline does.
-    `autocast`: the precision to compute in, if it is not the weights'.
-    `labels`, `words`: the fields of a microbatch that hold labels and, where the embedding is
-    divided, words; every pipeline rank needs them.
+    `autocast`: the precision to compute in, if it is not the weights'; torch's own autocast has no
+    effect. `labels`, `words`: the fields of a microbatch that hold labels, one per token, and,
+    where the embedding is divided, words; every pipeline rank needs them. `losses`: of the step,
+    the loss of each microbatch whose statistics are there, a scalar, the same on every rank.
     """
 
-    def __init__(
-        self,
-        parallel: VocabParallel,
-        shard: VocabularyShard,
-        *,
-        reports_loss: bool,
-        autocast: torch.dtype | None = None,
-        labels: str = "labels",
-        words: str = "input_ids",
-    ) -> None:
-        self.parallel = parallel
-        self.shard = shard
-        self.reports_loss = reports_loss
-        self.autocast = autocast
-        self.fields = {"labels": labels} | ({"words": words} if shard.embedding else {})
-        self._running: tuple[StepData, VocabularyStep] | None = None
+    parallel: VocabParallel
+    shard: VocabularyShard
+    reports_loss: bool
+    autocast: torch.dtype | None = None
+    labels: str = "labels"
+    words: str = "input_ids"
+    losses: dict[int, Tensor] = field(default_factory=dict)
+    # What microbatches hold between their passes.
+    open: dict[int, _Open] = field(default_factory=dict)
+    _edges: dict[int, GradientEdge | None] = field(default_factory=dict)
+    _data: StepData = field(default_factory=lambda: StepData((), ()))
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Return the fields that every pipeline rank needs, by what they are for."""
+        return {"labels": self.labels} | ({"words": self.words} if self.shard.embedding else {})
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -262,25 +115,23 @@ class VocabularyPart:
         return frozenset((*OUTPUT_PASSES[self.parallel.algorithm], *inputs))
 
     def begin_step(self, data: StepData) -> None:
-        """Take the microbatches of a step."""
-        step = VocabularyStep(
-            self.shard,
-            self.parallel,
-            [self._batch(number, item) for number, item in enumerate(data.microbatches)],
-            input_gradient=data.input_gradient[-1],
-            autocast=self.autocast,
-            training=data.training,
-        )
-        self._running = data, step
+        """Take the microbatches of a step. Raises ValueError for a missing field."""
+        self._data, self.losses, self.open, self._edges = data, {}, {}, {}
+        for number, item in enumerate(data.microbatches):
+            for use, name in self.fields.items():
+                if item is not ELSEWHERE and name not in item.fields:
+                    raise ValueError(
+                        f"microbatch {number} has no field {name!r} ({', '.join(item.fields)}); "
+                        f"with vocabulary passes every pipeline rank needs the {use}"
+                    )
 
     def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
-        data, step = self.running
         received = given.get(_RECEIVED.get(what.kind, "CS"))
-        made = step.run(what.kind, what.microbatch, received)
+        made = self.run(what.kind, what.microbatch, received)
         if made is None:
             return {}
-        microbatch = data.microbatches[what.microbatch]
+        microbatch = self._data.microbatches[what.microbatch]
         hidden = microbatch.ends or microbatch.hidden
         if what.kind in ("IF", "C", "T", "G"):
             made = made.reshape(hidden.shape)
@@ -290,28 +141,115 @@ class VocabularyPart:
 
     def finish_step(self) -> Tensor | None:
         """End the step, and return its loss on the rank that reports it."""
-        losses = list(self.running[1].losses.values())
-        self._running = None
+        losses = list(self.losses.values())
         if not self.reports_loss or not losses:
             return None
         return sum(losses[1:], losses[0])
 
     @property
-    def running(self) -> tuple[StepData, VocabularyStep]:
-        """Return the data and the passes of the step. Raises RuntimeError if none is running."""
-        if self._running is None:
-            raise RuntimeError("no step is running; call begin before passes are run")
-        return self._running
+    def dtype(self) -> torch.dtype:
+        """Return the precision that passes compute in."""
+        return self.autocast or self.shard.lm_head.weight.dtype
 
-    def _batch(self, number: int, item: MicrobatchData) -> MicrobatchLabels:
-        if item is ELSEWHERE:
-            return MicrobatchLabels(torch.empty(0), 0.0)
-        found = {}
-        for use, name in self.fields.items():
-            if name not in item.fields:
-                raise ValueError(
-                    f"microbatch {number} has no field {name!r} ({', '.join(item.fields)}); with "
-                    f"vocabulary passes every pipeline rank needs the {use}"
-                )
-            found[use] = item.fields[name]
-        return MicrobatchLabels(found["labels"], item.weight, found.get("words"))
+    def run(self, kind: str, microbatch: int, received: Tensor | None = None) -> Tensor | None:
+        """Run a pass and return what the barrier after it carries, None for nothing.
+
+        Raises ValueError for a pass that the algorithm does not have, and for one whose barrier or
+        whose microbatch's earlier pass has not been run.
+        """
+        if kind == "IF":
+            return self._look_up(microbatch)
+        if kind == "IB":
+            edge = self._edges.pop(microbatch)
+            # There is none for a frozen weight.
+            if edge is not None and received is not None:
+                words = self._data.microbatches[microbatch].fields[self.words]
+                # Between stages a pack (1, tokens) of words is (tokens, hidden).
+                received = received.reshape(*words.shape, received.shape[-1])
+                torch.autograd.backward([edge], [received])
+            return None
+        wanted = OUTPUT_PASSES[self.parallel.algorithm]
+        if kind not in wanted:
+            raise ValueError(
+                f"the schedule has {kind} passes, algorithm={self.parallel.algorithm!r} has "
+                f"{', '.join(wanted)}; give VocabParallel the schedule's algorithm"
+            )
+        first = kind == wanted[0]
+        if received is None or (not first and microbatch not in self.open):
+            raise ValueError(f"{kind}{microbatch} runs before what it needs; check the program")
+        head = self.shard.head(self.dtype)
+        # torch's autocast would also lower the precision of the statistics.
+        with torch.no_grad(), torch.autocast(received.device.type, enabled=False):
+            run = self._begin if first else self._go_on
+            found = run(kind, microbatch, received, head)
+        item = self.open[microbatch]
+        item.todo.discard(kind)
+        if not item.todo:
+            del self.open[microbatch]
+        return found
+
+    def _look_up(self, microbatch: int) -> Tensor:
+        found, edge = self.shard.look_up(self._data.microbatches[microbatch].fields[self.words])
+        if self._data.training:
+            self._edges[microbatch] = edge
+        return found
+
+    def _begin(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor:
+        """Run S or L, the first pass of a microbatch, and return what all shards gather."""
+        hidden, targets = self._inputs(microbatch, received, head)
+        loss, keep = self.parallel.loss, self.parallel.keep == "logits"
+        wanted, training = self._data.input_gradient[-1], self._data.training
+        if kind == "S":
+            # T needs logits for the weights' gradients, and Algorithm 1's for dX too.
+            trained = any(p.requires_grad for p in self.shard.lm_head.parameters())
+            late = wanted and self.parallel.algorithm == "alg1"
+            keep = keep and ((trained and training) or late)
+            early = self.parallel.algorithm == "alg2" and wanted
+            local = pass_s(hidden, targets, head, loss, keep_logits=keep, early=early)
+        else:
+            local = pass_l(hidden, targets, head, loss, keep_logits=keep)
+        todo = set(OUTPUT_PASSES[self.parallel.algorithm])
+        self.open[microbatch] = _Open(todo if training else todo - {"C"}, local)
+        return local.statistics
+
+    def _go_on(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor | None:
+        """Run E, C, T or G, which are given what all shards have gathered."""
+        item, loss = self.open[microbatch], self.parallel.loss
+        wanted = self._data.input_gradient[-1]
+        if kind == "E":
+            item.local = pass_e(item.local, received, head, loss)
+            return item.local.statistics
+        log_z = item.log_normalizer
+        if log_z is None:
+            log_z, self.losses[microbatch] = merge(received, head.size, item.local.targets, loss)
+            item.log_normalizer = log_z
+        if kind != "C":
+            late = wanted and self.parallel.algorithm != "alg2"
+            into = self._gradients()
+            found = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
+        elif wanted:
+            found, item.local = pass_c(item.local, log_z, head, loss)
+        else:
+            found = None
+        if found is None or self.parallel.gradient_sum == "single":
+            return found
+        return found.to(head.weight.dtype)
+
+    def _gradients(self) -> WeightGradients:
+        if not self._data.training:
+            return WeightGradients(None, None)
+        return gradients_of(self.shard.lm_head.weight, self.shard.lm_head.bias)
+
+    def _inputs(self, microbatch: int, received: Tensor, head: Head) -> tuple[Tensor, Targets]:
+        """Return X as (tokens, hidden), and the shard's targets."""
+        batch = self._data.microbatches[microbatch]
+        targets = make_targets(
+            batch.fields[self.labels].flatten(),
+            self.parallel.loss,
+            size=head.size,
+            start=head.start,
+            real=head.real,
+            weight=batch.weight,
+            dtype=statistics_dtype(head.weight.dtype),
+        )
+        return received.detach().flatten(0, -2).to(head.weight.dtype), targets

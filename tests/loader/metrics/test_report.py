@@ -74,6 +74,12 @@ def test_ranks_wait_for_the_slowest_where_they_meet(waits):
     assert found["delivered"].work == found["random"].work == (4 * 307 + 26) / 2
 
 
+def test_imbalance_is_of_the_costs_of_ranks_by_plan_and_without_holes():
+    found = step_times(Plan, {14}, config())
+    assert found["forecast"].imbalance == pytest.approx((3 / 2, 17 / 15))
+    assert found["delivered"].imbalance == pytest.approx((3 / 2, 13 / 13))
+
+
 def test_padded_work_is_count_times_largest():
     found = step_times(Plan, (), config(padded=("tokens",)))
     assert found["delivered"].time == 307 + 2 * 307 + 7 + 2 * 6

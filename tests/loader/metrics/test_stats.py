@@ -13,7 +13,7 @@ import torch
 
 import counterpoise as cp
 from counterpoise.loader.metrics.families import LOADER_FAMILIES, loader_points
-from counterpoise.loader.metrics.stats import MOST_REASONS, OTHER_REASONS, LoopStats, rank_costs
+from counterpoise.loader.metrics.stats import MOST_REASONS, OTHER_REASONS, LoopStats
 from tests.loader.metrics.texts import Texts
 
 COUNT = 60
@@ -88,23 +88,6 @@ def test_an_imbalance_is_that_of_the_ranks_last_step_without_holes():
         assert found["imbalance"]["delivered"]["tokens"] == pytest.approx(ratios[-1])
     assert found["mean_imbalance"]["delivered"]["tokens"] == pytest.approx(np.mean(ratios))
     assert found["mean_imbalance"]["forecast"] != found["mean_imbalance"]["delivered"]
-
-
-def test_costs_of_ranks_are_those_of_the_plan_less_the_holes():
-    class Cell:
-        def __init__(self, *ordinals):
-            self.ordinals = ordinals
-
-    class Plan:
-        class batch:  # noqa: N801
-            ranks = ((Cell(10, 12), Cell()), (Cell(11), Cell(13)))
-
-        start = 10
-        costs = np.array([[1, 5], [2, 6], [3, 7], [4, 8]])
-
-    forecast, delivered = rank_costs(Plan, {13})
-    assert forecast.tolist() == [[4, 12], [6, 14]]
-    assert delivered.tolist() == [[4, 12], [2, 6]]
 
 
 def test_sources_of_a_mixture_are_counted_apart():

@@ -19,7 +19,7 @@ def one_gpu(work: Work) -> FillProblem:
 
     at = numbers(0, 2 * MS, 20 * MS)
     end = numbers(2 * MS, 20 * MS, 22 * MS)
-    rank = Stretches(at, end, numbers(FREE, COMPUTING, FREE), numbers(-1, 0, -1))
+    rank = Stretches(at, end, numbers(FREE, COMPUTING, FREE))
     gaps = Gaps((rank,), numbers(20 * MS), numbers(20 * MS), 22 * MS)
     nothing = make_work(())
     nominal = np.asarray(work.per_microbatch_ns)

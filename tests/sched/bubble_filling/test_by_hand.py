@@ -27,7 +27,7 @@ from counterpoise.sched.bubble_filling.gaps import Ints
 from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule
 from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.sched.bubble_filling.setup import FillSetup, Kernel, KernelLayer, Stack, pieces
-from counterpoise.sched.bubble_filling.validate import filled_problems
+from tests.sched.bubble_filling.validate import filled_problems
 
 US = 1000
 
@@ -163,7 +163,7 @@ def test_memory_is_given_back_by_the_end_of_a_backward() -> None:
         backward[:, :, -1] -= problem.backward.ns[0, 0, -1]
         order = (0, 1, 2, 3)
         pipeline = EncoderPipeline(
-            one.pipelines[0].ranks, 0, order, order, order, forward, backward
+            one.pipelines[0].ranks, 0, order, order, order, forward, backward, forward, backward
         )
         return replace(one, problem=problem, pipelines=(pipeline,))
 

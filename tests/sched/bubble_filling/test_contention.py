@@ -28,10 +28,10 @@ from counterpoise.sched.bubble_filling.gaps import (
 from counterpoise.sched.bubble_filling.instance import FillProblem, Work
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import dump_setup, load_setup
-from counterpoise.sched.bubble_filling.validate import filled_problems
 from counterpoise.sched.simulation.costs import NOT_MEASURED
 from counterpoise.tools.cli import main
 from tests.sched.bubble_filling.test_by_hand import SETUP
+from tests.sched.bubble_filling.validate import filled_problems
 
 MEASURED = Contention(250, 100, "a GPU")
 EXACT = Effort(tolerance_ns=1)
@@ -47,12 +47,10 @@ def one_kernel(
     """A step of 100 ns: 60 beside the language model, then it needs features; a kernel of 40."""
     stretches = Stretches(
         ints(0, 0, 60, 100), ints(0, 60, 100, 100), ints(FREE, kind, COMPUTING, FREE),
-        ints(-1, 0, 1, -1),
     )  # fmt: skip
     if backward:  # the same on a mirrored clock
         stretches = Stretches(
             ints(0, 0, 40, 100), ints(0, 40, 100, 100), ints(FREE, COMPUTING, kind, FREE),
-            ints(-1, 0, 1, -1),
         )  # fmt: skip
     kernel = Work(ints(resource), ints(40).reshape(1, 1, 1), ints(0))
     # What is not looked at takes a nanosecond, before or after the step.
@@ -102,7 +100,11 @@ def test_nothing_takes_longer_unless_the_problem_says_so() -> None:
 def test_a_schedule_that_was_made_without_contention_is_wrong_with_it() -> None:
     free = fill_bubbles(one_kernel(COMMUNICATING, 0, (0, 0)), EXACT)
     slower = replace(free, problem=replace(free.problem, slower=(501, 0)))
-    assert [found.proof for found in filled_problems(slower)] == ["dependencies", "inside"]
+    assert [found.proof for found in filled_problems(slower)] == [
+        "timed",
+        "dependencies",
+        "inside",
+    ]
 
 
 def test_a_job_of_many_kernels_is_planned_and_replayed_with_the_longer_times() -> None:

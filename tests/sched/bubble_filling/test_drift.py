@@ -18,7 +18,7 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
 from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.search import fill_bubbles
-from counterpoise.sched.bubble_filling.setup import Kernel, split
+from counterpoise.sched.bubble_filling.setup import Kernel, pieces
 
 
 @cache
@@ -61,8 +61,7 @@ def test_pieces_that_are_split_to_fit_fill_a_bubble_of_communication() -> None:
     ways = fitting(setup)
     assert len(ways) == 2
     for parts, way in enumerate(ways, 1):
-        pieces = split([Kernel("long", "compute", 10 * way.longest_ns, True)], way)
-        longest = max(piece.ns for piece in pieces)
+        longest = max(pieces(Kernel("long", "compute", 10 * way.longest_ns, True), way))
         assert 0.9 * bubble // parts < longest <= bubble // parts
 
 

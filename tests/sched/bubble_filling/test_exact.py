@@ -12,8 +12,8 @@ from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FRE
 from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel
-from counterpoise.sched.bubble_filling.validate import check_filled
 from tests.sched.bubble_filling.exact_search import least_exposed
+from tests.sched.bubble_filling.validate import check_filled
 
 FEW, MANY = 250, 2000
 
@@ -24,7 +24,7 @@ def random_rank(random: Random, step: int) -> Stretches:
     start, end = [0, *borders], [*borders, step]
     kinds = [random.choice((FREE, COMMUNICATING, COMPUTING, COMPUTING)) for _ in start]
     kinds[0] = kinds[-1] = FREE
-    numbers = [np.array(row, np.int64) for row in (start, end, kinds, [-1] * len(start))]
+    numbers = [np.array(row, np.int64) for row in (start, end, kinds)]
     return Stretches(*numbers)
 
 

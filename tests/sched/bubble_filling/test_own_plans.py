@@ -7,8 +7,8 @@ from counterpoise.sched.bubble_filling.choose import fitting, scan
 from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE
 from counterpoise.sched.bubble_filling.own_plans import BUSY, OwnPlans, left_over, scan_each
 from counterpoise.sched.bubble_filling.presets import case_setup, with_encoder_collectives
-from counterpoise.sched.bubble_filling.validate import filled_problems
 from tests.sched.bubble_filling.test_by_hand import filled
+from tests.sched.bubble_filling.validate import filled_problems
 
 
 @pytest.fixture(scope="module")

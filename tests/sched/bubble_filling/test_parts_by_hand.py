@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from counterpoise.sched import schedule, simulate, unit_costs
-from counterpoise.sched.bubble_filling.choose import scan
+from counterpoise.sched.bubble_filling.choose import scan, shared_hosts
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
-    Host,
     encoder_collectives,
     host_step,
     plan_problem,
@@ -47,7 +46,7 @@ def test_kernels_are_stretched_to_the_time_that_their_pass_takes() -> None:
     timeline = simulate(schedule("gpipe", ranks=1, microbatches=1), unit_costs(31, 60))
     inside = (Kernel("a", "compute", 10), Kernel("b", "communication", 20))
     (one,) = find_gaps(timeline, {"F": inside, "B": inside}).ranks
-    busy = one.owner >= 0
+    busy = one.kind != FREE
     assert one.start[busy].tolist() == [0, 10, 31, 51]
     assert one.end[busy].tolist() == [10, 31, 51, 91]
     assert one.kind[busy].tolist() == [COMPUTING, COMMUNICATING] * 2
@@ -62,11 +61,12 @@ def test_a_bubble_counts_once(
 ) -> None:
     end = np.array(ends, np.int64)
     start = np.concatenate(([0], end[:-1]))
-    free = Stretches(start, end, np.full(len(end), FREE), np.full(len(end), -1))
+    free = Stretches(start, end, np.full(len(end), FREE))
     nothing = np.empty(0, np.int64)
     (one,) = bubble_causes(Gaps((free,), nothing, nothing, 10))
-    assert (one.warmup_ns, one.steady_ns, one.cooldown_ns) == (warmup, steady, cooldown)
-    assert one.total_ns == 10
+    found = (one["warmup_ns"], one["steady_ns"], one["cooldown_ns"])
+    assert found == (warmup, steady, cooldown)
+    assert sum(one.values()) == 10
 
 
 def test_a_microbatch_may_cost_next_to_nothing() -> None:
@@ -99,9 +99,9 @@ def test_the_least_extension_that_fits(least_ns: int) -> None:
 
 
 def test_steps_are_kept_by_warm_up_where_encoders_have_no_collectives() -> None:
-    kept: dict[str, Host] = {}
-    scan(SETUP, candidates=[EncoderPlan(1, 1), EncoderPlan(2, 2, False, "reduced")], hosts=kept)
-    assert kept.keys() == {"megatron", "reduced"}
+    hosts = shared_hosts(SETUP)
+    assert hosts(EncoderPlan(1, 1)) is hosts(EncoderPlan(2, 2, False))
+    assert hosts(EncoderPlan(1, 1)) is not hosts(EncoderPlan(1, 1, warmup="reduced"))
 
 
 def test_a_plan_is_skipped_when_its_step_is_as_long_as_the_best_so_far() -> None:

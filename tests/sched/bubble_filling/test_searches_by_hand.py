@@ -12,8 +12,8 @@ from counterpoise.sched.bubble_filling.instance import FilledSchedule, FillProbl
 from counterpoise.sched.bubble_filling.pipelines import fill, space_of
 from counterpoise.sched.bubble_filling.search import Assignment, Effort, _Search, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel
-from counterpoise.sched.bubble_filling.validate import filled_problems
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled, proofs
+from tests.sched.bubble_filling.validate import filled_problems
 
 MS = 10**6
 
@@ -21,8 +21,8 @@ MS = 10**6
 def free(ns: int, busy: int = 0) -> Stretches:
     """A GPU that computes for a while, and then is free until some time."""
     if not busy:
-        return Stretches(*(np.array([x], np.int64) for x in (0, ns, FREE, -1)))
-    rows = ((0, 0, busy), (0, busy, ns), (FREE, COMPUTING, FREE), (-1, 0, -1))
+        return Stretches(*(np.array([x], np.int64) for x in (0, ns, FREE)))
+    rows = ((0, 0, busy), (0, busy, ns), (FREE, COMPUTING, FREE))
     return Stretches(*(np.array(row, np.int64) for row in rows))
 
 
@@ -55,9 +55,9 @@ def test_the_bound_of_backwards_is_that_of_forwards_on_a_mirrored_clock() -> Non
     # Free in 0-1, 4-6 and 9-22 of 22 ms; 3 ms until 8 ms, for 5 ms of work.
     at = np.array([0, 1, 4, 6, 9, 22], np.int64) * MS
     kind = np.array([FREE, COMPUTING] * 2 + [FREE], np.int64)
-    ahead = Stretches(at[:-1], at[1:], kind, kind)
+    ahead = Stretches(at[:-1], at[1:], kind)
     back = (22 * MS - at)[::-1]
-    behind = Stretches(back[:-1], back[1:], kind[::-1], kind)
+    behind = Stretches(back[:-1], back[1:], kind[::-1])
     work, tiny = (make_work((Kernel("a", "compute", ns),)) for ns in (5 * MS, 1))
     nominal = np.array([5 * MS], np.int64)
     whole, soon, late = (np.array([ms * MS], np.int64) for ms in (22, 8, 14))

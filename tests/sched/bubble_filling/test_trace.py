@@ -60,7 +60,7 @@ def test_a_trace_is_cut_into_what_guests_may_do() -> None:
     ]
     assert (gaps.need_ns.tolist(), gaps.gradient_ns.tolist()) == ([49_000], [100_000])
     assert gaps.step_ns == 130_000
-    assert sum(cause.total_ns for cause in bubble_causes(gaps)) == 90_000
+    assert sum(sum(causes.values()) for causes in bubble_causes(gaps)) == 90_000
 
 
 def test_every_device_is_a_rank_in_numerical_order() -> None:

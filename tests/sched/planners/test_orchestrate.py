@@ -117,7 +117,7 @@ def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
     n = job.batch // replicas
     for at, module in enumerate(job.modules):
         sizes = (replicas,) if at == job.at else divisors(replicas)
-        found = _options(job, module, replicas, sizes)
+        found = _options(job, at, replicas, sizes, (job.gpus,) * len(job.modules))
         for row in range(0, len(found.gpus), 7):
             unit = Unit(*map(int, found.shape[row]))
             assert found.gpus[row] == unit.gpus

@@ -132,7 +132,7 @@ class CountingVocabulary:
     def run_pass(self, what: Pass, given: Given) -> Made:
         with self.ledger.saving():
             made = self.part.run_pass(what, given)
-        self.ledger.layers = held_bytes(self.part.running[1])
+        self.ledger.layers = held_bytes(self.part)
         self.ledger.note(what)
         return made
 

@@ -23,7 +23,7 @@ from counterpoise.sched.shapes import (
     read_device,
     read_model,
     step,
-    time,
+    time_of,
 )
 
 LAYER = TransformerLayer(64, 160, 3, 32, causal=True)
@@ -126,17 +126,6 @@ def test_a_spread_vocabulary_is_on_every_rank() -> None:
     assert all(one.logits == words.logits_bytes for one in everywhere)
 
 
-def test_encoders_in_bubbles_are_beside_the_stages() -> None:
-    beside = ParallelLayout(pp=2, stages=(2, 2), microbatches=3, schedule="gpipe")
-    layout = ParallelLayout(pp=4, stages=(2, 2, 2, 2), microbatches=8, encoders=beside)
-    found = memory(MODEL, Device(), layout, AMOUNTS)
-    alone = memory(MODEL.only("language"), Device(), replace(layout, encoders=None), AMOUNTS)
-    copies = memory(MODEL.only("vision"), Device(), beside, AMOUNTS)
-    for rank, one in enumerate(found):
-        assert one.encoders == copies[rank % 2].total
-        assert one.total == alone[rank].total + one.encoders
-
-
 def test_microbatches_in_flight_are_those_of_the_schedules() -> None:
     assert in_flight("1f1b", 4, 1, 100) == (((4,),), ((3,),), ((2,),), ((1,),))
     assert in_flight("gpipe", 2, 1, 100) == (((100,),), ((100,),))
@@ -147,7 +136,8 @@ def test_microbatches_in_flight_are_those_of_the_schedules() -> None:
 
 def test_the_end_of_a_step_is_in_it() -> None:
     layout = ParallelLayout(pp=2, dp=4, stages=(6, 6), microbatches=4)
-    found, times = step(MODEL, Device(), layout, AMOUNTS), time(MODEL, Device(), layout, AMOUNTS)
+    found = step(MODEL, Device(), layout, AMOUNTS)
+    times = time_of(layer_costs(MODEL, Device(), layout, AMOUNTS), Device(), layout)
     ends = [row[-1].end_ns for row in found.timeline.ranks]
     tails = zip(ends, times.reduce_ns, times.optimizer_ns, strict=True)
     assert found.total_ns == max(map(sum, tails)) > found.timeline.makespan_ns

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.tools.analyze.command import _dispatch
 from counterpoise.tools.analyze.model.alternatives import dispatch_figures
 from counterpoise.tools.analyze.model.forecast import Forecast
 from counterpoise.tools.analyze.model.strategies import Plan, micro_steps
+from counterpoise.tools.analyze.printed import _dispatch
 from counterpoise.tools.inputs.cost_tables import CostTable
 
 NAMES = ("tiles", "tokens")
@@ -63,6 +63,6 @@ def test_without_both_kinds_of_work_there_is_nothing_to_say(
 def test_the_terminal_shows_both() -> None:
     columns = _dispatch(figures(COSTS) or {}).columns
     assert [*zip(*(column.cells for column in columns), strict=True)] == [
-        ('dispatch="samples"', "30.0 %", "0.0 %", "10.0 %", "100 %"),
-        ('dispatch="images"', "12.5 %", "0.0 %", "3.6 %", "93 %"),
+        ('dispatch="samples"', "30.0 %", "0.0 %", "10.0 %", "100.0 %"),
+        ('dispatch="images"', "12.5 %", "0.0 %", "3.6 %", "93.3 %"),
     ]

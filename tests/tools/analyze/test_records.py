@@ -12,10 +12,6 @@ from tests.tools.analyze.test_command import analyze, fails
 from tests.workers.jsonl.repacked import as_array, as_lines, write_lines
 
 
-def listed(_: int) -> None:
-    """Leave progress unseen."""
-
-
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> cp.TarDataset:
     folder = tmp_path_factory.mktemp("shards")
@@ -63,7 +59,7 @@ RECORDS = [
 @pytest.mark.parametrize("row", TABLES)
 def test_a_file_of_costs_is_a_table(row: object, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [b"", row])
-    assert [task.kind for task in find_tasks([str(path)], listed)] == ["table"]
+    assert [task.kind for task in find_tasks([str(path)])] == ["table"]
     assert not reads_samples(str(path))
 
 
@@ -72,7 +68,7 @@ def test_a_file_of_records_is_a_source(row: object, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [b"", row])
     (tmp_path / "a.json").write_text(json.dumps([row]))
     for source in (path, tmp_path, tmp_path / "*.jsonl", tmp_path / "a.json"):
-        assert [task.kind for task in find_tasks([str(source)], listed)] == ["dataset"]
+        assert [task.kind for task in find_tasks([str(source)])] == ["dataset"]
         assert reads_samples(str(source))
 
 
@@ -80,7 +76,7 @@ def test_what_is_not_there_has_no_records(tmp_path: Path) -> None:
     assert not has_records(str(tmp_path / "gone.jsonl"))
     assert not has_records(str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"gone\.jsonl"):
-        find_tasks([str(tmp_path / "gone.jsonl")], listed)
+        find_tasks([str(tmp_path / "gone.jsonl")])
 
 
 def test_a_file_that_cannot_be_opened_is_one_line(

@@ -52,7 +52,7 @@ def scanned(
 
 
 def tasks_of(*sources: object) -> list[ScanTask]:
-    return find_tasks([str(source) for source in sources], lambda _: None)
+    return find_tasks([str(source) for source in sources])
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_dataset_by_import_path_is_scanned_in_ranges(
         scanned(tasks_of("no_such:thing"), tmp_path / "parts", options)
 
 
-def test_many_tiny_shards_are_listed_in_order_while_counting(tmp_path: Path) -> None:
+def test_many_tiny_shards_are_listed_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     empty = bytes(1024)
@@ -196,9 +196,7 @@ def test_many_tiny_shards_are_listed_in_order_while_counting(tmp_path: Path) -> 
     first.write_bytes(empty)
     for n in range(1, 3000):
         os.link(first, folder / f"{n:05}.tar")
-    seen: list[int] = []
-    tasks = find_tasks([str(folder)], seen.append)
-    assert seen == [1000, 2000, 3000, 3000]
+    tasks = find_tasks([str(folder)])
     paths = [path for task in tasks for path in task.paths]
     assert paths == sorted(paths)
     assert len(paths) == 3000
@@ -226,7 +224,7 @@ def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.Monkey
     def failing(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("counterpoise.workers.tar.shard_files.ShardFiles.read", failing)
+    monkeypatch.setattr("counterpoise.workers.tar.dataset.read_member", failing)
     with pytest.raises(OSError, match="Input/output"):
         scanned(tasks_of(shard), tmp_path / "parts")
 

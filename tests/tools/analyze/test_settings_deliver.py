@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.planning.costs import synthetic
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shuffle import permutation
@@ -17,7 +18,7 @@ from counterpoise.tools.analyze.model.alternatives import padded_figures
 from counterpoise.tools.analyze.model.report import ReportOptions, make_report
 from counterpoise.tools.analyze.model.strategies import Plan
 from counterpoise.tools.analyze.scan.rows import Rows
-from counterpoise.tools.inputs.cost_tables import CostTable, from_planner, synthetic
+from counterpoise.tools.inputs.cost_tables import CostTable, from_planner
 
 # What a tar data set with VisionLanguage tells of a sample: not only what is work.
 RESOURCES = ("tiles", "tokens", "label_tokens")

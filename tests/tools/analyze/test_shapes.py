@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.planning.costs import read_costs
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.analyze.model.alternatives import shape_figures
 from counterpoise.tools.analyze.model.forecast import make_forecast
 from counterpoise.tools.analyze.model.strategies import Plan
-from counterpoise.tools.inputs.cost_tables import CostTable, read_costs
+from counterpoise.tools.inputs.cost_tables import CostTable
 
 
 def figures(table: CostTable, plan: Plan) -> dict[str, dict[str, float]] | None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +22,12 @@ from counterpoise.tools.services.keygen import command as keygen
 from counterpoise.workers.sources.failures import SkippedSample, append_letter
 
 GIB = 2**30
+OURS = Path(look.__file__).parent.parent
+
+
+def machine(name: str, **measured: Any) -> Finding:
+    """Return the finding of that name about a machine."""
+    return next(one for one in look.judge_machine(look.Machine(**measured)) if one.name == name)
 
 
 def report(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -44,31 +51,29 @@ def test_this_installation_is_sound() -> None:
 @pytest.mark.parametrize(
     ("finding", "level"),
     [
-        (look.judge_python((3, 10)), BAD),
-        (look.judge_python((3, 13)), GOOD),
-        (look.judge_processors(8, None, 0.5), GOOD),
-        (look.judge_processors(8, 1.5, 0.5), WARN),
-        (look.judge_processors(2, None, 9.0), WARN),
-        (look.judge_memory(GIB), WARN),
-        (look.judge_memory(64 * GIB), GOOD),
-        (look.judge_transport(""), GOOD),
-        (look.judge_transport("a memory file cannot be made"), WARN),
-        (look.judge_shared_memory(64 * 2**20), WARN),
-        (look.judge_shared_memory(None), WARN),
-        (look.judge_shared_memory(8 * GIB), GOOD),
-        (look.judge_files(256, 4096), WARN),
-        (look.judge_files(65536, 65536), GOOD),
-        (look.judge_temporary("/tmp", True), GOOD),
-        (look.judge_temporary("/tmp", False), BAD),
-        (look.judge_temporary("/tmp/" + "x" * 90, True), WARN),
-        (look.judge_clock_source("hpet"), WARN),
-        (look.judge_clock_source("tsc"), GOOD),
+        (machine("processors"), GOOD),
+        (machine("processors", quota=1.5), WARN),
+        (machine("processors", processors=2, load=9.0), WARN),
+        (machine("memory"), GOOD),
+        (machine("memory", memory_bytes=GIB), WARN),
+        (machine("memory", memory_bytes=None), GOOD),
+        (machine("transport"), GOOD),
+        (machine("transport", why_no_arena="a memory file cannot be made"), WARN),
+        (machine("/dev/shm"), GOOD),
+        (machine("/dev/shm", shm_bytes=64 * 2**20), WARN),
+        (machine("/dev/shm", shm_bytes=None), WARN),
+        (machine("open files"), GOOD),
+        (machine("open files", open_files=-1), GOOD),
+        (machine("open files", open_files=256, most_files=4096), WARN),
+        (machine("temporary files"), GOOD),
+        (machine("temporary files", is_writable=False), BAD),
+        (machine("temporary files", temporary="/tmp/" + "x" * 90), WARN),
+        (machine("import path"), GOOD),
+        (machine("import path", shadow=str(OURS / "sched/__init__.py")), BAD),
         (look.judge_folder_clock("/data", 30.0), WARN),
         (look.judge_folder_clock("/data", -0.1), GOOD),
         (look.judge_port("tcp://h:1", "permission denied"), WARN),
         (look.judge_port("tcp://h:1", ""), GOOD),
-        (look.judge_shadow(None), GOOD),
-        (look.judge_shadow(str(Path(look.__file__).parent.parent / "sched/__init__.py")), BAD),
     ],
 )
 def test_what_is_bad_comes_with_advice(finding: Finding, level: str) -> None:
@@ -82,7 +87,7 @@ def test_the_way_of_a_loader_and_the_reason_are_told(monkeypatch: pytest.MonkeyP
     assert level == GOOD
     assert found.startswith("local: a loader's own workers load and collate, unless balancer=")
     assert "processes share a data-parallel rank (tp, cp, pp: an embedded balancer)" in found
-    assert "local, 8 ranks that meet" in look.judge_way("8").found
+    assert "local, 8 ranks that meet" in machine("loop", ranks="8").found
 
 
 def test_packages_are_held_against_the_least_version() -> None:

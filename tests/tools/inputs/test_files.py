@@ -124,7 +124,7 @@ TABLES: dict[str, tuple[bytes, str]] = {
     "nbytes2.npz": (npz(tokens=OK, nbytes=np.zeros(4, [("a", int)])), "column 'nbytes' holds [("),
     "ключ.npz": (npz(ключ=OK), "ключ.npz has none of the columns"),
     "many.npz": (npz(**{f"c{n}": OK for n in range(40)}), "and 20 more: say which are costs"),
-    "blank.jsonl": (b"\n\n", "no records in 1 files"),
+    "blank.jsonl": (b"\n\n", "no samples in 1 files"),
     "text.jsonl": (b"no json\n", "line 1 is not JSON (Expecting value: line 1 column 1 (char 0)):"),
     "utf16.jsonl": ('{"tokens": 3}\n'.encode("utf-16"), "record 1 is no JSON ('utf-8' codec"),
     "deep.jsonl": (lines("[" * 100_000), "record 1 is no JSON (maximum recursion"),
@@ -228,7 +228,7 @@ def test_costs_of_plans_are_read_so_too(
         ([None, None], "column 'tokens' holds object"),
         ([True], "column 'tokens' holds bool"),
         ([-1], "cost 'tokens' is -1"),
-        ([], "no rows in 1 files"),
+        ([], "no samples in 1 files"),
     ],
 )
 def test_columns_of_parquet(

@@ -237,9 +237,6 @@ def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
         (("partition", "--pp", "4"), "give --model"),
         (("recompute",), "or --measured FILE"),
         (("recompute", *PAIR, "--memory-gb", "1"), "with every layer recomputed"),
-        (("partition", *PAIR, "--images", "4"), "--images is --tiles now"),
-        (("partition", *PAIR, "--stages", "4"), "--stages is --pp now"),
-        ((*SMALL, "--memory", "74"), "--memory is --memory-gb now"),
         (("recompute", *PAIR, "--layers", "93"), "--layers has 1 stages"),
     ],
 )

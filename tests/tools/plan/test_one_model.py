@@ -2,14 +2,12 @@
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.orchestration.models import modules_of
@@ -40,7 +38,7 @@ from counterpoise.sched.shapes import (
     read_device,
     read_model,
     step,
-    time,
+    time_of,
 )
 from counterpoise.tools.analyze.command import command as analyze
 from counterpoise.tools.analyze.model.pipelines import (
@@ -187,15 +185,15 @@ def test_random_layouts_are_priced_alike() -> None:
                 equal = replace(equal, recompute="all")
             filling_costs_what_shapes_say(SMALL, device, equal, amounts)
         analysis_costs_what_shapes_say(layout, amounts)
-        stages = time(SMALL, device, layout, amounts).stages
+        stages = time_of(layers, device, layout).stages
         assert sum(one.forward_ns for one in stages) == sum(one.forward_ns for one in layers)
         if layout.vpp == 1:
             planned += 1
             policies = [Policy(tuple(layout.recomputed(at)), 0) for at in range(layout.pp)]
             exact = exact_policies(layers, layout, policies)
             assert tuple(one.predicted_bytes for one in exact) == sizes
-            model = modelled_stages(layers, layout)
-            most = plan_recompute(model.stages, model.saving, max(sizes) * 2)
+            cut, saving = modelled_stages(layers, layout)
+            most = plan_recompute(cut, saving, max(sizes) * 2)
             assert all(one.predicted_bytes <= 2 * max(sizes) for one in most)
     assert planned > 60
 
@@ -241,10 +239,3 @@ def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
     budgets = json.loads(found.stdout.splitlines()[-1])["budgets"]
     assert budgets["model"] == read_model(str(path)).name
     assert "a100: roofline, not measured" in budgets["machine"]["device"]
-
-
-@pytest.mark.parametrize("old", ["--stages", "--images", "--link"])
-def test_old_spellings_are_refused_with_the_new_name(old: str) -> None:
-    run: Callable[..., Any] = CliRunner().invoke
-    with pytest.raises(ValueError, match=f"{old} is .* now; write that instead"):
-        run(command, ["partition", *JOB, old, "3"], standalone_mode=False, catch_exceptions=False)

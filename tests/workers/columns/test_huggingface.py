@@ -50,7 +50,7 @@ def test_rows_keep_their_names_in_views(folder: Path) -> None:
     for odd in some:
         with pytest.raises(ValueError, match="rows"):
             cp.HFDataset(folder, rows=odd)
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="no samples in"):
         cp.HFDataset(folder, rows=[])
 
 

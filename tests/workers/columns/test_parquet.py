@@ -117,7 +117,7 @@ def test_json_texts_nulls_and_odd_types(tmp_path: Path) -> None:
 def test_files_of_no_rows_are_read_and_alone_refused(tmp_path: Path) -> None:
     empty = pa.table({"text": pa.array([], pa.string())})
     write(tmp_path / "a.parquet", empty)
-    with pytest.raises(ValueError, match="no rows in 1 files"):
+    with pytest.raises(ValueError, match="no samples in 1 files"):
         cp.ParquetDataset(tmp_path)
     write(tmp_path / "b.parquet", {"text": list("xy")})
     write(tmp_path / "c.parquet", empty)

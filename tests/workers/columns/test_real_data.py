@@ -130,7 +130,7 @@ def test_analyze_scans_what_it_scans_of_the_tar(folder: Path, tmp_path: Path) ->
     options = ScanOptions(transform=(("tile_size", 28),), cache=str(tmp_path))
     tables = []
     for name in ("a.tar", "parquet", "hf"):
-        tasks = find_tasks([str(folder / name)], lambda _: None)
+        tasks = find_tasks([str(folder / name)])
         rows, _ = scan_all(tasks, options, tmp_path / name, in_this_process)
         named = [rows.sources[number] for number in rows.source_of.tolist()]
         tables.append((rows.resources, rows.costs.tolist(), rows.keys, named))

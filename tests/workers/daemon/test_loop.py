@@ -121,7 +121,7 @@ def work(link: Scripted, handler: Taking) -> WorkerActivity:
     made: Any = link
     works: Any = handler
     worker = loop.JobWorker(made, Identity("w", 0, 0), works, activity, Payloads())
-    worker.work(lambda: not (link.inbox or worker.session.tasks or worker.results), None)
+    worker.work(lambda: not (link.inbox or worker.session.tasks or worker.results))
     return activity
 
 
@@ -177,7 +177,7 @@ def get_ready(handler: Taking) -> list[Any]:
     works: Any = handler
     worker = loop.JobWorker(made, Identity("w", 0, 0), works, WorkerActivity(), Payloads())
     worker.say_hello()
-    worker.work(lambda: not made.inbox, None)
+    worker.work(lambda: not made.inbox)
     assert isinstance(made.sent[0], WorkerHello)
     return [each for each in made.sent if isinstance(each, WorkerReady | WorkerFailed)]
 

@@ -21,9 +21,6 @@ class Counting:
     def start(self, workers):
         self.workers = max(self.workers, workers)
 
-    def address(self):
-        return "tcp://127.0.0.1:1"
-
     def drain(self, workers):
         self.workers = min(self.workers, workers)
 
@@ -33,7 +30,7 @@ class Counting:
 
 @pytest.fixture
 def fleet():
-    return FleetControl(Counting(), (2, 8), keys=None)
+    return FleetControl(Counting(), "tcp://127.0.0.1:1", (2, 8), keys=None)
 
 
 def test_the_fewest_are_started_before_the_balancer_has_answered(fleet):

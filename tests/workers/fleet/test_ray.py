@@ -179,11 +179,12 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
 def test_without_a_place_it_waits_says_so_and_goes_on(cluster, root, caplog, monkeypatch):
     monkeypatch.setattr(control, "SAY_S", 2.0)
     nowhere = {"num_cpus": 1, "resources": {"place": 1}}
-    engine = RayActors(BalancerProcess("127.0.0.1"), ["--root", str(root)], nowhere)
+    served = BalancerProcess("127.0.0.1")
+    engine = RayActors(served.address, ["--root", str(root)], nowhere)
     ends, found = threading.Event(), []
-    run = control.FleetControl(engine, (1, 1), None).run
+    run = control.FleetControl(engine, served, (1, 1), None).run
     fleet = threading.Thread(target=run, args=[ends.is_set])
-    loader = make(root, None, ranks=None, virtual_ranks=2, balancer=engine.address())
+    loader = make(root, None, ranks=None, virtual_ranks=2, balancer=served.address)
     training = threading.Thread(target=lambda: found.extend(map(digests, loader.steps())))
     fleet.start()
     training.start()

@@ -195,7 +195,7 @@ def test_a_huge_record_is_a_broken_sample(lines, monkeypatch):
 
 def test_empty_files_have_no_samples_and_all_empty_is_an_error(lines, tmp_path):
     write_lines(tmp_path / "b.jsonl", [])
-    with pytest.raises(ValueError, match="no records in 1 files"):
+    with pytest.raises(ValueError, match="no samples in 1 files"):
         JsonlDataset(tmp_path / "b.jsonl")
     lines({"text": "a"})
     source = JsonlDataset(tmp_path)

@@ -242,7 +242,7 @@ def test_an_index_that_says_otherwise_is_refused(folder: Path, changes: Any, why
     [
         ("{", "is damaged"), ("[" * 100_000, "is damaged"), ("[]", "no index of MDS"),
         ('{"chunks": [], "config": {}}', "no index of MDS"), ('{"shards": [5]}', "shard 0"),
-        ('{"shards": []}', "has no samples"), ("\0", "is damaged"),
+        ('{"shards": []}', "no samples in 0 files"), ("\0", "is damaged"),
     ],
 )  # fmt: skip
 def test_an_index_of_another_form_is_refused(folder: Path, text: str, why: str) -> None:

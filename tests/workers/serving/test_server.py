@@ -56,13 +56,13 @@ def test_a_rank_gets_what_is_there(context) -> None:
         serving() as made,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        small, large = made.keep(b"cat"), made.keep(bytes(300_000) + b"end")
+        small, large = made.store.keep(b"cat"), made.store.keep(bytes(300_000) + b"end")
         wanted = (large, small, 99)
         answer = ask(rank, PullPayloads(1, TOKEN, wanted))
         assert answer == (
             PulledPayloads(1, (large, small)), [bytes(300_000) + b"end", b"cat"]
         )  # fmt: skip
-        made.free((small,))
+        made.store.free((small,))
         assert ask(rank, PullPayloads(2, TOKEN, (small,))) == (PulledPayloads(2, ()), [])
         assert ask(rank, PullPayloads(3, TOKEN + 1, wanted)) == (PulledPayloads(3, ()), [])
 
@@ -75,7 +75,7 @@ def test_on_one_host_ranks_pull_over_a_unix_socket(context, tmp_path, monkeypatc
         connect(context, made.endpoint, b"stranger", password=b"guessed") as stranger,
         contextlib.ExitStack() as others,
     ):
-        serial = made.keep(b"cat")
+        serial = made.store.keep(b"cat")
         send(stranger, PullPayloads(1, TOKEN, (serial,)))
         expected = PulledPayloads(2, (serial,)), [b"cat"]
         assert ask(rank, PullPayloads(2, TOKEN, (serial,))) == expected
@@ -92,7 +92,7 @@ def test_a_message_that_is_no_request_is_not_answered(context) -> None:
         serving() as made,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.keep(b"cat")
+        made.store.keep(b"cat")
         send(rank, Ping())
         rank.send_multipart([b"nonsense", b"and more"])
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
@@ -105,7 +105,7 @@ def test_who_does_not_know_the_password_gets_nothing(context, password: bytes) -
         connect(context, made.endpoint, b"stranger", password=password) as stranger,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.keep(b"cat")
+        made.store.keep(b"cat")
         send(stranger, PullPayloads(1, TOKEN, (1,)))
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
         assert not stranger.poll(200)
@@ -122,7 +122,7 @@ def test_with_keys_only_the_ranks_key_is_let_in(context) -> None:
         connect(context, made.endpoint, b"without", password=SECRET) as without,
     ):
         assert made.key == own.public
-        made.keep(b"cat")
+        made.store.keep(b"cat")
         for each in (stranger, without):
             send(each, PullPayloads(1, TOKEN, (1,)))
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
@@ -144,7 +144,7 @@ def test_a_request_that_is_too_large_ends_its_connection(context, monkeypatch) -
         connect(context, made.endpoint, b"loud", password=SECRET) as loud,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.keep(b"cat")
+        made.store.keep(b"cat")
         assert ask(loud, PullPayloads(1, TOKEN, tuple(range(1 << 17))), limit_ms=200) is None
         assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
 
@@ -156,7 +156,7 @@ def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
         contextlib.ExitStack() as strangers,
     ):
-        made.keep(b"cat")
+        made.store.keep(b"cat")
         expected = PulledPayloads(1, (1,)), [b"cat"]
         assert ask(rank, PullPayloads(1, TOKEN, (1,))) == expected
         here = ("127.0.0.1", int(made.endpoint.rpartition(":")[2]))
@@ -177,7 +177,7 @@ def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
 
 def test_many_wrong_passwords_keep_nobody_out_for_long(context) -> None:
     with serving() as made, contextlib.ExitStack() as strangers:
-        made.keep(b"cat")
+        made.store.keep(b"cat")
         for number in range(3 * connections.MOST_REFUSALS):
             name = b"stranger %d" % number
             strangers.enter_context(connect(context, made.endpoint, name, password=b"guessed"))

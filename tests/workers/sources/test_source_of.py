@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.workers import JsonlDataset, TarDataset
 from counterpoise.workers.sources import registry
-from counterpoise.workers.sources.file_patterns import find_shards
+from counterpoise.workers.sources.failures import DataChangedError
 from counterpoise.workers.sources.interface import Probe, SampleError
 from counterpoise.workers.sources.records import RecordDataset
 from counterpoise.workers.sources.registry import SOURCE_GROUP, format_of, open_source, source_of
@@ -19,10 +19,8 @@ class Words(RecordDataset):
     FORMAT, EXTENSIONS, MARKERS = "words", (".words",), (".words-meta",)
 
     def __init__(self, pattern, transform=None, root=None, cache=None, cost=None, upper=False):
-        super().__init__(pattern, transform, root, cache, cost)
         self.upper = upper
-        self.files = find_shards(pattern, root, self.EXTENSIONS)
-        self.open()
+        super().__init__(pattern, transform, root, cache, cost)
 
     def open_files(self):
         self._texts = [path.read_text().split("\n\n") for path in self.files]
@@ -182,3 +180,18 @@ def test_what_the_operator_allows_is_opened_by_its_name(folder):
         open_source({"source": allowed[0], "sides": 4}, folder, allowed)
     with pytest.raises(ValueError, match="takes no transform"):
         open_source({**told, "transform": {"name": "a:b", "args": {}}}, folder, allowed)
+
+
+def test_a_format_of_ones_own_sees_that_its_files_change_and_refuses_none(tmp_path):
+    path = tmp_path / "a.words"
+    path.write_text("one\n\ntwo")
+    data = Words(tmp_path)
+    assert not data.reopen_if_changed()
+    path.write_text("one\n\ntwo\n\nthree")
+    with pytest.raises(DataChangedError, match="changed after it was indexed"):
+        data.check(0)
+    assert data.reopen_if_changed()
+    assert (len(data), data.key(2)) == (3, "a/2")
+    data.open_files = lambda: [0]  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="no samples in 1 files"):
+        data.open()

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.workers.sources.data_files import MOST_OPEN
 from counterpoise.workers.sources.interface import Probe, SampleError, as_source
 from counterpoise.workers.sources.randomness import generator
 from counterpoise.workers.sources.registry import TRANSFORMS
@@ -146,7 +147,7 @@ def test_many_shards_do_not_exhaust_the_files(shard):
         folder = shard(f"s{n:02}.tar", {f"k{n}.txt": str(n).encode()}).parent
     dataset = TarDataset(folder)
     assert [int(sample["txt"]) for sample in dataset] == list(range(80))  # type: ignore[attr-defined]
-    assert len(dataset._files._opened) == dataset._files.limit
+    assert len(dataset._files._opened) == MOST_OPEN
 
 
 def test_a_second_run_probes_nothing(texts, monkeypatch):
@@ -224,7 +225,7 @@ def test_a_shard_that_shrank_is_an_io_error(texts):
 
 
 def test_no_samples_is_an_error(shard):
-    with pytest.raises(ValueError, match=r"no samples in 1 shards; members must be named"):
+    with pytest.raises(ValueError, match=r"no samples in 1 files; members must be named"):
         TarDataset(shard("a.tar", {"README": b"x"}))
 
 

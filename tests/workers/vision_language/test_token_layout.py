@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.workers.sources.labels import IGNORED
 from counterpoise.workers.vision_language.token_layout import (
-    IGNORED,
     ByteTokenizer,
     Markup,
     Turn,

@@ -46,9 +46,7 @@ def dispatch_figures(forecast: Forecast) -> dict[str, Any] | None:
 
 def _spread(found: MicroSteps, unit: int) -> Int64:
     """Return the slowest rank's encoder work of each step, when tiles are spread over ranks."""
-    steps = np.unique(found.step_of, return_inverse=True)[1]
-    tiles = np.zeros(int(steps.max(initial=0)) + 1, np.int64)
-    np.add.at(tiles, steps, found.encoder.sum(axis=1) // unit)
+    tiles = found.per_step(found.encoder.sum(axis=1) // unit)
     slowest: Int64 = -(-tiles // found.encoder.shape[1]) * unit
     return slowest
 

@@ -137,8 +137,7 @@ def _try(
     given = replace(plan, budgets=budgets)
     found = micro_steps("balanced", table, given)
     rows = len(found.encoder)
-    steps = len(np.unique(found.step_of))
-    time = found.time * (1 + (machine.layout.pp - 1) * steps / max(1, rows))
+    time = found.time * (1 + (machine.layout.pp - 1) * found.step_count / max(1, rows))
     over = float((table.costs > np.array(budgets)).any(axis=1).mean())
     peak = None
     if _has_both(table):

@@ -114,10 +114,9 @@ def _figures(name: str, forecast: Forecast) -> Json:
     found, table = forecast.steps[name], forecast.table
     tiles = encoder_and_llm(table.resources, found.loads)[0]
     some = found.counts > 0
-    steps = len(np.unique(found.step_of))
     # isf fills microbatches as full as budgets let it, so loose ones make larger steps, in which
     # ranks wait less by themselves: its figures are those of another training.
-    size = float(found.counts.sum()) / steps
+    size = float(found.counts.sum()) / found.step_count
     return {
         "waiting": found.waiting,
         "interval": waiting_interval(found),
@@ -127,7 +126,7 @@ def _figures(name: str, forecast: Forecast) -> Json:
         "no_images": float((tiles[some] == 0).mean()) if some.any() else 0.0,
         "empty": float((~some).mean()),
         "micro_steps": len(found.encoder),
-        "steps": steps,
+        "steps": found.step_count,
         "samples_per_step": size,
         "other_size": abs(size / forecast.plan.samples_per_step - 1) > MOST_OTHER_SIZE,
         "spread": _spread(forecast, found),
@@ -145,14 +144,13 @@ def _padding(forecast: Forecast, name: str) -> float:
 
 def _spread(forecast: Forecast, found: MicroSteps) -> Json:
     """Return mean, min, max and coefficient of variation of a step's samples and tokens."""
-    steps = np.unique(found.step_of, return_inverse=True)[1]
     tokens = encoder_and_llm(forecast.table.resources, found.loads)[1].sum(axis=1)
     sums = [int(forecast.labels[list(group)].sum()) for group in found.groups]
     labels = np.array(sums, np.int64).reshape(found.counts.shape).sum(axis=1)
     columns = {"samples": found.counts.sum(axis=1), "tokens": tokens, "label_tokens": labels}
     report: Json = {}
     for name, column in columns.items():
-        values = np.bincount(steps, weights=column)
+        values = found.per_step(column)
         mean = float(values.mean())
         report[name] = {
             "mean": mean,

@@ -73,15 +73,6 @@ class ReportOptions:
     bytes_as_tokens: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPart:
-    """The random part of the rows that is planned: costs, label tokens (n,), row numbers (n,)."""
-
-    table: CostTable
-    labels: Int64
-    rows: Int64
-
-
 def make_report(
     rows: Rows, total: int, options: ReportOptions, progress: Progress = lambda *_: None
 ) -> Json:
@@ -95,29 +86,30 @@ def make_report(
         raise ValueError(
             f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
         )
-    part = _part(rows, options)
-    machine = options.machine.for_data(part.table)
-    plan = _fit_step(options.plan, len(part.table.costs))
+    chosen = _chosen(rows, options)
+    table = _cost_table(rows, chosen)
+    machine = options.machine.for_data(table)
+    plan = _fit_step(options.plan, len(table.costs))
     check_step(plan)
-    given = _given_budgets(part.table, options)
-    smaller = every_kth(part.table, GRID_PART)
+    given = _given_budgets(table, options)
+    smaller = every_kth(table, GRID_PART)
     numbers, stages = count(), STAGES + len(grid_settings(smaller, plan))
 
     def begin(stage: str) -> None:
         progress(stage, next(numbers), stages)
 
     begin("searching budgets")
-    candidates = search(part.table, plan, machine)
+    candidates = search(table, plan, machine)
     begin("planning by each strategy")
     plan = replace(plan, budgets=given or candidates.best.budgets)
-    plan = _with_mode(part.table, plan, options.mode)
-    forecast = make_forecast(part.table, part.labels, plan)
-    budgets = dict(zip(part.table.resources, plan.budgets, strict=True))
+    plan = _with_mode(table, plan, options.mode)
+    forecast = make_forecast(table, rows.column("label_tokens")[chosen], plan)
+    budgets = dict(zip(table.resources, plan.budgets, strict=True))
     report = data_figures(rows, total, over_budget(rows, budgets))
     report["bytes_as_tokens"] = options.bytes_as_tokens and "tokens" in rows.resources
     begin("figures of the plans")
-    report |= _plan_figures(forecast, rows, part)
-    report["budgets"] = budget_figures(candidates, part.table, machine)
+    report |= _plan_figures(forecast, rows, chosen)
+    report["budgets"] = budget_figures(candidates, table, machine)
     cells = grid(smaller, grid_settings(smaller, plan), begin)
     report["grid"] = {"samples": len(smaller.costs), "cells": cells}
     begin("errors of costs")
@@ -129,13 +121,13 @@ def make_report(
     return report
 
 
-def _plan_figures(forecast: Forecast, rows: Rows, part: PlannedPart) -> Json:
-    """Return the figures of the plans, the gain and the recommended settings."""
+def _plan_figures(forecast: Forecast, rows: Rows, chosen: Int64) -> Json:
+    """Return the figures of the plans of these rows, the gain and the recommended settings."""
     plan, table = forecast.plan, forecast.table
     figures = strategy_figures(forecast)
 
     def key_of(sample: int) -> str:
-        return rows.key(int(part.rows[sample]))
+        return rows.key(int(chosen[sample]))
 
     tiles, tokens = encoder_and_llm(rows.resources, rows.costs)
     microbatches = {
@@ -160,19 +152,22 @@ def _plan_figures(forecast: Forecast, rows: Rows, part: PlannedPart) -> Json:
     }
 
 
-def _part(rows: Rows, options: ReportOptions) -> PlannedPart:
-    """Return a random part of the rows, in their order."""
-    chosen = np.arange(len(rows))
-    if len(rows) > options.part:
-        rng = np.random.default_rng(options.plan.seed)
-        chosen = np.sort(rng.choice(len(rows), options.part, replace=False))
+def _chosen(rows: Rows, options: ReportOptions) -> Int64:
+    """Return the numbers of the rows that are planned: a random part, in their order."""
+    if len(rows) <= options.part:
+        return np.arange(len(rows))
+    rng = np.random.default_rng(options.plan.seed)
+    return np.sort(rng.choice(len(rows), options.part, replace=False))
+
+
+def _cost_table(rows: Rows, chosen: Int64) -> CostTable:
+    """Return what is planned of some rows."""
     planned = tuple(name for name in rows.resources if name not in NOT_PLANNED) or rows.resources
     # Tiles and tokens make up a sample's work; other costs then only describe it.
     if {"tiles", "tokens"} <= set(planned):
         planned = ("tiles", "tokens")
     costs = np.stack([rows.column(name)[chosen] for name in planned], axis=1)
-    table = CostTable(planned, costs, rows.source_of[chosen])
-    return PlannedPart(table, rows.column("label_tokens")[chosen], chosen)
+    return CostTable(planned, costs, rows.source_of[chosen])
 
 
 def _fit_step(plan: Plan, count: int) -> Plan:
@@ -213,7 +208,7 @@ def _with_mode(table: CostTable, plan: Plan, wanted: Mode | Literal["auto"]) -> 
     found = micro_steps_if_possible("balanced", table, window)
     if found is None:
         return plan
-    size = float(found.counts.sum()) / len(np.unique(found.step_of))
+    size = float(found.counts.sum()) / found.step_count
     alike = abs(size / plan.samples_per_step - 1) < MOST_OTHER_SIZE
     better = exact.waiting - found.waiting > WORTH_A_MODE
     return window if alike and better else plan

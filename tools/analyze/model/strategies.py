@@ -7,8 +7,10 @@ that the loader uses.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.balance import DEFAULTS
@@ -82,6 +84,18 @@ class MicroSteps:
     groups: tuple[tuple[int, ...], ...]
 
     @property
+    def step_count(self) -> int:
+        """Return the number of steps."""
+        return len(np.unique(self.step_of))
+
+    def per_step(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the sums (steps, ...) of values (micro-steps, ...) over each step."""
+        steps = np.unique(self.step_of, return_inverse=True)[1]
+        sums = np.zeros((int(steps.max(initial=0)) + 1, *values.shape[1:]), values.dtype)
+        np.add.at(sums, steps, values)
+        return sums
+
+    @property
     def waiting(self) -> float:
         """Return the share of the time in which ranks wait."""
         return 1.0 - efficiency(self.encoder, self.llm)
@@ -89,9 +103,7 @@ class MicroSteps:
     @property
     def waiting_once(self) -> float:
         """Return the share of the time in which ranks wait if they meet once a step only."""
-        steps = np.unique(self.step_of, return_inverse=True)[1]
-        sums = np.zeros((int(steps.max(initial=0)) + 1, self.encoder.shape[1]), np.int64)
-        np.add.at(sums, steps, self.encoder + self.llm)
+        sums = self.per_step(self.encoder + self.llm)
         whole = float(sums.max(axis=1).sum()) * self.encoder.shape[1]
         return 1.0 - float(sums.sum()) / whole if whole else 0.0
 
@@ -149,7 +161,7 @@ def with_accumulate_of(plan: Plan, found: MicroSteps) -> Plan:
 
     With exact steps the budgets decide that number; other modes must be given it.
     """
-    accumulate = max(1, round(len(found.encoder) / len(np.unique(found.step_of))))
+    accumulate = max(1, round(len(found.encoder) / found.step_count))
     return replace(plan, accumulate=accumulate, samples=plan.samples_per_step)
 
 
@@ -157,8 +169,7 @@ def waiting_interval(found: MicroSteps) -> float:
     """Return half the 95 % confidence interval of the waiting, over steps; 1 for a single step."""
     work = found.encoder.mean(axis=1) + found.llm.mean(axis=1)
     time = found.encoder.max(axis=1) + found.llm.max(axis=1)
-    steps = np.unique(found.step_of, return_inverse=True)[1]
-    work, time = np.bincount(steps, weights=work), np.bincount(steps, weights=time)
+    work, time = found.per_step(work), found.per_step(time)
     if len(work) < 2 or not time.sum():
         return 1.0
     off = work - work.sum() / time.sum() * time

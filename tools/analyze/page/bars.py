@@ -8,7 +8,9 @@ letters of 5 pixels on a telephone.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ....sched.render.elements import Scale, element, inline, number, text, tooltip
@@ -174,3 +176,23 @@ def _parts(parts: Sequence[Part], top: float, scale: float) -> Iterator[str]:
 def _bar(x: float, y: float, width: float, height: float, colour: str, words: str = "") -> str:
     fill = f"var({colour})"
     return element("rect", words, x=x, y=y, width=width, height=height, rx=3, fill=fill)
+
+
+@cache
+def page_environment(package: str) -> Environment:
+    """Return the templates of a package; all pages have page.css and parts.html.j2.
+
+    Autoescape is on, and a name that is not defined is an error.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader(__package__)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": percent, "whole": whole, "millions": millions, "bytes": size, "shorten": shorten
+    }  # fmt: skip
+    environment.globals |= {"colours": COLOURS, "strategies": STRATEGIES, "meter": meter}
+    return environment

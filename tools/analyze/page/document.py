@@ -7,15 +7,13 @@ the functions in SECTIONS compute only what a template cannot: charts and a few 
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ....workers.sources.visible_text import visible
-from ..model.strategies import STRATEGIES
 from . import bars, costs, steps
-from .bars import Part, both_widths, meter, stacked, unbroken
+from .bars import Part, both_widths, page_environment, stacked, unbroken
 from .steps import Json
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
@@ -80,7 +78,7 @@ def _gain(report: Json) -> str:
 
 def render_page(report: Json) -> str:
     """Return the page as HTML; `report` is what `make_report` returns and report.json holds."""
-    environment = _environment()
+    environment = page_environment(__package__)
     sections = []
     for name, values in SECTIONS.items():
         found = values(report)
@@ -96,27 +94,6 @@ def render_page(report: Json) -> str:
         **_time_of_step(report),
     )
     return unbroken(visible(page))  # keys and reasons may hold any character
-
-
-@cache
-def _environment() -> Environment:
-    """Return the templates' environment: autoescape on, a name that is not defined is an error."""
-    environment = Environment(
-        loader=PackageLoader(__package__),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "percent": bars.percent,
-        "whole": bars.whole,
-        "millions": bars.millions,
-        "bytes": bars.size,
-        "shorten": bars.shorten,
-    }
-    environment.globals |= {"colours": bars.COLOURS, "strategies": STRATEGIES, "meter": meter}
-    return environment
 
 
 def _time_of_step(report: Json) -> Json:

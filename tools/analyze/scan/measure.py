@@ -24,18 +24,13 @@ from ....workers.sources.interface import Probe, Source, checked_probe
 from ....workers.sources.records import RecordDataset
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.samples import expect_samples, reads_stores
-from ....workers.tar.dataset import TarDataset
 from ....workers.tar.index import NAME
 from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
-from .sources import Remembering, ScanOptions, ScanTask, open_dataset, open_shard
+from .sources import ScanOptions, ScanTask, open_dataset, open_shard
 
 TRUNCATED = re.compile(
     r"truncat|ends without|ends before|not enough image data|incomplete", re.IGNORECASE
 )
-
-
-class ShardDataset(Remembering, TarDataset):
-    """A shard that remembers the last sample read."""
 
 
 def broken_shard(path: Path, reason: str) -> list[Failure]:
@@ -98,12 +93,10 @@ def count_samples(task: ScanTask, options: ScanOptions) -> tuple[int, ...]:
     """Return the samples of each of a task's shards, from headers only; -1 for a broken one."""
     if task.kind == "dataset":
         return (len(open_dataset(task.paths[0], options)),)
-    if task.kind == "table":
-        return (-1,)
     counts = []
     for path in task.paths:
         try:
-            counts.append(len(open_shard(path, options, ShardDataset)))
+            counts.append(len(open_shard(path, options)))
         except ValueError:
             counts.append(-1)
     return tuple(counts)
@@ -111,7 +104,7 @@ def count_samples(task: ScanTask, options: ScanOptions) -> tuple[int, ...]:
 
 def _measure_shard(path: str, chosen: Sequence[int] | None, options: ScanOptions) -> Rows:
     try:
-        dataset = open_shard(path, options, ShardDataset)
+        dataset = open_shard(path, options)
     except ValueError as error:
         return no_rows(broken_shard(Path(shown(path) if is_url(path) else path), str(error)))
     try:

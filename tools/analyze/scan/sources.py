@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,8 +33,6 @@ from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, first_row, is_table
 from .rows import DEFAULT_RESOURCES
 
-Shard = TypeVar("Shard", bound=TarDataset)
-Files = TypeVar("Files")
 # Costs that are written to their file at once: a killed scan measures at most 63 samples again.
 WRITE_EVERY = 64
 # First samples that are held whatever their size: as many as a loader collates at batch size 4.
@@ -79,7 +77,7 @@ def make_transform(options: ScanOptions) -> Any:
 
 @lru_cache(maxsize=16)
 def remembering(kind: type[Any]) -> type[Any]:
-    """Return a class like RecordDataset's that remembers the last sample read.
+    """Return a class of files that remembers the last sample read.
 
     Its source is then known without a read.
     """
@@ -154,12 +152,15 @@ def find_dataset(path: str, cache: str | None = None) -> Any:
     return found if is_dataset else found()
 
 
-def open_shard(path: str, options: ScanOptions, kind: type[Shard]) -> Shard:
-    """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
-    return _open_files([str(path)], kind, options)
+def open_shard(path: str, options: ScanOptions) -> Any:
+    """Open one shard with the options' transform; ValueError if it is no tar or is cut off.
+
+    It is a TarDataset that remembers the last sample read.
+    """
+    return _open_files([path], remembering(TarDataset), options)
 
 
-def _open_files(pattern: Any, kind: Callable[..., Files], options: ScanOptions) -> Files:
+def _open_files(pattern: Any, kind: Callable[..., Any], options: ScanOptions) -> Any:
     transform = make_transform(options)
     cost = cost_function(options)
     if cost is None and options.found is not None and not hasattr(transform, "probe"):
@@ -185,7 +186,7 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
         elif task.kind == "tar" and not hasattr(make_transform(options), "probe"):
             for path in task.paths:
                 with suppress(ValueError):  # the scan says which shards are broken, and why
-                    unknown.append(open_shard(path, options, TarDataset))
+                    unknown.append(open_shard(path, options))
     unknown = [source for source in unknown if not says_costs(source)]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
     found = find_costs(samples) if samples else None
@@ -234,7 +235,6 @@ NO_SOURCES = (
 TASK_BYTES = 16 << 20
 TASK_SHARDS = 256
 TASK_ROWS = 1024
-Listed = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +258,12 @@ class ScanTask:
         return digest([self.kind, paths, states, self.start, self.stop, self.chosen])
 
 
-def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
+def find_tasks(sources: Sequence[str]) -> list[ScanTask]:
     """Return the tasks of all sources, files sorted within each.
 
     A source is a tar shard, a folder of them, a glob or brace pattern, a URL of these, records of
     another format (JSONL), a table of costs (npz, jsonl, parquet), a recipe of a mixture, or a
-    dataset as package.module:name. listed(count) is called with the number of files of the current
-    source as it grows. Raises FileNotFoundError and ValueError.
+    dataset as package.module:name. Raises FileNotFoundError and ValueError.
     """
     open_dataset.cache_clear()  # what a path names may be another file by now
     tasks = list[ScanTask]()
@@ -275,7 +274,6 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
         if is_url(source) and is_table(source):
             raise ValueError(f"{shown(source)}: tables are read from local files; copy it")
         if has_records(source):
-            listed(1)
             tasks.append(ScanTask("dataset", (source,)))
             continue
         if source.lower().endswith(NO_SOURCES):
@@ -283,7 +281,7 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
                 f"{source} is neither tar shards nor a table that can be read: give costs as "
                 f"{', '.join(SUFFIXES)}, or a dataset as package.module:name"
             )
-        files = _files(source, listed)
+        files = _files(source)
         tasks += [ScanTask("table", (path,)) for path, _ in files if is_table(path)]
         tasks += _tar_tasks([file for file in files if not is_table(file[0])])
     return tasks
@@ -342,26 +340,19 @@ def _file_state(path: str) -> tuple[int, int]:
     return state.st_size, state.st_mtime_ns
 
 
-def _files(source: str, listed: Listed) -> list[tuple[str, int]]:
-    """Return files and their sizes; a folder is walked entry by entry, to report progress."""
+def _files(source: str) -> list[tuple[str, int]]:
+    """Return files and their sizes."""
     if is_url(source):
-        stored = [(each.url, each.size) for each in list_urls(source)]
-        listed(len(stored))
-        return stored
+        return [(each.url, each.size) for each in list_urls(source)]
     if not Path(source).is_dir():
-        files = [(str(path), path.stat().st_size) for path in find_shards(source)]
-        listed(len(files))
-        return files
-    files = []
+        return [(str(path), path.stat().st_size) for path in find_shards(source)]
     with os.scandir(source) as entries:
-        for entry in entries:
-            if entry.name.endswith(".index.npz"):
-                continue
-            if entry.name.endswith(".tar") or is_table(entry.name):
-                files.append((entry.path, entry.stat().st_size))
-                if len(files) % 1000 == 0:
-                    listed(len(files))
-    listed(len(files))
+        files = [
+            (entry.path, entry.stat().st_size)
+            for entry in entries
+            if (entry.name.endswith(".tar") or is_table(entry.name))
+            and not entry.name.endswith(".index.npz")
+        ]
     if not files:
         raise FileNotFoundError(
             f"{source} holds no *.tar, {', '.join('*' + s for s in SUFFIXES)}; check the path"

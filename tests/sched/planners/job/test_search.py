@@ -97,10 +97,10 @@ def recomputed(pricer: Pricer, plan: JobPlan) -> JobPlan | None:
         return None
     layout = replace(plan.layout(), recompute="none")
     most = pricer.loads(plan.unit.dp, plan.batch).most
-    layers = pricer.chain(pricer.job.pipeline(plan.placement), layout, most)
-    model = modelled_stages(layers, layout)
+    layers = pricer.layers(plan, most)
+    stages, saving = modelled_stages(layers, layout)
     try:
-        found = plan_recompute(model.stages, model.saving, pricer.job.memory_bytes)
+        found = plan_recompute(stages, saving, pricer.job.memory_bytes)
     except ValueError:
         return None
     return replace(plan, recompute=tuple(one.recompute for one in found))
@@ -133,7 +133,7 @@ def stages_by_time(pricer: Pricer, plan: JobPlan) -> Layers:
     """Return what `plan partition` answers for a plan's sizes."""
     layout = replace(plan.layout(), recompute="none")
     most = pricer.loads(plan.unit.dp, plan.batch).most
-    layers = pricer.chain(pricer.job.pipeline(plan.placement), layout, most)
+    layers = pricer.layers(plan, most)
     timer = step_timer(layers, pricer.job.device, layout)
     usual = [method(layers, layout.pp) for method in BASELINES.values()]
     return balanced_partition(layers, layout.pp, timer, also=usual)[0][0]

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoise.sched.runtime.compiled import Value
 from counterpoise.sched.runtime.execution import board as module
-from counterpoise.sched.runtime.execution.board import Board, BoardSeat
+from counterpoise.sched.runtime.execution.board import Board
 from counterpoise.sched.runtime.execution.waiting import Standing
 from tests.forking.popen import run
 
@@ -56,7 +56,7 @@ LANES = ((0, 2, 4), (1, 3, 4))
 
 
 def a_board(store: Store, pipelines: tuple[tuple[int, ...], ...] = ONE, pipeline: int = 0) -> Board:
-    board = Board(store, BoardSeat(1, pipelines, pipeline), deadline_s=10.0)  # type: ignore[arg-type]
+    board = Board(store, 1, pipelines, pipeline, deadline_s=10.0)  # type: ignore[arg-type]
     for rank in (0, 2):
         store.post(pipelines[pipeline][rank], Standing(4, 2, "0F1", 1.0, beat=7))
     return board
@@ -210,7 +210,7 @@ observer = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 boards = []
 for process in (0, 1):
     store = TCPStore("127.0.0.1", observer.port, is_master=False)
-    boards.append(module.Board(store, module.BoardSeat(0, ((process, 2),)), deadline_s=10.0))
+    boards.append(module.Board(store, 0, ((process, 2),), 0, deadline_s=10.0))
     store.set_timeout(timedelta(seconds=0.3))
 for process, board in enumerate(boards):
     board.start()

@@ -2,17 +2,20 @@
 
 import copy
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from counterpoise.sched import EncoderTimes, Program, check, schedule, unit_costs, with_encoders
 from counterpoise.sched.runtime import offer
 from counterpoise.sched.runtime.execution import inside
-from counterpoise.sched.runtime.execution.inside import Inside
 from tests.sched.runtime.encoders.models import (
     Model,
     inner_kernels,
@@ -53,16 +56,17 @@ POINTS = [0]
 @pytest.fixture(autouse=True)
 def counted(monkeypatch) -> None:
     """Count the points that are used at the moment."""
-    offered = Inside.offer
 
-    def offer_and_count(self: Inside, wait_ns: int | None) -> None:
+    @contextmanager
+    def counted_hooks(*given: Any) -> Iterator[None]:
         POINTS[0] += 1
         try:
-            offered(self, wait_ns)
+            with saved_tensors_hooks(*given):
+                yield
         finally:
             POINTS[0] -= 1
 
-    monkeypatch.setattr(Inside, "offer", offer_and_count)
+    monkeypatch.setattr(inside, "saved_tensors_hooks", counted_hooks)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
@@ -103,13 +107,13 @@ def test_as_many_passes_run_as_fit_and_one_where_that_is_not_known() -> None:
             return None
         return times.pop(0)
 
-    one = Inside(run)
-    one.offer(None)
-    assert times == [10, 10, 50]
-    one.offer(19)
-    assert times == [50]
-    one.offer(24)
-    assert times == [50]
+    with inside.points(run):
+        offer(None)
+        assert times == [10, 10, 50]
+        offer(19)
+        assert times == [50]
+        offer(24)
+        assert times == [50]
     assert lefts == [None, 19, 9, -1, 24]
 
 
@@ -126,9 +130,8 @@ def test_a_checkpoint_keeps_nothing_of_the_passes_inside_of_it() -> None:
         offer()
         return torch.tanh(layer(x))
 
-    inside.begin(Inside(run))
-    found = checkpoint(forward, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
-    inside.end()
+    with inside.points(run):
+        found = checkpoint(forward, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
     losses[0].backward()
     found.sum().backward()
     assert other.weight.grad is not None

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from counterpoise.sched.runtime.links.place import gather_objects, monitored_barrier
+from counterpoise.sched.runtime.links.place import gather_objects, monitored_gather
 from counterpoise.sched.runtime.links.process_groups import PeerLostError
 
 RANKS = 3
@@ -34,14 +34,19 @@ def in_threads(task: Callable[[int, Any], Any], ranks: range) -> list[Any]:
         return list(threads.map(run, range(RANKS)))
 
 
+def meet(rank: int, group: Any, deadline_s: float) -> list[int]:
+    """Return the ranks that are met."""
+    found = monitored_gather(torch.tensor(rank), group, deadline_s, "make the pipeline")
+    return [int(one) for one in found]
+
+
 def test_all_who_come_are_met() -> None:
-    assert (
-        in_threads(lambda _, group: monitored_barrier(group, 60.0), range(RANKS)) == [None] * RANKS
-    )
+    found = in_threads(lambda rank, group: meet(rank, group, 60.0), range(RANKS))
+    assert found == [list(range(RANKS))] * RANKS
 
 
 def test_everybody_names_the_rank_that_does_not_come() -> None:
-    *came, _ = in_threads(lambda _, group: monitored_barrier(group, 0.5), range(RANKS - 1))
+    *came, _ = in_threads(lambda rank, group: meet(rank, group, 0.5), range(RANKS - 1))
     for rank, said in enumerate(came):
         assert re.match(f"rank {rank} of 3 waits since 0.5 s for rank 2, which did not", said)
 

@@ -6,9 +6,9 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
+from counterpoise.sched.runtime.parts import MicrobatchData
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels
-from tests.sched.runtime.vocabulary.one_process import Layers
+from tests.sched.runtime.vocabulary.one_process import Layers, labelled
 
 # Each option alone, then all together.
 OPTIONS = {
@@ -26,7 +26,7 @@ OPTIONS = {
 class Data:
     layers: Layers
     hidden: list[Tensor]
-    batches: list[MicrobatchLabels]
+    batches: list[MicrobatchData]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def make_data(shape: Shape, seed: int, dtype: torch.dtype = torch.float32) -> Da
         elif shape.ignored == "some":
             labels[torch.rand(tokens, generator=draw) < 0.3] = shape.options.ignore_index
         hidden.append(x.to(dtype))
-        batches.append(MicrobatchLabels(labels, (number + 1) / 10))
+        batches.append(labelled(labels, (number + 1) / 10))
     return Data(Layers(head), hidden, batches)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from counterpoise.sched.runtime.vocabulary.step import VocabularyStep
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 
 
-def held_bytes(step: VocabularyStep) -> int:
+def held_bytes(part: VocabularyPart) -> int:
     """The bytes that are held between passes now, each storage counted once."""
-    tensors = (tensor for item in step.open.values() for tensor in _tensors(item))
+    tensors = (tensor for item in part.open.values() for tensor in _tensors(item))
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -19,6 +19,9 @@ def held_bytes(step: VocabularyStep) -> int:
 def _tensors(item: Any) -> Iterator[Tensor]:
     if isinstance(item, Tensor):
         yield item
+    elif isinstance(item, tuple):
+        for one in item:
+            yield from _tensors(one)
     elif is_dataclass(item):
         for field in fields(item):
             yield from _tensors(getattr(item, field.name))

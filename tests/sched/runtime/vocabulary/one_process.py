@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels
+from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,31 @@ class Wanted:
     embedding: Tensor | None = None
 
 
-def loss_of(logits: Tensor, batch: MicrobatchLabels, options: LossOptions) -> Tensor:
+def labelled(labels: Tensor, weight: float, words: Tensor | None = None) -> MicrobatchData:
+    """A microbatch with labels, and the words of an embedding that is divided."""
+    fields = {"labels": labels} if words is None else {"labels": labels, "input_ids": words}
+    return MicrobatchData(fields, weight, TensorSpec(()))
+
+
+def begun(
+    shard: VocabularyShard,
+    parallel: VocabParallel,
+    batches: Sequence[MicrobatchData],
+    *,
+    input_gradient: bool = True,
+    autocast: torch.dtype | None = None,
+) -> VocabularyPart:
+    """The passes of a shard in a step of these microbatches."""
+    part = VocabularyPart(parallel, shard, reports_loss=True, autocast=autocast)
+    part.begin_step(StepData(tuple(batches), (input_gradient,)))
+    return part
+
+
+def loss_of(logits: Tensor, batch: MicrobatchData, options: LossOptions) -> Tensor:
     """The loss by torch's cross entropy, with softcap and z-loss by their formulas."""
     if options.softcap is not None:
         logits = options.softcap * torch.tanh(logits / options.softcap)
-    labels = batch.labels.flatten()
+    labels = batch.fields["labels"].flatten()
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     entropy = F.cross_entropy(
         logits,
@@ -49,7 +71,7 @@ def loss_of(logits: Tensor, batch: MicrobatchLabels, options: LossOptions) -> Te
 def reference(
     layers: Layers,
     hidden: Sequence[Tensor],
-    batches: Sequence[MicrobatchLabels],
+    batches: Sequence[MicrobatchData],
     options: LossOptions,
     dtype: torch.dtype = torch.float64,
 ) -> Wanted:

@@ -12,11 +12,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import LossOptions, Pipeline, VocabParallel
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard, join_state_dicts
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels
 from tests.sched.runtime import models
 from tests.sched.runtime.cases import loader_step
 from tests.sched.runtime.pool import WORLD, make_mesh
-from tests.sched.runtime.vocabulary.one_process import error, l2_error, loss_of
+from tests.sched.runtime.vocabulary.one_process import error, l2_error, labelled, loss_of
 
 ALGORITHMS = {"interlaced": "alg1"}
 
@@ -116,7 +115,7 @@ def train_whole(model: Whole, every: list[models.Batches], setting: Setting) -> 
             cast = torch.autocast("cpu", precision) if precision else nullcontext()
             with cast:
                 logits = model(ids)
-            loss = loss_of(logits, MicrobatchLabels(labels, weight), setting.loss)
+            loss = loss_of(logits, labelled(labels, weight), setting.loss)
             loss.backward()
             total += loss.item()
     return total

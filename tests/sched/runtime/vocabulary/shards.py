@@ -7,9 +7,10 @@ from random import Random
 import torch
 from torch import Tensor
 
+from counterpoise.sched.runtime.parts import MicrobatchData
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
-from tests.sched.runtime.vocabulary.one_process import Wanted
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
+from tests.sched.runtime.vocabulary.one_process import Wanted, begun
 
 # What a microbatch's passes need: they run in any order that keeps this one.
 NEEDS = {"S": (), "C": ("S",), "T": ("S",), "L": (), "E": ("L",), "G": ("E",)}
@@ -22,7 +23,7 @@ class Outcome:
 
     found: Wanted
     shards: list[VocabularyShard]
-    steps: list[VocabularyStep]
+    steps: list[VocabularyPart]
 
 
 def an_order(algorithm: str, microbatches: int, seed: int) -> list[tuple[str, int]]:
@@ -40,7 +41,7 @@ def an_order(algorithm: str, microbatches: int, seed: int) -> list[tuple[str, in
 def run_shards(
     parallel: VocabParallel,
     hidden: Sequence[Tensor],
-    batches: Sequence[MicrobatchLabels],
+    batches: Sequence[MicrobatchData],
     *,
     ranks: int,
     seed: int = 0,
@@ -50,7 +51,7 @@ def run_shards(
     """Run the output layer's passes of all microbatches on all shards, in an order from a seed."""
     shards = [parallel.shard(rank, ranks) for rank in range(ranks)]
     steps = [
-        VocabularyStep(s, parallel, batches, input_gradient=input_gradient, autocast=autocast)
+        begun(s, parallel, batches, input_gradient=input_gradient, autocast=autocast)
         for s in shards
     ]
     gathered: dict[tuple[str, int], Tensor] = {}

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoise.sched.runtime.parts import MicrobatchData
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
-from tests.sched.runtime.vocabulary.one_process import error, loss_of
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
+from tests.sched.runtime.vocabulary.one_process import begun, error, labelled, loss_of
 from tests.sched.runtime.vocabulary.shards import joined
 
 SIZE, HIDDEN, RANKS = 13, 8, 4
@@ -22,21 +23,21 @@ def layers(tied: bool = False, padding_idx: int | None = None) -> tuple[nn.Linea
     return head, embedding
 
 
-def batches() -> list[MicrobatchLabels]:
+def batches() -> list[MicrobatchData]:
     draw = torch.Generator().manual_seed(1)
     words = [torch.randint(0, SIZE, shape, generator=draw) for shape in ((2, 5), (0,), (7,))]
-    return [MicrobatchLabels(word.roll(1), 0.1, words=word) for word in words]
+    return [labelled(word.roll(1), 0.1, words=word) for word in words]
 
 
 def steps(
     head: nn.Linear, embedding: nn.Embedding
-) -> tuple[list[VocabularyShard], list[VocabularyStep]]:
+) -> tuple[list[VocabularyShard], list[VocabularyPart]]:
     parallel = VocabParallel(head, embedding)
     shards = [parallel.shard(rank, RANKS) for rank in range(RANKS)]
-    return shards, [VocabularyStep(shard, parallel, batches()) for shard in shards]
+    return shards, [begun(shard, parallel, batches()) for shard in shards]
 
 
-def look_up(every: list[VocabularyStep], m: int) -> Tensor:
+def look_up(every: list[VocabularyPart], m: int) -> Tensor:
     parts = [step.run("IF", m) for step in every]
     return torch.stack([part for part in parts if part is not None]).sum(0)
 
@@ -47,7 +48,7 @@ def test_the_sum_over_shards_is_the_embedding_and_its_gradient(padding_idx: int 
     shards, every = steps(head, embedding)
     for m, batch in enumerate(batches()):
         found = look_up(every, m)
-        wanted = embedding(batch.words)
+        wanted = embedding(batch.fields["input_ids"])
         assert torch.equal(found, wanted)
         gradient = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(m))
         wanted.backward(gradient)
@@ -92,7 +93,7 @@ def test_tied_embeddings_get_the_summed_gradient() -> None:
         for step in every:
             step.run("T", m, statistics)
             step.run("IB", m, gradient.reshape(x.shape))
-        loss_of(head(embedding(batch.words)), batch, LossOptions()).backward()
+        loss_of(head(embedding(batch.fields["input_ids"])), batch, LossOptions()).backward()
     assert error(joined(shards, "weight"), head.weight.grad) <= 1e-5
     # One parameter, for the optimizer and for the gradients' norm.
     assert all(len(list(shard.parameters())) == 1 for shard in shards)
@@ -101,8 +102,8 @@ def test_tied_embeddings_get_the_summed_gradient() -> None:
 def test_a_word_outside_the_vocabulary_is_an_error() -> None:
     head, embedding = layers()
     parallel = VocabParallel(head, embedding)
-    batch = MicrobatchLabels(torch.tensor([0]), 1.0, words=torch.tensor([SIZE]))
-    step = VocabularyStep(parallel.shard(0, 2), parallel, [batch])
+    batch = labelled(torch.tensor([0]), 1.0, words=torch.tensor([SIZE]))
+    step = begun(parallel.shard(0, 2), parallel, [batch])
     with pytest.raises(ValueError, match="word 13 is not in the vocabulary of 13 words; give 0 to"):
         step.run("IF", 0)
 

@@ -10,8 +10,9 @@ from torch.utils._pytree import tree_leaves
 
 from counterpoise.sched.runtime.vocabulary import logits
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 from tests.sched.runtime.vocabulary.held import held_bytes
+from tests.sched.runtime.vocabulary.one_process import begun, labelled
 from tests.sched.runtime.vocabulary.shards import PASSES
 
 SIZE, HIDDEN, TOKENS = 4096, 8, 64
@@ -33,7 +34,7 @@ class LargestTensor(TorchDispatchMode):
         return found
 
 
-def a_step(algorithm: str, keep: str, dtype: torch.dtype = torch.float32) -> VocabularyStep:
+def a_step(algorithm: str, keep: str, dtype: torch.dtype = torch.float32) -> VocabularyPart:
     torch.manual_seed(0)
     parallel = VocabParallel(
         nn.Linear(HIDDEN, SIZE, dtype=dtype),
@@ -41,12 +42,10 @@ def a_step(algorithm: str, keep: str, dtype: torch.dtype = torch.float32) -> Voc
         keep=keep,  # type: ignore[arg-type]
     )
     labels = torch.arange(TOKENS)
-    return VocabularyStep(
-        parallel.shard(0, 1), parallel, [MicrobatchLabels(labels, 1 / TOKENS)] * 2
-    )
+    return begun(parallel.shard(0, 1), parallel, [labelled(labels, 1 / TOKENS)] * 2)
 
 
-def run(step: VocabularyStep, kinds: str, m: int, hidden: Tensor) -> None:
+def run(step: VocabularyPart, kinds: str, m: int, hidden: Tensor) -> None:
     received = hidden
     for kind in kinds:
         sent = step.run(kind, m, received)

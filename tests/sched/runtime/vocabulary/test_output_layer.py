@@ -5,7 +5,7 @@ import torch
 
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from tests.sched.runtime.vocabulary.cases import OPTIONS, Data, Shape, a_shape, make_data
-from tests.sched.runtime.vocabulary.one_process import Wanted, error, reference, same
+from tests.sched.runtime.vocabulary.one_process import Wanted, error, labelled, reference, same
 from tests.sched.runtime.vocabulary.shards import run_shards
 
 ALGORITHMS = ("alg1", "alg2", "naive")
@@ -85,7 +85,7 @@ def test_a_shard_whose_logits_are_all_minus_infinity_counts_nothing() -> None:
     with torch.no_grad():
         data.layers.lm_head.bias[4:8] = float("-inf")  # the whole second shard of four
     for batch in data.batches:
-        batch.labels.remainder_(4)
+        batch.fields["labels"].remainder_(4)
     parallel = VocabParallel(data.layers.lm_head)
     found = run_shards(parallel, data.hidden, data.batches, ranks=4).found
     wanted = reference(data.layers, data.hidden, data.batches, shape.options)
@@ -98,7 +98,7 @@ def test_hidden_states_and_labels_may_have_a_batch_dimension() -> None:
     data = make_data(shape, 7)
     flat = run_shards(VocabParallel(data.layers.lm_head), data.hidden, data.batches, ranks=2)
     (batch,) = data.batches
-    folded = [type(batch)(batch.labels.reshape(2, 3), batch.weight)]
+    folded = [labelled(batch.fields["labels"].reshape(2, 3), batch.weight)]
     hidden = [data.hidden[0].reshape(2, 3, -1)]
     found = run_shards(VocabParallel(data.layers.lm_head), hidden, folded, ranks=2)
     assert same(found.found.inputs[0].flatten(0, 1), flat.found.inputs[0])

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
-from counterpoise.sched.runtime.vocabulary.step import VocabularyStep
 from tests.sched.runtime.vocabulary.cases import OPTIONS, Data, Shape, make_data
-from tests.sched.runtime.vocabulary.one_process import l2_error, reference, same
+from tests.sched.runtime.vocabulary.one_process import begun, l2_error, reference, same
 from tests.sched.runtime.vocabulary.shards import run_shards
 
 SHAPE = Shape(size=1000, hidden=64, tokens=(96, 32, 64))
@@ -48,7 +47,7 @@ def _predict(data: Data) -> None:
     """Make most labels the likeliest words, where gradients are differences of like numbers."""
     for hidden, batch in zip(data.hidden, data.batches, strict=True):
         likeliest = data.layers.lm_head(hidden).argmax(1)
-        batch.labels[::2] = likeliest[::2]
+        batch.fields["labels"][::2] = likeliest[::2]
 
 
 def test_torchs_autocast_does_not_lower_the_precision_of_statistics() -> None:
@@ -64,7 +63,7 @@ def test_torchs_autocast_does_not_lower_the_precision_of_statistics() -> None:
 def test_statistics_of_low_precision_are_in_single(dtype: torch.dtype) -> None:
     data = make_data(SHAPE, 1, dtype)
     parallel = VocabParallel(data.layers.lm_head)
-    step = VocabularyStep(parallel.shard(0, 2), parallel, data.batches)
+    step = begun(parallel.shard(0, 2), parallel, data.batches)
     statistics = step.run("S", 0, data.hidden[0])
     assert statistics is not None
     assert statistics.dtype == torch.float32

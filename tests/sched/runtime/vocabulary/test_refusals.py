@@ -6,7 +6,8 @@ from torch import nn
 
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyStep
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
+from tests.sched.runtime.vocabulary.one_process import begun, labelled
 
 HEAD = nn.Linear(4, 10)
 
@@ -52,11 +53,9 @@ def test_a_rank_that_does_not_exist() -> None:
         VocabParallel(HEAD).shard(2, 2)
 
 
-def a_step(labels: list[int], algorithm: str = "alg2") -> VocabularyStep:
+def a_step(labels: list[int], algorithm: str = "alg2") -> VocabularyPart:
     parallel = VocabParallel(HEAD, algorithm=algorithm)  # type: ignore[arg-type]
-    return VocabularyStep(
-        parallel.shard(0, 2), parallel, [MicrobatchLabels(torch.tensor(labels), 1.0)]
-    )
+    return begun(parallel.shard(0, 2), parallel, [labelled(torch.tensor(labels), 1.0)])
 
 
 @pytest.mark.parametrize("label", [10, -1])
@@ -81,10 +80,8 @@ def test_a_pass_before_its_barrier() -> None:
         a_step([3]).run("S", 0)
 
 
-def test_input_passes_without_an_embedding_or_words() -> None:
-    step = a_step([3])
-    with pytest.raises(ValueError, match="IF0 needs the microbatch's words"):
-        step.run("IF", 0)
-    step.batches = [MicrobatchLabels(torch.tensor([3]), 1.0, words=torch.tensor([3]))]
+def test_input_passes_without_an_embedding() -> None:
+    parallel, word = VocabParallel(HEAD), torch.tensor([3])
+    step = begun(parallel.shard(0, 2), parallel, [labelled(word, 1.0, words=word)])
     with pytest.raises(ValueError, match=r"give VocabParallel\(lm_head, embedding\)"):
         step.run("IF", 0)

@@ -18,12 +18,12 @@ from counterpoise.sched.runtime.parts import ModelPart
 from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
-from counterpoise.sched.runtime.vocabulary.step import MicrobatchLabels, VocabularyPart
+from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 from tests.sched.runtime import models
 from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import Batches, Block, make_batches, worst_error
 from tests.sched.runtime.vocabulary.cases import OPTIONS
-from tests.sched.runtime.vocabulary.one_process import error, l2_error, loss_of
+from tests.sched.runtime.vocabulary.one_process import error, l2_error, labelled, loss_of
 from tests.sched.runtime.vocabulary.shards import joined
 
 FORMS = ("alg1", "alg2", "naive")
@@ -80,7 +80,7 @@ def reference(model: Model, batches: Batches, loss: LossOptions) -> float:
     total = 0.0
     for ids, labels in zip(batches.ids, batches.labels, strict=True):
         logits = nn.Sequential(*model.pieces)(ids)
-        found = loss_of(logits, MicrobatchLabels(labels, batches.weight), loss)
+        found = loss_of(logits, labelled(labels, batches.weight), loss)
         found.backward()
         total += found.item()
     return total

@@ -29,7 +29,7 @@ def run_forward(module: nn.Module) -> None:
     program = with_generator(schedule("1f1b", ranks=1, microbatches=1))
     part = GeneratorPart(program, 0, spec_of(module))
     data = MicrobatchData({}, 1.0, SPEC)
-    part.begin_step(StepData((data,), (False, True), generated={0: 1.0}))
+    part.begin_step(StepData((data,), (False, True)))
     (item,) = (item for item in program.ranks[0] if item.kind == "GF")
     part.run_pass(item, {"X_F": (torch.ones(2, 4),)})
 

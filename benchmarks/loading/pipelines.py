@@ -1,28 +1,31 @@
 """Pipelines from shards with images to packed batches, and passes over them that take turns.
 
-Each has a process tree of its own. Some samples of the user's shards are copied first, so that all
-read the same ones. A pipeline's first pass is not counted: it starts the workers, and says whether
+Each has a process tree of its own. Some samples of shards are copied first, so that all read the
+same ones. A pipeline's first pass is not counted: it starts the workers, and says whether
 all that resize with the same library make the same pictures.
 """
 
 import io
 import os
 import tarfile
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.progress import Progress
+from torch.utils.data import DataLoader as TorchDataLoader
 
-from ...workers.sources.file_patterns import find_shards
-from ..console.reporting import progress_console
+from counterpoise.loader import Balance, DataLoader, collate_packed
+from counterpoise.tools.console.reporting import progress_console
+from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.sources.file_patterns import find_shards
+
 from .processes import MeasuredProcess, cpu_s_below
 
 PREFETCH = 4
@@ -30,17 +33,12 @@ PREFETCH = 4
 
 @dataclass(frozen=True, slots=True)
 class ImageWork:
-    """The work of every pipeline: the shards in a folder, in batches, to tiles of a size.
-
-    cores: those that a pipeline's processes are pinned to; none: all that are allowed.
-    """
+    """The work of every pipeline: the shards in a folder, in batches, to tiles of a size."""
 
     folder: str
     batch_size: int
     workers: int
     tile_size: int
-    prefetch: int = PREFETCH
-    cores: tuple[int, ...] = ()
 
     @property
     def shards(self) -> list[str]:
@@ -50,22 +48,18 @@ class ImageWork:
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that all loaders share."""
-        from ...loader import collate_packed
-
         return {
             "batch_size": self.batch_size,
             "num_workers": self.workers,
             "collate_fn": collate_packed,
             "persistent_workers": True,
-            "prefetch_factor": self.prefetch,
+            "prefetch_factor": PREFETCH,
             # The default of a process that was spawned, as these are, is to spawn.
             "multiprocessing_context": "fork",
         }
 
     def dataset(self, resize: str) -> Any:
         """Return the samples as our data set has them."""
-        from ...workers import TarDataset, VisionLanguage
-
         return TarDataset(self.shards, VisionLanguage(tile_size=self.tile_size, resize=resize))
 
 
@@ -97,8 +91,6 @@ class ImagePass:
 
 def balanced(work: ImageWork, resize: str, **more: Any) -> Any:
     """Return our loader with a plan of fixed counts."""
-    from ...loader import Balance, DataLoader
-
     options = {**work.options, "collate_fn": None, **more}
     balance = Balance(grouping="fixed", layout="packed")
     return DataLoader(work.dataset(resize), shuffle=True, balance=balance, **options)
@@ -106,24 +98,12 @@ def balanced(work: ImageWork, resize: str, **more: Any) -> Any:
 
 def plain(work: ImageWork, resize: str) -> Any:
     """Return our loader without balancing."""
-    from ...loader import DataLoader
-
     return DataLoader(work.dataset(resize), **work.options)
 
 
 def torchs(work: ImageWork, resize: str) -> Any:
     """Return torch's loader of our data set."""
-    from torch.utils.data import DataLoader
-
-    return DataLoader(work.dataset(resize), **work.options)
-
-
-@contextmanager
-def copied(pattern: str, samples: int, workers: int) -> Iterator[str]:
-    """Give a folder with some samples of a pattern, in a shard for each worker."""
-    with tempfile.TemporaryDirectory(prefix="counterpoise-bench-") as folder:
-        copy_samples(pattern, samples, max(2, workers), folder)
-        yield folder
+    return TorchDataLoader(work.dataset(resize), **work.options)
 
 
 def copy_samples(pattern: str, count: int, shards: int, folder: str) -> None:
@@ -192,10 +172,7 @@ def measure(
 
 def _serve(pipe: "Pipe[Any, Any]", _name: str, pipeline: ImagePipeline, work: ImageWork) -> None:
     """Run a pass each time something arrives, and send its ImagePass."""
-    import torch
-
     torch.set_num_threads(1)
-    os.sched_setaffinity(0, work.cores or os.sched_getaffinity(0))
     loader: Any = None
     first = True
     try:

@@ -1,8 +1,9 @@
-"""The validator of filled schedules; every schedule that filling returns has passed it.
+"""The validator of filled schedules: all that this folder's tests fill passes it (conftest.py).
 
 It does not depend on how schedules are made. It proves that a schedule is
 
 - complete: each microbatch is on one pipeline, and each place taken once;
+- timed: each kernel takes its time, and what contention adds to it;
 - inside: each kernel lies in one stretch that allows it, within the step and its extensions;
 - alone: no two encoder kernels overlap on a GPU;
 - ordered: a microbatch's kernels follow each other, and its stages with the hop between;
@@ -15,9 +16,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..checking import Problem
-from .gaps import COMMUNICATING, COMPUTING, FREE, Ints
-from .instance import EncoderPipeline, FilledSchedule, taken
+from benchmarks.bubbles.replay import taken
+from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE, Ints
+from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule
+from counterpoise.sched.checking import Problem
 
 
 def check_filled(filled: FilledSchedule) -> FilledSchedule:
@@ -34,6 +36,7 @@ def filled_problems(filled: FilledSchedule) -> Iterator[Problem]:
     if found:
         return
     for pipeline in filled.pipelines:
+        yield from _timed(filled, pipeline)
         yield from _ordered(filled, pipeline)
         yield from _dependencies(filled, pipeline)
         yield from _collectives(filled, pipeline)
@@ -71,6 +74,12 @@ def _ends(filled: FilledSchedule, p: EncoderPipeline) -> tuple[Ints, Ints]:
         p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward),
         p.backward + taken(problem, problem.backward, p.ranks, p.backward_order, p.backward),
     )
+
+
+def _timed(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[Problem]:
+    for found, said in zip(_ends(filled, p), (p.forward_end, p.backward_end), strict=True):
+        if (found != said).any():
+            yield Problem("timed", f"kernels of pipeline {p.ranks} do not take what they do")
 
 
 def _ordered(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[Problem]:

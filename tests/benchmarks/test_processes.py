@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from counterpoise.tools.bench.processes import cpu_s_below, tree
+from benchmarks.loading.processes import cpu_s_below, tree
 
 
 def test_children_of_children_are_counted_with_their_time() -> None:

@@ -56,13 +56,14 @@ class Contender:
 
 def take_turns(
     contenders: Sequence[Contender], batch_size: int, workers: int, seconds: float,
-    told: Callable[[str], None], clock: Clock = time.perf_counter,
+    told: Callable[[str], None], clock: Clock = time.perf_counter, *,
+    least: int = LEAST_ROUNDS, most: int = ROUNDS,
 ) -> None:  # fmt: skip
-    """Give the contenders turns for some seconds, at least LEAST_ROUNDS each."""
+    """Give the contenders turns for some seconds, at least and at most so many each."""
     ends = clock() + seconds
-    each_s = seconds / (ROUNDS * len(contenders))
+    each_s = seconds / (most * len(contenders))
     number = 0
-    while number < LEAST_ROUNDS or (number < ROUNDS and clock() < ends):
+    while number < least or (number < most and clock() < ends):
         for one in contenders if number % 2 == 0 else reversed(contenders):
             if not one.failed:
                 told(one.name)
