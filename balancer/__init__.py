@@ -4,12 +4,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .planning.planner import Planner, make_planner
-    from .planning.problem.balance import Balance
-    from .planning.problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window
-    from .planning.problem.layout import Layout
-    from .planning.problem.model_times import time_ns
-    from .planning.problem.shuffle import permutation
+    from .planning.planner import Planner as Planner
+    from .planning.planner import make_planner as make_planner
+    from .planning.problem.balance import Balance as Balance
+    from .planning.problem.config import GlobalBatch as GlobalBatch
+    from .planning.problem.config import Microbatch as Microbatch
+    from .planning.problem.config import PlanConfig as PlanConfig
+    from .planning.problem.config import Planned as Planned
+    from .planning.problem.config import Window as Window
+    from .planning.problem.layout import Layout as Layout
+    from .planning.problem.model_times import time_ns as time_ns
+    from .planning.problem.shuffle import permutation as permutation
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses.
 _HOMES = {
@@ -26,19 +31,7 @@ _HOMES = {
     "time_ns": ".planning.problem.model_times",
 }
 
-__all__ = [
-    "Balance",
-    "GlobalBatch",
-    "Layout",
-    "Microbatch",
-    "PlanConfig",
-    "Planned",
-    "Planner",
-    "Window",
-    "make_planner",
-    "permutation",
-    "time_ns",
-]
+__all__ = [*_HOMES]
 
 if not TYPE_CHECKING:
 

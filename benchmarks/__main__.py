@@ -25,10 +25,6 @@ BENCHES = {
     "overlap": ("runtime.overlap", "Tensor-parallel layers: collectives beside their products."),
     "padded": ("planning.padded", "Plans of padded steps, against transformers' and others."),
     "papers": ("papers.command", "Every table and figure of four papers, and ours beside it."),
-    "partition": (
-        "planning.partition",
-        "Samples onto ranks: how far the heaviest is above the mean.",
-    ),
     "peers": ("loading.matrix", "The matrix with others' loaders, in their own environment."),
     "picture": (
         "planning.picture",

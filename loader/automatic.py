@@ -17,6 +17,7 @@ from ..balancer.planning.problem.options import Counts, Waits
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
 from ..workers.mixture.order import epoch_order, epoch_samples
+from ..workers.sources.fingerprint import digest
 from ..workers.sources.interface import Source, says_costs, source_name
 from .assembly import BalancedSettings
 from .auto.answer import Answer, Question
@@ -264,9 +265,9 @@ def _through_group(
 ) -> Answer:
     """Return the answer of one of processes that share ranks, as their balancer is found."""
     # here: only such processes need it
-    from .connect.rendezvous import Rendezvous, digest, open_meeting
+    from .connect.rendezvous import Rendezvous, open_meeting
 
-    data = digest(source_name(source), str(len(source)))
+    data = digest([source_name(source), len(source)])
     peers = Rendezvous(open_meeting(place), name, place.played[0], data, settings)
     if not peers.claim():
         return read_record(Answer, peers.wait_for_found(), "auto")

@@ -21,6 +21,7 @@ from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.skipped import make_left_out
 from .plain.state import PlainState, is_stream
 from .refused_arguments import (
+    BUFFER_BYTES,
     checked_max_errors,
     checked_restarts,
     is_packed_stream,
@@ -69,8 +70,6 @@ else:
             return super().__class_getitem__(types[0] if isinstance(types, tuple) else types)
 
 
-# The bytes that are held where nobody says how many: as in JobSpec.
-BUFFER_BYTES = 1 << 30
 # Batches of a worker, ahead of need, that are read from a store: requests are slow, and many at a
 # time are as slow as one.
 STORE_PREFETCH = 8
@@ -201,25 +200,23 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             multiprocessing_context, generator, prefetch_factor=prefetch_factor, in_order=in_order,
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device,
         )  # fmt: skip
+        only_balanced: dict[str, Any] = {
+            "balancer": balancer, "keys": keys, "cost": cost, "key": key, "rank": rank,
+            "ranks": ranks, "virtual_ranks": virtual_ranks, "process_group": process_group,
+            "topology": topology, "name": name, "fields": fields, "fleet": fleet,
+            "skip_keys": skip_keys, "job": job, "buffer_bytes": buffer_bytes,
+            "decode_threads": decode_threads,
+        }  # fmt: skip
         if balance is None:
-            refuse_without_balance(
-                balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
-                virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None, fields=fields, fleet=fleet, skip_keys=skip_keys, job=job,
-                buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
-                decode_threads=None if decode_threads == 1 else decode_threads,
-            )  # fmt: skip
+            refuse_without_balance(only_balanced)
             return
         from . import assembly, balancing
 
         self._given = assembly.read_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
-            rank=rank, ranks=ranks, virtual_ranks=virtual_ranks, process_group=process_group,
-            topology=topology, name=name, collate_fn=collate_fn, decode_threads=decode_threads,
-            cost=cost, key=key, balancer=balancer, keys=keys, fleet=fleet, on_error=on_error,
-            dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
-            growing_data=growing_data, transport=transport, fields=fields,
-            worker_restarts=self._restarts, skip_keys=skip_keys, job=job, stats=self._stats,
+            collate_fn=collate_fn, on_error=on_error, dead_letter=dead_letter, max_errors=allowed,
+            growing_data=growing_data, transport=transport, worker_restarts=self._restarts,
+            stats=self._stats, **only_balanced,
         )  # fmt: skip
         self._late = balancing.prepare(self, self._given)
 

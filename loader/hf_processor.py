@@ -36,8 +36,6 @@ class HFProcessor(RecordProcessor):
     processor_kwargs  given to each call of the processor, as {"images_kwargs": {...}}
     template_kwargs   variables of the template
     max_pixels        the most pixels of an image
-    frames            which frames of a video are taken: a cp.media.FrameRule, or its arguments in
-                      a mapping; without it videos are refused
     """
 
     def __call__(self, records: Any) -> Any:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
@@ -18,6 +18,10 @@ from ..workers.batches.envelope import is_stateful
 
 Given = ParamSpec("Given")
 TARS = (".tar", ".tar.gz", ".tgz")
+# The bytes that are held where nobody says how many: as in JobSpec.
+BUFFER_BYTES = 1 << 30
+# Arguments of a balanced loader by the value that says nothing; that of all others is None.
+NOT_GIVEN = {"name": "", "buffer_bytes": BUFFER_BYTES, "decode_threads": 1}
 
 
 def refuse_moved_arguments(init: Callable[Given, None]) -> Callable[Given, None]:
@@ -91,10 +95,11 @@ def is_packed_stream(dataset: Any) -> bool:
     return is_stream and not hasattr(dataset, "__getitems__")
 
 
-def refuse_without_balance(**given: Any) -> None:
-    """Raise ValueError for arguments that only a balanced loader has; None: not given."""
+def refuse_without_balance(given: Mapping[str, Any]) -> None:
+    """Raise ValueError for arguments, by name, that only a balanced loader has."""
     for name, value in given.items():
-        if value is not None:
+        default = NOT_GIVEN.get(name)
+        if value is not None if default is None else value != default:
             raise ValueError(f'{name} needs a balanced loader: give balance="balanced", say')
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 # Plans of this many windows are kept for `info`; those before are made again, which takes longer.
 KEPT_WINDOWS = 64
+# The steps of a window, and the feed that has planned it and no other.
+PlannedWindow = tuple[tuple[PlannedStep, ...], PlanFeed]
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
@@ -77,7 +79,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     """
 
     # Plans of the last windows, by epoch and first ordinal; and the order of an epoch.
-    _plans: dict[tuple[int, int], "_PlannedWindow"]
+    _plans: dict[tuple[int, int], PlannedWindow]
     _order: tuple[int, Int64] | None = None
 
     @refuse_moved_arguments
@@ -242,7 +244,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             )
         place = bisect_right(self._windows, batch_index, key=lambda window: window[2]) - 1
         start, step, before = self._windows[place]
-        steps = self._plan(self._order_of_epoch(), start, step).steps
+        steps, _ = self._plan(self._order_of_epoch(), start, step)
         # as many microbatches of this rank are before each step's end; the same for every rank
         ends = list(accumulate(each.microbatches for each in steps))
         number = bisect_right(ends, batch_index - before)
@@ -267,14 +269,13 @@ class BalancedBatchSampler(Sampler[list[int]]):
         ranks, sources = self.config.ranks, self._rows.recipe.names if self._rows else ()
         return info_of(facts, self.epoch, ranks, self._names, self._over_budget, None, sources)
 
-    def _plan(self, order: Int64, start: int, step: int) -> "_PlannedWindow":
+    def _plan(self, order: Int64, start: int, step: int) -> PlannedWindow:
         """Return the plan of the window at an ordinal, made again if it is not kept."""
         place = self.epoch, start
         if place not in self._plans:
             at = EpochPosition(start, step, step, 0, "")
             feed = PlanFeed(self.epoch, order, self._planner, self._loop_costs, at)
-            steps = tuple(feed.plan() or ())
-            self._plans[place] = _PlannedWindow(steps, feed.start, feed.step, feed.left_out)
+            self._plans[place] = tuple(feed.plan() or ()), feed
             if len(self._plans) > KEPT_WINDOWS:
                 del self._plans[next(iter(self._plans))]
         return self._plans[place]
@@ -337,24 +338,15 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """
         start, step, before = self._windows[-1]
         while start < len(order):
-            window = self._plan(order, start, step)
-            left_out.append(window.left_out)
-            for planned in window.steps:
+            steps, feed = self._plan(order, start, step)
+            left_out.append(feed.left_out)
+            for planned in steps:
                 for microbatch in range(planned.microbatches):
                     before += 1
                     yield planned.indexes_of(planned.ordinals(self.rank, microbatch))
-            start, step = window.end, window.next_step
+            start, step = feed.start, feed.step
             if start < len(order):
                 self._windows.append((start, step, before))
-
-
-class _PlannedWindow(NamedTuple):
-    """The steps of a window, the ordinal and the step after it, and what no step has taken."""
-
-    steps: tuple[PlannedStep, ...]
-    end: int
-    next_step: int
-    left_out: int
 
 
 @dataclass(frozen=True)

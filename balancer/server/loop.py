@@ -26,7 +26,7 @@ from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
-from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
+from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator
 from ..transport.keys import ServerKeys, new_pair
 from ..transport.sockets import (
     LINGER_MS,
@@ -129,7 +129,7 @@ def open_shell(
     poller = zmq.Poller()
     with (
         zmq.Context(_io_threads(keys)) as context,
-        open_authenticator(context, keys, refused) as authenticator,
+        contextlib.closing(KeyAuthenticator(context, keys, refused)) as authenticator,
         listening(context) as socket,
     ):
         authenticator.watch(socket, poller)

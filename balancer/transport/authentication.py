@@ -9,8 +9,7 @@ Without keys libzmq asks as well, on tcp, and everybody is accepted: but not bef
 Until then libzmq takes no message from the connection, so the loop decides how fast peers come in.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 
 import zmq
 
@@ -145,17 +144,3 @@ class KeyAuthenticator:
         shown = key[:SHOWN_KEY_CHARACTERS].decode()
         self._rejected(f"a peer at {where} has a key that is not allowed: {shown}...")
         return b""
-
-
-@contextmanager
-def open_authenticator(
-    context: "zmq.Context[zmq.Socket[bytes]]",
-    keys: ServerKeys | None,
-    rejected: Callable[[str], None],
-) -> Iterator[KeyAuthenticator]:
-    """Give an authenticator, and close it at the end."""
-    authenticator = KeyAuthenticator(context, keys, rejected)
-    try:
-        yield authenticator
-    finally:
-        authenticator.close()

@@ -1,1 +1,1 @@
-"""Benchmarks of planning: orders, partitions, steps and whole epochs."""
+"""Benchmarks of planning: orders, steps and whole epochs."""

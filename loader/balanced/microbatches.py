@@ -19,6 +19,7 @@ from ..resume.balanced_position import (
     START,
     ResumePosition,
     check_counted,
+    checked_after,
     needed_samples,
     read_position,
     write_position,
@@ -203,12 +204,7 @@ class BalancedLoader:
         """
         position, epoch, data = self._resume or self.position, self.epoch, self.data()
         if after is not None:
-            if not isinstance(after.after, ResumePosition):
-                raise ValueError(
-                    "after is a StepInfo that no loader handed out with a batch: give one that "
-                    "loader.with_info(), loader.steps() or loader.step_info gave"
-                )
-            position, epoch = after.after, after.epoch
+            position, epoch = checked_after(after.after, ResumePosition), after.epoch
         if data.samples is None:  # only the workers know
             loaded = None if self._loaded is None else self._loaded.samples
             data = replace(data, samples=loaded if self._counted is None else self._counted)

@@ -24,6 +24,7 @@ from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import checked_job, default_job
 from ...workers.arena.transport import Transport
 from ...workers.processes.pool import Pool
+from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import MicrobatchSource
 from ..local.workers import WorkerStart
@@ -33,7 +34,7 @@ from .balancer_process import EmbeddedBalancer
 from .embedded import WorkerConfig, start_workers
 from .memory_limit import memory_limit, refuse_budget_over_limit
 from .remote import Connection, Party
-from .rendezvous import Rendezvous, digest, open_meeting
+from .rendezvous import Rendezvous, open_meeting
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +234,7 @@ class ConnectionFactory:
         )  # fmt: skip
         # A source is told from others of the same job without reading it; whether two that look the
         # same are the same the workers' fingerprints say.
-        data = digest(source_name(self.source), str(len(self.source)))
+        data = digest([source_name(self.source), len(self.source)])
         peers = Rendezvous(meeting, self.name, self.place.played[0], data, to_json(job))
         balancer = self._start_balancer(job, peers) if peers.claim() else None
         endpoint = balancer.endpoint if balancer else peers.wait_for_address()

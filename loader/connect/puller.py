@@ -39,10 +39,6 @@ class Puller:
         self._connections: dict[int, tuple[zmq.Socket[bytes], zmq.Poller]] = {}
         sockets.before_closing = self.close
 
-    def is_settled(self, arrival: Arrival) -> bool:
-        """Return whether nothing of a microbatch is on its way here any more."""
-        return self.tracker.is_settled(arrival.batch)
-
     def with_payloads(self, arrival: Arrival) -> Arrival | None:
         """Return a microbatch that is settled with all its payloads; None if some cannot be had."""
         if not arrival.batch.servers:

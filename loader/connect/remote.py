@@ -227,7 +227,7 @@ class Connection:
         arrival = self.session.peek()
         if arrival is None:
             return self.session.at_end()
-        return self._puller.is_settled(arrival)
+        return self._puller.tracker.is_settled(arrival.batch)
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()

@@ -11,7 +11,6 @@ start a balancer of its own that its peers never come to. Each process therefore
 has opened, and `find_conflict` tells who can never meet.
 """
 
-import hashlib
 import json
 import os
 import socket
@@ -24,6 +23,9 @@ from typing import Any
 import torch.distributed as dist
 
 from ...balancer.protocol.job_spec import difference
+from ...workers.sources.fingerprint import digest
+from ..peers.members import shared_host
+from ..peers.store import store_of
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 
@@ -71,7 +73,7 @@ class Opened:
     @property
     def digest(self) -> str:
         """Data and configuration in 16 hex digits."""
-        return digest(self.data, self.job)
+        return digest([self.data, self.job])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Owner:
 
     def has_ended(self) -> bool:
         """Return whether it is known to have ended: it ran on this machine and is gone."""
-        if not self.pid_space or self.pid_space != _pid_space():
+        if not self.pid_space or self.pid_space != shared_host():
             return False
         try:
             state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -108,24 +110,8 @@ def open_meeting(place: Place) -> Meeting:
             "several ranks without torch.distributed cannot find each other: start "
             "`counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
         )
-    group: Any = place.group if place.group is not None else dist.group.WORLD
-    members = place.members or tuple(range(dist.get_world_size()))
-    label = f"{group.group_name}/{digest(*map(str, members))}"
-    return Meeting(_store_of(group), label, dist.get_rank())
-
-
-def _store_of(group: Any) -> Any:
-    """Return the store of a process group: get_group_store is public, but not in older torch."""
-    if hasattr(group, "get_group_store"):
-        store = group.get_group_store()
-    else:
-        store = dist.distributed_c10d._get_default_store()
-    return dist.distributed_c10d.PrefixStore("counterpoise", store)
-
-
-def digest(*texts: str) -> str:
-    """Return 16 hex digits of some texts."""
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+    store, _, label = store_of(place)
+    return Meeting(store, f"counterpoise/shared/{label}", dist.get_rank())
 
 
 class Rendezvous:
@@ -151,7 +137,7 @@ class Rendezvous:
         """Return True if this process is to start the balancer, and must `publish` it."""
         if self._add(f"{self._key}/claims") > 1:
             return False
-        me = Owner(self._mine.process, socket.gethostname(), os.getpid(), _pid_space())
+        me = Owner(self._mine.process, socket.gethostname(), os.getpid(), shared_host())
         self._set(f"{self._key}/owner", asdict(me))
         return True
 
@@ -323,12 +309,3 @@ def _describe(mine: Opened, other: Opened) -> str:
         f"{difference(mine.job, other.job)}: give all processes the same arguments, or a name= to "
         "each of several loaders that not all processes open"
     )
-
-
-def _pid_space() -> str:
-    """Return what two processes have in common if a pid means the same to both."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""

@@ -1,27 +1,29 @@
 """Decides what is measured and planned ahead of need: events in, results out, no thread, no clock.
 
 An epoch's windows are planned one after the other; a window can be planned when all of its costs
-are known. What is not known is measured in *blocks* of a step's samples, whatever windows the plan
-makes: each rank measures its part of a block, and tells the others when it has all of it.
+are known. What is not known is measured in *blocks* of a step's samples at most, whatever windows
+the plan makes: each rank measures its part of a block, and tells the others when it has all of it.
 """
 
-import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
-from ...balancer.planning.kernels.arrays import Int64
 from ...workers.sources.measuring import FailedSample
-from ..peers.costs import pack_costs, unpack_costs
 from .feed import PlanFeed, PlannedStep
 
 if TYPE_CHECKING:
     from ..peers.exchange import Peers
 
 Cost = tuple[int, ...] | FailedSample
+# What a rank says of its part of a block: type and bytes of its costs, and samples without, by
+# ordinal.
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, bytes, dict[int, FailedSample]]).decode
 
 
 @dataclass(slots=True)
@@ -201,19 +203,18 @@ class PlanAhead:
         return f"{self._group}/costs/{block.end}"
 
     def _packed(self, part: range) -> bytes:
-        feed = self.feed
-        rows = pack_costs(feed.costs.rows(feed.order[part.start : part.stop]))
+        rows = self.feed.costs.rows(self.feed.order[part.start : part.stop])
+        kind = np.min_scalar_type(int(rows.max(initial=0)))  # most costs are small
         failed = {ordinal: self.failed[ordinal] for ordinal in part if ordinal in self.failed}
-        return b"%d\n" % len(rows) + rows + (json.dumps(failed).encode() if failed else b"")
+        return _encode((kind.str, rows.astype(kind).tobytes(), failed))
 
     def _unpack(self, part: range, packed: bytes) -> None:
         """Store another rank's part of a block."""
-        head, _, rest = bytes(packed).partition(b"\n")
-        size, feed = int(head), self.feed
-        rows: Int64 = unpack_costs(rest[:size])
-        feed.costs.store(feed.order[part.start : part.stop], rows)
-        for ordinal, fields in json.loads(rest[size:] or b"{}").items():
-            self._store_failed(int(ordinal), FailedSample(*fields))
+        (kind, rows, failed), costs = _decode(packed), self.feed.costs
+        found = np.frombuffer(rows, kind).astype(np.int64).reshape(-1, len(costs.resources))
+        costs.store(self.feed.order[part.start : part.stop], found)
+        for ordinal, why in failed.items():
+            self._store_failed(ordinal, why)
 
     def _part(self, begin: int, end: int, rank: int | None = None) -> range:
         """Return the ordinals of a block that a rank measures, by default this one."""

@@ -14,12 +14,11 @@ from itertools import chain
 
 import numpy as np
 
+from ...balancer.planning.problem.empty_cells import Cell, fill_empty
 from ...balancer.planning.problem.shapes import Sizing
 from ...balancer.protocol.parts import Weights
 from .feed import PlannedStep
 
-# (rank, microbatch) of one step.
-Cell = tuple[int, int]
 Cells = Mapping[Cell, Sequence[int]]
 
 
@@ -54,26 +53,7 @@ def usable_cells(
     usable = {cell: [each for each in own if each not in holes] for cell, own in cells.items()}
     if may_be_empty:
         return {**usable}
-    return fill_empty(usable) or ({**usable} if has_spares else None)
-
-
-def fill_empty(usable: dict[Cell, list[int]]) -> dict[Cell, Sequence[int]] | None:
-    """Move ordinals to microbatches without any; None if there are fewer than microbatches.
-
-    The largest microbatch gives (the first of several). Those that run at the same time on other
-    ranks come first: what must be held for one microbatch of every rank then stays the same.
-
-    >>> fill_empty({(0, 0): [], (0, 1): [4, 5], (1, 0): [6, 7], (1, 1): [8]})
-    {(0, 0): [7], (0, 1): [4, 5], (1, 0): [6], (1, 1): [8]}
-    """
-    if sum(map(len, usable.values())) < len(usable):
-        return None
-    for cell in [cell for cell, ordinals in usable.items() if not ordinals]:
-        able = [each for each, ordinals in usable.items() if len(ordinals) > 1]
-        beside = [each for each in able if each[1] == cell[1]]
-        giver = max(beside or able, key=lambda each: len(usable[each]))
-        usable[cell].append(usable[giver].pop())
-    return {cell: sorted(ordinals) for cell, ordinals in usable.items()}
+    return {**usable} if fill_empty(usable) is not None or has_spares else None
 
 
 def contents_of(

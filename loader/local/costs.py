@@ -98,11 +98,9 @@ class LoopCosts:
         """Forget samples: they are measured again in the next epoch."""
         self._failed.update(indexes)
 
-    def begin_epoch(self, is_same: bool) -> None:
-        """Keep what holds in another epoch; is_same: it goes on with the data set of the last."""
-        if self._known.all() and not self._failed and self.is_lasting and is_same:
-            return
-        if not (self.is_lasting and is_same):
+    def begin_epoch(self) -> None:
+        """Keep what holds in another epoch, of the same data set."""
+        if not self.is_lasting:
             self._known[:] = False
         self._known[list(self._failed)] = False
         self._failed.clear()

@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+MOST_MEASURED = 1 << 15  # samples together: what a host says of them fits into the store
 # Returns what is waited for, and whether other ranks have to say it.
 WaitsFor = Callable[[], tuple[str, bool]]
 # What may hold up a rank that has neither ended nor stopped.
@@ -120,10 +121,10 @@ class LocalLoop:
         self._end_run()
         if not self._keeps_workers:
             self._end_workers()
-        source, count = self._settings.source, len(self._settings.source)
+        own, source = self._settings, self._settings.source
         # The data set may be another than in the epoch before, with more samples or another table.
-        if self._costs is not None and self._keeps_costs and len(self._costs) == count:
-            self._costs.begin_epoch(True)
+        if self._costs is not None and self._keeps_costs and len(self._costs) == len(source):
+            self._costs.begin_epoch()
         else:
             self._costs = LoopCosts.of_source(source, self._settings.job.resources)
         count = epoch_samples(source)
@@ -133,7 +134,6 @@ class LocalLoop:
                 "ledger belongs to another data set; resume with its own"
             )
         if self._peers is None and not self._settings.place.is_alone:
-            own = self._settings
             self._peers, self._shares_costs = meet_ranks(
                 own.job, source, own.dataset, own.place, own.name, self._costs, own.timeout_s
             )
@@ -396,5 +396,5 @@ def _make_ahead(
         raise ValueError(f"{what}{error}") from error
     shared = shared_planner(planner, peers, group)
     feed = PlanFeed(start.epoch, order, shared, costs, start.at, source.key)
-    shares = peers if shares_costs else None
-    return PlanAhead(feed, ahead, plan.samples_per_step, shares, group)
+    together = min(plan.samples_per_step, MOST_MEASURED)
+    return PlanAhead(feed, ahead, together, peers if shares_costs else None, group)

@@ -25,9 +25,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...balancer.planning.problem.empty_cells import Cell
 from ...workers.sources.measuring import FailedSample
 from .ahead import PlanAhead
-from .contents import Cell, Contents
+from .contents import Contents
 from .feed import PlannedStep
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ Describe = Callable[[PlannedStep], dict[Cell, Contents]]  # of this process' mic
 
 # Whoever forks waits so long for a window that is being planned.
 FORK_WAIT_S = 60.0
-# Samples that are planned in one go.
-AT_ONCE = 256
+AT_ONCE = 256  # samples that are planned in one go
 # What was handed out is kept so many steps longer: a position may be that far behind it.
 KEPT_STEPS = 2
 # Who waits for nobody looks so often whether its planning is still there.

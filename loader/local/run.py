@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from ...balancer.planning.problem.empty_cells import Cell
 from ...workers.batches.planned_reader import LOOK, Made, Measure, Measured
 from ...workers.sources.measuring import FailedSample
 from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
-from .contents import Cell, Contents
+from .contents import Contents
 from .feed import PlannedStep
 from .planning import Collected, Planning
 from .starts import KEY, LOOKS, pack_looks, pack_start, why_apart, why_others

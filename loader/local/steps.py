@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...balancer.planning.problem.empty_cells import Cell
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import KNOWN_BEFORE, Hole
 from ...workers.batches.planned_reader import Load, Made
@@ -16,7 +17,7 @@ from ..balanced.arrivals import LocalArrival, MicrobatchFacts
 from ..plain.restarting import MOST_DEATHS
 from ..resume.balanced_position import RunStart
 from ..step.errors import ComesAgainError, LoaderError
-from .contents import Cell, Contents, contents_of, usable_cells
+from .contents import Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .workers import Failed
 

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import msgspec
+
 from ...balancer.protocol.job_spec import difference
 from ..step.errors import LoaderError
 from ..step.ranks import Place
@@ -40,9 +42,6 @@ def meet(
     name: str,
     facts: Mapping[str, str],
     timeout_s: float,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Peers:
     """Return the ranks of a loader, once all have come; called by each of them, in any order.
 
@@ -53,15 +52,15 @@ def meet(
     """
     if place.is_alone:
         me = Peer(0, 0, socket.gethostname(), os.getpid())
-        return LeadingPeers(Roster((me,), ("",), {"": 0}), 0, None, None, {}, clock)
-    steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host(), clock)
+        return LeadingPeers(Roster((me,), ("",), {"": 0}), 0, None, None, {}, time.monotonic)
+    steps = join(open_point(place, timeout_s), name, facts, timeout_s, shared_host())
     while True:
         try:
             pause_s = next(steps)
         except StopIteration as end:
             peers: Peers = end.value
             return peers
-        sleep(pause_s)
+        time.sleep(pause_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,6 @@ class _Entry:
     path: str
     token: str
     facts: dict[str, str]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def read(cls, texts: bytes) -> list["_Entry"]:
-        """Return the entries in a JSON list: all at once, for there may be thousands."""
-        return [cls(**each | {"peer": Peer(**each["peer"])}) for each in json.loads(texts)]
 
     def open(self) -> tuple[Process, RecordReader]:
         """Open its memory; OSError if this process cannot, or it has ended."""
@@ -162,7 +153,7 @@ class _Joining:
         leads = not host or self._entries.add(f"host/{host}") == 1
         if not leads:
             yield from self._wait(lambda: self._entries.has(f"leader/{host}"))
-            (found,) = _Entry.read(b"[%b]" % self._entries.get([f"leader/{host}"])[0])
+            found = msgspec.json.decode(self._entries.get([f"leader/{host}"])[0], type=_Entry)
             try:
                 leader = (found, *found.open())
             except OSError:  # it may be of another user, or /proc be hidden
@@ -174,8 +165,8 @@ class _Joining:
             if self._entries.add(f"facts/{digests[each]}") == 1:
                 self._entries.set(f"fact/{digests[each]}", text)
         if leads and host:
-            self._entries.set(f"leader/{host}", entry.to_json())
-        self._entries.set(f"rank/{self._me.rank}", entry.to_json())
+            self._entries.set(f"leader/{host}", msgspec.json.encode(entry))
+        self._entries.set(f"rank/{self._me.rank}", msgspec.json.encode(entry))
         if self._entries.add("arrived") == self._ranks:
             self._entries.set("all", b"1")
         return entry, leader
@@ -191,7 +182,7 @@ class _Joining:
             raise
         texts = self._entries.get([f"rank/{rank}" for rank in range(self._ranks)])
         known = b"[%b]" % b",".join(texts)
-        entries = _Entry.read(known)
+        entries = msgspec.json.decode(known, type=list[_Entry])
         followers = {
             each.peer.rank: self._opened(each)
             for each in entries
@@ -236,7 +227,7 @@ class _Joining:
             body = records.body_of(told[0])
             if told[0].kind is RecordKind.FAILED:
                 raise LoaderError(body.decode())
-            roster = self._checked(_Entry.read(body))
+            roster = self._checked(msgspec.json.decode(body, type=list[_Entry]))
         except BaseException:
             process.close()
             records.close()

@@ -13,16 +13,20 @@ has its number now, and the time since which the writer waits for the store.
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+import msgspec
 
 PAGE = mmap.PAGESIZE
 # Holes are made for at least so many bytes: each costs a few microseconds.
 RELEASE_BYTES = 64 * 1024
 _HEADER = struct.Struct("<BxxxIQ")
-_COUNT, _LENGTH = struct.Struct("<I"), struct.Struct("<Q")
+# Packs the values of several ranks as one, and reads them.
+pack_values = msgspec.msgpack.Encoder().encode
+unpack_values = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 TOKEN_BYTES = 16
 
 
@@ -122,12 +126,7 @@ class RecordReader:
 
     def body_of(self, record: HostRecord) -> bytes:
         """Return a record's body, unless its memory was given back since: then zeros."""
-        parts, offset = [], record.body
-        # A read of 2 GiB and more comes in parts.
-        while offset < record.end:
-            parts.append(os.pread(self._file.fileno(), record.end - offset, offset))
-            offset += len(parts[-1])
-        return b"".join(parts)
+        return os.pread(self._file.fileno(), record.end - record.body, record.body)
 
     def asking_since(self) -> float:
         """Return since when the writer waits for the store's answer, 0 if it does not."""
@@ -137,25 +136,3 @@ class RecordReader:
     def close(self) -> None:
         """Give up the file."""
         self._file.close()
-
-
-def pack_values(values: Sequence[bytes]) -> bytes:
-    """Return several values as one.
-
-    >>> unpack_values(pack_values([b"a", b"", b"bc"]))
-    (b'a', b'', b'bc')
-    """
-    sizes = [_LENGTH.pack(len(value)) for value in values]
-    return b"".join([_COUNT.pack(len(values)), *sizes, *values])
-
-
-def unpack_values(data: bytes) -> tuple[bytes, ...]:
-    """Return the values that were packed as one."""
-    (count,) = _COUNT.unpack_from(data)
-    start = _COUNT.size + count * _LENGTH.size
-    sizes = [size for (size,) in _LENGTH.iter_unpack(data[_COUNT.size : start])]
-    values = []
-    for size in sizes:
-        values.append(data[start : start + size])
-        start += size
-    return tuple(values)

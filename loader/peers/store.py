@@ -78,20 +78,25 @@ def open_point(place: Place, timeout_s: float) -> MeetingPoint:
             f"this process is {place}, and without torch.distributed ranks cannot find each other: "
             "call torch.distributed.init_process_group() before the loader is first used"
         )
-    group: Any = place.group if place.group is not None else dist.group.WORLD
-    members = place.members or tuple(range(dist.get_world_size()))
+    store, members, name = store_of(place)
     if len(members) != place.ranks or members[place.played[0]] != dist.get_rank():
         raise ValueError(
             f"this process is {place}, and process {dist.get_rank()} of the group of processes "
             f"{members}: leave rank= and ranks=, or give the group of these ranks"
         )
+    connected, has_ended = _own_connection(store, timeout_s)
+    return MeetingPoint(connected, f"counterpoise/{name}", place.played[0], members, has_ended)
+
+
+def store_of(place: Place) -> tuple[Any, tuple[int, ...], str]:
+    """Return the store of a place's process group, the members, and what tells both from others."""
+    group: Any = place.group if place.group is not None else dist.group.WORLD
+    members = place.members or tuple(range(dist.get_world_size()))
     if hasattr(group, "get_group_store"):
         store = group.get_group_store()
     else:  # public, but not in older torch
         store = dist.distributed_c10d._get_default_store()
-    label = f"counterpoise/{group.group_name}/{digest(json.dumps(members))}"
-    connected, has_ended = _own_connection(store, timeout_s)
-    return MeetingPoint(connected, label, place.played[0], members, has_ended)
+    return store, members, f"{group.group_name}/{digest(json.dumps(members))}"
 
 
 def _own_connection(store: Any, timeout_s: float) -> tuple[Any, Callable[[], bool]]:

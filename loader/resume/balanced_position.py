@@ -1,7 +1,7 @@
 """Resumes a loader with balance: writes its position, and checks if a plan can continue there."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -76,6 +76,17 @@ class ResumePosition:
 
 
 START = ResumePosition(EpochPosition(0, 0, 0, 0, ""))
+Position = TypeVar("Position", bound=ResumePosition)
+
+
+def checked_after(after: object, kind: type[Position]) -> Position:
+    """Return the position that a StepInfo has; ValueError for one of another kind of loader."""
+    if not isinstance(after, kind):
+        raise ValueError(
+            "after is a StepInfo that no loader handed out with a batch: give one that "
+            "loader.with_info(), loader.steps() or loader.step_info gave"
+        )
+    return after
 
 
 def write_position(

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
@@ -157,32 +157,11 @@ class Topology:
         return shape, tuple(range(world))
 
 
-class ProcessUnits(Protocol):
-    """Units of a job, such as `sched.runtime.Units`, as far as a loader asks them."""
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-
-    @property
-    def processes(self) -> int:
-        """The number of processes, of which each rank has one or more."""
-
-    def rank_of(self, process: int) -> int:
-        """Return the rank of a process."""
-
-    def processes_of(self, rank: int) -> range:
-        """Return the processes of a rank, which get the same samples."""
-
-    def replicas(self, rank: int) -> range:
-        """Return the data-parallel indexes of a rank."""
-
-
 @dataclass(frozen=True, slots=True)
 class UnitTopology:
     """The processes of units: those of the language model, then of encoders and generator."""
 
-    units: ProcessUnits
+    units: Any  # sched.runtime.Units: nothing of sched is imported here
 
     def check_dispatch(self) -> None:
         """Raise ValueError for units whose encoders are given whole microbatches."""
@@ -199,7 +178,7 @@ class UnitTopology:
             raise ValueError(
                 f"topology: the units have {units.processes} processes, but the job has {world}"
             )
-        played = [units.replicas(each) for each in range(units.ranks)]
+        played: list[range] = [units.replicas(each) for each in range(units.ranks)]
         own = played[units.rank_of(rank)]
         # Those of encoders follow each replica's, so they have the same number in all of these.
         sharing = [

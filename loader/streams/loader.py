@@ -12,7 +12,7 @@ from ..balanced.arrivals import Fetched, Kept
 from ..balanced.microbatches import BalancedLoader
 from ..balanced.step_infos import info_of
 from ..plain.state import read_position
-from ..resume.balanced_position import ResumePosition
+from ..resume.balanced_position import ResumePosition, checked_after
 from ..resume.ledger import StreamLedger, check_same, check_same_data, read_ledger, write_ledger
 from ..step.info import StepInfo
 from .loop import STREAM_START, StreamPosition, at_step
@@ -55,15 +55,11 @@ class StreamLoader(BalancedLoader):
 
     def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
         """Return this rank's ledger of what has been handed out; see BalancedLoader.state_dict."""
-        position, epoch = self._resume or self.position, self.epoch
+        position: Any = self._resume or self.position
+        epoch, data = self.epoch, self.data()
         if after is not None:
-            position, epoch = after.after, after.epoch  # type: ignore[assignment]
-        if not isinstance(position, StreamPosition):
-            raise ValueError(
-                "after is a StepInfo that no loader handed out with a batch: give one that "
-                "loader.with_info(), loader.steps() or loader.step_info gave"
-            )
-        stream, data = position.stream, self.data()
+            position, epoch = checked_after(after.after, StreamPosition), after.epoch
+        stream: StreamPlace | None = position.stream
         ledger = StreamLedger(
             seed=self.plan.seed,
             samples=None,

@@ -15,7 +15,7 @@ from benchmarks.planning.bounds import (
 from benchmarks.planning.costs import synthetic
 from benchmarks.planning.step import STRATEGIES, StepCase
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
-from counterpoise.balancer.planning.partition.multi_resource import multi_resource
+from counterpoise.balancer.planning.partition.greedy import greedy
 from counterpoise.balancer.planning.problem.loads import group_loads
 
 
@@ -30,7 +30,7 @@ def test_no_assignment_has_a_smaller_largest_sum(sizes: list[int], ranks: int) -
 
 def test_the_bound_is_met_where_the_work_divides() -> None:
     costs = np.random.default_rng(0).integers(1, 100, (800, 1))
-    sums = group_loads(costs, multi_resource(costs, 8), 8)
+    sums = group_loads(costs, greedy(costs[:, 0], 8), 8)
     assert sums.max() == least_slowest(costs[:, 0], 8)
 
 

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from benchmarks.planning import order as bench_order
 from benchmarks.planning import padded as bench_padded
-from benchmarks.planning import partition as bench_partition
 from benchmarks.planning import step as bench_step
 from benchmarks.planning import waits as bench_waits
 from benchmarks.planning.costs import read_costs, synthetic
@@ -33,19 +32,6 @@ def costs(tmp_path: Path) -> str:
 
 
 BUDGETS = ("--budget", "tiles=9", "--budget", "tokens=4096")
-
-
-def test_partition_reports_every_strategy() -> None:
-    report = last_line(bench_partition.command, "--samples", "480", "--ranks", "8", "--draws", "2")
-    names = {"random", "ascending", "greedy", "karmarkar_karp", "multi_resource"}
-    equal = {"karmarkar_karp_equal", "multi_resource_equal"}
-    assert set(report["strategies"]) == names | equal
-    for entry in report["strategies"].values():
-        assert set(entry["excess"]) == {"tiles", "tokens", "stage_sum"}
-        assert entry["milliseconds"] >= 0
-    excess = {name: one["excess"]["stage_sum"] for name, one in report["strategies"].items()}
-    assert excess["multi_resource"] < excess["greedy"] < excess["random"]
-    assert report["strategies"]["multi_resource_equal"]["count_spread"] == 0
 
 
 @pytest.mark.parametrize("virtual", ["1", "2"])
@@ -115,10 +101,10 @@ def test_waits_reads_image_sizes_and_picks_sources(tmp_path: Path) -> None:
 
 
 def test_a_table_for_people_is_printed_without_json() -> None:
-    arguments = ["--samples", "60", "--ranks", "4", "--draws", "1"]
-    result = CliRunner().invoke(bench_partition.command, arguments)
+    arguments = ["--stages", "3", "--microbatches", "6", "--draws", "1"]
+    result = CliRunner().invoke(bench_order.command, arguments)
     assert result.exit_code == 0
-    assert "multi_resource" in result.stdout
+    assert "two_opt" in result.stdout
 
 
 def test_the_same_seed_gives_the_same_set() -> None:
@@ -132,13 +118,6 @@ def test_wrong_input_is_named(costs: str) -> None:
             parse_budgets((text,))
     with pytest.raises(ValueError, match="no column 'frames'"):
         read_costs(Path(costs), ("frames",), 0, 0)
-    with pytest.raises(ValueError, match="ask for fewer"):
-        CliRunner().invoke(
-            bench_partition.command,
-            ["--samples", "10000000"],
-            catch_exceptions=False,
-            standalone_mode=False,
-        )
 
 
 @pytest.mark.parametrize("tiles", [False, True])

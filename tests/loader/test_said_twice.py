@@ -3,7 +3,7 @@
 from counterpoise.balancer.planning.problem import costs as planned
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol import job_spec
-from counterpoise.loader import dataloader
+from counterpoise.loader import refused_arguments
 from counterpoise.workers.sources import costs, failures, labels
 
 
@@ -17,7 +17,7 @@ def test_the_cost_that_counts_label_tokens_has_one_name() -> None:
 
 def test_a_loader_holds_what_a_job_holds_where_nobody_says() -> None:
     job = job_spec.JobSpec(PlanConfig(2, 8, 1, ("tokens",), (None,)))
-    assert job.buffer_bytes == dataloader.BUFFER_BYTES
+    assert job.buffer_bytes == refused_arguments.BUFFER_BYTES
 
 
 def test_a_job_takes_the_error_policies_that_can_be_balanced() -> None:

@@ -30,9 +30,6 @@ EQUIVALENTS: dict[str, str] = {
     f"{_KERNELS}/assign:assign_rows: product = 0 -> product = 1": (
         "the product of each rank is one more"
     ),
-    f"{_KERNELS}/partition:place_vectors: whole: Int = 0 -> whole: Int = 1": (
-        "the score of each part is one less"
-    ),
     f"{_KERNELS}/level:is_level: return above <= abs(whole) >> near -> "
     "return above <= int(whole) >> near": "loads are not below 0",
     f"{_KERNELS}/level:level_contest: failed += 1 -> failed += 2": (
@@ -56,11 +53,6 @@ EQUIVALENTS: dict[str, str] = {
     f"{_KERNELS}/pack:find_group: if load > top: -> if load >= top:": (
         "top is set to the value it has"
     ),
-    f"{_KERNELS}/partition:lower_maxima: stuck += 1 -> stuck -= 1": (
-        "the searches go on to their limit and find nothing: a resource that is stuck stays so"
-    ),
-    f"{_KERNELS}/partition:best_lowering: if by <= 0 or worst >= best: -> "
-    "if by < 0 or worst >= best:": "an exchange of equal costs leaves the top where it is",
     f"{_KERNELS}/padded:best_tops: while below - bottom > max(1, below >> 9): -> "
     "while below - bottom > max(1, below >> 10):": "accepted: nearer than promised",
     f"{_KERNELS}/level:find_partner: partner: Int = -1 -> partner: Int = -2": _NONE,

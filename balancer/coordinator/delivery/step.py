@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 import numpy as np
 
+from ...planning.problem.empty_cells import Cell, fill_empty
 from ...protocol.job_spec import JobSpec
 from ...protocol.parts import BatchItem, EpochPosition, Hole, Weights
 from ...protocol.payload_messages import Batch
 from .sample import PLACE, Place, Sample
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
-# (rank, microbatch) of one step.
-Cell = tuple[int, int]
 
 
 class PendingMicrobatch(msgspec.Struct):
@@ -182,35 +181,15 @@ def fill_empty_microbatches(step: PendingStep) -> list[Sample] | None:
     and a rank that left a microbatch out would make the others wait for ever. Which sample moves
     follows from the plan and the holes alone, so that a resumed run does the same. The step's
     samples and the sums of its weights stay as they are; budgets hold, as a sample that fits among
-    others fits alone. Return None, and move nothing, if there are fewer usable samples than
-    microbatches.
+    others fits alone. None if there are fewer usable samples than microbatches.
     """
     batches = {(r, m): b for r, rank in enumerate(step.ranks) for m, b in enumerate(rank)}
-    usable = {cell: _usable(batch.samples, step.holes) for cell, batch in batches.items()}
-    good = {cell: [*samples] for cell, samples in usable.items()}
-    if sum(map(len, good.values())) < len(batches):
-        return None
-    moved = []
-    for cell in [cell for cell, samples in good.items() if not samples]:
-        giver = _giver(good, cell)
-        sample = good[giver].pop()
-        good[cell].append(sample)
+    moved = fill_empty({cell: [*_usable(b.samples, step.holes)] for cell, b in batches.items()})
+    for sample, giver, cell in moved or ():
         _move(sample, batches[giver], batches[cell])
         rank, microbatch = cell
         sample.place = step.number, microbatch, rank
-        moved.append(sample)
-    return moved
-
-
-def _giver(usable: dict[Cell, list[Sample]], cell: Cell) -> Cell:
-    """Return the largest microbatch (the first of several) that can spare a sample for another.
-
-    Those that run at the same time on other ranks come first: what must be held for one microbatch
-    of every rank then stays the same.
-    """
-    able = [each for each, samples in usable.items() if len(samples) > 1]
-    beside = [each for each in able if each[1] == cell[1]]
-    return max(beside or able, key=lambda each: len(usable[each]))
+    return None if moved is None else [sample for sample, _, _ in moved]
 
 
 def _move(sample: Sample, old: PendingMicrobatch, new: PendingMicrobatch) -> None:

@@ -79,8 +79,7 @@ def balanced(
             inner = _swap(small, tight, limits, inner, rounds, seed, taken)
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
-    nothing = np.empty(0, dtype=np.int64)
-    return GroupingResult(group_of, groups + len(oversize), nothing, oversize)
+    return GroupingResult(group_of, groups + len(oversize), oversize=oversize)
 
 
 def _scaled(costs: Int64, limits: Int64, parts: int, coarse: bool) -> tuple[Int64, Int64]:
@@ -164,7 +163,6 @@ def refine(
     rounds: int,
     seed: int = 0,
     moves: bool = True,
-    candidates: int = CANDIDATES,
     excess_from: int | None = None,
     taken: Int64 | None = None,
 ) -> Int64:
@@ -182,7 +180,7 @@ def refine(
         slots.loads[:] += taken
     last = rounds if excess_from is None else excess_from
     if len(active) > 1 and rounds:
-        two_ended(slots, costs, budgets, active, rounds, seed, moves, candidates, last)
+        two_ended(slots, costs, budgets, active, rounds, seed, moves, CANDIDATES, last)
     return read_slots(slots, len(costs))
 
 
@@ -206,5 +204,4 @@ def equal(costs: Int64, budgets: tuple[int | None, ...], parts: int, seed: int) 
     group_of = np.empty(len(costs), dtype=np.int64)
     group_of[order] = inner
     over = (group_loads(costs, group_of, parts) > limits).any()
-    nothing = np.empty(0, dtype=np.int64)
-    return GroupingResult(group_of, parts + int(over), nothing, nothing)
+    return GroupingResult(group_of, parts + int(over))

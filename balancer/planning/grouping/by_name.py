@@ -14,11 +14,9 @@ from ..problem.loads import scale_costs
 from ..problem.shuffle import permutation
 from .balanced import balanced, equal
 from .bucket_rows import TRIES, blocked
-from .groups import GroupingResult
+from .groups import NOTHING, GroupingResult
 from .isf import isf
 from .padded import padded
-
-_NOTHING = np.empty(0, dtype=np.int64)
 
 
 def fixed(samples: int, batch_size: int) -> GroupingResult:
@@ -57,7 +55,7 @@ def device(costs: Int64, batch_size: int, ranks: int, seed: int) -> GroupingResu
     order = _smallest_first(costs, seed)
     strips = -(-len(order) // ranks)
     if not strips:
-        return GroupingResult(np.empty(0, dtype=np.int64), 0, _NOTHING, _NOTHING)
+        return GroupingResult(NOTHING, 0)
     row_of_strip = np.empty(strips, dtype=np.int64)
     # The last strip may be short: it goes to the last row, so that no earlier group is empty.
     row_of_strip[permutation(strips - 1, seed + 1, 0)] = np.arange(strips - 1) // batch_size
@@ -65,7 +63,7 @@ def device(costs: Int64, batch_size: int, ranks: int, seed: int) -> GroupingResu
     strip, place = np.divmod(np.arange(len(order)), ranks)
     group_of = np.empty(len(order), dtype=np.int64)
     group_of[order] = row_of_strip[strip] * ranks + place
-    return GroupingResult(group_of, int(group_of.max(initial=-1)) + 1, _NOTHING, _NOTHING)
+    return GroupingResult(group_of, int(group_of.max(initial=-1)) + 1)
 
 
 def _smallest_first(costs: Int64, seed: int) -> Int64:
@@ -79,7 +77,7 @@ def _sliced(order: Int64, batch_size: int) -> GroupingResult:
     """Group the samples of an order, batch_size at a time."""
     group_of = np.empty(len(order), dtype=np.int64)
     group_of[order] = np.arange(len(order)) // batch_size
-    return GroupingResult(group_of, -(-len(order) // batch_size), _NOTHING, _NOTHING)
+    return GroupingResult(group_of, -(-len(order) // batch_size))
 
 
 class GroupingRequest(msgspec.Struct, frozen=True):

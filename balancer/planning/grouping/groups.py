@@ -13,6 +13,7 @@ from ..kernels.arrays import Int64, Slots
 from ..problem.loads import group_loads
 
 _AT_ONCE = 1 << 16
+NOTHING = np.empty(0, dtype=np.int64)
 
 
 class GroupingResult(msgspec.Struct, frozen=True):
@@ -24,8 +25,8 @@ class GroupingResult(msgspec.Struct, frozen=True):
 
     group_of: Int64
     groups: int
-    left_over: Int64
-    oversize: Int64
+    left_over: Int64 = NOTHING
+    oversize: Int64 = NOTHING
 
 
 def members(group_of: Int64, groups: int) -> list[list[int]]:

@@ -15,7 +15,6 @@ import numpy as np
 from ..kernels.arrays import Int64
 from ..kernels.loops import (
     best_tops,
-    count_groups,
     cut,
     cut_in_two,
     even_out,
@@ -27,14 +26,13 @@ from ..kernels.loops import (
 from ..problem.config import PlanConfig
 from ..problem.loads import budget_array, group_loads
 from ..problem.work import padded_loads, sample_times
-from .groups import GroupingResult, make_slots, read_slots
+from .groups import NOTHING, GroupingResult, make_slots, read_slots
 
 _SWEEPS = 3
 _NEAR = 3  # rows this far apart are improved together where there are many
 _FEW_ROWS = 6
 _POINTS, _POINTS_OF_MANY, _MANY_RANKS = 32, 8, 16
 _SPARE, _SEARCHES, _CANDIDATES, _TRIES = 4, 4, 8, 8
-_NOTHING = np.empty(0, dtype=np.int64)
 
 
 def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
@@ -55,7 +53,7 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
     if not config.equal_counts:
         free = step.group_freely()
         if free is None:
-            return GroupingResult(_NOTHING, step.groups_needed(), _NOTHING, _NOTHING)
+            return GroupingResult(NOTHING, step.groups_needed())
         fill_empty(free, wanted, config.ranks)
         found.append(step.evened_out(free))
     if step.adds_up or config.limited:
@@ -64,10 +62,10 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
         found.append(step.equal(order))
     inside = [each for each in found if step.is_within_budgets(each)]
     if not inside:
-        return GroupingResult(_NOTHING, wanted + 1, _NOTHING, _NOTHING)
+        return GroupingResult(NOTHING, wanted + 1)
     group_of = np.empty(len(costs), dtype=np.int64)
     group_of[order] = min(inside, key=step.time)
-    return GroupingResult(group_of, wanted, _NOTHING, _NOTHING)
+    return GroupingResult(group_of, wanted)
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -131,8 +129,10 @@ class _Step(msgspec.Struct, frozen=True):
 
     def groups_needed(self) -> int:
         """Return how many groups budgets need."""
-        many = len(self.padded)
-        return count_groups(np.ones(many, dtype=np.int64), self.stops(), many, many)
+        stop, begin, groups = self.stops(), 0, 0
+        while begin < len(stop):
+            begin, groups = int(stop[begin]), groups + 1
+        return groups
 
     def evened_out(self, group_of: Int64) -> Int64:
         """Return groups after exchanges that even out what adds up, where anything does."""

@@ -20,17 +20,14 @@ __all__ = [
     "assign_rows",
     "best_tops",
     "check_work",
-    "count_groups",
     "cut",
     "cut_in_two",
     "even_out",
     "fill_empty",
     "least_top",
     "level_steps",
-    "lower_maxima",
     "padded_tops",
     "place",
-    "place_vectors",
     "run",
     "sample_and_filter",
     "shuffle",
@@ -47,7 +44,6 @@ if TYPE_CHECKING or not IS_COMPILED:
     from .pack import place
     from .padded import (
         best_tops,
-        count_groups,
         cut,
         cut_in_two,
         fill_empty,
@@ -56,7 +52,6 @@ if TYPE_CHECKING or not IS_COMPILED:
         stops,
     )
     from .padded_exchange import even_out
-    from .partition import lower_maxima, place_vectors
     from .pipeline import run, two_opt
     from .shuffle import swap
     from .swap import two_ended

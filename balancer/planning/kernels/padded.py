@@ -47,22 +47,14 @@ def stops(columns: Matrix, padded: Vector, budgets: Vector) -> Int64:
     return result
 
 
-def count_groups(sizes: Vector, stop: Vector, most: Int, limit: Int) -> int:
-    """Return how many microbatches of at most `most` hold all samples; limit + 1: more than that.
-
-    sizes (n,) descend; `most` is at least the first of them.
-    """
-    groups: Int
-    with cython.nogil:
-        groups = count_cut(sizes, stop, most, limit)
-    return groups
-
-
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def count_cut(sizes: Vector, stop: Vector, most: Int, limit: Int) -> Int:
-    """Do what `count_groups` does."""
+    """Return how many microbatches of at most `most` hold all samples; limit + 1: more than that.
+
+    sizes (n,) descend; `most` is at least the first of them.
+    """
     begin: Int = 0
     groups: Int = 0
     while begin < sizes.shape[0]:

@@ -29,7 +29,7 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class DueShares:
-    """DueShares (k, sources) at the totals `points` (k,), both from 0 on; between them linear."""
+    """Targets `due` (k, sources) at totals `points` (k,), both from 0 on; between them linear."""
 
     points: Floats
     due: Floats
@@ -38,10 +38,6 @@ class DueShares:
     def end(self) -> float:
         """The total up to which targets are known."""
         return float(self.points[-1])
-
-    def at(self, total: float) -> Floats:
-        """Return the targets (sources,) at a total; after the last point those of that point."""
-        return np.array([np.interp(total, self.points, row) for row in self.due.T])
 
     def first_reaching(self, source: int, amounts: Floats) -> Floats:
         """Return the totals at which a source's target reaches each amount; inf for never."""

@@ -5,7 +5,7 @@ token_pairs is the sum of the squares of the sequences' lengths: attention.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..kernels.arrays import Int64
 from ..problem.config import OrderRanks, PlanConfig
 from ..problem.loads import group_loads
 from ..problem.options import LLM
-from ..problem.pipeline_costs import PipelineCosts, parse_pipeline
+from ..problem.pipeline_costs import PassEntry, PipelineCosts, parse_pipeline
 from ..problem.work import padded_loads
 from .evaluator import PipelineEvaluator
 from .ranks import rank_ordering
@@ -22,42 +22,32 @@ Amounts = Mapping[str, Int64]
 Points = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PassCost:
-    """The time of one pass as a function of a microbatch's resources, in nanoseconds.
+def time_of(entry: PassEntry, amounts: Amounts) -> Int64:
+    """Return the time of one pass of microbatches, int64 nanoseconds.
 
     It is the sum of `fixed`, of per_thousand x amount / 1000 rounded down, and for every resource
     in `points`, (amount, ns) pairs, of the time interpolated linearly between them (as DistTrain,
     2024, section 3, does with measurements). Beyond the points the first or last piece continues.
+    amounts: of each resource, int64 arrays of one length; ValueError where one is missing.
+
+    >>> time_of(PassEntry(10, {"tokens": 1500}), {"tokens": np.array([3, 5])}).tolist()
+    [14, 17]
+    >>> steep = PassEntry(points={"tiles": ((0, 0), (4, 8), (8, 32))})
+    >>> time_of(steep, {"tiles": np.array([2, 6, 9])})
+    array([ 4, 20, 38])
     """
-
-    fixed: int = 0
-    per_thousand: Mapping[str, int] = field(default_factory=dict)
-    points: Mapping[str, Points] = field(default_factory=dict)
-
-    def time_of(self, amounts: Amounts) -> Int64:
-        """Return int64 nanoseconds of microbatches, whose amounts are int64 arrays of one length.
-
-        Raises ValueError if an amount that it needs is missing.
-
-        >>> PassCost(10, {"tokens": 1500}).time_of({"tokens": np.array([3, 5])}).tolist()
-        [14, 17]
-        >>> steep = PassCost(points={"tiles": ((0, 0), (4, 8), (8, 32))})
-        >>> steep.time_of({"tiles": np.array([2, 6, 9])})
-        array([ 4, 20, 38])
-        """
-        missing = (self.per_thousand.keys() | self.points.keys()) - amounts.keys()
-        if missing:
-            have = ", ".join(sorted(amounts)) or "none"
-            raise ValueError(f"no amounts of {sorted(missing)[0]!r} are given; given are {have}")
-        size = len(next(iter(amounts.values()), np.empty(0)))
-        extra = np.zeros(size, dtype=np.int64)
-        for name, rate in self.per_thousand.items():
-            extra += amounts[name].astype(np.int64) * rate
-        total: Int64 = extra // 1000 + self.fixed
-        for name, points in self.points.items():
-            total = total + _interpolate(points, amounts[name].astype(np.int64))
-        return total
+    missing = (entry.per_thousand.keys() | entry.points.keys()) - amounts.keys()
+    if missing:
+        have = ", ".join(sorted(amounts)) or "none"
+        raise ValueError(f"no amounts of {sorted(missing)[0]!r} are given; given are {have}")
+    size = len(next(iter(amounts.values()), np.empty(0)))
+    extra = np.zeros(size, dtype=np.int64)
+    for name, rate in entry.per_thousand.items():
+        extra += amounts[name].astype(np.int64) * rate
+    total: Int64 = extra // 1000 + entry.fixed
+    for name, points in entry.points.items():
+        total = total + _interpolate(points, amounts[name].astype(np.int64))
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +58,7 @@ class CostModel:
     """
 
     placement: tuple[int, ...]
-    passes: Mapping[str, tuple[PassCost, ...]]
+    passes: Mapping[str, tuple[PassEntry, ...]]
 
     def __post_init__(self) -> None:
         """Check that every kind has as many costs as stages, or one."""
@@ -86,7 +76,7 @@ class CostModel:
             )
         costs = self.passes[kind]
         each = costs * len(self.placement) if len(costs) == 1 else costs
-        return np.stack([cost.time_of(amounts) for cost in each])
+        return np.stack([time_of(cost, amounts) for cost in each])
 
     def pipeline(self, amounts: Amounts) -> PipelineEvaluator:
         """Return the 1F1B pipeline (interleaved where ranks hold several stages) of microbatches.
@@ -174,11 +164,7 @@ def ordering_of(config: PlanConfig) -> OrderRanks | None:
 
 def cost_model(pipeline: PipelineCosts) -> CostModel:
     """Return the cost model of a pipeline's passes."""
-    passes = {
-        kind: tuple(PassCost(e.fixed, e.per_thousand, e.points) for e in entries)
-        for kind, entries in pipeline.passes.items()
-        if kind in _KINDS
-    }
+    passes = {kind: entries for kind, entries in pipeline.passes.items() if kind in _KINDS}
     return CostModel(pipeline.placement, passes)
 
 

@@ -26,12 +26,12 @@ _EVALUATIONS = 2_000  # makespans that 2-opt may compute after a swap
 _PLAIN_S = 3e-5
 
 
-def rank_ordering(name: str, pipeline_of: PipelineOf, level: bool = True) -> OrderRanks:
+def rank_ordering(name: str, pipeline_of: PipelineOf) -> OrderRanks:
     """Return the function that make_planner needs for an ordering: (loads, assigned) -> assigned.
 
     loads (groups, resources), assigned (ranks, accumulate) group numbers. pipeline_of makes the
-    pipeline of microbatches with given loads (accumulate, resources). level=False orders each
-    rank alone and leaves its microbatches with it. Raises ValueError for an unknown name.
+    pipeline of microbatches with given loads (accumulate, resources). Raises ValueError for an
+    unknown name.
     """
 
     def order_ranks(loads: Int64, assigned: Int64) -> Int64:
@@ -41,8 +41,6 @@ def rank_ordering(name: str, pipeline_of: PipelineOf, level: bool = True) -> Ord
         check_work(f"ordering {count} microbatches on each of {ranks} ranks", seconds)
         orders = [find_order(name, pipeline) for pipeline in pipelines]
         placed = np.stack([row[order] for row, order in zip(assigned, orders, strict=True)])
-        if not level:
-            return placed
         sorted_pipelines = [_reordered(*pair) for pair in zip(pipelines, orders, strict=True)]
         return level_ranks(placed, sorted_pipelines)
 

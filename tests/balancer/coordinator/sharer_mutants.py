@@ -93,7 +93,7 @@ SHARER_MUTANTS = (
     ),
     mutant(
         "any microbatch gives a sample to an empty one, not the largest",
-        edit("coordinator.delivery.step:_giver",
+        edit("planning.problem.empty_cells:fill_empty",
              "max(beside or able, key=lambda each: len(usable[each]))", "(beside or able)[-1]"),
         seed=15,
     ),

@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.ordering.by_config import CostModel, PassCost, amounts_of
+from counterpoise.balancer.planning.ordering.by_config import CostModel, amounts_of, time_of
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
+from counterpoise.balancer.planning.problem.pipeline_costs import PassEntry
 
 POINTS = ((0, 0), (10, 100), (20, 400))
 
 
 def test_a_model_gives_the_times_of_stages() -> None:
-    stages = (PassCost(5, {"tiles": 3000}), PassCost(points={"tokens": POINTS}))
-    model = CostModel((0, 1), {"F": stages, "B": (PassCost(7),)})
+    stages = (PassEntry(5, {"tiles": 3000}), PassEntry(points={"tokens": POINTS}))
+    model = CostModel((0, 1), {"F": stages, "B": (PassEntry(7),)})
     amounts = {"tiles": np.array([1, 2]), "tokens": np.array([5, 30])}
     assert model.nanoseconds("F", amounts).tolist() == [[8, 11], [50, 700]]
     assert model.nanoseconds("B", amounts).tolist() == [[7, 7], [7, 7]]
@@ -20,21 +21,21 @@ def test_a_model_gives_the_times_of_stages() -> None:
 
 
 def test_split_backward_is_summed() -> None:
-    costs = {"F": (PassCost(1),), "I": (PassCost(3),), "W": (PassCost(4),)}
+    costs = {"F": (PassEntry(1),), "I": (PassEntry(3),), "W": (PassEntry(4),)}
     pipeline = CostModel((0,), costs).pipeline({"tokens": np.array([1])})
     assert pipeline.costs.tolist() == [[1], [7]]
 
 
 def test_a_list_that_leaves_out_a_stage_is_refused() -> None:
     with pytest.raises(ValueError, match="F: got 2 costs; give all 3, or 1"):
-        CostModel((0, 0, 0), {"F": (PassCost(1), PassCost(2))})
+        CostModel((0, 0, 0), {"F": (PassEntry(1), PassEntry(2))})
 
 
 def test_missing_amounts_and_costs_are_named() -> None:
     with pytest.raises(ValueError, match="no amounts of 'frames' are given; given are tiles"):
-        PassCost(0, {"frames": 1}).time_of({"tiles": np.array([1])})
+        time_of(PassEntry(0, {"frames": 1}), {"tiles": np.array([1])})
     with pytest.raises(ValueError, match="no costs of passes 'W' are given"):
-        CostModel((0,), {"F": (PassCost(1),)}).nanoseconds("W", {"tokens": np.array([1])})
+        CostModel((0,), {"F": (PassEntry(1),)}).nanoseconds("W", {"tokens": np.array([1])})
     with pytest.raises(ValueError, match="layout"):
         amounts_of(("tokens",), np.array([[1]]), np.array([0]), 1, layout="ragged")
 

@@ -8,7 +8,6 @@ import pytest
 
 from counterpoise.balancer.planning.grouping.groups import members
 from counterpoise.balancer.planning.grouping.isf import isf
-from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import budget_array, group_loads, least_groups
@@ -68,24 +67,6 @@ def test_steps_of_sixteen_are_even(data: Path, name: str, mode: Any, least: floa
         assert dist_ratio(loads[..., 1]) <= 0.02
         # steps differ in size, and have what was asked for on average
         assert used * 16 * 32 / groups == pytest.approx(size, rel=0.01)
-
-
-@pytest.mark.parametrize("name", ["calibrated_1200k", "skewed_1200k"])
-@pytest.mark.parametrize(
-    ("ranks", "free", "equal"), [(8, 0.001, 0.0015), (32, 0.006, 0.007), (128, 0.03, 0.05)]
-)
-def test_multi_resource_partition(
-    data: Path, name: str, ranks: int, free: float, equal: float
-) -> None:
-    costs = read(data, name)
-    work = np.stack([costs[:, 0] * 307 * 24576, costs[:, 1] * 24576 + costs[:, 1] ** 2], axis=1)
-    for flag, most in ((False, free), (True, equal)):
-        excess = []
-        for draw in range(3):
-            some = np.ascontiguousarray(work[permutation(len(work), 0, draw)[:1920]])
-            loads = group_loads(some, multi_resource(some, ranks, flag), ranks)
-            excess.append(loads.max(axis=0).sum() / loads.mean(axis=0).sum() - 1)
-        assert np.mean(excess) <= most
 
 
 def test_isf_groups_hold_about_as_many_samples_as_the_paper_says(data: Path) -> None:

@@ -16,7 +16,6 @@ from counterpoise.balancer.planning.grouping.balanced import balanced
 from counterpoise.balancer.planning.grouping.by_name import BY_NAME, device, fixed, length, random
 from counterpoise.balancer.planning.grouping.groups import GroupingResult, members
 from counterpoise.balancer.planning.grouping.isf import isf
-from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.problem.loads import (
     budget_array,
     group_loads,
@@ -92,11 +91,8 @@ def test_the_order_of_samples_does_not_matter(
 ) -> None:
     costs, budgets = problem
     order = np.random.default_rng(seed).permutation(len(costs))
-    for one, other in [
-        (balanced(costs, budgets).group_of, balanced(costs[order], budgets).group_of),
-        (multi_resource(costs, 5), multi_resource(costs[order], 5)),
-    ]:
-        assert contents(costs, one) == contents(costs[order], other)
+    one, other = balanced(costs, budgets).group_of, balanced(costs[order], budgets).group_of
+    assert contents(costs, one) == contents(costs[order], other)
 
 
 def contents(costs: np.ndarray, group_of: np.ndarray) -> list[list[list[int]]]:

@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.grouping.groups import make_slots, read_slots
-from counterpoise.balancer.planning.kernels import level, partition, swap
+from counterpoise.balancer.planning.kernels import level, swap
 from counterpoise.balancer.planning.kernels import loops as kernels
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.loops import (
     assign_rows,
     level_steps,
-    lower_maxima,
     place,
-    place_vectors,
     sample_and_filter,
     shuffle,
     two_ended,
@@ -269,7 +267,7 @@ def same_as_python(compiled: Any, source: Any, make: Callable[[], tuple[Any, ...
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("moves", [False, True])
-def test_two_ended_and_lower_maxima(seed: int, moves: bool) -> None:
+def test_two_ended(seed: int, moves: bool) -> None:
     costs = draw(seed, 60, 3)
     group_of = np.random.default_rng(seed).permutation(60) % 9
 
@@ -279,12 +277,7 @@ def test_two_ended_and_lower_maxima(seed: int, moves: bool) -> None:
         limits = slots.loads.max(axis=0)
         return (slots, costs << 12, limits, np.arange(9), 12, seed, moves, 5, 6)
 
-    def maxima_arguments() -> tuple[Any, ...]:
-        slots = make_slots(costs, group_of, 9, 4)
-        return slots, costs, moves, 40
-
     same_as_python(two_ended, swap.two_ended, two_ended_arguments)
-    same_as_python(lower_maxima, partition.lower_maxima, maxima_arguments)
 
 
 @pytest.mark.parametrize("groups", [16, 17, 33, 100, 700])
@@ -298,17 +291,6 @@ def test_many_groups_are_sorted_as_numpy_does(groups: int) -> None:
         return slots, costs, np.full(2, 2**62), np.arange(groups), 9, groups, True, 4, 8
 
     same_as_python(two_ended, swap.two_ended, arguments)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_place_vectors(seed: int) -> None:
-    costs = draw(seed, 30)
-    order = np.argsort(-costs.sum(axis=1), kind="stable")
-    same_as_python(
-        place_vectors,
-        partition.place_vectors,
-        lambda: (order, costs, 4, np.full(4, 8), np.zeros(30, dtype=np.int64)),
-    )
 
 
 def test_two_ended_lowers_the_squares_and_keeps_budgets() -> None:

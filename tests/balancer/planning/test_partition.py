@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.partition.by_name import BY_NAME, assign_groups
 from counterpoise.balancer.planning.partition.greedy import ascending, greedy, quotas
 from counterpoise.balancer.planning.partition.karmarkar_karp import karmarkar_karp
-from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.problem.loads import alike, group_loads
 from counterpoise.balancer.planning.problem.options import PARTITIONS
 
@@ -62,37 +61,6 @@ def test_items_are_assigned_to_parts_that_exist(
     if equal:
         counts = np.bincount(part_of, minlength=parts)
         assert sorted(counts, reverse=True) == quotas(len(sizes), parts)
-
-
-@given(
-    seed=st.integers(0, 20),
-    items=st.integers(0, 60),
-    resources=st.integers(1, 10),
-    parts=st.integers(1, 9),
-    equal=st.booleans(),
-    top=st.sampled_from([1, 50, 10**12]),
-)
-@settings(deadline=None, max_examples=60)
-def test_multi_resource_assigns_everything(
-    seed: int, items: int, resources: int, parts: int, equal: bool, top: int
-) -> None:
-    costs = np.random.default_rng(seed).integers(0, top, (items, resources))
-    part_of = multi_resource(costs, parts, equal)
-    assert part_of.shape == (items,)
-    assert ((part_of >= 0) & (part_of < parts)).all()
-    if equal:
-        counts = np.bincount(part_of, minlength=parts)
-        assert counts.max(initial=0) - counts.min(initial=items) <= 1
-
-
-@pytest.mark.parametrize("equal", [False, True])
-def test_multi_resource_is_even_in_both(equal: bool) -> None:
-    rng = np.random.default_rng(0)
-    costs = np.stack([rng.integers(1, 6, 960) * 307, rng.integers(40, 4000, 960)], axis=1)
-    loads = group_loads(costs, multi_resource(costs, 16, equal), 16)
-    assert (loads.max(axis=0) <= 1.01 * loads.mean(axis=0)).all()
-    summed = group_loads(costs, greedy(costs.sum(axis=1), 16), 16)
-    assert loads.max(axis=0).sum() < summed.max(axis=0).sum()
 
 
 @pytest.mark.parametrize("partition", [p for p in PARTITIONS if p != "given"])

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.empty_cells import fill_empty
 from counterpoise.balancer.planning.problem.shapes import Sizing
-from counterpoise.loader.local.contents import contents_of, fill_empty, usable_cells
+from counterpoise.loader.local.contents import contents_of, usable_cells
 from tests.loader.local.plans import costs_of, feed, plans, take, values
 
 
@@ -30,18 +31,22 @@ def test_no_microbatch_is_empty_where_there_are_enough_samples(
     cells: dict[tuple[int, int], list[int]],
 ) -> None:
     before = {cell: [*own] for cell, own in cells.items()}
-    found = fill_empty(cells)
+    moved = fill_empty(cells)
     total = sum(map(len, before.values()))
-    assert (found is None) == (total < len(before))
-    if found is None:
+    assert (moved is None) == (total < len(before))
+    if moved is None:
+        assert cells == before
         return
-    assert all(found.values())
-    assert Counter(chain(*found.values())) == Counter(chain(*before.values()))
+    assert all(cells.values())
+    assert Counter(chain(*cells.values())) == Counter(chain(*before.values()))
     for cell, own in before.items():
         if own:  # who has samples keeps some of them, and gets none
-            assert {*found[cell]} <= {*own}
+            assert {*cells[cell]} <= {*own}
         else:
-            assert len(found[cell]) == 1
+            assert len(cells[cell]) == 1
+    for ordinal, giver, cell in moved:
+        assert ordinal in before[giver]
+        assert cells[cell] == [ordinal]
 
 
 @given(plan=plans, costs=values, data=st.data())

@@ -1,7 +1,6 @@
 """Costs by index: what is known, from where, and until when."""
 
 import numpy as np
-import pytest
 
 from counterpoise.loader.local.costs import LoopCosts
 from counterpoise.workers.sources.interface import as_source
@@ -38,7 +37,7 @@ def test_what_an_earlier_run_kept_is_looked_up_when_it_is_asked_for() -> None:
 def test_what_was_measured_is_kept_for_the_next_epoch() -> None:
     costs = LoopCosts(6, ("tokens",))
     costs.store(np.array([1, 2]), np.array([[7], [8]]))
-    costs.begin_epoch(True)
+    costs.begin_epoch()
     assert unknown(costs) == [0, 3, 4, 5]
 
 
@@ -48,16 +47,15 @@ def test_a_sample_that_failed_is_measured_again_in_the_next_epoch() -> None:
     costs.store_failed(4)
     assert costs.are_all_known
     assert costs.rows(ALL)[4].tolist() == [0]
-    costs.begin_epoch(True)
+    costs.begin_epoch()
     assert unknown(costs) == [4]
 
 
-@pytest.mark.parametrize(("is_lasting", "is_same"), [(False, True), (True, False)])
-def test_nothing_is_kept_of_what_does_not_last(is_lasting: bool, is_same: bool) -> None:
+def test_nothing_is_kept_of_what_does_not_last() -> None:
     costs = LoopCosts(6, ("tokens",))
     costs.store(ALL, np.full((6, 1), 7))
-    costs.is_lasting = is_lasting
-    costs.begin_epoch(is_same)
+    costs.is_lasting = False
+    costs.begin_epoch()
     assert unknown(costs) == [*range(6)]
 
 

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from counterpoise.loader.peers.costs import pack_costs, unpack_costs
 from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import join
 from counterpoise.loader.peers.store import KeyStore, MeetingPoint
@@ -120,7 +119,7 @@ class Rank:
         if not self._posted and now >= self.at:
             self._posted = True
             costs = np.array([[self.draws.randrange(4000), 576] for _ in range(SAMPLES)])
-            self.peers.post(self.waits[0], pack_costs(costs))
+            self.peers.post(self.waits[0], costs.astype(np.uint16).tobytes())
             self.peers.post(self.waits[1], COUNTS.pack(0, int(costs.sum())))
         elif now >= self._next:
             if self._posted:
@@ -139,8 +138,8 @@ class Rank:
             return False
         assert len(values) == self.peers.ranks
         if key.startswith("costs") and self.peers.is_planner:
-            rows = unpack_costs(values[self.draws.randrange(len(values))])
-            assert rows.shape == (SAMPLES, RESOURCES)
+            rows = np.frombuffer(values[self.draws.randrange(len(values))], np.uint16)
+            assert len(rows) == SAMPLES * RESOURCES
         return True
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from counterpoise.loader.peers import host_values
 from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.records import RELEASE_BYTES
 from tests.loader.peers.memory_store import Job, held_bytes
@@ -302,8 +301,7 @@ def test_two_loaders_of_a_process_do_not_meet_each_others_values(job: Job) -> No
     assert gathered(evaluation, "key", job) == [(b"eval",) * 4] * 4
 
 
-def test_large_values_travel_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_values, "PART_BYTES", 100)
+def test_a_key_that_is_read_or_ended_leaves_nothing() -> None:
     job = Job("aabc")
     peers = job.meet()
     before = sorted(job.store.values)
@@ -314,7 +312,6 @@ def test_large_values_travel_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         if key == "0/costs":
             assert gathered(peers, key, job) == [values] * 4
             assert sorted(job.store.values) == before
-            assert max(size for name, size in job.store.sizes.items() if "0/costs" in name) == 104
     for each in peers:
         each.end("0")
     assert sorted(job.store.values) == before

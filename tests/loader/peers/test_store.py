@@ -87,7 +87,7 @@ def test_values_travel_by_any_store(store: Any) -> None:
 def test_a_large_value_travels_by_tcp() -> None:
     store = tcp_store()
     peers = met(connected(store, 4))
-    values = tuple(os.urandom(10 << 20 if rank == 2 else 10) for rank in range(4))
+    values = tuple(os.urandom(7 << 20 if rank == 2 else 10) for rank in range(4))
     for each, value in zip(peers, values, strict=True):
         each.post("key", value)
     for each in peers:

@@ -60,7 +60,7 @@ def test_microbatches_of_a_most_are_as_few_as_can_be(seed: int) -> None:
         assert group_of.tolist() == [k for k, group in enumerate(groups) for _ in group]
         for limit in range(1, 10):
             expected = min(len(groups), limit + 1)
-            assert padded.count_groups(sizes, stop, most, limit) == expected
+            assert padded.count_cut(sizes, stop, most, limit) == expected
 
 
 def test_the_least_top_is_the_least() -> None:
