@@ -27,11 +27,11 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 97_700,
-    WHEEL: 98_100,
-    PLAIN: 6_400,
-    BALANCED: 19_380,
-    REMOTE: 6_580,
+    PRODUCT: 95_500,
+    WHEEL: 95_910,
+    PLAIN: 6_390,
+    BALANCED: 19_220,
+    REMOTE: 6_560,
 }
 
 _LOOP = """
