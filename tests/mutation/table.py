@@ -64,7 +64,6 @@ TRIED = (
             "pack",
             "padded",
             "padded_exchange",
-            "partition",
             "pipeline",
             "shuffle",
             "swap",
