@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
-MOST_MEASURED = 1 << 15  # samples together: what a host says of them fits into the store
+MOST_MEASURED = 1 << 13  # samples together: of them a host tells, failures too, in one request
 # Returns what is waited for, and whether other ranks have to say it.
 WaitsFor = Callable[[], tuple[str, bool]]
 # What may hold up a rank that has neither ended nor stopped.

@@ -77,14 +77,14 @@ class Rank:
 
     def __init__(
         self, plan: PlanConfig, costs: list[int], broken: set[int], ahead: int,
-        shares: Any = None, at: EpochPosition = START,
+        shares: Any = None, at: EpochPosition = START, block: int = 10**6,
     ) -> None:  # fmt: skip
         self.costs, self.broken, self.steps = costs, broken, list[Any]()
         self.out = 0
         self.measured: Counter[int] = Counter()
         unknown = LoopCosts(len(costs), RESOURCES)
         source = feed(plan, unknown, at)
-        self.ahead = PlanAhead(source, ahead, plan.samples_per_step, shares, "1")
+        self.ahead = PlanAhead(source, ahead, min(block, plan.samples_per_step), shares, "1")
 
     def move(self, source: random.Random) -> None:
         """Do a part of what there is to do, at random."""
@@ -110,11 +110,18 @@ def known(costs: list[int], broken: set[int]) -> LoopCosts:
 indexes = st.sets(st.integers(0, 59), max_size=6)
 
 
-@given(plan=plans, costs=values, broken=indexes, ahead=st.integers(1, 40), seed=st.integers(0, 99))
+# Samples measured together; a step's at most.
+blocks = st.integers(1, 40)
+
+
+@given(
+    plan=plans, costs=values, broken=indexes, ahead=st.integers(1, 40), seed=st.integers(0, 99),
+    block=blocks,
+)  # fmt: skip
 def test_what_is_measured_ahead_is_planned_as_if_all_costs_were_known(
-    plan: PlanConfig, costs: list[int], broken: set[int], ahead: int, seed: int
+    plan: PlanConfig, costs: list[int], broken: set[int], ahead: int, seed: int, block: int
 ) -> None:
-    rank, source = Rank(plan, costs, broken, ahead), random.Random(seed)
+    rank, source = Rank(plan, costs, broken, ahead, block=block), random.Random(seed)
     for _ in range(1000):
         if rank.ahead.is_over:
             break
@@ -126,13 +133,16 @@ def test_what_is_measured_ahead_is_planned_as_if_all_costs_were_known(
 
 @given(
     plan=plans, costs=values, broken=indexes, ahead=st.integers(1, 40), seed=st.integers(0, 99),
-    ranks=st.integers(2, 4),
+    ranks=st.integers(2, 4), block=blocks,
 )  # fmt: skip
 def test_ranks_that_measure_a_part_each_make_the_same_plan(
-    plan: PlanConfig, costs: list[int], broken: set[int], ahead: int, seed: int, ranks: int
-) -> None:
+    plan: PlanConfig, costs: list[int], broken: set[int], ahead: int, seed: int, ranks: int,
+    block: int,
+) -> None:  # fmt: skip
     board, source = Board(ranks), random.Random(seed)
-    all_ranks = [Rank(plan, costs, broken, ahead, Shares(board, rank)) for rank in range(ranks)]
+    all_ranks = [
+        Rank(plan, costs, broken, ahead, Shares(board, rank), block=block) for rank in range(ranks)
+    ]
     for _ in range(5000):
         if all(rank.ahead.is_over for rank in all_ranks):
             break
