@@ -27,6 +27,7 @@ from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapp
 from ..models.proof import SEEN, check_packing
 from ..step.waiting import tell
 from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
+from .next_token import shifts_labels
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
 
@@ -61,6 +62,12 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         )
     if eval_loader is not None:
         _attach_evaluation(trainer, eval_loader)
+    if not shifts_labels(loader):
+        raise ValueError(
+            "Balance(shift_labels=False) says that labels are the next tokens already, and models "
+            "of transformers shift them inside: give labels that stand at their own tokens "
+            "(labels = input_ids) and leave shift_labels, or a loop of your own"
+        )
     if not loader.is_balanced:
         _check_loading(trainer, loader, loader.batch_size)  # type: ignore[attr-defined]
         _give_packed(trainer, loader)

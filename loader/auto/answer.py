@@ -8,7 +8,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -27,6 +27,8 @@ from ...workers.discovery import (
 from ...workers.sources.costs import sample_nbytes
 from ...workers.sources.failures import describe_error, kind_of, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
+from ...workers.sources.labels import labels_of
+from ..step.labels import read_batch_labels
 from .choice import Choice, PlanTerms, padded_if_said, said_work
 from .forecast import Outlook, forecast
 
@@ -69,12 +71,14 @@ class Question:
 class Answer:
     """The choice, what it is forecast to do, and the bytes of a sample that is held until planned.
 
-    held_bytes: the mean; 0 where samples are measured without loading them.
+    held_bytes: the mean; 0 where samples are measured without loading them. labels_shifted: whether
+    labels are seen to be the next tokens already.
     """
 
     choice: Choice
     forecast: Outlook | None
     held_bytes: int
+    labels_shifted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +91,18 @@ class Unread:
 
 def answer(question: Question) -> Answer:
     """Return what the first samples say; ValueError with one line where they cannot be used."""
-    choice, rows, held = _known(question) if question.knows_costs else _found(question)
+    find = _known if question.knows_costs else _found
+    choice, rows, held, shifted = find(question)
     _, plan = question.terms.plan(choice)
     told = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
-    return Answer(choice, told, held)
+    return Answer(choice, told, held, shifted)
 
 
-def _found(question: Question) -> tuple[Choice, Int64, int]:
+def _found(question: Question) -> tuple[Choice, Int64, int, bool]:
     """Find the costs in samples that say nothing about them; and their costs (n, resources)."""
     samples = _loaded(question, FIRST)
     found, unknown = find_costs(samples), tuple[str, ...]()
+    found = replace(found, shift_labels=question.terms.balance.shift_labels)
     if said_work(question.terms.balance) is None:
         work = recognise_work(found, samples, question.collate, question.terms.batch_size)
         found = found.as_batched(work)
@@ -109,10 +115,11 @@ def _found(question: Question) -> tuple[Choice, Int64, int]:
     )  # fmt: skip
     rows = [[cost[name] for name in found.resources] for cost in map(found.measure, samples)]
     is_held = bool(found.resources) and FoundSource(question.dataset, found, None).decode_first
-    return choice, np.array(rows, dtype=np.int64), _mean_bytes(samples) if is_held else 0
+    held = _mean_bytes(samples) if is_held else 0
+    return choice, np.array(rows, dtype=np.int64), held, are_shifted(samples)
 
 
-def _known(question: Question) -> tuple[Choice, Int64, int]:
+def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
     """Take the costs that the data say, and find out how batches hold them."""
     source: Any = question.source
     is_said = said_work(question.terms.balance) is not None
@@ -136,7 +143,18 @@ def _known(question: Question) -> tuple[Choice, Int64, int]:
         )
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, bool(varying), words, said, unknown)
-    return choice, rows, _mean_bytes(samples) if is_held else 0
+    return choice, rows, _mean_bytes(samples) if is_held else 0, are_shifted(samples)
+
+
+def are_shifted(samples: Sequence[Any]) -> bool:
+    """Return whether samples' labels are seen to be the next tokens already.
+
+    >>> are_shifted([{"input_ids": np.array([5, 6, 7]), "labels": np.array([6, 7, 8])}])
+    True
+    """
+    some = [each for each in samples if labels_of(each) is not None and "input_ids" in each]
+    rows = ({n: np.asarray(each[n])[None] for n in ("input_ids", "labels")} for each in some)
+    return {found[2] for found in map(read_batch_labels, rows) if found} - {""} == {"before"}
 
 
 def _loaded(question: Question, most: int) -> list[Any]:

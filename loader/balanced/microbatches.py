@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
+from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
@@ -50,9 +51,9 @@ class BalancedLoader:
     next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
     epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
     come from processes of this machine, and may be any Python objects. `data` returns which data
-    there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
-    `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
-    found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
+    there are now; `growing` says that they may be more than those of a ledger. `auto` is what
+    balance="auto" has found, for the ledger; `spare` gives a sample to a microbatch without any,
+    which weighs nothing.
     `compares_batches` is False where a framework counts labels in the batches itself. `sources` are
     a mixture's names, with which keys begin; `skipped` returns an epoch's ordinals to leave out.
     """
@@ -68,7 +69,6 @@ class BalancedLoader:
     name: str = ""
     local: bool = True
     growing: bool = False
-    shifts_labels: bool = False
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
@@ -96,7 +96,8 @@ class BalancedLoader:
 
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
-        self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
+        is_laid = base_of(self.batches.balance.layout) is not None
+        self._labels = LabelCheck(self.job.label_tokens, is_laid, self.job.shift_labels)
         self._over_budget = OverBudget(dict(limits), self.plan.padded)
 
     @property
@@ -359,16 +360,18 @@ class BalancedLoader:
             )
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
-        job = self.job
-        over = self._over_budget
-        batch, ranks = kept.arrival.batch, self.plan.ranks
-        info = info_of(batch, self.epoch, ranks, job.resources, over, after, self.sources)
+        job, over = self.job, self._over_budget
+        info = info_of(
+            kept.arrival.batch, self.epoch, self.plan.ranks, job.resources, over, after,
+            self.sources, job.shift_labels,
+        )  # fmt: skip
         made = self._made(kept, info)
         batch = made.batch
         if made.labels is not None and job.counts_labels:
             self._labels.compare(*made.labels, info.label_tokens, info.keys)
-        if info.keys and job.counts_labels and self.compares_batches:
-            self._labels.compare_batch(batch, info.label_tokens, info.keys)
+        if info.keys:
+            declares = job.counts_labels and self.compares_batches
+            self._labels.compare_batch(batch, info.label_tokens if declares else None, info.keys)
         if not info.keys and self.spare is not None:
             batch = self.spare.weightless(batch)
         if job.counts_batches:
@@ -392,5 +395,6 @@ class BalancedLoader:
             return Made(self.batches.collated([spared], info))
         labels = counted_labels(samples) if self._labels.left > 0 else None
         batch = self.batches.collated(samples, info)
-        tokens = count_label_tokens_of(batch, samples) if self.job.counts_batches else None
+        shifts, counts = self.job.shift_labels, self.job.counts_batches
+        tokens = count_label_tokens_of(batch, samples, shifts) if counts else None
         return Made(batch, labels=labels, label_tokens=tokens)

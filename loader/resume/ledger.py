@@ -85,7 +85,7 @@ class BalancedLedger(PlannedLedger):
     many ranks of a process that plays them all have been given one more; holes: ordinals of the
     samples that could not be used, of all ranks, in the steps of this epoch that were begun;
     label_tokens: the resource that counts them, "batch" where ranks count them in their batches, ""
-    where nothing does; auto: what
+    where nothing does, and ", shift_labels=False" behind it where that is said; auto: what
     balance="auto" has found, "" of any other.
     """
 

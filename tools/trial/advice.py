@@ -82,7 +82,9 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
     now, then = steps["torch"]["ms"], steps["auto"]["ms"]
     if (gain := 1 - then / now) >= LEAST_GAIN:
         said = f"{100 * gain:.0f} % shorter: {now:.0f} ms now, {then:.0f} ms then (forecast)."
-        more = f'cp.Balance("auto", accumulate={accumulate})' if accumulate > 1 else '"auto"'
+        options = [f"accumulate={accumulate}"] * (accumulate > 1)
+        options += ["shift_labels=False"] * report["costs"].get("labels_shifted", False)
+        more = f'cp.Balance("auto", {", ".join(options)})' if options else '"auto"'
         return f'balance="auto" makes a step {said}', [f"balance={more}"]
     free = next(code for code in report["other_plans"] if "free" in code)
     time = report["other_plans"][free]

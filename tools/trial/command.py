@@ -178,6 +178,7 @@ def _report(
             "vary": found is not None and found.choice.varies,
             "recognised": found is None or not found.choice.unrecognised,
             "only_loading_shows": found is not None and found.loads,
+            "labels_shifted": found is not None and not found.terms.balance.shift_labels,
         },
         "broken": {"count": len(broken), "named": dict(list(broken.items())[:NAMED])},
         "unpicklable": why_unpicklable(subject),
@@ -193,6 +194,8 @@ def _notes(report: Json) -> Iterator[str]:
         work = f"; {costs['work']}" if costs["work"] else ""
         of = f" The forecast is from {told['samples']:,} samples." if told else ""
         yield f"Costs: {costs['found']}{work}.{of}"
+    if costs["labels_shifted"]:
+        yield "Each label is the next token already, which shift_labels=False says."
     if broken["count"]:
         name, reason = next(iter(broken["named"].items()))
         yield (

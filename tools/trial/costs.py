@@ -58,9 +58,10 @@ class TrialCosts:
         """Return a step of other plans, over random order's as it is now, by their code."""
         accumulate = self.terms.balance.accumulate
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
+        more += "" if self.terms.balance.shift_labels else ", shift_labels=False"
         told = {f'cp.Balance("auto"{more}, counts="free")': self.foretell(counts="free")}
         if accumulate == 1:
-            told['cp.Balance("auto", accumulate=4)'] = self.foretell(accumulate=4)
+            told[f'cp.Balance("auto", accumulate=4{more})'] = self.foretell(accumulate=4)
         times = {code: each.time for code, each in told.items() if each is not None}
         now, packed = self.foretell(), self.foretell(padded=False)
         if self.choice.padded and now is not None and packed is not None:
@@ -112,11 +113,16 @@ def find_costs(
         begin=ways.get("worker_init_fn"),
     )  # fmt: skip
     try:
-        choice = ask_worker(question, start).choice
+        answer = ask_worker(question, start)
     except ValueError as error:
         if "can be used" not in str(error):
             raise
         raise UnusableDataError(str(error)) from None
+    choice = answer.choice
+    if answer.labels_shifted:
+        terms = replace(terms, balance=replace(terms.balance, shift_labels=False))
+        if choice.costs is not None:
+            choice = replace(choice, costs={**choice.costs, "shift_labels": False})
     known: Any = source_of(choice, source, samples, None)
     rows: Any = CostRows(known, choice.resources)
     ways["num_workers"] = settings["num_workers"]

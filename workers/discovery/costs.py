@@ -119,7 +119,8 @@ class FoundResource:
 class FoundCosts:
     """The costs that were found, and how to measure them in any sample.
 
-    label_tokens: whether samples have labels, whose tokens are counted beside what costs.
+    label_tokens: whether samples have labels, whose tokens are counted beside what costs;
+    shift_labels: as in Balance.
 
     >>> field = SampleField(("input_ids",), "numbers")
     >>> found = FoundCosts((FoundResource("tokens", field, ("input_ids",)),))
@@ -131,6 +132,7 @@ class FoundCosts:
 
     found: tuple[FoundResource, ...]
     label_tokens: bool = False
+    shift_labels: bool = True
 
     @property
     def work(self) -> tuple[str, ...]:
@@ -146,8 +148,7 @@ class FoundCosts:
         """Return a sample's costs; ValueError, with the field, where it lacks what others have."""
         costs = {each.name: each.cost(sample) for each in self.found}
         if self.label_tokens:
-            labels = labels_of(sample)
-            costs[LABEL_TOKENS] = 0 if labels is None else count_label_tokens(labels)
+            costs[LABEL_TOKENS] = count_label_tokens(labels_of(sample), self.shift_labels)
         return costs
 
     def describe(self) -> str:

@@ -22,7 +22,7 @@ from .interface import (
     file_of,
     source_name,
 )
-from .labels import LABEL_TOKENS, labels_of
+from .labels import LABEL_TOKENS, count_label_tokens, labels_of
 
 
 class FailedSample(NamedTuple):
@@ -57,7 +57,10 @@ def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
 
 
 class Measurer:
-    """Measures the samples of a source; `resources` are the costs that are asked for, in order."""
+    """Measures the samples of a source; `resources` are the costs that are asked for, in order.
+
+    shift_labels: as in Balance.
+    """
 
     def __init__(
         self,
@@ -65,8 +68,10 @@ class Measurer:
         resources: Sequence[str],
         seed: int,
         sleep: Callable[[float], None] = time.sleep,
+        shift_labels: bool = True,
     ) -> None:
         self.source = source
+        self._shift_labels = shift_labels
         self.resources = tuple(resources)
         self._seed = seed
         self._sleep = sleep
@@ -99,8 +104,11 @@ class Measurer:
         """Return what a loaded sample costs, of a source that has to load it."""
         measure: Any = self.source
         found = checked_probe(Probe(self.key(index), measure.measure(sample)))
-        if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
-            found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
+        labels, counted = labels_of(sample), found.cost.get(LABEL_TOKENS)
+        if labels is None:  # others have labels: what is counted was settled once
+            found.cost.setdefault(LABEL_TOKENS, 0)
+        elif not self._shift_labels and counted == count_label_tokens(labels):  # by the source
+            found.cost[LABEL_TOKENS] = count_label_tokens(labels, shift_labels=False)
         return chosen_costs(found, self.resources)
 
     def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:

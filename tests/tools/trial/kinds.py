@@ -28,6 +28,14 @@ class Locked(Texts):
         self.lock = threading.Lock()
 
 
+class Shifted(Texts):
+    """Texts whose labels are the next tokens already."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        found = super().__getitem__(index)
+        return {**found, "labels": found["labels"] + 1}
+
+
 class Stream(IterableDataset[Any]):
     """Texts one after the other."""
 
@@ -46,6 +54,7 @@ pictures: Any = Pictures(COUNT)
 long: Any = Texts(1024)
 texts: Any = Texts(COUNT)
 locked: Any = Locked(COUNT)
+shifted: Any = Shifted(COUNT)
 equal, broken, useless, empty, odd = (
     Texts(COUNT, equal=True), SomeBroken(COUNT), Broken(COUNT), Texts(0), Odd(COUNT),
 )  # fmt: skip
