@@ -141,14 +141,18 @@ def connect(
         socket.setsockopt(zmq.PLAIN_PASSWORD, password)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
-    if monitored:
-        socket.get_monitor_socket(monitored)
     try:
+        if monitored:
+            socket.get_monitor_socket(monitored)
         socket.connect(address)
     except zmq.ZMQError as error:
-        if monitored:
-            socket.get_monitor_socket().close()
+        # An open socket would hold up the end of its context for ever.
+        socket.disable_monitor()
         socket.close()
+        if error.errno == errno.EMFILE:
+            raise OSError(
+                error.errno, "too many open files: raise the limit (ulimit -n)"
+            ) from error
         raise ValueError(
             f"cannot connect to {address!r}: {error}: give an address such as tcp://HOST:5555"
         ) from error

@@ -16,9 +16,10 @@ LIMIT_S = 120  # a loaded machine takes its time to start a process
 class Process:
     """A command in its own process, whose standard error can be waited on."""
 
-    def __init__(self, *words, **variables):
+    def __init__(self, *words, command=None, **variables):
+        """`command`: in place of `counterpoise WORDS`."""
         self.process = Popen(
-            [COMMAND, *words],
+            command or [COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
             env={

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import threading
 import urllib.request
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.forking.popen import COMMAND
 from tests.tools.trace.test_chrome import check_trace
 
 pytest.importorskip("prometheus_client")
@@ -99,6 +101,18 @@ def test_balancer_and_worker_serve_their_metrics(job):
     assert own['counterpoise_worker_samples_total{training_job="default",work="decode"}'] == SAMPLES
     assert own['counterpoise_worker_payload_bytes_total{training_job="default"}'] > 0
     assert own["process_cpu_seconds_total"] > 0
+
+
+def test_a_balancer_with_metrics_has_no_torch():
+    """In an interpreter of its own: the other processes here are forked from one that has it."""
+    words = [COMMAND, "balancer", "--listen", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as balancer:
+        served = re.findall(r"http://\S+", next(line for line in balancer.stderr if "http" in line))
+        assert "process_resident_memory_bytes" in scrape(served[0])
+        maps = Path(f"/proc/{balancer.pid}/maps").read_text()
+        balancer.terminate()
+    assert "libzmq" in maps
+    assert "torch" not in maps
 
 
 # --- a job that goes on, from other terminals
