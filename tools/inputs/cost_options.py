@@ -21,7 +21,7 @@ from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_
 from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
 from .files import parse_text
-from .programs import PACE, Command, Size, is_count, read_program, with_options
+from .programs import PACE, Command, Size, is_count, read_program, shown_name, with_options
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -266,9 +266,8 @@ def is_step(target: str) -> bool:
 def read_step(path: Path) -> MeasuredStep:
     """Return the step that a file holds. Raises ValueError, with the path, if it holds none."""
     step = parse_text(path, load_step)
-    if step.timeline.name:
-        return step
-    return replace(step, timeline=replace(step.timeline, name=path.stem))
+    name = shown_name(step.timeline.name or path.stem)
+    return replace(step, timeline=replace(step.timeline, name=name))
 
 
 def read_timelines(targets: Sequence[str], size: Size, costs: CostSource) -> list[Timeline]:
