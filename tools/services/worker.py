@@ -178,12 +178,12 @@ def command(
             with open_worker(endpoint, identity, handler, balancer.keys, payloads) as worker:
                 yield worker
 
-    shown = ", ".join(each.address for each in balancers)
-    logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
-    for each in balancers:
-        _warn_if_inline(each, serve, insecure)
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:
+        shown = ", ".join(each.address for each in balancers)
+        logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
+        for each in balancers:
+            _warn_if_inline(each, serve, insecure)
         worker = JobsWorker(balancers, open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
             # a job may be the first to say that a key is allowed no more

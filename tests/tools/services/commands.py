@@ -52,3 +52,12 @@ class Process:
         """Send a signal and return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(LIMIT_S)
+
+
+def limited(limit, *words):
+    """Return the words that run a command with at most so many open files."""
+    program = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); "
+        "from counterpoise.tools.cli import main; main(sys.argv[1:])"
+    )
+    return [sys.executable, "-c", program, *words]

@@ -1,7 +1,6 @@
 """A worker and a balancer through many short jobs: what a job held is let go when it is over."""
 
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.tools.services.commands import limited
 from tests.tools.services.test_direct import start_balancer
 from tests.tools.services.test_remote import SAMPLES, make, take
 from tests.tools.services.test_watching import metrics_of, scrape
@@ -23,15 +23,6 @@ FORGOTTEN_S = 180
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return Path(ensure_demo_data(tmp_path_factory.mktemp("root"), samples=SAMPLES, shards=2)).parent
-
-
-def limited(limit, *words):
-    """Return the words that run a command with at most so many open files."""
-    program = (
-        f"import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); "
-        "from counterpoise.tools.cli import main; main(sys.argv[1:])"
-    )
-    return [sys.executable, "-c", program, *words]
 
 
 def test_a_worker_with_few_files_serves_more_jobs_than_it_could_at_a_time(processes, root):
