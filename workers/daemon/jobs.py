@@ -265,11 +265,11 @@ class JobsWorker:
             self._leave(over[0])
         is_full = len(self._sessions) >= self._most_jobs
         if is_full and job not in self._waiting:
-            logger.warning(
-                "job %s waits: with at most %d open files this worker works for %d jobs at a time; "
-                "raise the limit (ulimit -n), or start other workers",
-                job, self._most_jobs * JOB_FILES, self._most_jobs, extra={"event": "wait", "job": job},
-            )  # fmt: skip
+            text = (
+                "job %s waits: this worker has open files for %d jobs at a time; raise the limit "
+                "(ulimit -n), or start other workers"
+            )
+            logger.warning(text, job, self._most_jobs, extra={"event": "wait", "job": job})
         (self._waiting.add if is_full else self._waiting.discard)(job)
         return not is_full
 

@@ -1,6 +1,5 @@
 """A worker and a balancer through many short jobs: what a job held is let go when it is over."""
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -35,7 +34,7 @@ def test_a_worker_with_few_files_serves_more_jobs_than_it_could_at_a_time(proces
     for number in range(JOBS):
         given = take(make(balancer=address, job=f"sweep-{number}"))
         assert sum(len(names) for *_, names, _ in given) == SAMPLES
-        most = max(most, len(os.listdir(files)))
+        most = max(most, len([*files.iterdir()]))
     assert most < MOST_FILES * 3 / 4
     assert worker.end() == 0
 
