@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from counterpoise.tools import cli
+from counterpoise.balancer.protocol.records import VERSION
 from counterpoise.tools.cli import main
 from counterpoise.tools.top import command as top
 from counterpoise.tools.trace import command as trace
@@ -21,7 +21,7 @@ NOBODY = "tcp://127.0.0.1:1"
 CASES = {
     (0, "all"): "schedule list",
     (1, "schedule check"): "schedule check 1f1b --limit 1",
-    (1, "doctor"): "doctor --strict --listen tcp://127.0.0.1:TAKEN",
+    (1, "doctor"): "doctor --keys FOLDER",
     (2, "all"): "analyze /nowhere",
     (3, "worker --until-lost"): f"worker {NOBODY} --root . --until-lost 0.1",
     (3, "doctor"): f"doctor {NOBODY} --timeout 0.1",
@@ -130,4 +130,4 @@ def test_python_dash_m_is_the_command(tmp_path):
         for words in ([COMMAND], [sys.executable, "-m", "counterpoise"])
     ]
     assert said[0] == said[1]
-    assert cli.VERSION in said[0]
+    assert VERSION in said[0]

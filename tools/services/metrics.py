@@ -192,7 +192,7 @@ class _Scrapes(ThreadingTCPServer):
         (self.address_family, *_, where), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        super().__init__(where[:2], answer)
+        super().__init__((str(where[0]), port), answer)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, once there is a place."""
