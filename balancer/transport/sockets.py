@@ -195,6 +195,8 @@ class Handshakes:
         self._keyed = keyed
         self._failed = 0
         self._never_answered = keyed
+        # Connections that ended in their handshake.
+        self.broken = 0
 
     def rejection_reason(self) -> str:
         """Return why the balancer will never accept this socket; empty while it may."""
@@ -207,6 +209,7 @@ class Handshakes:
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self._failed = FAILED_HANDSHAKES
                 case _:
+                    self.broken += 1
                     self._failed += self._never_answered
         if self._failed < FAILED_HANDSHAKES:
             return ""

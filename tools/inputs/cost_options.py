@@ -5,6 +5,7 @@ Costs are times in milliseconds, or cost profiles. A measured step is a file tha
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -66,7 +67,7 @@ class GivenTimes:
     def of(self, program: Program, output: bool = False) -> Costs:
         """Return the costs of a program, the output layer's on the last stage if `output`."""
         ranks = len(program.ranks)
-        chunks = max(map(len, map(program.stages_of, range(ranks))), default=1)
+        chunks = max(Counter(program.placement).values(), default=1)
         times = self.times
         forward = _or(times["f"], MS)
         backward = _or(times["b"], 2 * forward)

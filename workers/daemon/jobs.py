@@ -94,14 +94,16 @@ class JobFinder:
         heard_at = self.heard_at
         self.jobs = {job: at for job, at in self.jobs.items() if heard_at <= at + ABSENT_S}
         if now > max(heard_at + SAY_S, self._said_at + SAY_AGAIN_S):
-            self._said_at, self._is_heard = now, False
+            self._said_at, self._is_heard, hint = now, False, ""
+            if not self.endpoint:
+                hint = ": the file does not say an address"
+            elif self._link is not None and self._link.handshakes.broken:
+                hint = ": it ends each connection; if it has keys, give --keys"
             logger.warning(
                 "waits for the balancer at %s, which has not answered for %.0f s%s",
-                self.endpoint or self.balancer.address,
-                now - heard_at,
-                "" if self.endpoint else ": the file does not say an address",
+                self.endpoint or self.balancer.address, now - heard_at, hint,
                 extra={"event": "wait"},
-            )
+            )  # fmt: skip
         return has_moved
 
     def names(self, job: str) -> bool:

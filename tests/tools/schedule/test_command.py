@@ -1,13 +1,15 @@
 """`counterpoise schedule` as a user meets it: what it prints, what it writes, how it exits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from counterpoise.sched import check, parse_program, schedules
+from counterpoise.sched import check, parse_program, schedule, schedules
 from counterpoise.sched.ir.torch_csv import read_csv
 from counterpoise.tools.cli import main
+from counterpoise.tools.inputs.cost_options import TIMES, GivenTimes
 from tests.docs.pages import page_named
 
 Said = tuple[int, str, str]
@@ -374,3 +376,19 @@ def test_nothing_in_a_name_acts_on_the_terminal(run, tmp_path, command, kind) ->
     assert (status, err) == (0, "")
     assert "\x1b" not in out
     assert r"a\x1b(31m(/)b" in "".join(out.split())
+
+
+def test_costs_of_many_ranks_look_at_the_placement_once_or_twice() -> None:
+    """Once a rank took 20 s for 20,000 ranks."""
+    looks = 0
+
+    class Placement(tuple[int, ...]):
+        def __iter__(self):
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    program = schedule("1f1b", ranks=64, microbatches=2)
+    times = dict.fromkeys([name for name, _, _ in TIMES])
+    GivenTimes(times).of(replace(program, placement=Placement(program.placement)))
+    assert looks < 8
