@@ -146,13 +146,10 @@ def connect(
             socket.get_monitor_socket(monitored)
         socket.connect(address)
     except zmq.ZMQError as error:
-        # An open socket would hold up the end of its context for ever.
         socket.disable_monitor()
-        socket.close()
+        socket.close()  # an open one would hold up the end of its context for ever
         if error.errno == errno.EMFILE:
-            raise OSError(
-                error.errno, "too many open files: raise the limit (ulimit -n)"
-            ) from error
+            raise OSError(error.errno, "too many open files: raise ulimit -n") from error
         raise ValueError(
             f"cannot connect to {address!r}: {error}: give an address such as tcp://HOST:5555"
         ) from error
@@ -193,10 +190,9 @@ class Handshakes:
     def __init__(self, socket: "zmq.Socket[bytes]", keyed: bool) -> None:
         self._monitor = socket.get_monitor_socket(self.EVENTS)
         self._keyed = keyed
-        self._failed = 0
+        # broken: connections that ended in their handshake.
+        self._failed = self.broken = 0
         self._never_answered = keyed
-        # Connections that ended in their handshake.
-        self.broken = 0
 
     def rejection_reason(self) -> str:
         """Return why the balancer will never accept this socket; empty while it may."""

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from tests.security.key_party import keygen
 from tests.tools.services.commands import LIMIT_S, limited
 from tests.tools.services.conftest import processes as processes
 
