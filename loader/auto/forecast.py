@@ -125,22 +125,24 @@ def start_line(
 
     samples: of an epoch, None where only the workers know. model: whose times weigh the costs.
     """
-    parts = [choice.costs_said, choice.work_said if choice.varies else ""]
+    is_told = choice.varies or bool(choice.unrecognised)
+    parts = [choice.costs_said, choice.work_said if is_told else ""]
     parts.append(f"times computed from {model}" if model else "")
     if told is not None:
         rows = plan.least_microbatches // plan.ranks
         # In one unit, random order's step: where batches are padded, ranks may wait a larger share
         # of a step that is much shorter, and still wait less.
         works, waits = told.time * (1 - told.waiting), told.time * told.waiting
-        sums = f"if {' and '.join(choice.unrecognised)} add up, " if choice.unrecognised else ""
         parts.append(
-            f"{sums}step {told.time:.2f} of random order's: ranks work {works:.2f} and wait "
+            f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait "
             f"{waits:.2f} instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest "
             f"microbatch {told.largest:,} {told.resource} instead of {told.largest_random:,} "
             f"(forecast from {told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
         )
     if not choice.varies:
         parts.append(f"microbatches of {batch_size} in the reference order")
+        if choice.unrecognised:
+            parts.append('if you know what batches are, say work="padded" or work="packed"')
     elif told is None:
         parts.append("no forecast")
     is_one = plan.equal_counts and plan.least_microbatches == plan.ranks and plan.mode == "exact"
