@@ -135,7 +135,10 @@ def _known(question: Question) -> tuple[Choice, Int64, int]:
         costs = [*probed.values()]
         # Batches are made and looked at only where nobody has said whether they are padded.
         most = 0 if is_said else max(LEAST_COLLATED, COLLATED * size)
-        question = replace(question, order=tuple(k for k in question.order if k in probed)[:most])
+        # Short and long ones: only the longest show where a collate_fn cuts.
+        ranked = sorted(probed, key=lambda index: sum(probed[index].values()))
+        shown = {ranked[k * (len(ranked) - 1) // max(1, most - 1)] for k in range(most)}
+        question = replace(question, order=tuple(k for k in probed if k in shown))
         pairs = hold_first(_each(question, most, loads(question)) if most else (), COLLATED * size)
         samples, sampled = [each for _, each in pairs], [probed[index] for index, _ in pairs]
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))

@@ -142,9 +142,9 @@ class PlanTerms:
             if balance.budgets:
                 said = choice.work_said if choice.unrecognised else choice.costs_said
                 raise ValueError(
-                    f"budgets limit {', '.join(balance.budgets)}, but {said}: leave budgets, or say "
-                    'what samples cost, DataLoader(cost=...), and what batches are: Balance("auto", '
-                    'work="padded") or work="packed"'
+                    f"budgets limit {', '.join(balance.budgets)}, but {said}: leave budgets, or "
+                    "say what samples cost, DataLoader(cost=...), and what batches are: "
+                    'Balance("auto", work="padded") or work="packed"'
                 )
             return replace(
                 balance, grouping="fixed", partition="given", counts=None, work="packed",

@@ -14,8 +14,10 @@ from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig, Window
 from ...balancer.planning.problem.last_step import last_kept
+from ...balancer.planning.problem.options import LLM
 from ...balancer.planning.problem.work import padded_loads, sample_times
 from ...balancer.protocol.job_spec import LABEL_TOKENS
+from ...workers.discovery.costs import is_of_text
 from .choice import Choice
 
 logger = logging.getLogger(__name__)
@@ -159,8 +161,15 @@ def start_line(
 
 
 def warn_of_means(choice: Choice, balance: Balance) -> None:
-    """Warn where a mean over a microbatch's tokens weighs short samples more."""
-    if balance.counts == "free" or not choice.padded or LABEL_TOKENS not in choice.resources:
+    """Warn where a mean over a microbatch's tokens weighs short samples more.
+
+    That is where tokens are padded, or texts of which they are made; others only if samples have
+    labels for each of their parts.
+    """
+    found = choice.found
+    texts = [each.name for each in found.found if is_of_text(each)] if found else []
+    has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
+    if balance.counts == "free" or not (choice.padded and has_tokens):
         return
     logger.warning(
         "microbatches have samples of like lengths and equal counts: a loss that is a mean over a "

@@ -12,8 +12,15 @@ LOG_AGAIN_S = 30.0
 
 
 def tell(logger: logging.Logger, text: str) -> None:
-    """Log a line at INFO; print it on standard error where the program has set up no logging."""
-    if logger.hasHandlers():
+    """Log a line at INFO; print it on standard error where nobody would see it there.
+
+    That is where a program has set up no logging, or a logging of warnings alone. Who silences our
+    own loggers, or all, means this line, too.
+    """
+    levels = [logging.getLogger(name).level for name in ("counterpoise", logger.name)]
+    if max(levels) > logging.INFO or logger.manager.disable >= logging.INFO:
+        return
+    if logger.hasHandlers() and logger.isEnabledFor(logging.INFO):
         logger.info(text)
     else:
         sys.stderr.write(text + "\n")

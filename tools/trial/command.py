@@ -266,11 +266,10 @@ def _print_advice(report: Json, html: Path | None) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the loaders' own lines from the terminal: this command says what they say."""
-    logger, handler = logging.getLogger("counterpoise"), logging.NullHandler()
-    logger.addHandler(handler)
-    before, logger.propagate = logger.propagate, False
+    logger = logging.getLogger("counterpoise")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
+        logger.setLevel(before)

@@ -169,7 +169,7 @@ def _work(
     name: str, follows: Sequence[tuple[float, Mixed]], costs: Sequence[int], count: int,
     is_lost: bool,
 ) -> ResourceWork:  # fmt: skip
-    """Return the work of a resource by the fields that follow it best; is_lost: some follow none."""
+    """Return a resource's work by the fields that follow it best; is_lost: some follow nothing."""
     if not follows:
         return ResourceWork(name, "unrecognised" if is_lost else "constant")
     best = max(score for score, _ in follows)
