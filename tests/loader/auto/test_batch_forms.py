@@ -31,6 +31,8 @@ def work_of(data: Drawn, form: str, table: bool, **balance: Any) -> tuple[int, i
 
 
 def check(seed: int, form: str, has_text: bool, *counts: Any) -> None:
+    if form == "a BatchEncoding":
+        pytest.importorskip("transformers")
     data = draw(seed, has_text)
     random = work_of(data, form, False, grouping="random")
     for count in counts:
