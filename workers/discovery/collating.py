@@ -180,12 +180,29 @@ def _work(
     for each in fields:
         largest[each.work] = largest.get(each.work, 0) + sum(each.alike)
     work = max(largest, key=lambda kind: largest[kind])
-    if work != "padded":
-        return ResourceWork(name, work)
-    for each in fields:
-        if each.work == "padded" and (found := rounding(each.alike, costs, count)):
-            return ResourceWork(name, work, *found)
+    for each in fields if work in ("padded", "packed") else ():
+        sizes = rounding(each.alike, costs, count) or (1, _cut(each.alike, costs))
+        if each.work == work and sizes != (1, None):
+            # A sum is rounded up as a whole, if at all.
+            return ResourceWork(name, work, sizes[0] if work == "padded" else 1, sizes[1])
     return ResourceWork(name, work)
+
+
+def _cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
+    """Return about where samples are cut whose costs are in another unit: texts' characters.
+
+    >>> _cut([5, 11, 15, 15, 15], [20, 41, 64, 80, 150]), _cut([5, 11, 15], [20, 41, 150])
+    (57, None)
+    """
+    most = max(sizes)
+    pairs = [*zip(sizes, costs, strict=True)]
+    top, rest = ([c for s, c in pairs if (s == most) == is_top] for is_top in (True, False))
+    if len({*top}) < 2 or not sum(rest):
+        return None
+    limit = max(1, most * sum(rest) // sum(s for s in sizes if s < most))
+    # Two texts may have as many tokens by chance, three hardly.
+    is_sure = len({*top}) > 2 or max(top) > 1.2 * limit
+    return limit if is_sure and max(top) > limit and min(top) > 0.9 * max(rest) else None
 
 
 def rounding(
@@ -200,20 +217,20 @@ def rounding(
     >>> rounding([10, 22, 40, 40], [3, 9, 20, 30], 2)
     (1, 18)
     """
-    rows = [size // count for size in sizes]
-    if any(size % count for size in sizes) or not any(rows):
+    if any(size % count for size in sizes) or not any(sizes):
         return None
-    most = max(rows)
-    # The smallest that explains all sizes: a larger one would fit by chance.
-    common = math.gcd(*rows)
-    more = max(0, min(rows) - min(costs))
-    multiples = [(k, 0) for k in range(1, min(common, 4096) + 1) if common % k == 0]
-    for multiple, extra in [*multiples, (1, more)]:
-        filled = [-(-(cost + extra) // multiple) * multiple for cost in costs]
-        if filled == rows:
-            return multiple, None
-        if [min(size, most) for size in filled] == rows and max(filled) > most > extra:
-            return multiple, most - extra
+    for less in (0, 1):  # inputs without the last token
+        rows = [size // count + less for size in sizes]
+        most, more = max(rows), max(0, min(rows) - min(costs))
+        # The smallest that explains all sizes: a larger one would fit by chance.
+        common = math.gcd(*rows)
+        multiples = [(k, 0) for k in range(1, min(common, 4096) + 1) if common % k == 0]
+        for multiple, extra in [*multiples, (1, more)]:
+            filled = [-(-(cost + extra) // multiple) * multiple for cost in costs]
+            if filled == rows:
+                return multiple, None
+            if [min(size, most) for size in filled] == rows and max(filled) > most > extra:
+                return multiple, most - extra
     return None
 
 
