@@ -18,6 +18,7 @@ from ...balancer.planning.problem.options import LLM
 from ...balancer.planning.problem.work import padded_loads, sample_times
 from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.discovery.costs import is_of_text
+from ...workers.discovery.fields import WHOLE
 from .choice import Choice
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def start_line(
         parts.append(
             f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait "
             f"{waits:.2f} instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest "
-            f"microbatch {told.largest:,} {told.resource} instead of {told.largest_random:,} "
+            f"microbatch {told.largest:,} {_unit(choice, told.resource)} instead of {told.largest_random:,} "
             f"(forecast from {told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
         )
     if not choice.varies:
@@ -158,6 +159,16 @@ def start_line(
         if left := rest - last_kept(plan, rest):
             parts.append(f"the last {left:,} of {samples:,} samples of each epoch stay out")
     return 'balance="auto": ' + "; ".join(part for part in parts if part)
+
+
+def _unit(choice: Choice, resource: str) -> str:
+    """Return what the numbers of a resource are: of a field "images", say, elements."""
+    found = choice.found
+    if resource in (LLM, "tiles") or found is None:
+        return resource
+    field = next(each.field for each in found.found if each.name == resource)
+    unit = WHOLE[field.kind] if field.kind != "text" else "characters"
+    return unit if unit == resource else f"{unit} of {resource}"
 
 
 def warn_of_means(choice: Choice, balance: Balance) -> None:

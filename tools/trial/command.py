@@ -177,6 +177,7 @@ def _report(
             "work": "" if found is None else found.choice.work_said,
             "vary": found is not None and found.choice.varies,
             "recognised": found is None or not found.choice.unrecognised,
+            "labels": "" if found is None else found.labels,
             "only_loading_shows": found is not None and found.loads,
         },
         "broken": {"count": len(broken), "named": dict(list(broken.items())[:NAMED])},

@@ -6,6 +6,7 @@ forecast is auto's own, from more than its 64 samples.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,8 @@ from ...workers.discovery import FIRST
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source, as_source, says_costs
-from .subject import Subject, UnusableDataError
+from ...workers.sources.labels import LABEL_TOKENS
+from .subject import Subject, UnusableDataError, first_samples
 
 # Steps that are planned for a forecast, and samples that a worker measures at a time.
 STEPS, AT_ONCE = 64, 8
@@ -33,7 +35,8 @@ STEPS, AT_ONCE = 64, 8
 class TrialCosts:
     """What was found: auto's choice, and the costs (n, resources) of the samples `indexes`.
 
-    loads: only loading shows what a sample costs. broken: samples that could not be used.
+    loads: only loading shows what a sample costs. broken: samples that could not be used. labels:
+    whether "samples" or only "batches" have them, one for each token; "" for none.
     """
 
     choice: Choice
@@ -42,6 +45,7 @@ class TrialCosts:
     rows: Int64
     loads: bool
     broken: tuple[SkippedSample, ...]
+    labels: str = ""
 
     def foretell(self, padded: bool = True, **changed: Any) -> Outlook | None:
         """Return auto's forecast for these costs, with options of its Balance changed.
@@ -58,7 +62,9 @@ class TrialCosts:
         """Return a step of other plans, over random order's as it is now, by their code."""
         accumulate = self.terms.balance.accumulate
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
-        told = {f'cp.Balance("auto"{more}, counts="free")': self.foretell(counts="free")}
+        counted = ', label_tokens="batch"' if self.labels == "batches" else ""
+        free = f'cp.Balance("auto"{more}, counts="free"{counted})'
+        told = {free: self.foretell(counts="free")}
         if accumulate == 1:
             told['cp.Balance("auto", accumulate=4)'] = self.foretell(accumulate=4)
         times = {code: each.time for code, each in told.items() if each is not None}
@@ -133,4 +139,16 @@ def find_costs(
             break
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
     loads = bool(getattr(known, "decode_first", False))
-    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken))
+    labels = "samples" if LABEL_TOKENS in choice.resources else ""
+    if not labels and choice.varies:
+        labels = labels_in_batches(subject, question.collate)
+    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken), labels)
+
+
+def labels_in_batches(subject: Subject, collate: Callable[[list[Any]], Any]) -> str:
+    """Return "batches" where these have labels, more than one of each sample; else ""."""
+    with suppress(Exception):  # the trial says what is broken
+        samples = first_samples(subject.samples)
+        if np.size(collate(samples)["labels"]) > len(samples):
+            return "batches"
+    return ""

@@ -252,15 +252,20 @@ class _Collating:
         chosen = [_copy(self.samples[ordinal]) for ordinal in ordinals]
         with global_randomness(seed, 0, "collate"):
             try:
-                return self.collate_fn(chosen)
+                batch = self.collate_fn(chosen)
             except Exception as error:
                 shown = ", ".join(map(str, dict.fromkeys(ordinals)))
+                is_torchs = getattr(self.collate_fn, "__name__", "") == "default_collate"
+                mend = "give a collate_fn that pads" if is_torchs else "mend it"
                 raise ValueError(
                     f"collate_fn raised {type(error).__name__}: {error!s:.300} for the samples "
                     f"{shown} of the epoch's order, collated to see whether batches are padded: "
-                    'mend it, or say what batches are with Balance("auto", work="padded") or '
+                    f'{mend}, or say what batches are with Balance("auto", work="padded") or '
                     'work="packed", and nothing is collated beforehand'
                 ) from error
+        if batch is None:
+            raise ValueError("collate_fn returned None: let it return the batch")
+        return batch
 
 
 def recognise_work(

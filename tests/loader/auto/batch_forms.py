@@ -147,7 +147,7 @@ def draw(seed: int, has_text: bool) -> Drawn:
     images = [rng.choice([4, 16, 36], rng.integers(0, 4)).tolist() for _ in range(count)]
     if rng.random() < 0.5:  # a text has its images' tokens, too, as in Qwen2-VL
         lengths = lengths + [sum(some) // 4 for some in images]
-    most = int(np.quantile(lengths, 0.85)) if rng.random() < 0.3 else 10**6
+    most = int(np.quantile(lengths, 0.7)) if rng.random() < 0.3 else 10**6
     return Drawn(
         lengths.tolist(), images, size, ranks, accumulate, int(rng.choice([0, 2])),
         int(rng.choice([1, 1, 8])), most, has_text,

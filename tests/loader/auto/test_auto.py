@@ -314,3 +314,8 @@ def test_the_line_is_seen_where_a_program_logs_warnings_alone(
         logging.disable(before[2])
     lines = capfd.readouterr().err.count('balance="auto": tokens')
     assert lines == is_printed
+
+
+def test_the_line_says_what_its_numbers_are_of(said: Any) -> None:
+    next(iter(make(data.Words(128), collate_fn=data.pad_words)))
+    assert "characters of text instead of" in line(said)

@@ -261,6 +261,7 @@ def test_a_collate_fn_that_fails_is_one_error_with_ordinals_and_what_to_write() 
     with pytest.raises(ValueError, match="collate_fn raised RuntimeError: stack exp") as caught:
         _work(samples_of("a tuple of a tensor and a class"), torch.utils.data.default_collate)
     assert "of the epoch's order" in str(caught.value)
+    assert "give a collate_fn that pads, or say" in str(caught.value)
     assert 'work="padded"' in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -269,3 +270,8 @@ def test_nothing_is_collated_where_nothing_varies() -> None:
     samples = samples_of("samples of constant size")
     work = _work(samples, lambda _: pytest.fail("collated"))
     assert (work.found, work.work) == ((), "packed")
+
+
+def test_a_collate_fn_that_returns_nothing_is_told_so() -> None:
+    with pytest.raises(ValueError, match="collate_fn returned None: let it return the batch"):
+        _work(TOKENS, lambda _: None)
