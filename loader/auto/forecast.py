@@ -139,7 +139,8 @@ def start_line(
         parts.append(
             f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait "
             f"{waits:.2f} instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest "
-            f"microbatch {told.largest:,} {_unit(choice, told.resource)} instead of {told.largest_random:,} "
+            f"microbatch {told.largest:,} {_unit(choice, told.resource)} instead of "
+            f"{told.largest_random:,} "
             f"(forecast from {told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
         )
     if not choice.varies:

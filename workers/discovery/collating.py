@@ -162,7 +162,10 @@ def _goes_with(each: Mixed, costs: Sequence[int], count: int) -> float:
         return -1.0
     if rounding(each.alike, costs, count):
         return 1.0
-    return round(float(np.corrcoef(each.alike, costs)[0, 1]), 2)
+    # By their order, too: of one huge sample that is cut nothing else would be seen.
+    ranks = [np.unique(some, return_inverse=True)[1] for some in (each.alike, costs)]
+    both = (np.corrcoef(*some)[0, 1] for some in ((each.alike, costs), ranks))
+    return round(float(max(both)), 2)
 
 
 def _work(
