@@ -164,12 +164,10 @@ def start_line(
 
 def _unit(choice: Choice, resource: str) -> str:
     """Return what the numbers of a resource are: of a field "images", say, elements."""
-    found = choice.found
-    if resource in (LLM, "tiles") or found is None:
-        return resource
-    field = next(each.field for each in found.found if each.name == resource)
-    unit = WHOLE[field.kind] if field.kind != "text" else "characters"
-    return unit if unit == resource else f"{unit} of {resource}"
+    fields = {each.name: each.field for each in choice.found.found} if choice.found else {}
+    kind = fields[resource].kind if resource in fields else "tiles"
+    unit = "characters" if kind == "text" else WHOLE[kind]
+    return resource if resource == LLM or unit in ("tiles", resource) else f"{unit} of {resource}"
 
 
 def warn_of_means(choice: Choice, balance: Balance) -> None:

@@ -12,13 +12,12 @@ LOG_AGAIN_S = 30.0
 
 
 def tell(logger: logging.Logger, text: str) -> None:
-    """Log a line at INFO; print it on standard error where nobody would see it there.
+    """Log a line at INFO; print it on standard error where a program has not set up so much.
 
-    That is where a program has set up no logging, or a logging of warnings alone. Who silences our
-    own loggers, or all, means this line, too.
+    Who silences our loggers, or all, means this, too.
     """
-    levels = [logging.getLogger(name).level for name in ("counterpoise", logger.name)]
-    if max(levels) > logging.INFO or logger.manager.disable >= logging.INFO:
+    level = max(logging.getLogger(name).level for name in ("counterpoise", logger.name))
+    if max(level, logger.manager.disable + 1) > logging.INFO:
         return
     if logger.hasHandlers() and logger.isEnabledFor(logging.INFO):
         logger.info(text)

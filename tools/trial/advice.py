@@ -56,7 +56,8 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
             better.append(_row(code, next(WHY[key] for key in WHY if key in code), other))
     if report["broken"]["count"]:
         options = [*options, 'on_error="skip"']
-    is_faster = report["against_torch"].get("ours", {}).get("says") == "faster"
+    says = report["against_torch"].get("ours", {}).get("says")
+    is_faster = says == "faster"
     is_faster |= bool(report["systems"]["torch"]["failed"])
     more = {} if workers is None else {"num_workers": workers}
     lines = ["import counterpoise as cp", *setup, line(*options, **more)]
@@ -64,8 +65,7 @@ def advise(report: Json, setup: tuple[str, ...], line: Callable[..., str]) -> Js
         by = "" if report["costs"]["labels"] else ', per="sample"'  # nobody could count tokens
         lines.insert(-1, FREE_LOOP.format(by))
     if not (options or is_faster):
-        is_slower = report["against_torch"].get("ours", {}).get("says") == "slower"
-        why = f"your DataLoader {'is faster' if is_slower else 'does as well'}"
+        why = f"your DataLoader {'is faster' if says == 'slower' else 'does as well'}"
         if report["systems"].get("auto", {}).get("failed"):
             why = 'balance="auto" cannot run as it is'
         does = (

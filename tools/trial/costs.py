@@ -21,6 +21,7 @@ from ...loader.auto.first_samples import ask_worker
 from ...loader.auto.forecast import MOST_SAMPLES, Outlook, forecast
 from ...loader.local.workers import WorkerStart
 from ...workers.discovery import FIRST
+from ...workers.discovery.fields import part_at
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source, as_source, says_costs
@@ -140,15 +141,8 @@ def find_costs(
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
     loads = bool(getattr(known, "decode_first", False))
     labels = "samples" if LABEL_TOKENS in choice.resources else ""
-    if not labels and choice.varies:
-        labels = labels_in_batches(subject, question.collate)
-    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken), labels)
-
-
-def labels_in_batches(subject: Subject, collate: Callable[[list[Any]], Any]) -> str:
-    """Return "batches" where these have labels, more than one of each sample; else ""."""
     with suppress(Exception):  # the trial says what is broken
-        samples = first_samples(subject.samples)
-        if np.size(collate(samples)["labels"]) > len(samples):
-            return "batches"
-    return ""
+        some = [] if labels else first_samples(samples)
+        batched = np.size(part_at(question.collate(some), "labels")) if some else 0
+        labels = "batches" if batched > len(some) else labels
+    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken), labels)

@@ -153,16 +153,14 @@ def _in_python(source: str) -> Subject:
         return Subject(source, found, named, tuple(setup), _default_settings())
     if getattr(found, "is_balanced", False):
         raise UnusableDataError(
-            f"{source} makes a loader that is balanced already, and the trial compares loaders "
-            "without and with balance: leave balance= out for it; what your loader does now is in "
-            "loader.report()"
+            f"{source} is balanced already: leave balance= out of it for the trial, which compares "
+            "both; what it does now is in loader.report()"
         )
     if found.batch_size is None and found.batch_sampler is None:
         raise UnusableDataError(
-            f"{source} makes a loader with batch_size=None, whose batches are made by its data set "
-            "or its sampler (as lhotse's are), and the trial makes them of single samples: name a "
-            "data set of single samples, with --collate and --batch-size. counterpoise.DataLoader "
-            "takes such a loader's arguments as they are, without balance"
+            f"{source} has batch_size=None: its data set or sampler makes whole batches, as "
+            "lhotse's do, and the trial makes them of samples: name a data set of single samples, "
+            "with --collate and --batch-size; without balance our DataLoader takes it as it is"
         )
     order, ranks = _order_of(found)
     size = found.batch_size or getattr(found.batch_sampler, "batch_size", None) or 1

@@ -21,7 +21,7 @@ def step_of(lines: list[str], monkeypatch: Any) -> float:
         exec("\n".join(lines), found)
     # the loop that is pasted as a comment
     loop = next((line for line in lines if line.startswith("# your loop")), "")
-    more = {"per": "sample"} if "per=" in loop else {}
+    more: Any = {"per": "sample"} if "per=" in loop else {}
     work, samples = dict[tuple[int, int], int](), 0
     for batch, info in found["loader"].with_info():
         if loop:
