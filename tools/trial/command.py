@@ -177,6 +177,7 @@ def _report(
             "work": "" if found is None else found.choice.work_said,
             "vary": found is not None and found.choice.varies,
             "recognised": found is None or not found.choice.unrecognised,
+            "labels": "" if found is None else found.labels,
             "only_loading_shows": found is not None and found.loads,
             "labels_shifted": found is not None and not found.terms.balance.shift_labels,
         },
@@ -269,11 +270,10 @@ def _print_advice(report: Json, html: Path | None) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the loaders' own lines from the terminal: this command says what they say."""
-    logger, handler = logging.getLogger("counterpoise"), logging.NullHandler()
-    logger.addHandler(handler)
-    before, logger.propagate = logger.propagate, False
+    logger = logging.getLogger("counterpoise")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
+        logger.setLevel(before)
