@@ -4,7 +4,6 @@ It asks the store for a key ever more seldom. What takes long is told: to the ot
 of its own ranks this host waits, to its followers for which ranks at all.
 """
 
-import contextlib
 import json
 import os
 import weakref
