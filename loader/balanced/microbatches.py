@@ -268,9 +268,12 @@ class BalancedLoader:
             return source.next(self.timeout_s)
         except ComesAgainError:
             raise
-        except LoaderError:
+        except LoaderError as error:
             self.close()
-            raise
+            if error.raised is None:
+                raise
+            raised = error.raised
+        raise raised  # here: with the context that it has
 
     def add_up_labels(self, step: int, tokens: Mapping[int, int]) -> int:
         """Return a step's label tokens on all ranks; LoaderError ends all processes."""

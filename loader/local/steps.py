@@ -313,5 +313,9 @@ def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> LoaderError | None:
         if ordinal in step.fatal:
             why = step.fatal[ordinal]
             place = f" of {why.source}" if why.source else ""
-            return LoaderError(f"sample {why.key!r}{place}: {why.reason}")
+            error = LoaderError(f"sample {why.key!r}{place}: {why.reason}")
+            if why.raised is not None:
+                error.raised = why.raised.error
+                error.raised.add_note(str(error))
+            return error
     return None
