@@ -44,7 +44,9 @@ class FollowingPeers(Peers):
         self._failed = ""
         self._leader_closed = ""
         # The leader keeps nothing for one that is gone, and nobody waits for it.
-        self._leaving = weakref.finalize(self, _leave, os.getpid(), log, records, leader)
+        self._leaving: weakref.finalize[..., None] = weakref.finalize(
+            self, _leave, os.getpid(), log, records, leader
+        )
 
     def post(self, key: str, value: bytes) -> None:
         """Give the leader this rank's value."""
@@ -142,7 +144,7 @@ class FollowingPeers(Peers):
     def close(self) -> None:
         """Take part no more."""
         if (leaving := self._leaving.detach()) is not None:
-            _leave(*leaving[2], own_failure())
+            leaving[1](*leaving[2], own_failure())
 
     def _hear(self, record: HostRecord) -> None:
         match record.kind:

@@ -126,7 +126,7 @@ class LeadingPeers(Peers):
             if followers and log is not None:
                 values.state.on_request = log.mark_asking
         # Others wait for this rank: they have to know, too, when nobody refers to it any more.
-        self._leaving = weakref.finalize(
+        self._leaving: weakref.finalize[..., None] = weakref.finalize(
             self, _leave, os.getpid(), rank, values, log, followers, self._offers, self._open,
             self._rounds,
         )  # fmt: skip
@@ -235,7 +235,7 @@ class LeadingPeers(Peers):
     def close(self) -> None:
         """Take part no more; who closes last deletes what is left in the store."""
         if (leaving := self._leaving.detach()) is not None:
-            _leave(*leaving[2], own_failure())
+            leaving[1](*leaving[2], own_failure())
         delete_left()
 
     def _round(self, key: str) -> _Round:

@@ -54,18 +54,18 @@ def lengths(sample: Any) -> dict[str, int]:
 
 def cost(sample: Any) -> dict[str, int]:
     if len(sample["input_ids"]) == 4:
-        {}["caption"]  # a line of the user's
+        sample["caption"]  # a line of the user's
     return {"tokens": len(sample["input_ids"])}
 
 
 def collate(samples: list[Any]) -> Any:
     if any(len(each["input_ids"]) == 4 for each in samples):
-        {}["caption"]  # a line of the user's
+        samples[0]["caption"]  # a line of the user's
     return samples
 
 
 TABLE = {"tokens": [1 + n % 5 for n in range(24)]}
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "load": {"dataset": Words(), "cost": TABLE},
     "load to measure": {"dataset": Words(), "cost": lengths},
     "probe": {"dataset": Probed()},

@@ -44,10 +44,8 @@ class RaisedError:
 
 
 def _received(packed: bytes, text: str) -> RaisedError:
-    from multiprocessing.pool import RemoteTraceback  # here: only who fails needs it
-
     error = pickle.loads(packed)
-    error.__cause__ = RemoteTraceback(text)
+    error.__cause__ = RuntimeError(f"in a worker process:\n{text}")
     return RaisedError(error)
 
 
