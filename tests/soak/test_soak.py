@@ -41,11 +41,11 @@ class Stream(IterableDataset[Any]):
 
 
 def options(**more: Any) -> dict[str, Any]:
-    given = {"batch_size": 4, "shuffle": True, "collate_fn": list}
+    given = {"batch_size": 4, "shuffle": True, "collate_fn": list, "keep_stats": True}
     return given | {"balance": "fixed", "cost": {"tokens": [3] * COUNT}} | more
 
 
-def over_epochs(loader: Any, epochs: int = 300, folder: Path | None = None) -> None:
+def over_epochs(loader: Any, epochs: int = 100, folder: Path | None = None) -> None:
     """Go through epochs of one loader."""
 
     def turn() -> int:
@@ -89,7 +89,7 @@ def test_epochs_of_a_stream_leave_nothing() -> None:
     balance = cp.Balance(budgets={"tokens": 12}, accumulate=1)
     over_epochs(
         cp.DataLoader(
-            Stream(), balance=balance, collate_fn=list, cost=lambda _: {"tokens": 3},
+            Stream(), balance=balance, collate_fn=list, keep_stats=True, cost=lambda _: {"tokens": 3},
         ),
         epochs=200,
     )  # fmt: skip
