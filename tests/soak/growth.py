@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -37,7 +36,7 @@ def held(folder: Path | None = None, state: Any = None, series: Any = None) -> H
     gc.collect()
     found = sorted(folder.iterdir()) if folder is not None else []
     return Held(
-        len(os.listdir("/proc/self/fd")),
+        sum(1 for _ in Path("/proc/self/fd").iterdir()),
         threading.active_count(),
         _entries(),
         tuple((path.name, path.stat().st_size) for path in found),

@@ -89,7 +89,8 @@ def test_epochs_of_a_stream_leave_nothing() -> None:
     balance = cp.Balance(budgets={"tokens": 12}, accumulate=1)
     over_epochs(
         cp.DataLoader(
-            Stream(), balance=balance, collate_fn=list, keep_stats=True, cost=lambda _: {"tokens": 3},
+            Stream(), balance=balance, collate_fn=list, keep_stats=True,
+            cost=lambda _: {"tokens": 3},
         ),
         epochs=200,
     )  # fmt: skip
