@@ -118,7 +118,7 @@ class BalancedLoader:
         Then those count, too, that no step has had, but for what drop_last drops.
         """
         before = self._left_out_before
-        return len(self.position.holes) if before is None else before
+        return self.position.left_out if before is None else before
 
     @property
     def microbatches_per_step(self) -> int | Literal["auto"]:
@@ -269,9 +269,12 @@ class BalancedLoader:
             return source.next(self.timeout_s)
         except ComesAgainError:
             raise
-        except LoaderError:
+        except LoaderError as error:
             self.close()
-            raise
+            if error.raised is None:
+                raise
+            raised = error.raised
+        raise raised  # here: with the context that it has
 
     def add_up_labels(self, step: int, tokens: Mapping[int, int]) -> int:
         """Return a step's label tokens on all ranks; LoaderError ends all processes."""
@@ -286,12 +289,12 @@ class BalancedLoader:
 
         Each hole is written to the dead-letter file, once.
         """
-        batch, before = kept.arrival.batch, kept.at.holes
+        batch, skipped = kept.arrival.batch, self.skipped(self.epoch)
         if self.dead_letter is not None:
-            record_holes(self.dead_letter, kept, self.skipped(self.epoch), self.name)
-        holes = before + tuple(o for o in batch.step_holes if o not in before)
-        self._check_errors(before, holes, batch.step)
-        after = kept.at.after(batch, holes, self.ranks)
+            record_holes(self.dead_letter, kept, skipped, self.name)
+        after = kept.at.after(batch, self.ranks, skipped)
+        if after.unusable > kept.at.unusable:
+            self._check_errors(after.unusable, batch.step)
         if self._passes_over(batch):
             return PassedOver(after)
         fetched = self._deliver(kept, after)
@@ -320,7 +323,7 @@ class BalancedLoader:
                 self.epoch,
             )  # fmt: skip
         self._over_budget.end_epoch()
-        left_out = len(self.position.holes) + in_no_step
+        left_out = self.position.left_out + in_no_step
         self.epoch, self.position = self.epoch + 1, self.start_of_epoch
         self._left_out_before = left_out
         self.finish(generation)
@@ -343,11 +346,10 @@ class BalancedLoader:
         self._generation += 1
         self._untouched, self._left_by = -1, why
 
-    def _check_errors(self, before: Holes, holes: Holes, step: int) -> None:
+    def _check_errors(self, unusable: int, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
-        if self.max_errors is None or len(holes) == len(before):
+        if (allowed := self.max_errors) is None:
             return
-        unusable, allowed = len({*holes}.difference(self.skipped(self.epoch))), self.max_errors
         if isinstance(allowed, float):
             allowed = int(allowed * self.count())
         if unusable > allowed:

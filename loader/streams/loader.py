@@ -91,7 +91,7 @@ class StreamLoader(BalancedLoader):
         place = StreamPlace(ledger=ledger.stream, left_out=ledger.left_out)
         here: EpochPosition = at_step(ledger.step, ledger.microbatch)
         self.epoch = ledger.epoch
-        self._resume = StreamPosition(here, 0, tuple(range(ledger.left_out)), place)
+        self._resume = StreamPosition(here, 0, (), ledger.left_out, ledger.left_out, place)
         self.packs.tell_read_again(ledger.stream)
 
     def _passes_over(self, batch: Any) -> bool:

@@ -278,7 +278,7 @@ class PlannedReader(Dataset[Any]):
         try:
             return action(index, epoch)
         except Exception as error:  # on_error says what comes of it
-            return failed_sample(self._measurer.source, index, error)
+            return failed_sample(self._measurer.source, index, error, self._skips)
 
     def _measured(self, task: Measure) -> Measured:
         since = time.perf_counter()

@@ -6,7 +6,9 @@ draws from the generators of the process may not: threads share these, and what 
 depend on the others.
 """
 
+import pickle
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,23 +27,49 @@ from .interface import (
 from .labels import LABEL_TOKENS, count_label_tokens, labels_of
 
 
+class RaisedError:
+    """An error of the user's code; a worker sends it with its traceback, as text, for its cause."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = "".join(traceback.format_exception(self.error))
+        try:
+            packed = pickle.dumps(self.error)
+            pickle.loads(packed)  # here: in the trainer it would end the queue
+        except Exception:
+            packed = pickle.dumps(RuntimeError(reason_of(self.error)))
+        return _received, (packed, text)
+
+
+def _received(packed: bytes, text: str) -> RaisedError:
+    error = pickle.loads(packed)
+    error.__cause__ = RuntimeError(f"in a worker process:\n{text}")
+    return RaisedError(error)
+
+
 class FailedSample(NamedTuple):
     """A sample that could not be measured or loaded.
 
     is_io: an error of the disk or network that persisted after all retries, which says nothing
-    about the sample. source: the file that it is in, empty where that is not known.
+    about the sample. source: the file that it is in, empty where that is not known. raised: what
+    was raised, where that is to end the run; other ranks are not told it.
     """
 
     key: str
     reason: str
     is_io: bool
     source: str = ""
+    raised: Any = None
 
 
-def failed_sample(source: Source, index: int, error: Exception) -> FailedSample:
-    """Return what is known of a sample that raised `error`."""
+def failed_sample(source: Source, index: int, error: Exception, skips: bool) -> FailedSample:
+    """Return what is known of a sample that raised `error`; skips: it may be left out."""
     key = error.key if isinstance(error, SampleError) else checked_key(source.key(index), index)
-    return FailedSample(key, reason_of(error), kind_of(error) == "io", file_of(source, index))
+    is_io, is_told = kind_of(error) == "io", isinstance(error, SampleError)
+    raised = None if is_told or (skips and not is_io) else RaisedError(error)
+    return FailedSample(key, reason_of(error), is_io, file_of(source, index), raised)
 
 
 def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
