@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, Peers
@@ -44,7 +45,7 @@ class FollowingPeers(Peers):
         self._failed = ""
         self._leader_closed = ""
         # The leader keeps nothing for one that is gone, and nobody waits for it.
-        self._leaving: weakref.finalize[..., None] = weakref.finalize(
+        self._leaving: weakref.finalize[..., Any] = weakref.finalize(
             self, _leave, os.getpid(), log, records, leader
         )
 

@@ -126,7 +126,7 @@ class LeadingPeers(Peers):
             if followers and log is not None:
                 values.state.on_request = log.mark_asking
         # Others wait for this rank: they have to know, too, when nobody refers to it any more.
-        self._leaving: weakref.finalize[..., None] = weakref.finalize(
+        self._leaving: weakref.finalize[..., Any] = weakref.finalize(
             self, _leave, os.getpid(), rank, values, log, followers, self._offers, self._open,
             self._rounds,
         )  # fmt: skip
