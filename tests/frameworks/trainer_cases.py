@@ -314,7 +314,7 @@ def own_loss(folder: str, counts: str | None, divides: bool) -> tuple[str, int, 
 
     arguments = TrainingArguments(folder, use_cpu=True, report_to=[], max_steps=2)
     weighing = Weighing(model=model(), args=arguments)
-    more = {} if counts is None else {"counts": counts}
+    more: dict[str, Any] = {} if counts is None else {"counts": counts}
     loader: Any = plain(balance=cp.Balance("auto", **more), shuffle=True)
     cp.adapters.attach_trainer(weighing, loader)
     error = error_of(weighing.train)
