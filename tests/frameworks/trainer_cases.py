@@ -281,7 +281,7 @@ def evaluations(folder: str) -> dict[str, Any]:
     named_iterator = type(named).__iter__
     type(named).__iter__ = lambda self: called.append("") or named_iterator(self)
     try:
-        found = {
+        found: dict[str, Any] = {
             "alone": loss_of(alone.evaluate()),
             "by name": loss_of(by_name.evaluate()),
             "other": loss_of(one.evaluate(sets["b"])),

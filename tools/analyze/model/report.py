@@ -15,7 +15,6 @@ from ..scan.rows import Rows
 from .alternatives import (
     all_or_none_figures,
     dispatch_figures,
-    padded_figures,
     shape_figures,
 )
 from .budgets import budget_figures, search
@@ -135,7 +134,6 @@ def _plan_figures(forecast: Forecast, rows: Rows, chosen: Int64) -> Json:
         "dispatch": dispatch_figures(forecast),
         "all_or_none": all_or_none_figures(forecast),
         "shapes": shape_figures(forecast),
-        "padded": padded_figures(table, plan) if plan.work == "padded" else None,
         "recommended": _recommended(table, plan),
         "heaviest": {
             "samples": heaviest(rows, tiles * plan.tile_tokens + tokens),

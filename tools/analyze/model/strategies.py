@@ -21,7 +21,6 @@ from ....balancer.planning.problem.options import (
     GroupingName,
     Mode,
     Waits,
-    Work,
     dispatched_of,
 )
 from ...inputs.cost_tables import CostTable, encoder_and_llm, from_planner
@@ -50,7 +49,6 @@ class Plan:
     tile_tokens: int = TILE_TOKENS
     seed: int = 0
     waits: Waits = DEFAULTS.resolved_waits
-    work: Work = DEFAULTS.resolved_work
     dispatch: Dispatch = DEFAULTS.dispatch
     all_or_none: str | None = DEFAULTS.all_or_none
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -19,7 +19,6 @@ from .steps import Json
 # In the page's order. The name is the section's id and its template in templates/sections/.
 # None in place of values leaves a section out.
 SECTIONS: dict[str, Callable[[Json], Json | None]] = {
-    "padded": steps.padded,
     "waiting": steps.waiting,
     "padding": steps.padding,
     "budgets": costs.budgets,

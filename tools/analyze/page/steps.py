@@ -24,31 +24,6 @@ def padding(report: Json) -> Json:
     return {"chart": _bars(report, "padding")}
 
 
-def padded(report: Json) -> Json | None:
-    """Return the bars of a padded step's time and the lines to change; None: not asked for."""
-    found = report["padded"]
-    if found is None:
-        return None
-    colours = {"random": "--random", "equal": "--length", "free": "--balanced"}
-    rows = [(name, colours[name], found["time"][name], 0.0) for name in colours]
-    return {"chart": both_widths(partial(bars, rows)), "advice": padded_advice(found)}
-
-
-def padded_advice(found: Json) -> list[str]:
-    """Return the line to change in a loop that pads, and that for loops that weigh alike.
-
-    >>> padded_advice({"change": "", "change_equal": ""})
-    ['No plan gains 3 %: more accumulation, or mode="window", may']
-    """
-    best, equal = found["change"], found["change_equal"]
-    if not best:
-        return ['No plan gains 3 %: more accumulation, or mode="window", may']
-    if best == equal:
-        return [f"The line to change: {best}"]
-    lines = [f"The line to change, in a loop that weighs microbatches (scale_loss): {best}"]
-    return lines + ([f"In a loop that weighs them alike: {equal}"] if equal else [])
-
-
 def images(report: Json) -> Json:
     """Return the bars of microbatches without images, None if the data have no tiles."""
     return {"chart": _bars(report, "no_images") if "tiles" in report["resources"] else None}
