@@ -131,9 +131,9 @@ def test_every_set_is_evaluated_on_itself(one: Pool, tmp_path: Path) -> None:
     losses = found["alone"]
     assert losses["eval_a_loss"] != pytest.approx(losses["eval_b_loss"], rel=1e-4)
     assert found["by name"] == pytest.approx(losses)
-    assert found["other"]["eval_loss"] == pytest.approx(losses["eval_b_loss"])
-    assert found["predicted"]["test_loss"] == pytest.approx(losses["eval_b_loss"])
-    assert found["own"]["eval_loss"] == pytest.approx(losses["eval_a_loss"])
+    assert found["own"]["eval_loss"] == pytest.approx(losses["eval_b_loss"])
+    assert found["other"]["eval_loss"] == pytest.approx(losses["eval_a_loss"])
+    assert found["predicted"]["test_loss"] == pytest.approx(losses["eval_a_loss"])
     assert "eval_dataset is a dict of a, b, eval_loader DataLoader" in found["error"]
 
 
