@@ -20,7 +20,7 @@ import msgspec
 from ...workers.batches.envelope import ReaderPosition
 from ...workers.sources.data_identity import KnownData
 
-LEDGER_VERSION = 7
+LEDGER_VERSION = 8
 # Whole numbers that survive JSON wherever it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
@@ -104,10 +104,16 @@ class BalancedLedger(PlannedLedger):
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The states of a user's sampler and of its iterator; None for one without state_dict()."""
+    """The states of a user's sampler and of its iterator; None for one without state_dict().
+
+    drawn: the batches of indices that they have given, and that were not handed out; is_over: they
+    have no more.
+    """
 
     sampler: Any
     iterator: Any
+    drawn: tuple[Any, ...]
+    is_over: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +185,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
     ...     step=2, before=2, given=3,
     ... )
     >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
-    [('version', 7), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
+    [('version', 8), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {
