@@ -277,7 +277,7 @@ def ledger_callback(loader: Any) -> Any:
             elif state.global_step:
                 loader.load_state_dict(saved_ledger(state, type(self).__name__))
             elif not is_exact:
-                loader.set_epoch(0)  # what Trainer does itself where it counts epochs
+                loader._balanced.set_epoch(0, pins=False)  # as Trainer where it counts epochs
 
         def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
             # Trainer counts an epoch's batches from where it resumed

@@ -77,6 +77,9 @@ class BalancedLoader:
     start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
+    # Of the next iteration, unless it resumes; and whether those after it have the same.
+    next_epoch: int = 0
+    pinned: bool = False
     # What next() has returned. It moves by one assignment, see walking.py.
     position: ResumePosition = START
     _resume: ResumePosition | None = None
@@ -155,8 +158,9 @@ class BalancedLoader:
             )
         return count
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs; a position within another is dropped."""
+    def set_epoch(self, epoch: int, pins: bool = True) -> None:
+        """Choose the epoch of the next iteration, or all; a position within another is dropped."""
+        self.next_epoch, self.pinned = epoch, pins
         if epoch != self.epoch:
             self._left_out_before = self.left_out
             self.epoch, self.position, self._resume = epoch, self.start_of_epoch, None
@@ -170,6 +174,7 @@ class BalancedLoader:
         The workers are started here, as torch's are when iter() is called.
         """
         self._leave("a new one was started")
+        self.epoch = self.epoch if self._resume else self.next_epoch
         self.position, self._resume = self._resume or self.start_of_epoch, None
         self._left_out_before = None
         at = self.position
@@ -188,6 +193,7 @@ class BalancedLoader:
             self.close()
             raise
         self._running = self._untouched = self._generation
+        self.next_epoch = self.next_epoch if self.pinned else self.epoch + 1
         return self._generation
 
     def begins_again(self, generation: int) -> bool:
@@ -218,8 +224,8 @@ class BalancedLoader:
             state, self.job, len(self.ranks), self.data(), self.growing
         )
         self._leave("load_state_dict() was called")
-        self.epoch, self._resume = ledger.epoch, position
-        self._loaded, self._counted = ledger, None
+        self.epoch = self.next_epoch = ledger.epoch
+        self._resume, self.pinned, self._loaded, self._counted = position, False, ledger, None
 
     def follow_costs(self, pipe: MeasuredCosts) -> None:
         """Order microbatches by the costs that a pipeline measures; ValueError without ordering."""
@@ -319,8 +325,8 @@ class BalancedLoader:
         if in_no_step > (self._told or 0) and 0 in self.ranks:
             logger.warning(
                 "%d samples were left out of epoch %d: there were fewer than microbatches, and "
-                "collate_fn cannot make a batch of no samples, or all were refused", in_no_step,
-                self.epoch,
+                "collate_fn cannot make a batch of no samples, or all were refused",
+                in_no_step, self.epoch,
             )  # fmt: skip
         self._over_budget.end_epoch()
         left_out = self.position.left_out + in_no_step
@@ -362,10 +368,10 @@ class BalancedLoader:
             )
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
-        job, over = self.job, self._over_budget
+        job, over, batch = self.job, self._over_budget, kept.arrival.batch
         info = info_of(
-            kept.arrival.batch, self.epoch, self.plan.ranks, job.resources, over, after,
-            self.sources, job.shift_labels,
+            batch, self.epoch, self.plan.ranks, job.resources, over, after, self.sources,
+            job.shift_labels,
         )  # fmt: skip
         made = self._made(kept, info)
         batch = made.batch

@@ -107,10 +107,16 @@ class BalancedLedger(PlannedLedger):
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The states of a user's sampler and of its iterator; None for one without state_dict()."""
+    """The states of a user's sampler and of its iterator; None for one without state_dict().
+
+    drawn: the batches of indices that they have given, and that were not handed out; is_over: they
+    have no more.
+    """
 
     sampler: Any
     iterator: Any
+    drawn: tuple[Any, ...]
+    is_over: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,8 +90,9 @@ class StreamLoader(BalancedLoader):
         self._leave("load_state_dict() was called")
         place = StreamPlace(ledger=ledger.stream, left_out=ledger.left_out)
         here: EpochPosition = at_step(ledger.step, ledger.microbatch)
-        self.epoch = ledger.epoch
+        self.epoch = self.next_epoch = ledger.epoch
         self._resume = StreamPosition(here, 0, (), ledger.left_out, ledger.left_out, place)
+        self.pinned = False
         self.packs.tell_read_again(ledger.stream)
 
     def _passes_over(self, batch: Any) -> bool:
