@@ -318,13 +318,16 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         return 0 if self._plain.left_out is None else self._plain.left_out.count
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; without balancing, the sampler's, if it has one."""
+        """Choose the epoch; without balancing, the sampler's, or the data set's, if it has one."""
+        batches: Any = self.batch_sampler
+        samplers = [batches, self.sampler, getattr(batches, "sampler", None)]
+        takers = [each for each in samplers if hasattr(each, "set_epoch")]
         if self._late is not None:
             self._late.set_epoch(epoch)
-            return
-        samplers: list[Any] = [self.batch_sampler, self.sampler]
-        for each in [each for each in samplers if hasattr(each, "set_epoch")][:1]:
-            each.set_epoch(epoch)
+        elif takers:
+            takers[0].set_epoch(epoch)
+        elif not self._plain.set_epoch(self.dataset, epoch):
+            self._iterator = None  # persistent workers have the data set as it was
 
     def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
         """Return the ledger: what has been handed out, JSON-able, below 4 KB.

@@ -129,7 +129,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         # windows given out so far: (first ordinal, first step, batches of this rank before it)
         self._windows: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._given = 0
-        self._resume = False
+        # `_next` is the epoch of the next iteration, unless it resumes; set_epoch() holds it there.
+        self._next, self._pinned, self._resume = 0, False, False
         self._length: tuple[int, int] | None = None
 
     @property
@@ -170,14 +171,16 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return self._place
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration plans; a resume elsewhere is forgotten."""
+        """Choose the epoch of the next iterations; a resume elsewhere is forgotten."""
+        self._next, self._pinned = epoch, True
         if epoch != self.epoch:
             self.epoch = epoch
             self._restart()
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield this rank's microbatches of the epoch, from where a loaded state stands.
+        """Yield this rank's microbatches: of the next epoch, or from where a loaded state stands.
 
+        An epoch begins with its first microbatch: torch's iterators call iter() more often.
         Raises ValueError if the ranks are not those of the first use: load_state_dict takes them.
         """
         check_same_place(
@@ -186,8 +189,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
             "make a new sampler for them; load_state_dict() takes a state of the same ranks only",
         )
         if not self._resume:
+            self.epoch = self._next
             self._restart()
-        self._resume = False
+        self._resume, self._next = False, self.epoch + (not self._pinned)
         order = self._order_of_epoch()
         skip, left_out = self._given - self._windows[-1][2], list[int]()
         for batch in self._batches(order, left_out):
@@ -326,7 +330,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             "digest": self.config.digest(),
         }
         check_same(ledger, current)
-        self.epoch = ledger.epoch
+        self.epoch, self._pinned = ledger.epoch, False
         self._windows = [(ledger.start, ledger.step, ledger.before)]
         self._given = ledger.given
         self._resume = True

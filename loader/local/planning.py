@@ -342,6 +342,8 @@ class PlanningThread(Planning):
         """End the thread, and wait until it has ended."""
         self._stopped = True
         self._bell.put(None)
+        if self._thread is threading.current_thread():
+            return  # a finalizer, in the middle of a turn, after which the thread ends itself
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(FORK_WAIT_S)
         super().stop()
@@ -360,6 +362,8 @@ def _run(planning: "weakref.ref[PlanningThread]", bell: "queue.SimpleQueue[None]
         while not bell.empty():
             bell.get()
         is_busy = mine._work_once()
+        if mine._stopped:
+            Planning.stop(mine)
         pause_s = mine.pause_s()
         del mine
         if not is_busy:

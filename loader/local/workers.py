@@ -31,7 +31,8 @@ from ...workers.processes.start_method import (
     worker_context,
 )
 from ...workers.sources.randomness import own_generators
-from ..plain.iterators import OwnWorkers, refuse_restarts
+from ..plain.iterators import refuse_restarts
+from ..plain.own_workers import OwnWorkers
 from ..plain.restarting import Death, WorkerReplacer
 from ..plain.torch_names import TorchExceptionWrapper, killed_worker
 

@@ -8,14 +8,8 @@ data set with a state_dict, for an error policy that leaves samples out, and for
 come out of order.
 """
 
-import errno
 import functools
 import logging
-import os
-import resource
-import weakref
-from multiprocessing import process
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,11 +28,11 @@ from ...workers.stores.samples import reads_stores
 from ..step.errors import OneCaller
 from ..step.waiting import WaitLog
 from .indices import Indices
+from .own_workers import OwnWorkers
 from .state import Iteration, PlainState
 from .torch_names import (
     TorchExceptionWrapper,
     TorchInlineIterator,
-    TorchWorkersIterator,
     is_profiled,
     killed_worker,
 )
@@ -52,8 +46,6 @@ logger = logging.getLogger(__name__)
 # While nothing comes torch looks again after this time.
 LOOK_S = 5.0
 _GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
-# The iterators of this process that have workers.
-_all: "weakref.WeakSet[OwnWorkers]" = weakref.WeakSet()
 
 
 class IteratorArguments:
@@ -103,6 +95,9 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         if isinstance(reader, MapReader) and loader._restarts:
             refuse_restarts(loader._restarts, why_inline(loader.transport))
             reader.progress = shared_numbers(context, loader.num_workers)
+        if state.current.stream and loader.persistent_workers:
+            state.epoch = reader.epoch = shared_numbers(context, 1)
+            state.epoch[0] = -1
         if not why_inline(getattr(loader, "transport", "auto")):
             stats = getattr(loader, "_stats", None)
             work = None if stats is None else stats.new_workers(context, loader.num_workers)
@@ -215,71 +210,6 @@ class InlineIterator(_Counting, TorchInlineIterator):  # type: ignore[misc]
     def __next__(self) -> Any:
         """Return the next batch; at the end the iteration is over."""
         return _next(self, super().__next__)
-
-
-class OwnWorkers(TorchWorkersIterator):
-    """torch's iterator with workers, which the process that has started them ends, and no other."""
-
-    _shutdown = True  # until torch's iterator has begun: where it is refused before, nothing ends
-    _replacer: Any = None
-
-    def __init__(self, arguments: Any) -> None:
-        """Start the workers; raises what torch's iterator raises."""
-        self._process = os.getpid()
-        _check_descriptors(arguments.num_workers)
-        super().__init__(arguments)
-
-    def _keep(self) -> None:
-        """Keep what has begun until it is over; in a forked child it is over at once."""
-        # torch ends its workers through these queues when the iterator is deleted. Where that is
-        # the garbage collector's work (a loop left by an exception), the queues' threads would end
-        # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
-        queues = (*self._index_queues, self._worker_result_queue)
-        weakref.finalize(self, _let_go, queues).atexit = False
-        _all.add(self)
-
-    def _shutdown_workers(self) -> None:
-        replacer, self._replacer = self._replacer, None
-        super()._shutdown_workers()
-        if replacer is not None and self.is_own():
-            replacer.close()
-
-    def is_own(self) -> bool:
-        """Return whether the workers are this process', which is no forked child of it."""
-        return self._process == os.getpid()
-
-
-def _check_descriptors(workers: int) -> None:
-    """Raise OSError where workers need more file descriptors than the process may open."""
-    held = len([*Path("/proc/self/fd").iterdir()])
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Measured: 4 for each worker, 2 to 5 for all, and some in a worker, which has these too.
-    needed = held + 4 * workers + 8
-    if 0 <= limit < needed:  # -1: unlimited
-        raise OSError(
-            errno.EMFILE,
-            f"{workers} worker processes need about {needed} open files, {held} of them open now, "
-            f"and {limit} are allowed: raise that (ulimit -n {2 * needed}), or use fewer workers",
-        )
-
-
-def _let_go(_: object) -> None:
-    """Drop what a finalizer has held."""
-
-
-def _leave_to_parent() -> None:
-    """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
-    for each in list(_all):
-        each._shutdown = True
-        mine = {*each._workers}
-        if each._replacer is not None:
-            mine.add(each._replacer.template.process)
-        # At a process' exit multiprocessing ends those that are here.
-        process._children.difference_update(mine)  # type: ignore[attr-defined]
-    _all.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class WorkersIterator(_Counting, OwnWorkers):  # type: ignore[misc]

@@ -253,8 +253,17 @@ class PlainState:
         self.own_generator = torch.default_generator
         # Of a stream that is read in this process.
         self.stream_state = LoadedState()
+        # StreamReader.epoch of workers that stay.
+        self.epoch: Any = None
         # How many ledgers were loaded: an iterator that was opened before one is stale.
         self.loads = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave torch's own generator out: each process has its own."""
+        return {**self.__dict__, "own_generator": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, own_generator=torch.default_generator)
 
     @property
     def on_error(self) -> OnError:
@@ -310,6 +319,15 @@ class PlainState:
         if own_shuffler(drawing_sampler(loader._index_sampler)) is not None:  # its seed is known
             self.own_generator = torch.default_generator
             self.current.generators = generators_of(loader, self.own_generator)
+
+    def set_epoch(self, dataset: Any, epoch: int) -> bool:
+        """Choose a data set's epoch, if it has any; return whether workers that stay see it."""
+        if not callable(choose := getattr(dataset, "set_epoch", None)):
+            return True
+        choose(epoch)
+        if self.epoch is not None:
+            self.epoch[0] = epoch
+        return self.epoch is not None
 
     def finish(self, finished: Iteration) -> None:
         """Note that an iteration has come to its end: a ledger is of the next one from now on."""
@@ -374,7 +392,8 @@ class PlainState:
 
     def snapshot(self, loader: Any) -> "PlainState":
         """Return a state for a copy of the loader, which begins where this one is."""
-        moved = self._loaded is not None or self.current.begun or self.current.readers
+        drew = self.own_generator is not torch.default_generator
+        moved = drew or self._loaded is not None or self.current.begun or self.current.readers
         ledger = read_position(loader, self.state_dict(loader)) if moved else None
         copied = PlainState(self.left_out, ledger)
         copied.stream_state = LoadedState(self.stream_state.first)

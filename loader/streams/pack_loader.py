@@ -79,6 +79,10 @@ class PackLoader(TorchDataLoader[Any]):
             self._iteration.states = states_of(self._iteration.generators)
         return iterator
 
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the stream's epoch, if it has any."""
+        self._state.set_epoch(self._data, epoch)
+
     def end(self) -> None:
         """End the workers."""
         self._iterator = None

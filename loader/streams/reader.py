@@ -115,6 +115,10 @@ class PackedStream(IterableDataset[Any]):
     def __repr__(self) -> str:
         return repr(self.dataset)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the data set's epoch."""
+        self.dataset.set_epoch(epoch)
+
     def __iter__(self) -> "PackIterator":
         return PackIterator(self)
 

@@ -100,8 +100,7 @@ class StreamSettings:
 
     def choose_epoch(self, epoch: int) -> None:
         """Choose the stream's epoch, if it has any."""
-        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
-            set_epoch(epoch)
+        self.packs.set_epoch(epoch)
 
     def make(self, place: Place, waits: Waits | None) -> StreamLoader:  # noqa: ARG002
         """Return the loop of a place; ValueError for one that plays, or shares, several ranks."""

@@ -14,7 +14,7 @@ had before any was loaded.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,9 @@ class StreamReader(IterableDataset[Any]):
     carries: whether envelopes carry the position (in the trainer `position()` is asked instead);
     loaded: of this data set, which in the trainer outlives its readers.
     """
+
+    # The epoch that set_epoch() chose since workers that stay were started; -1: none.
+    epoch: Sequence[int] = (-1,)
 
     def __init__(
         self,
@@ -102,6 +105,8 @@ class StreamReader(IterableDataset[Any]):
         number, turn = reader_number(), self._start.turn
         there, at = self._start.of(number), self._begins_at()
         self._start = StartPosition()
+        if self.epoch[0] >= 0:
+            self.dataset.set_epoch(self.epoch[0])
         if at.over:
             at = ReaderPosition()
         if at.ended:

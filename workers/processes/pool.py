@@ -14,7 +14,6 @@ import pickle
 import select
 import signal
 import socket
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,12 +22,11 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from ..sources.failures import describe_error
+from .ending import end_processes
 from .parent_watch import end_with_parent
 from .start_method import worker_context
 from .worker_template import WorkerTemplate
 
-# Workers that do not end when they are asked to are killed after this time.
-GRACE_S = 1.0
 _PACKET_BYTES = 8192
 
 
@@ -169,15 +167,7 @@ def _end(
     """End a pool's processes, and wait for them; nothing in a forked copy of the trainer."""
     if os.getpid() != owner:
         return
-    for each in processes:
-        if each.is_alive():
-            each.terminate()
-    deadline = time.monotonic() + GRACE_S
-    for each in processes:
-        each.join(max(0.0, deadline - time.monotonic()))
-        if each.is_alive():
-            os.kill(each.pid, signal.SIGKILL)
-            each.join()
+    end_processes(processes)
     for template in templates:
         template.close()
     poller.close()

@@ -72,4 +72,4 @@ def shared_numbers(context: Any, count: int) -> Any:
     """Return numbers that workers of a context and the trainer see."""
     if start_method(context) == "fork":  # nothing is left of it when nobody refers to it
         return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
-    return context.RawArray("q", count)
+    return (context or multiprocessing).RawArray("q", count)

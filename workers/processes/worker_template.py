@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .ending import GRACE_S, end_processes
+
 _NUMBER = struct.Struct("=q")
 _END = -1
 # To start a worker takes milliseconds; a template that takes this long is not there any more.
@@ -92,7 +94,8 @@ class WorkerTemplate:
         with contextlib.suppress(OSError):
             self._requests.sendall(_NUMBER.pack(_END))
         self._requests.close()
-        self.process.join(START_S)
+        self.process.join(GRACE_S)
+        end_processes([self.process])
 
 
 def _serve(

@@ -1,0 +1,103 @@
+"""torch's iterator with workers, made to end with its process, whatever the workers do."""
+
+import atexit
+import errno
+import os
+import resource
+import time
+import weakref
+from multiprocessing import process
+from pathlib import Path
+from typing import Any
+
+from ...workers.processes.ending import Ending, end_processes
+from .torch_names import TorchWorkersIterator, child_reports
+
+# Workers may finish what they are at for so long, when an iteration is over.
+END_S = 5.0
+# The iterators of this process that have workers.
+_all: "weakref.WeakSet[OwnWorkers]" = weakref.WeakSet()
+
+
+class OwnWorkers(TorchWorkersIterator):
+    """torch's iterator with workers, which the process that has started them ends, and no other."""
+
+    _shutdown = True  # until torch's iterator has begun: where it is refused before, nothing ends
+    _replacer: Any = None
+
+    def __init__(self, arguments: Any) -> None:
+        """Start the workers; raises what torch's iterator raises."""
+        self._process = os.getpid()
+        _check_descriptors(arguments.num_workers)
+        super().__init__(arguments)
+
+    def _keep(self) -> None:
+        """Keep what has begun until it is over; in a forked child it is over at once."""
+        # torch ends its workers through these queues when the iterator is deleted. Where that is
+        # the garbage collector's work (a loop left by an exception), the queues' threads would end
+        # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
+        queues = (*self._index_queues, self._worker_result_queue)
+        weakref.finalize(self, _let_go, queues).atexit = False
+        _all.add(self)
+
+    def _shutdown_workers(self) -> None:
+        if self._shutdown or not self.is_own():
+            return
+        workers, replacer, self._replacer = [*self._workers], self._replacer, None
+        until = time.monotonic() + END_S
+        self._workers = [Ending(each, until) for each in workers]  # type: ignore[misc]
+        super()._shutdown_workers()
+        end_processes(workers)
+        if replacer is not None:
+            replacer.close()
+
+    def processes(self) -> set[Any]:
+        """Return the workers, and what starts others in their place."""
+        others = [] if self._replacer is None else [self._replacer.template.process]
+        return {*self._workers, *others}
+
+    def is_own(self) -> bool:
+        """Return whether the workers are this process', which is no forked child of it."""
+        return self._process == os.getpid()
+
+
+def _check_descriptors(workers: int) -> None:
+    """Raise OSError where workers need more file descriptors than the process may open."""
+    held = len([*Path("/proc/self/fd").iterdir()])
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Measured: 4 for each worker, 2 to 5 for all, and some in a worker, which has these too.
+    needed = held + 4 * workers + 8
+    if 0 <= limit < needed:  # -1: unlimited
+        raise OSError(
+            errno.EMFILE,
+            f"{workers} worker processes need about {needed} open files, {held} of them open now, "
+            f"and {limit} are allowed: raise that (ulimit -n {2 * needed}), or use fewer workers",
+        )
+
+
+def _let_go(_: object) -> None:
+    """Drop what a finalizer has held."""
+
+
+def _leave_to_parent() -> None:
+    """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
+    for each in list(_all):
+        each._shutdown = True
+        if each._worker_pids_set:  # torch's table is by id(), which another iterator may get
+            child_reports._remove_worker_pids(id(each))
+            each._worker_pids_set = False
+        # At a process' exit multiprocessing ends those that are here.
+        process._children.difference_update(each.processes())  # type: ignore[attr-defined]
+    _all.clear()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the workers before multiprocessing does, which would wait for ever for one that hangs."""
+    for each in list(_all):
+        if not each._shutdown:
+            each._shutdown = True
+            end_processes(each.processes())
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
