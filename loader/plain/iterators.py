@@ -92,10 +92,11 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         if reader is not None and is_stateful(loader.dataset):
             beginnings = Beginnings(context, TorchExceptionWrapper)
             init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
-        if isinstance(reader, MapReader) and loader._restarts:
-            refuse_restarts(loader._restarts, why_inline(loader.transport))
-            reader.progress = shared_numbers(context, loader.num_workers)
-        if state.current.stream and loader.persistent_workers:
+        if isinstance(reader, MapReader):
+            if loader._restarts:
+                refuse_restarts(loader._restarts, why_inline(loader.transport))
+                reader.progress = shared_numbers(context, loader.num_workers)
+        elif reader is not None and loader.persistent_workers:
             state.epoch = reader.epoch = shared_numbers(context, 1)
             state.epoch[0] = -1
         if not why_inline(getattr(loader, "transport", "auto")):

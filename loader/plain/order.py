@@ -208,14 +208,15 @@ def state_of_sampler(
     sampler: it and its iterator, None until they have given a batch since they got the state
     `before`. pending: batches that they have given, and that were not handed out, by number.
     """
-    states = [state_of(each) for each in sampler or ()]
-    if sampler is None and before is None:
+    if sampler is not None:
+        own, iterator = map(state_of, sampler)
+    elif before is not None:
+        own, iterator, is_over = before.sampler, before.iterator, before.is_over
+    else:
         return None
-    if sampler is None and before is not None:
-        states, is_over = [before.sampler, before.iterator], before.is_over
     drawn = tuple(_plain_index(pending[number]) for number in sorted(pending))
     # as it is now: states may be changed in place afterwards
-    state: SamplerState = pickle.loads(pickle.dumps(SamplerState(*states, drawn, is_over)))
+    state: SamplerState = pickle.loads(pickle.dumps(SamplerState(own, iterator, drawn, is_over)))
     return state
 
 
