@@ -53,9 +53,8 @@ class BalancedLoader:
     come from processes of this machine, and may be any Python objects. `data` returns which data
     there are now; `growing` says that they may be more than those of a ledger. `auto` is what
     balance="auto" has found, for the ledger; `spare` gives a sample to a microbatch without any,
-    which weighs nothing.
-    `compares_batches` is False where a framework counts labels in the batches itself. `sources` are
-    a mixture's names, with which keys begin; `skipped` returns an epoch's ordinals to leave out.
+    which weighs nothing. `compares_batches` is False where a framework counts labels in batches.
+    `sources` are a mixture's names, with which keys begin; `skipped` returns ordinals to leave out.
     """
 
     job: JobSpec
@@ -77,9 +76,8 @@ class BalancedLoader:
     start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
-    # Of the next iteration, unless it resumes; and whether those after it have the same.
-    next_epoch: int = 0
-    pinned: bool = False
+    next_epoch: int = 0  # of the next iteration, unless it resumes
+    pinned: bool = False  # whether the iterations after it have the same
     # What next() has returned. It moves by one assignment, see walking.py.
     position: ResumePosition = START
     _resume: ResumePosition | None = None
@@ -120,8 +118,7 @@ class BalancedLoader:
 
         Then those count, too, that no step has had, but for what drop_last drops.
         """
-        before = self._left_out_before
-        return self.position.left_out if before is None else before
+        return self.position.left_out if (n := self._left_out_before) is None else n
 
     @property
     def microbatches_per_step(self) -> int | Literal["auto"]:
@@ -147,15 +144,13 @@ class BalancedLoader:
 
         Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
         """
-        known = self.data().samples if self.sources else None
-        count = known or self.open().wait_ready(self.timeout_s).count
+        count = self.data().samples if self.sources else None
+        count = count or self.open().wait_ready(self.timeout_s).count
         if self._loaded is not None:
             check_counted(self._loaded, replace(self.data(), samples=count), self.growing)
         self._loaded, self._counted = None, count
-        if count < self.plan.ranks:
-            raise ValueError(
-                f"{count} samples cannot feed {self.plan.ranks} ranks: use fewer ranks"
-            )
+        if count < (ranks := self.plan.ranks):
+            raise ValueError(f"{count} samples cannot feed {ranks} ranks: use fewer ranks")
         return count
 
     def set_epoch(self, epoch: int, pins: bool = True) -> None:
@@ -329,9 +324,8 @@ class BalancedLoader:
                 in_no_step, self.epoch,
             )  # fmt: skip
         self._over_budget.end_epoch()
-        left_out = self.position.left_out + in_no_step
+        self._left_out_before = self.position.left_out + in_no_step
         self.epoch, self.position = self.epoch + 1, self.start_of_epoch
-        self._left_out_before = left_out
         self.finish(generation)
 
     def finish(self, generation: int) -> None:
@@ -354,11 +348,9 @@ class BalancedLoader:
 
     def _check_errors(self, unusable: int, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
-        if (allowed := self.max_errors) is None:
-            return
-        if isinstance(allowed, float):
+        if isinstance(allowed := self.max_errors, float):
             allowed = int(allowed * self.count())
-        if unusable > allowed:
+        if allowed is not None and unusable > allowed:
             self.close()
             where = f", see {self.dead_letter}" if self.dead_letter else ""
             raise LoaderError(

@@ -37,13 +37,10 @@ if TYPE_CHECKING:
 
 Describe = Callable[[PlannedStep], dict[Cell, Contents]]  # of this process' microbatches
 
-# Whoever forks waits so long for a window that is being planned.
-FORK_WAIT_S = 60.0
+FORK_WAIT_S = 60.0  # whoever forks waits so long for a window that is being planned
 AT_ONCE = 256  # samples that are planned in one go
-# What was handed out is kept so many steps longer: a position may be that far behind it.
-KEPT_STEPS = 2
-# Who waits for nobody looks so often whether its planning is still there.
-IDLE_S = 1.0
+KEPT_STEPS = 2  # what was handed out is kept so long: a position may be that far behind it
+IDLE_S = 1.0  # who waits for nobody looks so often whether its planning is still there
 
 
 @dataclass(slots=True)
@@ -77,21 +74,17 @@ class Planning:
         describe: returns the contents of a step's microbatches here. shares: the other ranks;
         group: begins all keys of this run.
         """
-        self._make = make
-        self._describe = describe
-        self._shares = shares
-        self._group = group
+        self._make, self._describe = make, describe
+        self._shares, self._group = shares, group
         self._is_stopped = False
         self._ahead: PlanAhead | None = None
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         # What has come of it and is not handed out yet; so many were collected.
         self._found: deque[Collected] = deque()
         self._collected = 0
-        # All ranks' values, by key.
-        self.heard: dict[str, tuple[bytes, ...]] = {}
+        self.heard: dict[str, tuple[bytes, ...]] = {}  # all ranks' values, by key
         self._told_failed = 0
-        # Nothing more will come: it was stopped, or cannot go on.
-        self.has_ended = False
+        self.has_ended = False  # nothing more will come: it was stopped, or cannot go on
         # Keys under which this rank has said something; the others' answers to some are awaited.
         self._posted: set[str] = set()
         self._awaited: list[str] = []
@@ -342,11 +335,10 @@ class PlanningThread(Planning):
         """End the thread, and wait until it has ended."""
         self._stopped = True
         self._bell.put(None)
-        if self._thread is threading.current_thread():
-            return  # a finalizer, in the middle of a turn, after which the thread ends itself
-        if self._thread is not None and self._thread.is_alive():
-            self._thread.join(FORK_WAIT_S)
-        super().stop()
+        if self._thread is not threading.current_thread():  # else a finalizer, and `_run` stops
+            if self._thread is not None and self._thread.is_alive():
+                self._thread.join(FORK_WAIT_S)
+            super().stop()
 
     def _work_once(self) -> bool:
         """Work as far as there is something to do; return whether anything came of it."""

@@ -84,7 +84,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", WAYS)
 def test_every_label_counts_whoever_counts_them(way: dict[str, Any]) -> None:
     step = step_of(loader(**way, shift_labels=False))
     assert not any(info.shift_labels for info in step.infos)
@@ -117,7 +117,7 @@ def test_the_refusal_names_it_where_the_counts_would_fit_then() -> None:
             next(iter(loader(layout=layout, cost=less, shift_labels=False)))
 
 
-@pytest.mark.parametrize("way", [WAYS[2], *WAYS[4:]], ids=str)
+@pytest.mark.parametrize("way", [WAYS[2], *WAYS[4:]])
 def test_labels_that_are_seen_to_be_shifted_are_warned_of_once(
     way: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
