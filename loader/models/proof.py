@@ -106,6 +106,8 @@ def _prove(model: Any, images: bool, told: Told) -> Proof:
     inner = unwrapped(model)
     who, error = type(inner).__name__, "it has no parameters"
     what = "packed samples with images (or sounds)" if images else "packed samples"
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        return Proof("refused", f"{who} is an encoder-decoder and takes no packs: {PADDED}")
     for make in small_copies(model, images):
         try:
             small = make()

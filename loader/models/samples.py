@@ -39,7 +39,7 @@ def make_samples(model: Any, images: bool) -> tuple[list[Fields], list[Fields]]:
         [
             _with_media(inner, text, before if images else (), number + 2 * shift)
             for number, (text, before) in enumerate(
-                zip(torch.split(ids[(places + shift) % len(ids)], LENGTHS), IMAGES, strict=True)
+                zip(torch.split(ids[(places + shift) % len(ids)], [*LENGTHS]), IMAGES, strict=True)
             )
         ]
         for shift in (0, len(ids) // 2)
