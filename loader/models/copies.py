@@ -24,6 +24,10 @@ KEPT = 2
 TOKENS = 1024
 # Parameters on a CPU that take longer.
 LARGE = 1 << 29
+# What begins to matter after thousands of tokens, and is a few in a copy: how far attention looks
+# back, the steps of its temperature.
+REACHES = ("sliding_window", "sliding_window_size", "attention_chunk_size", "floor_scale")
+REACH = 4
 # Attributes of a configuration that say how many layers it has.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")
 
@@ -51,7 +55,7 @@ def _is_elsewhere(parameter: Tensor) -> bool:
 def _shared(model: nn.Module) -> nn.Module:
     """Return a copy that shares the parameters, as it computes in training."""
     memo: dict[int, Any] = {id(each): each for each in model.parameters()}
-    made = without_chance(copy.deepcopy(model, memo).train())
+    made = narrow(without_chance(copy.deepcopy(model, memo).train()))
     for module in made.modules():
         # accelerate.prepare() leaves a forward() that calls the model itself, and not its copy
         if "_original_forward" in module.__dict__:
@@ -80,6 +84,15 @@ def without_chance(model: nn.Module) -> nn.Module:
                 setattr(module, name, 0.0)
         if "gradient_checkpointing" in vars(module):
             setattr(module, "gradient_checkpointing", False)  # noqa: B010 - no tensor, for mypy
+    return model
+
+
+def narrow(model: nn.Module) -> nn.Module:
+    """Make what a copy does with far tokens show in the samples of a proof."""
+    for part in (*model.modules(), *configurations(getattr(model, "config", None))):
+        for name in REACHES:
+            if isinstance(reach := getattr(part, name, None), int) and reach > REACH:
+                setattr(part, name, REACH)
     return model
 
 
@@ -185,4 +198,4 @@ def _of_configuration(model: Any) -> nn.Module:
     first = next(model.parameters())
     with torch.device("cpu" if first.is_meta else first.device):
         made: nn.Module = type(model)(config)
-    return without_chance(made.to(first.dtype).train())
+    return narrow(without_chance(made.to(first.dtype).train()))

@@ -1,11 +1,12 @@
 """Looks at what a model computes of packed samples, before it is trained on them.
 
-Two short samples are packed and given to a small copy of the model (`copies.py`), as it computes in
-training but for dropout, without gradients. Other tokens in the first must leave the logits of the
-second as they are, and the logits of both must be those that the model gives to each alone. What
-cannot be run here (flash attention on a CPU, forward() with fields of its own) is "not proved", and
-what is not proved is never called exact. A model that runs a sample alone and raises for the pack
-is refused: training would raise, too.
+Short samples are packed and given to a small copy of the model (`copies.py`), as it computes in
+training but for dropout, without gradients. They differ in length, and in the number and places of
+their images, as a mask that is right for one may be wrong for the next. Other tokens in the first
+must leave the logits of the others as they are, and the logits of all must be those that the model
+gives to each alone. What cannot be run here (flash attention on a CPU, forward() with fields of its
+own) is "not proved", and what is not proved is never called exact. A model that runs a sample alone
+and raises for the pack is refused: training would raise, too.
 """
 
 import copy
@@ -35,6 +36,8 @@ PADDED = 'give the loader Balance(layout="padded")'
 Status = Literal["exact", "refused", "not proved"]
 # Fields of batches for which a model is looked at with images, or sounds.
 SEEN = frozenset({"pixel_values", "pixel_values_videos", "input_features"})
+# Samples, and the same with other tokens
+Samples = Sequence[list[Fields]]
 # (batch, model) -> what forward() is told besides the batch's fields
 Told = Callable[[Any, Any], dict[str, Any]]
 
@@ -57,7 +60,7 @@ _PROVED: dict[Any, Proof] = {}
 def check_packing(model: Any, images: bool = False) -> Proof:
     """Return whether a model keeps packed samples apart; ValueError where it mixes them.
 
-    images: samples with an image each, or a sound (of models without images); else of text. The
+    images: samples with images, or sounds (of models without images); else of text. The
     model is left as it is: weights, mode, gradients, buffers and random numbers. Takes under 2 s
     the first time, and nothing for another model of the same class and configuration.
     """
@@ -75,7 +78,7 @@ def _warn_once(reason: str) -> None:
 
 
 def prove_packing(model: Any, images: bool = False, told: Told = hf_kwargs) -> Proof:
-    """Return what a model computes of two packed samples, told of them by `told`."""
+    """Return what a model computes of packed samples, told of them by `told`."""
     model = without_parallelism(model)
     key = _key(model, images, told)
     if key not in _PROVED or key is None:
@@ -103,21 +106,23 @@ def _prove(model: Any, images: bool, told: Told) -> Proof:
     inner = unwrapped(model)
     who, error = type(inner).__name__, "it has no parameters"
     what = "packed samples with images (or sounds)" if images else "packed samples"
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        return Proof("refused", f"{who} is an encoder-decoder and takes no packs: {PADDED}")
     for make in small_copies(model, images):
         try:
             small = make()
             samples = make_samples(small, images)
-            separate = [_logits(small, alone(small, each)) for each in samples[:2]]
-            again = _logits(small, alone(small, samples[1]))
-            if not _apart(again, separate[1]).max() <= TOLERANCES[torch.float32]:
+            separate = _separate(small, samples)
+            again = _logits(small, alone(small, samples[0][0]))
+            if not _apart(again, separate[0]).max() <= TOLERANCES[torch.float32]:
                 small.eval()  # what it draws at random was not found
-                separate = [_logits(small, alone(small, each)) for each in samples[:2]]
+                separate = _separate(small, samples)
             break
         except Exception as found:  # a model may raise anything: then nothing is known of it
             error = f"{type(found).__name__}: {found}"
     else:
         ran = Proof("not proved", f"cannot be run here ({error[:300]})")
-        return replace(ran, reason=_advised(ran, who, what, None, (), told))
+        return replace(ran, reason=_advised(ran, who, what, None, ([], []), told))
     try:
         proof = _look(small, samples, separate, told)
     except Exception as found:
@@ -126,18 +131,18 @@ def _prove(model: Any, images: bool, told: Told) -> Proof:
     return replace(proof, reason=_advised(proof, who, what, small, samples, told))
 
 
-def _look(small: Any, samples: Any, separate: list[Tensor], told: Told) -> Proof:
+def _look(small: Any, samples: Samples, separate: list[Tensor], told: Told) -> Proof:
     """Return what is found by a copy's own type, and in float32 where that has 16 bits."""
     dtype = separate[0].dtype
     if dtype in TOLERANCES:
         return _compare(small, samples, separate, told, TOLERANCES[dtype])
     whole = in_float32(small)
-    fields = [_in_float32(each) for each in samples]
+    fields = [[_in_float32(each) for each in variant] for variant in samples]
     try:
-        exact = [_logits(whole, alone(whole, each)) for each in fields[:2]]
+        exact = _separate(whole, fields)
     except Exception:  # an attention that has 16 bits only
         return _compare(small, samples, separate, told, TOLERANCE_HALF, is_rough=True)
-    _logits_of_pack(small, samples[:2], told)  # it runs
+    _logits_of_pack(small, samples[0], told)  # it runs
     return _compare(whole, fields, exact, told, TOLERANCES[torch.float32])
 
 
@@ -147,7 +152,7 @@ def _in_float32(sample: Fields) -> Fields:
 
 def _compare(
     small: Any,
-    samples: Any,
+    samples: Samples,
     separate: list[Tensor],
     told: Told,
     tolerance: float,
@@ -155,41 +160,49 @@ def _compare(
 ) -> Proof:
     """Return whether logits of packed samples are their own, and no other's business.
 
-    is_rough: rounding may send single tokens elsewhere (routers of experts): the middle of all
-    tokens is compared with those of the sample alone.
+    In two orders, as what is counted from the start of a pack may be right for its first sample.
+    is_rough: rounding may send single tokens elsewhere (routers of experts): the middle of each
+    sample's tokens is compared with those of the sample alone.
     """
-    first, second, changed = samples
-    before, after = _logits_of_pack(small, (first, second), told)
-    moved = _apart(_logits_of_pack(small, (changed, second), told)[1], after).max()
-    if moved > tolerance:
-        return Proof(
-            "refused", f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
-        )
-    off = max(
-        (each.median() if is_rough else each.max())
-        for each in (_apart(before, separate[0]), _apart(after, separate[1]))
-    )
-    if not off <= tolerance:  # NaN, too
-        return Proof(
-            "refused",
-            f"gives them other logits than alone, by {off:.1e} of the largest (positions, or what "
-            "is after them)",
-        )
+    kept, others = samples
+    for order in (range(len(kept)), range(len(kept))[::-1]):
+        pack = [kept[number] for number in order]
+        logits = _logits_of_pack(small, pack, told)
+        after = _logits_of_pack(small, [others[order[0]], *pack[1:]], told)
+        moved = max(float(_apart(*each).max()) for each in zip(after[1:], logits[1:], strict=True))
+        if moved > tolerance:
+            return Proof(
+                "refused", f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
+            )
+        apart = map(_apart, logits, [separate[number] for number in order])
+        off = max(float(each.median() if is_rough else each.max()) for each in apart)
+        if not off <= tolerance:  # NaN, too
+            return Proof(
+                "refused",
+                f"gives them other logits than alone, by {off:.1e} of the largest (positions, "
+                "masks of images, or what is after them)",
+            )
     # last, as models that leak need not be looked at; any window sees the tokens before the last
-    other = {**second, "input_ids": second["input_ids"].clone()}
-    other["input_ids"][:, -3:-1] = changed["input_ids"][:, -3:-1]
-    own = _apart(_logits(small, alone(small, other))[:, -1:], separate[1][:, -1:]).max()
+    sample = {**kept[0], "input_ids": kept[0]["input_ids"].clone()}
+    sample["input_ids"][:, -3:-1] = others[0]["input_ids"][:, -3:-1]
+    own = _apart(_logits(small, alone(small, sample))[:, -1:], separate[0][:, -1:]).max()
     if own < VISIBLE * tolerance:
         return Proof("not proved", f"is moved by its own earlier tokens by {own:.1e} only")
     return Proof("exact")
 
 
-def _logits_of_pack(model: Any, samples: Sequence[Fields], told: Told) -> tuple[Tensor, Tensor]:
-    """Return the logits of each of two samples in one pack."""
-    batch, begin = packed(samples), samples[0]["input_ids"].shape[1]
+def _separate(model: Any, samples: Samples) -> list[Tensor]:
+    """Return the logits of each sample alone."""
+    return [_logits(model, alone(model, each)) for each in samples[0]]
+
+
+def _logits_of_pack(model: Any, samples: Sequence[Fields], told: Told) -> list[Tensor]:
+    """Return the logits of each of some samples in one pack."""
+    batch = packed(samples)
     given = {k: v for k, v in batch.items() if k not in ("cu_seq_lens", "max_length")}
     logits = _logits(model, given | told(batch, model))
-    return logits[:, :begin], logits[:, begin:]
+    lengths = [each["input_ids"].shape[1] for each in samples]
+    return [*torch.split(logits, lengths, dim=1)]
 
 
 def _logits(model: Any, given: Fields) -> Tensor:
@@ -222,7 +235,7 @@ def _apart(one: Tensor, other: Tensor) -> Tensor:
     return ((one - other).abs().amax(-1) / size).flatten()
 
 
-def _advised(proof: Proof, who: str, what: str, small: Any, samples: Any, told: Told) -> str:
+def _advised(proof: Proof, who: str, what: str, small: Any, samples: Samples, told: Told) -> str:
     """Return a proof's reason with the model's name, and what would be right."""
     if proof.status == "exact":
         return ""
@@ -236,13 +249,12 @@ def _advised(proof: Proof, who: str, what: str, small: Any, samples: Any, told: 
     return f"{who} does not keep {what} apart{where}: it {proof.reason}; {instead}{PADDED}"
 
 
-def _works(small: Any, attention: str, samples: Any, told: Told) -> bool:
+def _works(small: Any, attention: str, samples: Samples, told: Told) -> bool:
     """Return whether a copy keeps samples apart with another attention implementation."""
     try:
         other = copy.deepcopy(small)
         for each in configurations(unwrapped(other).config):
             each._attn_implementation = attention
-        separate = [_logits(other, alone(other, each)) for each in samples[:2]]
-        return _look(other, samples, separate, told).status == "exact"
+        return _look(other, samples, _separate(other, samples), told).status == "exact"
     except Exception:  # not every model has it
         return False

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from ...workers.sources.labels import IGNORED
 from .copies import TOKENS, configurations
 from .kwargs import merge_size, token_types, unwrapped
 
-LENGTHS = (9, 7)
+# The samples of a pack: their tokens of text, and the tokens of it before each image.
+LENGTHS = (9, 3, 12, 7)
+IMAGES = ((2,), (), (3, 8), (0,))
 # Image tokens that are too many for large models on a CPU, and what is large there.
 MANY_TOKENS, LARGE = 64, 50_000_000
 PER_TOKEN = ("input_ids", "token_type_ids")
@@ -21,31 +23,32 @@ SOUND_MASKS = ("feature_attention_mask", "input_features_mask")
 Fields = dict[str, Any]
 
 
-def make_samples(model: Any, images: bool) -> tuple[Fields, Fields, Fields]:
-    """Return two samples, and the first with other tokens: fields of a batch of one row.
+def make_samples(model: Any, images: bool) -> tuple[list[Fields], list[Fields]]:
+    """Return samples, and the same with other tokens and images: fields of a batch of one row.
 
-    images: with an image each; with a sound, of models without images. model: a copy, which
-    get_image_features is called of. Raises ValueError for one that takes neither in a known form.
+    images: with one, none or two images at several places, or sounds, of models without images.
+    model: a copy, which get_image_features is called of. Raises ValueError for one that takes
+    neither in a known form.
     """
     inner = unwrapped(model)
     ids = _ordinary_tokens(inner)
     if len(ids) < 2:
         raise ValueError(f"its vocabulary has {len(ids)} tokens without a meaning of their own")
     places = torch.arange(sum(LENGTHS), device=ids.device)
-    tokens = ids[places % len(ids)]
-    samples = [
-        tokens[: LENGTHS[0]],
-        tokens[LENGTHS[0] :],
-        ids[(places[: LENGTHS[0]] + len(ids) // 2) % len(ids)],
-    ]
-    found = [
-        _with_media(inner, each, place) if images else {"input_ids": each[None]}
-        for place, each in enumerate(samples)
-    ]
+    samples, others = (
+        [
+            _with_media(inner, text, before if images else (), number + 2 * shift)
+            for number, (text, before) in enumerate(
+                zip(torch.split(ids[(places + shift) % len(ids)], [*LENGTHS]), IMAGES, strict=True)
+            )
+        ]
+        for shift in (0, len(ids) // 2)
+    )
     if "token_type_ids" in inspect.signature(inner.forward).parameters:
         # a field of the samples, which their processor gives: Gemma 3 trains with it only
-        found = [{**each, "token_type_ids": token_types(each, inner)} for each in found]
-    return found[0], found[1], found[2]
+        for sample in (*samples, *others):
+            sample["token_type_ids"] = token_types(sample, inner)
+    return samples, others
 
 
 def packed(samples: Sequence[Fields]) -> Fields:
@@ -57,9 +60,13 @@ def packed(samples: Sequence[Fields]) -> Fields:
         "cu_seq_lens": torch.tensor([*accumulate(lengths, initial=0)], device=device).int(),
         "max_length": max(lengths),
     }
-    for name in samples[0]:
-        batch[name] = torch.cat([each[name] for each in samples], dim=int(name in PER_TOKEN))
-    return batch
+    return batch | joined(samples)
+
+
+def joined(samples: Sequence[Fields]) -> Fields:
+    """Return the fields of samples, or images, concatenated; of those that have them."""
+    fields = {name: [s[name] for s in samples if name in s] for s in samples for name in s}
+    return {name: torch.cat(each, dim=int(name in PER_TOKEN)) for name, each in fields.items()}
 
 
 def alone(model: Any, sample: Fields) -> Fields:
@@ -117,27 +124,28 @@ def _token(model: Any, what: str) -> int | None:
     return next((t for each in names if (t := getattr(model.config, each, None)) is not None), None)
 
 
-def _with_media(model: Any, ids: Tensor, place: int) -> Fields:
-    """Return a sample of these tokens with an image after the second, or a sound."""
-    if (sound := _token(model, "audio")) is not None and _token(model, "image") is None:
-        fields, count = _sound(model, place)
-        held = torch.cat([ids[:2], ids.new_full((count,), sound), ids[2:]])
-        return {"input_ids": held[None], **fields}
-    token = _token(model, "image")
-    if token is None or not hasattr(model, "get_image_features"):
+def _with_media(model: Any, ids: Tensor, places: Sequence[int], number: int) -> Fields:
+    """Return a sample of these tokens with images, or sounds, after some of them."""
+    if not places:
+        return {"input_ids": ids[None]}
+    token, make = _token(model, "image"), _image
+    if token is None and (token := _token(model, "audio")) is not None:
+        make = _sound
+    elif token is None or not hasattr(model, "get_image_features"):
         raise ValueError("it has no image token, or no get_image_features()")
-    fields, count = _image(model, place)
-    _check_size(model, count, "an image")
-    start = getattr(model.config, "vision_start_token_id", None)
-    before = ids[:2] if start is None else torch.cat([ids[:2], ids.new_tensor([start])])
-    held = torch.cat([before, ids.new_full((count,), token), ids[2:]])
-    return {"input_ids": held[None], **fields}
+    start = getattr(model.config, "vision_start_token_id", None) if make is _image else None
+    media = [make(model, number + more) for more in range(len(places))]
+    parts = [ids[: places[0]]]
+    for (begin, end), (_, count) in zip(pairwise((*places, len(ids))), media, strict=True):
+        parts += [] if start is None else [ids.new_tensor([start])]
+        parts += [ids.new_full((count,), token), ids[begin:end]]
+    return {"input_ids": torch.cat(parts)[None], **joined([fields for fields, _ in media])}
 
 
-def _image(model: Any, place: int) -> tuple[Fields, int]:
+def _image(model: Any, number: int) -> tuple[Fields, int]:
     """Return an image's fields and the number of its tokens, by the first form that is taken."""
     errors = []
-    for fields in _forms(model, place):
+    for fields in _forms(model, number):
         taken = inspect.signature(model.get_image_features).parameters
         given = {name: value for name, value in fields.items() if name in taken}
         try:
@@ -145,7 +153,9 @@ def _image(model: Any, place: int) -> tuple[Fields, int]:
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
             continue
-        return fields, _rows(getattr(features, "pooler_output", features))
+        count = _rows(getattr(features, "pooler_output", features))
+        _check_size(model, count, "an image")
+        return fields, count
     raise ValueError(f"its images have no known form: {'; '.join(errors)[:200]}")
 
 
@@ -155,7 +165,7 @@ def _check_size(model: Any, count: int, what: str) -> None:
         raise ValueError(f"{what} is {count} tokens, too many for a CPU and {size} parameters")
 
 
-def _sound(model: Any, place: int) -> tuple[Fields, int]:
+def _sound(model: Any, number: int) -> tuple[Fields, int]:
     """Return the mel frames of a short sound in the filling that encoders ask for, and its tokens.
 
     As Whisper's feature extractor gives them.
@@ -168,9 +178,9 @@ def _sound(model: Any, place: int) -> tuple[Fields, int]:
     bands = getattr(config, "num_mel_bins", None) or 128
     frames = 2 * (getattr(config, "max_source_positions", None) or 1500)
     _check_size(model, frames // 2, "a sound, filled up,")
-    heard = 32 + 16 * (place % 2)
+    heard = 32 + 16 * (number % 2)
     first = next(model.parameters())
-    values = torch.arange(bands * frames, dtype=torch.float32) * (0.37 + place)
+    values = torch.arange(bands * frames, dtype=torch.float32) * (0.37 + number)
     real = torch.arange(frames, device=first.device) < heard
     mel = values.sin().reshape(1, bands, frames).to(first.device, first.dtype) * real
     fields = {"input_features": mel, mask: real.long()[None]}
@@ -188,7 +198,7 @@ def _rows(features: Any) -> int:
     return int(features.numel() // features.shape[-1])
 
 
-def _forms(model: Any, place: int) -> Iterator[Fields]:
+def _forms(model: Any, number: int) -> Iterator[Fields]:
     """Yield the fields of an image in each form that is known: patches with a grid, tiles."""
     vision = getattr(model.config, "vision_config", model.config)
     taken = inspect.signature(model.forward).parameters
@@ -198,16 +208,23 @@ def _forms(model: Any, place: int) -> Iterator[Fields]:
 
     def pixels(*shape: int) -> Tensor:
         # no generator is drawn from, and images differ
-        values = torch.arange(math.prod(shape), dtype=torch.float32) * (0.37 + place)
+        values = torch.arange(math.prod(shape), dtype=torch.float32) * (0.37 + number)
         return values.sin().reshape(shape).to(first.device, first.dtype)
 
     if "image_grid_thw" in taken:
         merged = merge_size(model)
-        grid = (1, 2 * merged, (2 + place % 2) * merged)
+        grid = (1, 2 * merged, (2 + number % 2) * merged)
         patches, depth = math.prod(grid), getattr(vision, "temporal_patch_size", 1) or 1
         grids = torch.tensor([grid], device=first.device)
         for shape in ((channels * depth * patch * patch,), (channels, patch, patch)):
             yield {"pixel_values": pixels(patches, *shape), "image_grid_thw": grids}
+        return
+    if "image_position_ids" in taken:  # Gemma 4: patches beside their places
+        side = getattr(vision, "pooling_kernel_size", 1)
+        patch = getattr(vision, "model_patch_size", None) or patch
+        axes = torch.cartesian_prod(torch.arange(2 * side), torch.arange(side)).to(first.device)
+        values = pixels(1, len(axes), channels * patch * patch)
+        yield {"pixel_values": values, "image_position_ids": axes[None]}
         return
     size = getattr(vision, "image_size", None) or getattr(model.config, "image_size", None) or 224
     sides = tuple(size) if isinstance(size, list | tuple) else (size, size)

@@ -73,6 +73,10 @@ LARGEST = 20_000_000
 GRIDS = ([(1, 4, 4)], [], [(1, 4, 8), (1, 4, 4)], [(1, 8, 4)])
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 MROPE = {"text_config": {"rope_parameters": ROPE}}
+GEMMA_VISION = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 16, "patch_size": 4, "position_embedding_size": 64,
+}  # fmt: skip
 OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen2_vl": MROPE,
     "qwen2_5_vl": MROPE,
@@ -84,6 +88,17 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm4v_moe": {"text_config": {"rope_parameters": ROPE | {"partial_rotary_factor": 1.0}}},
     "glm_ocr": MROPE,
     "glmga": MROPE,
+    # as the published 26B and 31B: the default has no vision part
+    "gemma4": {
+        "vision_config": GEMMA_VISION,
+        "text_config": {"use_bidirectional_attention": "vision"},
+    },
+    "gemma4_unified": {
+        "vision_config": {
+            "mm_embed_dim": 64, "output_proj_dims": 64, "mm_posemb_size": 32, "patch_size": 4,
+        },
+        "text_config": {"use_bidirectional_attention": "vision"},
+    },
     "lfm2": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
     "lfm2_vl": {
         "text_config": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2}

@@ -8,7 +8,17 @@ from .families import families
 from .table import RESULTS, in_docs, results_of, table_version
 
 # One of each result, with and without images; all of them take a minute.
-SAMPLE = ("bamba", "gpt_oss", "llama", "llava", "paligemma", "qwen2_5_vl", "qwen3_vl", "udop")
+SAMPLE = (
+    "bamba",
+    "blip",
+    "gpt_oss",
+    "llama",
+    "llava",
+    "paligemma",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "udop",
+)
 
 
 made_of_this_version = pytest.mark.skipif(

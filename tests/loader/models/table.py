@@ -27,9 +27,9 @@ RESULTS = {
     "kernels": "needs its kernels: refused without them, and not run here with them",
     "refused": "refused: samples are mixed, or have other logits than alone",
     "not proved": "not proved: a tiny one does not run on tokens alone",
-    "image exact": "with an image in each sample: exact",
-    "image kernels": "with an image in each sample: needs its kernels",
-    "image refused": "with an image in each sample: refused",
+    "image exact": "with images: exact",
+    "image kernels": "with images: needs its kernels",
+    "image refused": "with images: refused",
     "not built": "not built from a tiny configuration",
 }
 
