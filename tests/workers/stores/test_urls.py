@@ -143,7 +143,7 @@ def test_a_private_address_must_be_named(restricted, address):
 
 
 def test_options_come_from_the_environment():
-    assert StoreOptions.parse("cache=1.5GB, requests=4 timeout=0.5").cache == 1_500_000_000
-    for wrong in ("cache", "cache=x", "memory=1GB", "requests=0", "timeout=0", "cache=-1"):
+    assert StoreOptions.parse("ahead=1.5GB, requests=4 timeout=0.5").ahead == 1_500_000_000
+    for wrong in ("ahead", "ahead=x", "cache=1GB", "requests=0", "timeout=0", "ahead=-1"):
         with pytest.raises(ValueError, match="COUNTERPOISE_STORE"):
             StoreOptions.parse(wrong)
