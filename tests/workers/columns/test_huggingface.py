@@ -324,3 +324,12 @@ def test_a_view_of_no_rows_says_so(library: Any) -> None:
     for view in (rows.select([]), library.Dataset.from_dict({"id": []})):
         with pytest.raises(ValueError, match=r"no (samples|rows)|has no"):
             cp.HFDataset(view, key="id")
+
+
+def test_rows_that_are_repeated_have_no_key_of_their_own(library: Any) -> None:
+    rows = library.Dataset.from_dict({"id": ["a", "b"]})
+    for twice in (rows.repeat(2), library.concatenate_datasets([rows, rows])):
+        with pytest.raises(ValueError, match="stands in two rows"):
+            cp.HFDataset(twice, key="id")
+    again = cp.HFDataset(rows.select([0, 1, 0]), dict, key="id")
+    assert [again.key(index) for index in range(3)] == ["a", "b", "a#2"]

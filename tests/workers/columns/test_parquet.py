@@ -352,7 +352,7 @@ def test_an_encrypted_file_is_called_so(tmp_path: Path) -> None:
     except ImportError:
         pytest.skip("pyarrow without encryption")
 
-    class Plain(encryption.KmsClient):  # type: ignore[misc]
+    class Plain(encryption.KmsClient):
         def wrap_key(self, key_bytes: bytes, _: str) -> str:
             return base64.b64encode(key_bytes).decode()
 
