@@ -38,8 +38,7 @@ def examine_store(url: str) -> list[Finding]:
             warn=slow and "pip install obstore: a fifth of the CPU time of a request",
         ),
         judge(
-            "cache on disk",
-            f"{options.cache / 1e9:.3g} GB, {options.requests} requests at a time"
-            + ("" if options.cache else f" ({VARIABLE}=cache=50GB keeps blocks for later epochs)"),
+            "reads ahead",
+            f"{options.ahead / 1e6:.3g} MB, {options.requests} requests at a time ({VARIABLE})",
         ),
     ]

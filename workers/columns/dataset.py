@@ -182,7 +182,8 @@ def read_keys(columns: Sequence[tuple[str, Any]]) -> Any:
             row = compute.index(column.is_null(), True).as_py()
             raise ValueError(f"{where}: row {row} has no key; give another column as key=, or none")
     texts = [compute.cast(column, pa.large_string()) for _, column in columns]
-    keys = pa.concat_arrays([chunk for text in texts for chunk in text.chunks])
+    chunks = [chunk for text in texts for chunk in text.chunks]  # none of no rows
+    keys = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
     if compute.count_distinct(keys).as_py() < len(keys):
         counts = compute.value_counts(keys)
         twice = counts.filter(compute.greater(counts.field("counts"), 1))[0]["values"]
@@ -191,13 +192,19 @@ def read_keys(columns: Sequence[tuple[str, Any]]) -> Any:
 
 
 def _costs(column: Any, name: str) -> Int64:
-    """Return integers, or the lengths of lists, as int64 (n,); 0 for null."""
+    """Return integers, or the lengths of lists, as int64 (n,); ValueError for null."""
     compute = importlib.import_module("pyarrow.compute")
+    column = getattr(column, "storage", column)  # of Array2D, which is an extension of Arrow's
     if hasattr(column.type, "value_type"):
         column = compute.list_value_length(column)
     if not str(column.type).startswith(("int", "uint")):
         raise ValueError(f"lengths: column {name!r} has {column.type}, not integers or lists")
-    found: Int64 = compute.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if column.null_count:
+        raise ValueError(
+            f"lengths: column {name!r} has no value in {column.null_count} rows: fill them, or "
+            "leave these rows out"
+        )
+    found: Int64 = column.to_numpy(zero_copy_only=False).astype(np.int64)
     return found
 
 

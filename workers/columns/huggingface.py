@@ -38,7 +38,7 @@ class HFDataset(ColumnDataset):
     all. `transform(raw)` gets a row as a sample of a tar would be: "__key__", "json" (a dict of the
     columns) and images, videos and sounds as members (img0.jpg ...). Images are not decoded to find
     costs. columns, images, media, key, lengths: see ColumnDataset; without keys a row's name is
-    its number in the table. A row that a view has twice is NAME#2 the second time.
+    its number in the table. A row that `select` names twice is NAME#2 the second time.
 
     Workers elsewhere read folders below their root: a data set in memory, or one that `map` has
     changed, is none (ValueError from `spec`). Raises FileNotFoundError, ImportError without

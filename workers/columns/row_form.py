@@ -7,6 +7,7 @@ from typing import Any
 
 from ..hf_processor.records import CHATS, MEDIA_COLUMNS
 from ..images.decode import is_image
+from ..media.files import is_media
 from ..tar.members import PICKLED
 
 # In these a text is JSON: turns that are not alike have no type of Arrow's.
@@ -35,8 +36,16 @@ class RowForm:
         record = {name: _value(name, row[name]) for name in self.fields}
         own = record.pop("json", None)
         record |= {"messages": own} if isinstance(own, list) else own or {}
-        if images := [each for name in self.images for each in _flat(row[name])]:
-            record["images"] = images
+        images = [(name, each) for name in self.images for each in _flat(row[name])]
+        for name, each in images:
+            path = each.get("path") if isinstance(each, Mapping) else None
+            if is_media(str(path)):
+                raise ValueError(
+                    f"column {name!r} holds {path!r:.80}, and is read as images: call it audio or "
+                    "video, or leave it out with columns=[...]"
+                )
+        if images:
+            record["images"] = [each for _, each in images]
         return record
 
 
@@ -80,9 +89,9 @@ def _is_of_bytes(kind: Any) -> bool:
 
 
 def _innermost(kind: Any) -> Any:
-    """Return the type of what lists and dictionaries hold."""
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
+    """Return the type of what lists, dictionaries and Arrow's extensions (Array2D) hold."""
+    while inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None):
+        kind = inner
     return kind
 
 

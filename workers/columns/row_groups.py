@@ -123,5 +123,7 @@ def fault(error: Exception, path: Path, what: str) -> Exception:
     if isinstance(error, OSError) and error.errno is not None:
         error.filename = error.filename or str(path)
         return error
+    if "crypt" in str(error):
+        return ValueError(f"{path} is encrypted, and is not read: write it without encryption")
     (first, *_) = str(error).strip().splitlines() or [type(error).__name__]
     return ValueError(f"{what}: {first:.200}")

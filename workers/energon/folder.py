@@ -61,7 +61,7 @@ def read_folder(
             raise FileNotFoundError(f"no such file: {shard} (from {path}); check the folder")
         shards[shard] = counts[name]
     about = inside(folder / META, dataset_config, root, folder)
-    if not about.is_file() and dataset_config != DATASET:
+    if not about.is_file() and (dataset_config != DATASET or about.is_symlink()):
         raise FileNotFoundError(f"no such file: {about}; check dataset_config")
     config = read_mapping(about) if about.is_file() else {}
     fields, code = config.get("field_map") or {}, config.get("sample_loader") or ""
@@ -78,11 +78,12 @@ def is_prepared(folder: Path) -> bool:
 
 def _existing(folder: Path, root: Path | None, *names: str) -> Path:
     found = [inside(folder / META, name, root, folder) for name in names]
-    for path in found:
-        if path.is_file():
-            return path
+    # A link that leads nowhere is no reason to take another, older file.
+    path = next((each for each in found if each.is_symlink() or each.is_file()), found[0])
+    if path.is_file():
+        return path
     raise FileNotFoundError(
-        f"no such file: {found[0]}; run `energon prepare` there, or read tars with cp.TarDataset"
+        f"no such file: {path}; run `energon prepare` there, or read tars with cp.TarDataset"
     )
 
 

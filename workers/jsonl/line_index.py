@@ -124,6 +124,13 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
                     )
                 places.append(place)
                 names.append(own.encode("utf-8", "backslashreplace"))
+            nameless = {place.number for place, name in zip(places, names, strict=True) if not name}
+            for line in nameless if seen else ():
+                if (own := f"{path.name}:{line}") in seen:
+                    raise ValueError(
+                        f"record {seen[own].number} is called {own!r}, as is record {line}, which "
+                        'has no id: keys must differ; give it one, or key=""'
+                    )
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
     return LineIndex(

@@ -108,7 +108,7 @@ def _reference(value: Any) -> str | None:
     """Return the path or URL of what a column or a part says; None for what has none."""
     if isinstance(value, Mapping):
         value = value.get("path") or value.get("url")
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and value else None
 
 
 def _read(value: Any, name: str, read: Read) -> Any:

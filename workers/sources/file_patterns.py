@@ -6,8 +6,10 @@ every file must lie below it once symbolic links are followed, and relative patt
 
 import glob
 import itertools
+import os
 import posixpath
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from .urls import checked_url, is_url, shown
 Pattern = str | Path | Sequence[str | Path]
 # Indexes and costs are kept beside the shards; `folder/*` does not mean them.
 KEPT = (".npz", ".costs")
+# What stands in a file whose content has not been fetched.
+POINTERS, LONGEST_POINTER = (b"version https://git-lfs", b"/annex/objects/"), 512
 # A pattern is expanded before it is looked up, and may come from another host.
 MAX_NAMES = 1_000_000
 LONGEST_PATH = 4096
@@ -36,8 +40,8 @@ def find_shards(
     """Return the local files of a pattern, sorted, each once.
 
     A folder means its files of the first of `extensions` that there are any of. Raises
-    FileNotFoundError where a path is missing or a glob matches nothing, ValueError for a URL or a
-    path outside the root.
+    FileNotFoundError where a path is missing, a glob matches nothing, or what it matches cannot be
+    read; ValueError for a URL or a path outside the root.
     """
     found: dict[Path, Path] = {}
     for text in texts(pattern):
@@ -148,21 +152,72 @@ def _range_size(inside: str) -> int:
 
 
 def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
-    if path.is_file():
+    if path.exists() and not path.is_dir():
+        _is_shard(path, text, extensions)  # or raises
         return [path]
     if path.is_dir():
+        _check_listed(path, text)
         kinds = (sorted(path.glob(f"*{each}")) for each in extensions)
-        found = next(filter(None, kinds), [])
+        names = next(filter(None, kinds), [])
+        pulled = [file for each in extensions for file in path.glob(f"*{each}.dvc")]
         wanted = " ".join(f"{path}/*{each}" for each in extensions)
     else:
-        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
-        wanted = str(path)
-    found = [file for file in found if file.is_file() and file.suffix not in KEPT]
-    if not found:
+        names, wanted = _globbed(path), str(path)
+        pulled = _globbed(Path(f"{path}.dvc"))
+        for folder in {path.parent, *(each for each in path.parents if glob.has_magic(str(each)))}:
+            for match in _globbed(folder):
+                # what has an extension may be any file; the others are links to folders
+                if not (match.is_symlink() and match.suffix):
+                    _check_listed(match, text)
+    for pointer in pulled:
+        if not (file := pointer.with_suffix("")).exists():
+            raise _unreadable(file, text, "only its pointer of DVC is there")
+    files = [f for f in names if f.suffix not in KEPT and _is_shard(f, text, extensions)]
+    if not files:
         kind = "no file matches" if glob.has_magic(wanted) else "no such file:"
         origin = "" if wanted == text else f" (from {text!r})"
         raise FileNotFoundError(f"{kind} {wanted}{origin}; check the path")
-    return found
+    return files
+
+
+def _globbed(path: Path) -> list[Path]:
+    return [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
+
+
+def _check_listed(folder: Path, text: str) -> None:
+    """Raise OSError for a folder whose files cannot be seen, which glob takes for an empty one."""
+    try:
+        if stat.S_ISDIR(folder.stat().st_mode):
+            os.scandir(folder).close()
+    except OSError as error:
+        raise _unreadable(folder, text, str(error.strerror)) from None
+
+
+def _is_shard(path: Path, text: str, extensions: Sequence[str]) -> bool:
+    """Return False for a folder; raises FileNotFoundError for what is called a shard and is none.
+
+    To pass it over would be to train on fewer samples than were named.
+    """
+    try:
+        state = path.stat()
+    except OSError as error:
+        leads = f"it is a link to {path.readlink()}: " if path.is_symlink() else ""
+        raise _unreadable(path, text, f"{leads}{error.strerror}") from None
+    if stat.S_ISDIR(state.st_mode) and path.suffix not in extensions:
+        return False
+    if not stat.S_ISREG(state.st_mode):
+        kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe, socket or device"
+        raise _unreadable(path, text, f"it is {kind}, and no file")
+    if state.st_size < LONGEST_POINTER and path.read_bytes().startswith(POINTERS):
+        raise _unreadable(path, text, "it is a pointer of git-lfs or git-annex to its content")
+    return True
+
+
+def _unreadable(path: Path, text: str, why: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{path} (from {text!r:.200}) cannot be read: {why}; fetch or mount its content, remove "
+        "it, or give a pattern that leaves it out"
+    )
 
 
 def bound(path: Path, root: Path, text: str) -> Path:

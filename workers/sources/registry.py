@@ -22,6 +22,7 @@ the extensions of its files (`EXTENSIONS`).
 import functools
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
@@ -246,7 +247,7 @@ def _known_by(path: Path, text: str, root: str | Path | None, kinds: Mapping[str
     if path.is_dir():
         names = [entry.name for entry in path.iterdir()]
         for name, kind in kinds.items():
-            if any((path / marker).exists() for marker in getattr(kind, "MARKERS", ())):
+            if any(os.path.lexists(path / marker) for marker in getattr(kind, "MARKERS", ())):
                 return name
     else:
         names = [path.name]

@@ -1,4 +1,4 @@
-"""Reads objects of stores by URL: ranges, many at a time, ahead of need, with a bounded cache.
+"""Reads objects of stores by URL: ranges, many at a time, ahead of need.
 
 `files.open_url(url)` gives a file with `size` and `read_at(offset, size)`;
 `files.list_urls(pattern)` gives the files of a pattern. Both work in every process, also after a
@@ -11,7 +11,6 @@ fork.
 | ranges | neighbouring ranges as one request, long ones as several |
 | http_store, fsspec_store, obstore_store | one request each |
 | repeating | what an error means, and when a request is made again |
-| block_cache | blocks on the local disk |
 | read_ahead | what is read next, within a bound of memory |
 | files | the public half |
 """

@@ -17,12 +17,10 @@ from ..sources.failures import DataChangedError
 from ..sources.file_patterns import expand_braces
 from ..sources.urls import HTTP, checked_url, scheme_of, shown
 from .allowed import check_allowed
-from .block_cache import BlockCache
 from .fsspec_store import FsspecStore
 from .http_store import HttpStore
 from .obstore_store import ObstoreStore, can_be_used
 from .options import StoreOptions
-from .ranges import Range
 from .read_ahead import ReadAhead
 from .repeating import repeated
 
@@ -126,7 +124,6 @@ class _Process:
     def __init__(self) -> None:
         self.options = StoreOptions.from_environment()
         self.ahead = ReadAhead(self._fetch, self.options.requests, self.options.ahead)
-        self._cache = BlockCache(self.options.cache) if self.options.cache else None
         self._stores: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -137,15 +134,9 @@ class _Process:
 
     def _fetch(self, file: Any, start: int, end: int) -> bytes:
         check_allowed(file.url)
-        fetch = partial(self._request, file)
-        if self._cache is None:
-            return fetch((start, end))
-        return self._cache.read(file.url, file.version, file.size, (start, end), fetch)
-
-    def _request(self, file: StoreFile, span: Range) -> bytes:
         scheme = scheme_of(file.url)
         store = self._store("obstore" if can_be_used(scheme) else scheme)
-        read = partial(store.read, file.url, *span, file.size, file.version)
+        read = partial(store.read, file.url, start, end, file.size, file.version)
         found: bytes = repeated(read, file.url, self.options)
         return found
 

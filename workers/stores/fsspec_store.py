@@ -11,7 +11,7 @@ from typing import Any
 from ..sources.failures import DataChangedError
 from ..sources.urls import shown, split_url
 from .options import StoreOptions
-from .repeating import NoAnswerError
+from .repeating import check_size
 
 # What fsspec's file systems call what changes with an object, the best first.
 VERSIONS = ("ETag", "etag", "e_tag", "generation", "md5Hash", "blob_id", "oid", "sha256")
@@ -64,8 +64,7 @@ class FsspecStore:
                 self.state(url) != (size, version)
             ):
                 raise DataChangedError.at(shown(url))
-        if len(data) != end - start:
-            raise NoAnswerError(f"it sent {len(data)} bytes of {end - start}")
+        check_size(data, end - start)
         return bytes(data)
 
     def list(self, url: str) -> list[tuple[str, int, str]]:

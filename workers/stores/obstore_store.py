@@ -15,7 +15,7 @@ from typing import Any
 
 from ..sources.urls import split_url
 from .options import StoreOptions
-from .repeating import NoAnswerError
+from .repeating import check_size
 
 # Else it asks the services of the machine it is on, which is slow where there are none; profiles
 # in ~/.aws are for s3fs.
@@ -90,6 +90,5 @@ class ObstoreStore:
             asked["if_match"] = version
         found = self._obstore.get(self._buckets[bucket], key, options=asked)
         data = bytes(found.bytes())
-        if len(data) != end - start:
-            raise NoAnswerError(f"it sent {len(data)} bytes of {end - start}")
+        check_size(data, end - start)
         return data

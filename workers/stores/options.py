@@ -1,6 +1,6 @@
 """Reads $COUNTERPOISE_STORE, by which all processes of a host read stores in the same way.
 
-COUNTERPOISE_STORE="cache=50GB,requests=32"
+COUNTERPOISE_STORE="ahead=200MB,requests=32"
 """
 
 import os
@@ -16,17 +16,15 @@ VARIABLE = "COUNTERPOISE_STORE"
 class StoreOptions:
     """How a process reads stores.
 
-    requests: at the same time. ahead: bytes that are being read or wait to be taken. cache: bytes
-    on disk for all processes of a host, 0 for no cache. timeout: seconds without an answer after
-    which a request is made again. tries: of a request.
+    requests: at the same time. ahead: bytes that are being read or wait to be taken. timeout:
+    seconds without an answer after which a request is made again. tries: of a request.
 
-    >>> StoreOptions.parse("cache=2GB, tries=3")
-    StoreOptions(requests=64, ahead=64000000, cache=2000000000, timeout=20, tries=3)
+    >>> StoreOptions.parse("ahead=2GB, tries=3")
+    StoreOptions(requests=64, ahead=2000000000, timeout=20, tries=3)
     """
 
     requests: int = 64
     ahead: int = 64 * 10**6
-    cache: int = 0
     timeout: float = 20
     tries: int = 6
 
@@ -41,7 +39,7 @@ class StoreOptions:
             if name not in allowed or found is None:
                 raise ValueError(
                     f"{VARIABLE} has {part!r:.80}: write name=number, as "
-                    f'"cache=50GB,requests=32", with {", ".join(sorted(allowed))}'
+                    f'"ahead=200MB,requests=32", with {", ".join(sorted(allowed))}'
                 )
             number = float(found[1]) * UNITS[found[2]]
             given[name] = number if name == "timeout" else int(number)

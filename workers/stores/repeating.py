@@ -54,6 +54,17 @@ class NoAnswerError(OSError):
         super().__init__(errno.EIO, text)
 
 
+def check_size(data: bytes, size: int) -> None:
+    """Raise the error that an answer of another size stands for."""
+    if len(data) > size:
+        raise RefusedError(
+            "the server answers no range requests, it gives whole files only: copy the shards, or "
+            "serve them by one that does"
+        )
+    if len(data) < size:
+        raise NoAnswerError(f"it sent {len(data)} bytes of {size}")
+
+
 def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
     """Return what a request returns, made again after pauses while it fails for the moment.
 

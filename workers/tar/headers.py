@@ -48,6 +48,7 @@ def _sum(header: bytes) -> int:
 
 
 BLOCK = 512
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # gzip, zstd, bzip2, xz
 LONGEST_NAME = 1 << 20
 ERRORS = "backslashreplace"  # names that are no UTF-8 must still travel as text
 SIZE = re.compile(r"[0-9]{1,19}")
@@ -146,6 +147,9 @@ def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
     at, overrides = 0, dict[str, str]()
     while True:
         header, body = read(BLOCK, at), at + BLOCK
+        if len(header) < BLOCK and not at and (not header or header.startswith(PACKED)):
+            what = "compressed: unpack it" if header else "empty: copy or write it again"
+            raise ValueError(f"{shard} is no uncompressed tar file, it is {what}")
         if len(header) < BLOCK:
             raise ValueError(_cut(shard, at, "ends without an end mark"))
         # Nearly all members are plain files; tarfile takes several times as long for them.

@@ -7,6 +7,7 @@ of the file's time: it stays true where the shard is copied, which gives it anot
 """
 
 import hashlib
+import json
 import re
 import tarfile
 from collections.abc import Mapping
@@ -33,7 +34,9 @@ def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
             name, data = encode_member(field.lower(), value)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{field}: {type(value).__name__} cannot be written: {error}"
+                f"{field}: {_unlike_json(value)} cannot be written: {error}; leave it out, or "
+                "prepare a data set in Python whose samples have arrays, texts and numbers as "
+                "fields of their own (docs/guides/prepare.md)"
             ) from None
         refuse_pickled(name)
         if name in members:
@@ -42,6 +45,16 @@ def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
     if not members:
         raise ValueError("it has no fields: nothing would be written")
     return members
+
+
+def _unlike_json(value: Any) -> str:
+    """Return what cannot be written: the column that JSON has no value for, or the whole."""
+    for name, each in value.items() if isinstance(value, dict) else ():
+        try:
+            json.dumps(each)
+        except (TypeError, ValueError):
+            return f"column {name!r}, {type(each).__name__},"
+    return type(value).__name__
 
 
 def shard_key(key: str) -> str:

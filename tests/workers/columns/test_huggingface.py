@@ -297,3 +297,39 @@ def test_forked_workers_load_what_this_process_does(folder: Path) -> None:
 
 def _text(raw: Any) -> str:
     return str(raw["json"]["text"])
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (None, 2), (1, 2, 2), (1, 1, 2, 2)])
+def test_columns_of_arrays_are_lists(library: Any, tmp_path: Path, shape: Any) -> None:
+    """Array2D and its like are extensions of Arrow's once datasets is imported."""
+    kind = getattr(library, f"Array{len(shape)}D")(shape, "int32")
+    value = np.arange(4, dtype=np.int32).reshape([size or 2 for size in shape]).tolist()
+    features = library.Features({"x": kind, "n": library.Value("int32")})
+    rows = library.Dataset.from_dict({"x": [value] * 3, "n": [1, 2, 3]}, features=features)
+    rows.to_parquet(str(tmp_path / "a.parquet"))
+    rows.save_to_disk(str(tmp_path / "a"))
+    for kind, where in (
+        (cp.HFDataset, rows),
+        (cp.HFDataset, rows.select([2, 0])),
+        (cp.HFDataset, str(tmp_path / "a")),
+        (cp.ParquetDataset, tmp_path / "a.parquet"),
+    ):
+        data = kind(where, dict, lengths={"rows": "x"})
+        assert data[1]["json"]["x"] == value
+        assert data.probe(1).cost == {"rows": len(value)}
+
+
+def test_a_view_of_no_rows_says_so(library: Any) -> None:
+    rows = library.Dataset.from_dict({"id": ["a", "b"]})
+    for view in (rows.select([]), library.Dataset.from_dict({"id": []})):
+        with pytest.raises(ValueError, match=r"no (samples|rows)|has no"):
+            cp.HFDataset(view, key="id")
+
+
+def test_rows_that_are_repeated_have_no_key_of_their_own(library: Any) -> None:
+    rows = library.Dataset.from_dict({"id": ["a", "b"]})
+    for twice in (rows.repeat(2), library.concatenate_datasets([rows, rows])):
+        with pytest.raises(ValueError, match="stands in two rows"):
+            cp.HFDataset(twice, key="id")
+    again = cp.HFDataset(rows.select([0, 1, 0]), dict, key="id")
+    assert [again.key(index) for index in range(3)] == ["a", "b", "a#2"]

@@ -1,5 +1,6 @@
 """Parquet files: forms of columns, names of rows, row groups, and what is refused."""
 
+import base64
 import json
 import os
 from pathlib import Path
@@ -152,7 +153,7 @@ def test_keys_are_a_column_and_differ(tmp_path: Path) -> None:
 def test_lengths_say_costs_and_nothing_else_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = {"ids": [[1] * n for n in range(5)], "n": [9, 8, 7, 6, None], "text": ["x"] * 5}
+    columns = {"ids": [[1] * n for n in range(5)], "n": [9, 8, 7, 6, 0], "text": ["x"] * 5}
     found = cp.ParquetDataset(
         write(tmp_path / "a.parquet", columns), lengths={"tokens": "ids", "tiles": "n"}
     )
@@ -330,3 +331,44 @@ def test_without_pyarrow_a_line_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'counterpoise\[parquet\]'"):
         cp.ParquetDataset(tmp_path)
+
+
+@pytest.mark.parametrize("values", [[3, None, 4], [[1], None, [2, 2]]])
+def test_a_length_that_is_missing_is_no_length_of_0(tmp_path: Path, values: Any) -> None:
+    data = cp.ParquetDataset(write(tmp_path / "a.parquet", {"n": values}), lengths={"tokens": "n"})
+    with pytest.raises(ValueError, match=r"lengths: column 'n' has no value in 1 rows: fill"):
+        data.probe(0)
+
+
+def test_a_sound_in_a_column_of_files_is_no_image(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"speech": [{"bytes": b"RIFF", "path": "a.wav"}]})
+    with pytest.raises(SampleError, match=r"column 'speech' holds 'a\.wav'.*call it audio"):
+        cp.ParquetDataset(path).raw(0)
+
+
+def test_an_encrypted_file_is_called_so(tmp_path: Path) -> None:
+    try:
+        import pyarrow.parquet.encryption as encryption
+    except ImportError:
+        pytest.skip("pyarrow without encryption")
+
+    class Plain(encryption.KmsClient):
+        def wrap_key(self, key_bytes: bytes, _: str) -> str:
+            return base64.b64encode(key_bytes).decode()
+
+        def unwrap_key(self, wrapped_key: str, _: str) -> bytes:
+            return base64.b64decode(wrapped_key)
+
+    factory = encryption.CryptoFactory(lambda _: Plain())
+    for number, is_plain in enumerate((True, False)):
+        config = encryption.EncryptionConfiguration(
+            footer_key="f", column_keys={"c": ["n"]}, plaintext_footer=is_plain
+        )
+        given = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+        path = tmp_path / f"{number}.parquet"
+        with pq.ParquetWriter(
+            path, pa.schema([("n", pa.int64())]), encryption_properties=given
+        ) as to:
+            to.write_table(pa.table({"n": [1, 2]}))
+        with pytest.raises(ValueError, match=r"parquet is encrypted, and is not read"):
+            cp.ParquetDataset(path).raw(0)

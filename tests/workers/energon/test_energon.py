@@ -272,6 +272,19 @@ def test_missing_and_cut_shards_are_told(folder: Path) -> None:
         cp.EnergonDataset(folder / ".nv-meta/split.yaml")
 
 
+@pytest.mark.parametrize("name", [".info.json", "dataset.yaml", "a-0.tar"])
+def test_a_file_that_is_a_link_to_nowhere_is_named(folder: Path, name: str) -> None:
+    """An older .info.yaml, or no fields at all, would be taken in silence."""
+    (folder / ".nv-meta" / ".info.yaml").write_bytes(
+        (folder / ".nv-meta" / ".info.json").read_bytes()
+    )
+    path = folder / name if name.endswith(".tar") else folder / ".nv-meta" / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(folder / "gone")
+    with pytest.raises(FileNotFoundError, match=name):
+        cp.EnergonDataset(folder)
+
+
 def test_shards_that_were_made_anew_are_read_with_what_is_said_of_them_now(
     folder: Path, shard: Any
 ) -> None:

@@ -285,7 +285,7 @@ REFUSED = {
     "file:///etc/passwd": "is a URL",
     "images": "is no (plain )?file",
     "pipe.png": "is no plain file",
-    "": "leaves .*set",
+    "": "is '': needed is a path",
     ".": "leaves",
     "a\0.png": "null",
     "x" * 5000: "is no file",

@@ -189,3 +189,12 @@ def test_a_kept_index_that_cannot_be_one_is_made_again(file, tmp_path, change, c
     write_arrays(kept, identity(path), {**arrays, **wrong})
     assert keys(open_index(path, None, tmp_path)) == keys(whole)
     assert "holds no index of this file: it is made again" in caplog.text
+
+
+def test_a_name_by_file_and_line_differs_from_all_ids(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": "a.jsonl:2"}\n{"x": 1}\n')
+    with pytest.raises(ValueError, match=r"record 1 is called 'a\.jsonl:2', as is record 2"):
+        scan(path, None)
+    path.write_text('{"id": "a.jsonl:2"}\n{"id": "b"}\n')
+    assert len(scan(path, None)) == 2

@@ -1,8 +1,13 @@
 """Patterns name files, or say clearly why not."""
 
+import os
+
 import pytest
 
+from counterpoise.workers.columns.parquet import ParquetDataset
+from counterpoise.workers.jsonl.dataset import JsonlDataset
 from counterpoise.workers.sources.file_patterns import find_shards
+from counterpoise.workers.tar.dataset import TarDataset
 
 
 @pytest.fixture
@@ -87,3 +92,48 @@ def test_a_link_out_of_the_root_is_not_followed(folder):
     (folder / "sub" / "link.tar").symlink_to(folder / "n.tar")
     with pytest.raises(ValueError, match="leaves the root"):
         find_shards("link.tar", folder / "sub")
+
+
+def _unreadable_things():
+    def link(target):
+        return lambda path: path.symlink_to(target(path))
+
+    def pointer(text):
+        return lambda path: path.write_bytes(text)
+
+    return {
+        "a dangling link": link(lambda path: path.parent / ".git" / "gone"),
+        "a loop of links": link(lambda path: path),
+        "a pipe": os.mkfifo,
+        "a folder": lambda path: path.mkdir(),
+        "a pointer of DVC": lambda path: path.with_name(f"{path.name}.dvc").touch(),
+        "a pointer of git-lfs": pointer(b"version https://git-lfs.github.com/spec/v1\noid sha256:"),
+        "a pointer of git-annex": pointer(b"/annex/objects/MD5E-s7--0123.tar\n"),
+    }
+
+
+@pytest.mark.parametrize("thing", _unreadable_things())
+@pytest.mark.parametrize("kind", [TarDataset, JsonlDataset, ParquetDataset])
+@pytest.mark.parametrize("pattern", ["*{}", "", "{{a,b}}{}", "**/*{}"])
+def test_a_shard_that_cannot_be_read_is_an_error_that_names_it(tmp_path, thing, kind, pattern):
+    if thing == "a folder" and pattern.startswith("{"):
+        return  # a folder that is named is read
+    extension = kind.EXTENSIONS[0]
+    (tmp_path / f"a{extension}").write_bytes(bytes(10240))
+    _unreadable_things()[thing](tmp_path / f"b{extension}")
+    with pytest.raises(FileNotFoundError, match=rf"b{extension}.* cannot be read: .*; fetch"):
+        kind(f"{tmp_path}/{pattern.format(extension)}")
+
+
+def test_a_link_to_a_folder_that_is_not_mounted_is_an_error_that_names_it(folder):
+    (folder / "bucket").symlink_to(folder / "gone")
+    for pattern in ("*/deep.tar", "*/*.tar", "{sub,bucket}/*.tar", "**/*.tar"):
+        with pytest.raises(OSError, match=r"bucket"):
+            find_shards(f"{folder}/{pattern}")
+
+
+def test_what_is_called_no_shard_may_be_unreadable(folder):
+    (folder / "README.md").symlink_to(folder / "gone")
+    os.mkfifo(folder / "control")
+    assert len(find_shards(folder)) == 4
+    assert len(find_shards(f"{folder}/**/*.tar")) == 5

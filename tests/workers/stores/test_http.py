@@ -62,10 +62,8 @@ def by_loader(dataset, **options):
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))]
 )
-@pytest.mark.parametrize("cache", ["", ",cache=1MB"])
-def test_faults_change_no_sample(held, seed, cache, monkeypatch):
+def test_faults_change_no_sample(held, seed):
     folder, files_held = held
-    monkeypatch.setenv("COUNTERPOISE_STORE", OPTIONS + cache)
     local = TarDataset(folder)
     faults = {"fail": 0.05, "stall": 0.05, "truncate": 0.01}
     with served(files_held, seed=seed, **faults) as (url, server):
@@ -140,17 +138,14 @@ def test_a_kept_index_beside_the_shard_is_taken_if_it_is_of_this_shard(held, tmp
         assert [name for name, *_ in server.asked].count("t-000.tar.index.npz") == 2
 
 
-@pytest.mark.parametrize("has_cache", [False, True])
-def test_an_object_that_changes_is_an_error_that_names_it(held, has_cache, monkeypatch, tmp_path):
+def test_an_object_that_changes_is_an_error_that_names_it(held, monkeypatch):
     _, files_held = held
     # The worker that is left reads no more when its server has gone.
-    monkeypatch.setenv("COUNTERPOISE_STORE", "tries=1" + ",cache=1MB" * has_cache)
+    monkeypatch.setenv("COUNTERPOISE_STORE", "tries=1")
     with served(files_held) as (url, server):
         stored = TarDataset(f"{url}/t-000.tar")
         begin_anew()
         server.held["t-000.tar"] = server.held["t-001.tar"]
-        if has_cache:
-            monkeypatch.setenv("COUNTERPOISE_CACHE", str(tmp_path / "empty"))
         with pytest.raises(DataChangedError, match=r"it changed after.*t-000\.tar"):
             digests(stored)
         loader = counterpoise.DataLoader(stored, batch_size=2, num_workers=1, collate_fn=list)

@@ -6,7 +6,7 @@ from counterpoise.workers.sources.urls import SCHEMES, checked_url, is_url, show
 from counterpoise.workers.stores import allowed
 from counterpoise.workers.stores.allowed import check_address, check_allowed, restrict_urls
 from counterpoise.workers.stores.options import StoreOptions
-from counterpoise.workers.stores.repeating import RefusedError
+from counterpoise.workers.stores.repeating import NoAnswerError, RefusedError, check_size
 
 SECRETS = ("hunter2", "AKIA", "Signature", "tok3n")
 
@@ -143,7 +143,15 @@ def test_a_private_address_must_be_named(restricted, address):
 
 
 def test_options_come_from_the_environment():
-    assert StoreOptions.parse("cache=1.5GB, requests=4 timeout=0.5").cache == 1_500_000_000
-    for wrong in ("cache", "cache=x", "memory=1GB", "requests=0", "timeout=0", "cache=-1"):
+    assert StoreOptions.parse("ahead=1.5GB, requests=4 timeout=0.5").ahead == 1_500_000_000
+    for wrong in ("ahead", "ahead=x", "cache=1GB", "requests=0", "timeout=0", "ahead=-1"):
         with pytest.raises(ValueError, match="COUNTERPOISE_STORE"):
             StoreOptions.parse(wrong)
+
+
+def test_a_store_that_ignores_ranges_is_refused_at_once():
+    check_size(b"abc", 3)
+    with pytest.raises(NoAnswerError, match="it sent 2 bytes of 3"):
+        check_size(b"ab", 3)
+    with pytest.raises(RefusedError, match="answers no range requests"):
+        check_size(b"abcd", 3)

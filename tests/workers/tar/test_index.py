@@ -70,7 +70,7 @@ def test_keys_split_as_webdataset_splits_them(shard):
     assert ours == theirs
 
 
-@pytest.mark.parametrize("size", [0, 100, 512, 600, 1024, 1100, 2000])
+@pytest.mark.parametrize("size", [100, 512, 600, 1024, 1100, 2000])
 def test_a_truncated_shard_is_named_with_the_offset(shard, size):
     path = shard("a.tar", {"a.jpg": b"x" * 700, "b.jpg": b"y" * 10})
     path.write_bytes(path.read_bytes()[:size])
@@ -170,3 +170,10 @@ def test_arrays_are_read_back_only_about_the_same_state(tmp_path):
     assert found["a"].tolist() == [0, 1, 2]
     assert kept_files.read_arrays(path, (1, 3)) is None
     assert kept_files.read_arrays(tmp_path / "none.npz", (1, 2)) is None
+
+
+def test_an_empty_or_small_compressed_shard_is_called_so(tmp_path):
+    for name, data, what in (("e", b"", "empty"), ("z", gzip.compress(bytes(10240)), "compressed")):
+        (tmp_path / f"{name}.tar").write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{name}\.tar is no uncompressed tar file, .*{what}"):
+            open_index(tmp_path / f"{name}.tar")

@@ -1,5 +1,7 @@
 """Shards are written in webdataset's form, are read back as they were, and end with their hash."""
 
+import datetime
+import decimal
 import io
 import json
 import os
@@ -144,3 +146,16 @@ def test_a_shard_in_place_of_another_is_read_anew(tmp_path: Path) -> None:
     assert [TarDataset(path).key(n) for n in (0, 8)] == ["0x", "8x"]
     assert kept.reopen_if_changed()
     assert json.dumps(kept.key(3)) == '"3x"'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [datetime.datetime(2020, 1, 1), datetime.date(2020, 1, 1), decimal.Decimal("1.5"), np.ones(2)],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_column_that_json_has_no_value_for_is_named_with_the_remedy(
+    value: Any, is_nested: bool
+) -> None:
+    odd = [{"x": value}] if is_nested else value
+    with pytest.raises(ValueError, match=r"json: column 'odd', .* cannot be written: .*; leave it"):
+        encode_sample({"__key__": "a", "json": {"id": 1, "odd": odd}})
