@@ -18,8 +18,9 @@ from ..workers.stores.samples import reads_stores
 from .adapters.recognition import RecognisedLoader
 from .metrics.measured import MeasuredLoader
 from .plain.iterators import InlineIterator, WorkersIterator
+from .plain.order import is_stream
 from .plain.skipped import make_left_out
-from .plain.state import PlainState, is_stream
+from .plain.state import PlainState
 from .refused_arguments import (
     BUFFER_BYTES,
     checked_max_errors,

@@ -9,17 +9,16 @@ with is up to the caller; the description has all of it that can be seen from ou
 """
 
 import base64
+import contextlib
 import functools
-import pickle
 import zlib
-from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
+    IterableDataset,
     IterDataPipe,
     MapDataPipe,
     RandomSampler,
@@ -27,8 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ...workers.batches.envelope import state_of
-from ..resume.ledger import PlainLedger, SamplerState
+from ...workers.sources.data_identity import KnownData
 
 # Samplers' names of settings that change their order; a rank's own number is none of them.
 _SETTINGS = (
@@ -172,56 +170,21 @@ def check_same_order(then: str | None, now: str, batches: int) -> None:
         )
 
 
-def check_order(ledger: PlainLedger, loader: Any) -> None:
-    """Raise ValueError for a position in the order of another sampler, or beyond its end.
-
-    What a sampler is seeded with is compared when it begins: see plain/order.py.
-    """
-    if not ledger.batches or ledger.order is None or ledger.sampler is not None:
-        return
-    sampler = drawn_from(loader._index_sampler)
-    now, handed_out = type(sampler).__name__, ledger.batches + len(ledger.waiting)
-    if ledger.order.partition("(")[0] != now:
-        raise ValueError(
-            f"ledger.order was {ledger.order} and is {now}: {ledger.batches} batches were handed "
-            "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
-        )
-    if own_shuffler(drawing_sampler(sampler)) is not None and ledger.seed is None:
-        raise ValueError(
-            f"ledger.seed is None, and the order was {ledger.order}: the default shuffle needs a "
-            "seed; resume with the same sampler and generator=, or begin the epoch again"
-        )
-    if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
-        raise ValueError(
-            f"ledger.batches is {ledger.batches}, allowed are 0 to {len(loader._index_sampler)}"
-        )
+def is_stream(dataset: Any) -> bool:
+    """Return whether each worker reads a data set from the beginning, as its own stream."""
+    return isinstance(dataset, IterableDataset) and not isinstance(dataset, IterDataPipe)
 
 
-def state_of_sampler(
-    sampler: tuple[Any, Any] | None,
-    before: SamplerState | None,
-    pending: Mapping[int, Any],
-    is_over: bool,
-) -> SamplerState | None:
-    """Return the state of a sampler that has one, which is asked for it now.
-
-    sampler: it and its iterator, None until they have given a batch since they got the state
-    `before`. pending: batches that they have given, and that were not handed out, by number.
-    """
-    if sampler is not None:
-        own, iterator = map(state_of, sampler)
-    elif before is not None:
-        own, iterator, is_over = before.sampler, before.iterator, before.is_over
-    else:
-        return None
-    drawn = tuple(_plain_index(pending[number]) for number in sorted(pending))
-    # as it is now: states may be changed in place afterwards
-    state: SamplerState = pickle.loads(pickle.dumps(SamplerState(own, iterator, drawn, is_over)))
-    return state
+def known_data(dataset: Any) -> KnownData:
+    """Return a dataset with its length, if it is map-style and has one; streams only guess it."""
+    samples = None
+    if not isinstance(dataset, IterableDataset):
+        with contextlib.suppress(TypeError, NotImplementedError):  # of a base class, or no length
+            samples = len(dataset)
+    return KnownData(dataset, samples)
 
 
-def _plain_index(index: Any) -> Any:
-    """Return the index of a sample, or a list of them, with numbers as JSON has them."""
-    if type(index) is list:
-        return [_plain_index(each) for each in index]
-    return int(index) if isinstance(index, Integral) else index
+def batch_size_of(loader: Any) -> int | None:
+    """Return the size of batches that torch's own sampler makes; None of a user's sampler."""
+    batches = loader.batch_sampler
+    return batches.batch_size if type(batches) is BatchSampler else loader.batch_size

@@ -5,7 +5,6 @@ ends those in its own time. The order is the sampler's business, and a stream's 
 checked of a ledger is what would change the meaning of its position.
 """
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, IterDataPipe, SequentialSampler
 
 from ...workers.batches.envelope import (
     Envelope,
@@ -22,25 +20,17 @@ from ...workers.batches.envelope import (
     StartPosition,
     loses_samples,
 )
-from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import OnError
-from ..resume.ledger import (
-    PlainLedger,
-    SamplerState,
-    check_same,
-    check_same_data,
-    read_ledger,
-    write_ledger,
-)
+from ..resume.ledger import PlainLedger, SamplerState, write_ledger
 from .order import (
-    check_order,
+    batch_size_of,
     drawing_sampler,
-    drawn_from,
     foresee,
     generators_of,
+    is_stream,
+    known_data,
     own_shuffler,
     pack_state,
-    state_of_sampler,
     take_place,
     unpack_state,
 )
@@ -174,72 +164,6 @@ class Iteration:
             del self.pending[number]
 
 
-def is_stream(dataset: Any) -> bool:
-    """Return whether each worker reads a data set from the beginning, as its own stream."""
-    return isinstance(dataset, IterableDataset) and not isinstance(dataset, IterDataPipe)
-
-
-def known_data(dataset: Any) -> KnownData:
-    """Return a dataset with its length, if it is map-style and has one; streams only guess it."""
-    samples = None
-    if not isinstance(dataset, IterableDataset):
-        with contextlib.suppress(TypeError, NotImplementedError):  # of a base class, or no length
-            samples = len(dataset)
-    return KnownData(dataset, samples)
-
-
-def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger:
-    """Return the ledger in `state`; ValueError if this loader cannot go on there.
-
-    growing: whether the data may have become more since.
-    """
-    ledger = read_ledger(state, PlainLedger)
-    check_same(ledger, {"batch_size": _batch_size(loader)})
-    _check_readers(ledger, loader)
-    check_order(ledger, loader)
-    for text in ledger.generators:
-        unpack_state(text)
-    why_not = _why_not_grown(ledger, loader)
-    check_same_data(ledger, known_data(loader.dataset), growing, why_not)
-    return ledger
-
-
-def _batch_size(loader: Any) -> int | None:
-    """Return the size of batches that torch's own sampler makes; None of a user's sampler."""
-    batches = loader.batch_sampler
-    return batches.batch_size if type(batches) is BatchSampler else loader.batch_size
-
-
-def _check_readers(ledger: PlainLedger, loader: Any) -> None:
-    """Raise ValueError for a position in a stream that other readers cannot find again."""
-    if isinstance(loader.dataset, IterDataPipe) and ledger.batches:
-        raise ValueError(
-            f"{ledger.batches} batches of an IterDataPipe were handed out, and those that follow "
-            "cannot be found again: use an IterableDataset with state_dict and load_state_dict, "
-            "or begin the epoch again"
-        )
-    readers = max(1, loader.num_workers)
-    inside = any(reader.read and not reader.over for reader in ledger.readers)
-    if is_stream(loader.dataset) and inside and len(ledger.readers) != readers:
-        raise ValueError(
-            f"{len(ledger.readers)} readers were each at a place of their own in the stream, and "
-            f"this loader has {readers}: resume with num_workers={len(ledger.readers)}, or save "
-            "between epochs"
-        )
-
-
-def _why_not_grown(ledger: PlainLedger, loader: Any) -> str:
-    """Return why the position cannot be gone on from in data that have grown, "" if it can."""
-    if not ledger.batches and not ledger.readers:
-        return ""
-    if type(drawn_from(loader._index_sampler)) is not SequentialSampler:
-        return "a sampler's order inside an epoch is another with more samples"
-    size = 1 if loader.batch_sampler is None else loader.batch_sampler.batch_size
-    handed_out = ledger.batches + len(ledger.waiting)
-    is_last = handed_out * size > (ledger.samples or 0)
-    return "its epoch has had its last batch" if is_last else ""
-
-
 class PlainState:
     """The position of a loader without balance; `left_out` counts what it leaves out, if it may."""
 
@@ -357,6 +281,8 @@ class PlainState:
             current.worker_seed = current.worker_seed if has_seed else workers
             if current.seed is None and own_shuffler(drawing_sampler(loader._index_sampler)):
                 current.seed = shuffle
+        from .position import state_of_sampler  # here: most loops ask for no state
+
         count = max(1, loader.num_workers)
         in_turns = current.readers and loader.in_order
         data = known_data(loader.dataset)
@@ -368,7 +294,7 @@ class PlainState:
             generators=tuple(pack_state(each) for each in current.states),
             batches=current.batches,
             waiting=tuple(current.waiting),
-            batch_size=_batch_size(loader),
+            batch_size=batch_size_of(loader),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
             order=current.order,
             sampler=state_of_sampler(
@@ -384,6 +310,8 @@ class PlainState:
 
         growing: whether the data may have become more since.
         """
+        from .position import read_position
+
         self._loaded = read_position(loader, state, growing)
         self.current = Iteration()
         self.loads += 1
@@ -392,6 +320,8 @@ class PlainState:
 
     def snapshot(self, loader: Any) -> "PlainState":
         """Return a state for a copy of the loader, which begins where this one is."""
+        from .position import read_position
+
         drew = self.own_generator is not torch.default_generator
         moved = drew or self._loaded is not None or self.current.begun or self.current.readers
         ledger = read_position(loader, self.state_dict(loader)) if moved else None

@@ -11,7 +11,7 @@ from ...workers.sources.labels import IGNORED
 from ..balanced.arrivals import Fetched, Kept
 from ..balanced.microbatches import BalancedLoader
 from ..balanced.step_infos import info_of
-from ..plain.state import read_position
+from ..plain.position import read_position
 from ..resume.balanced_position import ResumePosition, checked_after
 from ..resume.ledger import StreamLedger, check_same, check_same_data, read_ledger, write_ledger
 from ..step.info import StepInfo

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from .scan.run import scan_all
 from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
 
 OUT = Path("counterpoise-analysis")
-# What must be in a file of a run.
-NEEDED = ("rank", "steps", "samples", "wait_share", "padding_share", "waiting", "holes")
 COUNT = click.IntRange(min=1)
 
 
@@ -103,11 +101,6 @@ _OPTIONS: tuple[Any, ...] = (
         help="Field of a sample's JSON that names its source.",
     ),
     _text("cache", "FOLDER", "Folder for indexes and costs."),
-    click.option(
-        "--beside", multiple=True, metavar="RUN.json", help="A file of DataLoader(keep_stats=...): "
-        "what happened beside the forecast; one for each process.",
-        type=click.Path(path_type=Path),
-    ),
     click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
 )  # fmt: skip
 
@@ -132,7 +125,6 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     """  # noqa: D301
     began = time.perf_counter()
     options = _report_options(sources, given)
-    happened = _read_runs(given["beside"]) if given["beside"] else None
     named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
         rows, total, found_costs = _scan(sources, out, given, progress)
@@ -146,7 +138,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
         report = make_report(rows, total, options, begin)
         progress.update(task, completed=progress.tasks[-1].total, live="")
     report = {"inputs": named, **report, "seconds": time.perf_counter() - began}
-    report["costs_found"], report["beside"] = found_costs, happened
+    report["costs_found"] = found_costs
     if found_costs:
         report["recommended"]["settings"] = _with_table(report, rows, out)
     _write(out, rows, report)
@@ -245,26 +237,3 @@ def _write(out: Path, rows: Rows, report: Json) -> None:
     for name, text in files.items():
         if not replace_file(out / name, text.encode()):
             raise OSError(f"{out / name} could not be written; choose another folder with --out")
-
-
-def _read_runs(paths: Sequence[Path]) -> Json:
-    """Return what happened, of the files of a run's processes; ValueError for other files."""
-    runs = []
-    for path in paths:
-        try:
-            runs.append(json.loads(path.read_text()))
-            missing = [name for name in NEEDED if name not in runs[-1]]
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path} is no file of DataLoader(keep_stats=...): {error}") from error
-        if missing:
-            raise ValueError(f"{path} is no file of DataLoader(keep_stats=...): no {missing[0]!r}")
-    steps = max(run["steps"] for run in runs)
-    return {
-        "processes": len(runs),
-        "steps": steps,
-        "samples_per_step": sum(run["samples"] for run in runs) / max(1, steps),
-        "waiting": max((run["waiting"] for run in runs), key=len),
-        "padding": max((run["padding_share"] for run in runs), key=len),
-        "wait_for_data": max(run["wait_share"] for run in runs),
-        "holes": sum(sum(run["holes"].values()) for run in runs),
-    }

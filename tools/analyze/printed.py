@@ -42,8 +42,6 @@ def report_tables(report: Json, out: Path) -> Iterator[Table]:
             ("balanced", "padding", "efficiency"),
             {n or "as it is": (one["padding"], one["efficiency"]) for n, one in found.items()},
         )
-    if report["beside"]:
-        yield _beside(report)
     yield _settings(report, out)
 
 
@@ -87,25 +85,6 @@ def _strategies(report: Json) -> Table:
             *(percent(one["dist_ratio"][each]) for each in resources),
             percent(one["padding"]),
         )
-    return table
-
-
-def _beside(report: Json) -> Table:
-    """Return what a run has kept of itself beside the forecast of the balanced plan."""
-    found, planned = report["beside"], report["strategies"]["balanced"]
-    title = f"forecast, and what happened in {found['steps']:,} steps"
-    table = make_table(title, "figure", "forecast", "happened")
-    each = f"{found['samples_per_step']:,.1f} of {found['processes']} processes"
-    table.add_row("samples a step", f"{planned['samples_per_step']:,.1f}", each)
-    for kind, name in (("delivered", "balanced"), ("random", "random")):
-        foretold, happened = report["waiting"][name], found["waiting"].get(kind)
-        shown = "-" if happened is None else percent(happened)
-        table.add_row(f"ranks wait for the slowest, {name}", percent(foretold), shown)
-    for name, share in found["padding"].items():
-        forecast = percent(planned["padding"]) if name == "tokens" else "-"
-        table.add_row(f"padding of {name}", forecast, percent(share))
-    table.add_row("the slowest rank waits for data", "-", percent(found["wait_for_data"]))
-    table.add_row("samples that could not be used", "-", str(found["holes"]))
     return table
 
 

@@ -15,7 +15,6 @@ from ..problem.shuffle import permutation
 from .balanced import balanced, equal
 from .bucket_rows import TRIES, blocked
 from .groups import NOTHING, GroupingResult
-from .isf import isf
 from .padded import padded
 
 
@@ -125,6 +124,12 @@ def _balanced(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
     )
 
 
+def _isf(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
+    from .isf import isf  # here: few plans use it
+
+    return isf(request.costs, config.budgets, seed=request.seed)
+
+
 def _batch_size(config: PlanConfig) -> int:
     return config.batch_size or 1
 
@@ -132,7 +137,7 @@ def _batch_size(config: PlanConfig) -> int:
 # To add a strategy, add a line here and its name to GroupingName in problem/balance.py.
 BY_NAME: dict[str, Callable[[PlanConfig, GroupingRequest], GroupingResult]] = {
     "balanced": _balanced,
-    "isf": lambda config, request: isf(request.costs, config.budgets, seed=request.seed),
+    "isf": _isf,
     "fixed": lambda config, request: fixed(len(request.costs), _batch_size(config)),
     "random": lambda config, request: random(len(request.costs), _batch_size(config), request.seed),
     "length": lambda config, request: length(request.costs, _batch_size(config), request.seed),

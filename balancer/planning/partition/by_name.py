@@ -17,7 +17,6 @@ from ..kernels.loops import assign_rows
 from ..problem.loads import UNLIMITED, alike, common_unit, scale_costs
 from ..problem.shuffle import permutation
 from .greedy import ascending, greedy
-from .karmarkar_karp import karmarkar_karp
 
 _MOST = 2**26  # scaled deviations are cut here, so that sums of products stay in 64 bits
 
@@ -82,12 +81,18 @@ def _by_size(rank_of: Callable[[Int64, int, int], Int64]) -> Partition:
     return partition
 
 
+def _karmarkar_karp(sizes: Int64, ranks: int, _: int) -> Int64:
+    from .karmarkar_karp import karmarkar_karp  # here: few plans use it
+
+    return karmarkar_karp(sizes, ranks, equal=True)
+
+
 # To add a partition, add a line here and its name to PartitionName in problem/balance.py.
 BY_NAME: dict[str, Partition] = {
     "multi_resource": micro_steps,
     "greedy": _by_size(lambda sizes, ranks, _: greedy(sizes, ranks, equal=True)),
     "ascending": _by_size(lambda sizes, ranks, _: ascending(sizes, ranks, equal=True)),
-    "karmarkar_karp": _by_size(lambda sizes, ranks, _: karmarkar_karp(sizes, ranks, equal=True)),
+    "karmarkar_karp": _by_size(_karmarkar_karp),
     "random": _by_size(lambda sizes, ranks, seed: permutation(len(sizes), seed, 0) % ranks),
     "given": _given,
 }

@@ -15,7 +15,7 @@ COSTS = [[2, 10], [2, 10], [0, 10], [0, 10], [0, 10], [0, 10], [0, 10], [0, 10]]
 def figures(costs: list[list[int]]) -> dict[str, dict[str, float]] | None:
     table = CostTable(("tiles", "tokens"), np.array(costs), np.zeros(len(costs), np.int64))
     plan = Plan(ranks=2, accumulate=2, batch_size=2, budgets=(None, 20), tile_tokens=5)
-    return all_or_none_figures(make_forecast(table, np.zeros(len(costs), np.int64), plan))
+    return all_or_none_figures(make_forecast(table, plan))
 
 
 def test_the_two_images_go_to_one_row() -> None:

@@ -288,31 +288,3 @@ def test_steps_of_another_size_are_marked_on_the_terminal(
     assert isf.count("%") == 5
     assert " * " not in ours
     assert "not comparable" in text
-
-
-def test_a_run_stands_beside_its_forecast(
-    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = {
-        "rank": 0, "steps": 10, "samples": 400, "wait_share": 0.25, "holes": {"OSError": 2},
-        "padding_share": {"tokens": 0.125}, "waiting": {"delivered": 0.2, "random": 0.4},
-    }  # fmt: skip
-    files = [tmp_path / "run.json", tmp_path / "run-1.json"]
-    files[0].write_text(json.dumps(kept))
-    files[1].write_text(json.dumps(kept | {"rank": 1, "wait_share": 0.5}))
-    given = [str(skewed), "--seed", "7", "--out", str(tmp_path / "out")]
-    given += ["--beside", str(files[0]), "--beside", str(files[1])]
-    with pytest.raises(SystemExit):
-        main(["analyze", *given])
-    found = json.loads((tmp_path / "out" / "report.json").read_text())["beside"]
-    assert (found["processes"], found["steps"], found["samples_per_step"]) == (2, 10, 80)
-    assert found["waiting"] == {"delivered": 0.2, "random": 0.4}
-    assert (found["wait_for_data"], found["holes"]) == (0.5, 4)
-    shown = capsys.readouterr().out
-    assert "what happened in 10 steps" in shown
-    assert "20.0 %" in shown
-    assert "40.0 %" in shown
-    files[0].write_text("[]")
-    with pytest.raises(SystemExit):
-        main(["analyze", *given])
-    assert "no file of DataLoader(keep_stats=" in capsys.readouterr().err

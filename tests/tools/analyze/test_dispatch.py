@@ -22,7 +22,7 @@ def figures(costs: Int64, names: tuple[str, ...] = NAMES, **changes: Any) -> dic
     table = CostTable(names, costs, np.zeros(len(costs), np.int64))
     plan = Plan(**{**{name: getattr(PLAN, name) for name in PLAN.__slots__}, **changes})
     steps = {"balanced": micro_steps("balanced", table, plan)}
-    return dispatch_figures(Forecast(table, np.zeros(len(costs), np.int64), plan, steps))
+    return dispatch_figures(Forecast(table, plan, steps))
 
 
 def test_a_step_of_four_samples_is_as_worked_out_by_hand() -> None:

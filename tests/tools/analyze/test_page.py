@@ -18,7 +18,7 @@ from counterpoise.tools.cli import main
 Browser = Any  # the driver of tests/sched
 IDS = (
     "step", "paste", "waiting", "padding", "budgets", "costs", "data", "heaviest",
-    "spread", "images", "host", "pipelines",
+    "images", "host", "pipelines",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from counterpoise.tools.inputs.cost_tables import CostTable
 
 
 def figures(table: CostTable, plan: Plan) -> dict[str, dict[str, float]] | None:
-    return shape_figures(make_forecast(table, np.zeros(len(table.costs), np.int64), plan))
+    return shape_figures(make_forecast(table, plan))
 
 
 def test_four_texts_are_as_worked_out_by_hand() -> None:

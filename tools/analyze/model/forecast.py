@@ -1,12 +1,8 @@
 """Forecasts training on the data: each strategy's plan of a random part."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.metrics import dist_ratio
 from ...inputs.cost_tables import CostTable, encoder_and_llm
 from .strategies import (
@@ -25,21 +21,20 @@ MOST_OTHER_SIZE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The planned part: its table, label tokens (n,), and the micro-steps of every strategy."""
+    """The planned part: its table, and the micro-steps of every strategy."""
 
     table: CostTable
-    labels: Int64
     plan: Plan
     steps: dict[str, MicroSteps]
 
 
-def make_forecast(table: CostTable, labels: Int64, plan: Plan) -> Forecast:
+def make_forecast(table: CostTable, plan: Plan) -> Forecast:
     """Plan the part by every strategy."""
     balanced = micro_steps("balanced", table, plan)
     # isf must be told how many microbatches to make; it gets as many as the budgets made.
     plans = {"random": plan, "length": plan, "isf": with_accumulate_of(plan, balanced)}
     found = {name: micro_steps(name, table, each) for name, each in plans.items()}
-    return Forecast(table, labels, plan, {**found, "balanced": balanced})
+    return Forecast(table, plan, {**found, "balanced": balanced})
 
 
 def strategy_figures(forecast: Forecast) -> dict[str, Json]:
@@ -82,26 +77,6 @@ def waits_figures(forecast: Forecast) -> Json:
     }
 
 
-def heaviest_microbatches(
-    forecast: Forecast, name: str, key_of: Callable[[int], str], most: int = 20
-) -> list[Json]:
-    """Return a strategy's microbatches of most work; key_of: the key of a sample of the part."""
-    found = forecast.steps[name]
-    work = (found.encoder + found.llm).ravel()
-    mean = max(1.0, float(work.mean()))
-    top = np.argsort(-work, kind="stable")[:most].tolist()
-    loads = found.loads.reshape(-1, found.loads.shape[-1])
-    return [
-        {
-            "samples": len(found.groups[k]),
-            **{n: int(v) for n, v in zip(forecast.table.resources, loads[k], strict=True)},
-            "times_mean": float(work[k]) / mean,
-            "keys": [key_of(sample) for sample in found.groups[k][:8]],
-        }
-        for k in top
-    ]
-
-
 def dist_ratios(table: CostTable, found: MicroSteps) -> Json:
     """Return DistRatio of each resource."""
     return {name: dist_ratio(found.loads[..., k]) for k, name in enumerate(table.resources)}
@@ -126,7 +101,6 @@ def _figures(name: str, forecast: Forecast) -> Json:
         "steps": found.step_count,
         "samples_per_step": size,
         "other_size": abs(size / forecast.plan.samples_per_step - 1) > MOST_OTHER_SIZE,
-        "spread": _spread(forecast, found),
     }
 
 
@@ -136,22 +110,3 @@ def _padding(forecast: Forecast, name: str) -> float:
     places = sum(int(lengths[list(g)].max()) * len(g) for g in forecast.steps[name].groups if g)
     filled = sum(int(lengths[list(g)].sum()) for g in forecast.steps[name].groups if g)
     return 1 - filled / places if places else 0.0
-
-
-def _spread(forecast: Forecast, found: MicroSteps) -> Json:
-    """Return mean, min, max and coefficient of variation of a step's samples and tokens."""
-    tokens = encoder_and_llm(forecast.table.resources, found.loads)[1].sum(axis=1)
-    sums = [int(forecast.labels[list(group)].sum()) for group in found.groups]
-    labels = np.array(sums, np.int64).reshape(found.counts.shape).sum(axis=1)
-    columns = {"samples": found.counts.sum(axis=1), "tokens": tokens, "label_tokens": labels}
-    report: Json = {}
-    for name, column in columns.items():
-        values = found.per_step(column)
-        mean = float(values.mean())
-        report[name] = {
-            "mean": mean,
-            "min": float(values.min()),
-            "max": float(values.max()),
-            "cv": float(values.std() / mean) if mean else 0.0,
-        }
-    return report

@@ -22,7 +22,6 @@ from .counts import data_figures, heaviest, over_budget
 from .forecast import (
     Forecast,
     gains,
-    heaviest_microbatches,
     make_forecast,
     strategy_figures,
     waits_figures,
@@ -98,12 +97,12 @@ def make_report(
     begin(1)
     plan = replace(plan, budgets=given or candidates.best.budgets)
     plan = _with_mode(table, plan, options.mode)
-    forecast = make_forecast(table, rows.column("label_tokens")[chosen], plan)
+    forecast = make_forecast(table, plan)
     budgets = dict(zip(table.resources, plan.budgets, strict=True))
     report = data_figures(rows, total, over_budget(rows, budgets))
     report["bytes_as_tokens"] = options.bytes_as_tokens and "tokens" in rows.resources
     begin(2)
-    report |= _plan_figures(forecast, rows, chosen)
+    report |= _plan_figures(forecast, rows)
     report["budgets"] = budget_figures(candidates, table, machine)
     begin(3)
     report["pipelines"] = pipeline_figures(forecast, machine)
@@ -112,18 +111,12 @@ def make_report(
     return report
 
 
-def _plan_figures(forecast: Forecast, rows: Rows, chosen: Int64) -> Json:
+def _plan_figures(forecast: Forecast, rows: Rows) -> Json:
     """Return the figures of the plans of these rows, the gain and the recommended settings."""
     plan, table = forecast.plan, forecast.table
     figures = strategy_figures(forecast)
 
-    def key_of(sample: int) -> str:
-        return rows.key(int(chosen[sample]))
-
     tiles, tokens = encoder_and_llm(rows.resources, rows.costs)
-    microbatches = {
-        name: heaviest_microbatches(forecast, name, key_of) for name in ("random", "balanced")
-    }
     return {
         "part": {"samples": len(table.costs), "of": len(rows), "seed": plan.seed},
         "plan": {**asdict(plan), "samples_per_step": plan.samples_per_step},
@@ -135,10 +128,7 @@ def _plan_figures(forecast: Forecast, rows: Rows, chosen: Int64) -> Json:
         "all_or_none": all_or_none_figures(forecast),
         "shapes": shape_figures(forecast),
         "recommended": _recommended(table, plan),
-        "heaviest": {
-            "samples": heaviest(rows, tiles * plan.tile_tokens + tokens),
-            "microbatches": microbatches,
-        },
+        "heaviest": {"samples": heaviest(rows, tiles * plan.tile_tokens + tokens)},
     }
 
 

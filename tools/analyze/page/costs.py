@@ -58,15 +58,8 @@ def costs(report: Json) -> Json:
 
 
 def heaviest(report: Json) -> Json:
-    """Return the heaviest microbatches of random and balanced in pairs, and the bars' scales."""
-    found = report["heaviest"]
-    random, balanced = found["microbatches"]["random"], found["microbatches"]["balanced"]
-    pairs = zip(random, balanced, strict=False)
-    return {
-        "microbatches": [(("random", a), ("balanced", b)) for a, b in pairs],
-        "heaviest_sample": _most(found["samples"]),
-        "heaviest_microbatch": _most(random),
-    }
+    """Return the scale of the heaviest samples' bars."""
+    return {"heaviest_sample": _most(report["heaviest"]["samples"])}
 
 
 def _most(rows: list[Json]) -> float:

@@ -26,8 +26,6 @@ SECTIONS: dict[str, Callable[[Json], Json | None]] = {
     # Of more sources, report.json has the others.
     "data": lambda _: {"most_sources": 14},
     "heaviest": costs.heaviest,
-    # Their templates read all that they need from the report.
-    "spread": lambda _: {},
     "images": steps.images,
     "host": steps.host,
     "pipelines": steps.pipelines,
