@@ -33,7 +33,7 @@ PAGES := README.md AGENTS.md CONTRIBUTING.md CHANGELOG.md $(wildcard skills/*/re
 	$(filter-out docs/reference/api.md docs/reference/cli.md docs/internals/protocol.md docs/benchmarks/papers.md, \
 	$(wildcard docs/*.md docs/*/*.md))
 
-.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks constraints dist lint types size bench docs notebooks clean
+.PHONY: demo test test-all soak kernels faults fuzz mutants peer-suites test-frameworks constraints dist lint types size bench docs notebooks clean
 demo: $(KERNELS)
 	$(BIN)/counterpoise demo
 
@@ -43,6 +43,10 @@ test: $(STAMP) kernels
 # also the tests marked `long`: many more cases of what `test` runs with a few
 test-all: $(STAMP) kernels
 	$(BIN)/pytest $(IN_PARALLEL) -m ''
+
+# Hundreds of epochs of each kind of loop: nothing that is held or paid for a step may grow.
+soak: $(STAMP) kernels
+	$(BIN)/pytest -m long tests/soak
 
 # What `pip install` compiles, anew where a source has changed since.
 kernels: $(KERNELS)

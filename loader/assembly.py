@@ -301,6 +301,7 @@ class BalancedSettings:
             buffer_bytes=given.buffer_bytes,
             label_tokens=self.label_tokens,
             mixture=facts,
+            shift_labels=given.balance.shift_labels,
         )
         # torch's own thread pins the batches of a local loop's workers
         pins_ahead = self._is_local(place) and self.start.workers > 0
@@ -316,7 +317,6 @@ class BalancedSettings:
             name=source_name(dataset),
             data=known,
             growing=given.growing_data,
-            shifts_labels=base_of(given.balance.layout) is not None,
             auto=auto,
             spare=spare,
             skipped=skipped,

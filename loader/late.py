@@ -24,7 +24,7 @@ class LateBalancedLoader:
         # The user's sampler, whose epoch is read at each iteration.
         self._follows = settings.given.follows
         self._waits: Waits | None = None
-        self._epoch = 0
+        self._epoch, self._pinned = 0, False  # of a loader that is not made yet
         self._resumed: int | None = None
         self._ahead = 0
         self._place: Place | None = None
@@ -44,7 +44,7 @@ class LateBalancedLoader:
         if self._loader is None:
             self._place = self._arguments.find()
             self._loader = self._made(self._place, self._waits)
-            self._loader.set_epoch(self._epoch)
+            self._loader.set_epoch(self._epoch, self._pinned)
             self._loader.compares_batches = self._compares_batches
             if self._pipe is not None:
                 self._loader.follow_costs(self._pipe)
@@ -79,7 +79,7 @@ class LateBalancedLoader:
         """Close the loader, if there is one; the next use makes another, in the same epoch."""
         if self._loader is not None:
             self._loader.close()
-            self._epoch, self._loader = self._loader.epoch, None
+            self._epoch, self._loader = self._loader.next_epoch, None
 
     def adopt(
         self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
@@ -119,7 +119,7 @@ class LateBalancedLoader:
         """Continue at a ledger; ValueError if the loader of this process' ranks cannot."""
         loader = self.get_at_resume(state)
         loader.load_state_dict(state)
-        self._resumed = loader.epoch
+        self._resumed, self._pinned = loader.epoch, False
         if self._follows is not None:
             self._follows.set_epoch(loader.epoch)
 
@@ -136,8 +136,8 @@ class LateBalancedLoader:
         self.set_epoch(epoch + self._ahead)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs."""
-        self._epoch = epoch
+        """Choose the epoch of the next iterations, until another is chosen or a ledger loaded."""
+        self._epoch, self._pinned = epoch, True
         if self._follows is not None:
             self._follows.set_epoch(epoch)
         if callable(choose := getattr(self._settings, "choose_epoch", None)):  # a stream's own
@@ -148,14 +148,17 @@ class LateBalancedLoader:
     def snapshot(self) -> dict[str, Any]:
         """Return the beginning of a copy: epoch and ledger, None before the first use."""
         ledger = None if self._loader is None else self._loader.state_dict()
-        return {"epoch": self._epoch, "ledger": ledger, "waits": self._waits}
+        epoch = self._epoch, self._pinned
+        return {"epoch": epoch, "ledger": ledger, "waits": self._waits}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Begin with what another has left; before the first use."""
         self.adopt_waits(snapshot["waits"])
-        self.set_epoch(snapshot["epoch"])
+        self._epoch, pinned = snapshot["epoch"]
         if snapshot["ledger"] is not None:
             self.load_state_dict(snapshot["ledger"])
+        if pinned:
+            self.set_epoch(snapshot["epoch"][0])
 
     def close(self) -> None:
         """End the loader's processes, if any were started."""

@@ -266,8 +266,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
             after=planned.after,
             keys=tuple(map(self._rows.key if self._rows else str, indexes)),
         )
-        ranks, sources = self.config.ranks, self._rows.recipe.names if self._rows else ()
-        return info_of(facts, self.epoch, ranks, self._names, self._over_budget, None, sources)
+        sources = self._rows.recipe.names if self._rows else ()
+        return info_of(
+            facts, self.epoch, self.config.ranks, self._names, self._over_budget, None, sources,
+            self._balance.shift_labels,
+        )  # fmt: skip
 
     def _plan(self, order: Int64, start: int, step: int) -> PlannedWindow:
         """Return the plan of the window at an ordinal, made again if it is not kept."""

@@ -261,7 +261,9 @@ def test_zmq_is_imported_only_by_the_named_shells() -> None:
 
 def test_no_other_python_file_is_at_the_root(root: Path) -> None:
     # setup.py is there for the packages' rule alone; test_packaging holds that it does not ship.
-    assert sorted(path.name for path in root.glob("*.py")) == ["__init__.py", "setup.py"]
+    # `python -m counterpoise` needs __main__.py.
+    found = sorted(path.name for path in root.glob("*.py"))
+    assert found == ["__init__.py", "__main__.py", "setup.py"]
 
 
 @pytest.mark.parametrize("name", ["counterpoise", "counterpoise.sched", "counterpoise.balancer"])

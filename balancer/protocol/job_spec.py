@@ -18,6 +18,8 @@ LABEL_TOKENS = "label_tokens"
 IN_BATCHES = "batch"
 ON_ERROR = ("raise", "skip")
 TRANSPORTS = ("auto", "direct", "inline")
+# What a job does not say.
+_UNSAID: dict[str, Any] = {"mixture": {}, "shift_labels": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class JobSpec:
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
     no resource of that name): ranks count them in their batches. transport: how payloads travel;
     "direct" or "inline" forces it. mixture: Recipe.facts() of a mixture, empty for other data.
+    shift_labels: as in Balance.
     """
 
     plan: PlanConfig
@@ -41,6 +44,7 @@ class JobSpec:
     label_tokens: str = LABEL_TOKENS
     transport: str = "auto"
     mixture: dict[str, Any] = field(default_factory=dict)
+    shift_labels: bool = True
 
     def __post_init__(self) -> None:
         if self.on_error not in ON_ERROR:
@@ -87,8 +91,9 @@ class JobSpec:
 
     @property
     def label_source(self) -> str:
-        """Return what counts label tokens: a resource or "batch"; "" if nothing does."""
-        return self.label_tokens if self.counts_labels or self.counts_batches else ""
+        """Return what counts label tokens, "" if nothing does; and where labels are not shifted."""
+        counter = self.label_tokens if self.counts_labels or self.counts_batches else ""
+        return counter if self.shift_labels else f"{counter}, shift_labels=False"
 
 
 def _check_extent(plan: PlanConfig) -> None:
@@ -123,7 +128,7 @@ def to_json(job: JobSpec) -> str:
     >>> from_json(to_json(job)) == job
     True
     """
-    said = {name: each for name, each in asdict(job).items() if name != "mixture" or each}
+    said = {name: each for name, each in asdict(job).items() if each != _UNSAID.get(name, ...)}
     return json.dumps(said, sort_keys=True)
 
 

@@ -3,7 +3,7 @@
 Theory of operation. Each message goes to the coordinator of the job that its peer's name says
 (transport/naming.py), and no coordinator knows of another: jobs share the socket, the loop's time
 and nothing else. A job is there from its first rank's hello until its ranks have been away for
-FORGOTTEN_S and its workers have left. Workers ask which jobs there are, and join each as a peer of
+FORGOTTEN_S and its workers have left. Workers ask which jobs have ranks, and join each as a peer of
 its own. Peers of a job that is not there are answered as by a balancer that was just started.
 
 What happens in a coordinator is logged here, a line an event (job_log.py).
@@ -43,6 +43,10 @@ class _Job(msgspec.Struct):
     log: JobLog
     until: float = 0.0
 
+    @property
+    def has_ranks(self) -> bool:
+        return bool(self.coordinator.ranks or self.coordinator.postponed)
+
 
 class JobRouter:
     """Stands for a coordinator to the server's loop, and routes to those of the jobs.
@@ -68,9 +72,9 @@ class JobRouter:
         """Receive one message, for the coordinator of its peer's job; return what to send."""
         name = job_of(peer)
         if isinstance(message, ListJobs):
-            return [Send(peer, JobList(self.names(now, only=name)))]
+            return [Send(peer, JobList(self.names(only=name)))]
         if isinstance(message, GetStatus) and not name:
-            name = next(iter(self.names(now)), DEFAULT_JOB)
+            name = next(iter(self.names() or sorted(self._jobs)), DEFAULT_JOB)
         job = self._jobs.get(name)
         if job is None and isinstance(message, RankHello | WorkerHello):
             if isinstance(message, WorkerHello) and name != DEFAULT_JOB:
@@ -106,11 +110,10 @@ class JobRouter:
             if now >= job.coordinator.next_deadline():
                 sent += job.coordinator.tick(now)
                 job.log.look(job.coordinator)
-            if job.coordinator.ranks or job.coordinator.postponed:
+            if job.has_ranks:
                 job.until = now + FORGOTTEN_S
             elif now > job.until and not job.coordinator.workers:
-                job.log.forgotten()
-                del self._jobs[name]
+                self._forget(name)
         return sent
 
     def stop(self) -> list[Send]:
@@ -138,12 +141,13 @@ class JobRouter:
         if (job := self._jobs.get(job_of(peer))) is not None:
             job.coordinator.confirm(peer, now)
 
-    def names(self, now: float, only: str = "") -> tuple[str, ...]:
-        """Return the jobs that workers should serve; with `only` no other than that one."""
+    def names(self, only: str = "") -> tuple[str, ...]:
+        """Return the jobs that workers should serve; with `only` no other than that one.
+
+        Not those that wait for a restart: what a worker holds for a job is not for nobody.
+        """
         return tuple(
-            name
-            for name, job in sorted(self._jobs.items())
-            if only in ("", name) and (job.coordinator.ranks or now <= job.until)
+            name for name, job in sorted(self._jobs.items()) if only in ("", name) and job.has_ranks
         )
 
     def coordinators(self) -> dict[str, Coordinator]:
@@ -157,6 +161,14 @@ class JobRouter:
             served = ", ".join(sorted(self._only))
             raise ValueError(f"this balancer serves job {served} only, and not {name}")
         if len(self._jobs) >= MAX_JOBS:
-            raise ValueError(f"this balancer serves {MAX_JOBS} jobs, the most: start another one")
+            over = {each: job.until for each, job in self._jobs.items() if not job.has_ranks}
+            if not over:
+                raise ValueError(
+                    f"this balancer serves {MAX_JOBS} jobs, the most: start another one"
+                )
+            self._forget(min(over, key=over.__getitem__))
         job = self._jobs[name] = _Job(self._make(), JobLog(name))
         return job
+
+    def _forget(self, name: str) -> None:
+        self._jobs.pop(name).log.forgotten()

@@ -141,14 +141,15 @@ def connect(
         socket.setsockopt(zmq.PLAIN_PASSWORD, password)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
-    if monitored:
-        socket.get_monitor_socket(monitored)
     try:
+        if monitored:
+            socket.get_monitor_socket(monitored)
         socket.connect(address)
     except zmq.ZMQError as error:
-        if monitored:
-            socket.get_monitor_socket().close()
-        socket.close()
+        socket.disable_monitor()
+        socket.close()  # an open one would hold up the end of its context for ever
+        if error.errno == errno.EMFILE:
+            raise OSError(error.errno, "too many open files: raise ulimit -n") from error
         raise ValueError(
             f"cannot connect to {address!r}: {error}: give an address such as tcp://HOST:5555"
         ) from error
@@ -189,7 +190,8 @@ class Handshakes:
     def __init__(self, socket: "zmq.Socket[bytes]", keyed: bool) -> None:
         self._monitor = socket.get_monitor_socket(self.EVENTS)
         self._keyed = keyed
-        self._failed = 0
+        # broken: connections that ended in their handshake.
+        self._failed = self.broken = 0
         self._never_answered = keyed
 
     def rejection_reason(self) -> str:
@@ -203,6 +205,7 @@ class Handshakes:
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self._failed = FAILED_HANDSHAKES
                 case _:
+                    self.broken += 1
                     self._failed += self._never_answered
         if self._failed < FAILED_HANDSHAKES:
             return ""

@@ -29,6 +29,8 @@ from counterpoise.tools.inputs.cost_tables import (
     plan_windows,
 )
 
+from . import randomness
+
 
 @dataclass(frozen=True, slots=True)
 class TimedPlan(EpochPlan):
@@ -191,11 +193,11 @@ def measure(table: CostTable, config: PlanConfig, plan: TimedPlan) -> dict[str, 
         "raised_steps": plan.raised_steps,
         "chi2": chi2,
         "chi2_error": error,
-        "drift": metrics.drift(lengths, step_of),
+        "drift": randomness.drift(lengths, step_of),
         "rank_bias": {
-            name: metrics.rank_bias(side[..., k]) for k, name in enumerate(table.resources)
+            name: randomness.rank_bias(side[..., k]) for k, name in enumerate(table.resources)
         }
-        | {"combined": metrics.rank_bias(encoder + llm)},
+        | {"combined": randomness.rank_bias(encoder + llm)},
         "seconds": plan.seconds,
         "first_seconds": plan.first_seconds,
         "seconds_per_step": plan.seconds / max(1, int(plan.step_of_row.max(initial=-1)) + 1),
@@ -217,7 +219,7 @@ def _totals(table: CostTable, config: PlanConfig, plan: TimedPlan) -> dict[str, 
 
 
 def _chi2(table: CostTable, step_of: np.ndarray) -> tuple[float, float]:
-    return metrics.chi_square(metrics.kinds(table.costs[:, -1], table.sources), step_of)
+    return randomness.chi_square(randomness.kinds(table.costs[:, -1], table.sources), step_of)
 
 
 def _repeats(planner: EpochPlanner, table: CostTable, config: PlanConfig) -> float:

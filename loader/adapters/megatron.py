@@ -7,11 +7,12 @@ Read in Megatron-LM at d98e8a64; its RerunDataIterator is that of megatron-core 
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import tee
 from typing import Any
 
 from ...workers.sources.labels import IGNORED
-from .next_token import next_token_batch, unlike, without_end
+from .next_token import next_token_batch, shifts_labels, unlike, without_end
 
 # Megatron's names of what a packed batch says about its samples' borders.
 BORDERS = {
@@ -21,12 +22,12 @@ BORDERS = {
 }
 
 
-def megatron_batch(batch: Any) -> Any:
+def megatron_batch(batch: Any, shift_labels: bool = True) -> Any:
     """Return a batch of layout "padded" or "packed" with Megatron-LM's names, shapes (B, L).
 
     tokens, labels (of the next token), loss_mask float32 (0 where there is no label, whose label is
     0), position_ids; cu_seqlens and max_seqlen where it is packed, cu_seqlens_padded
-    where samples are aligned; and other fields as they are.
+    where samples are aligned; and other fields as they are. shift_labels: as in Balance.
     Raises ValueError for one of them that has one of these names.
 
     >>> import torch
@@ -35,7 +36,7 @@ def megatron_batch(batch: Any) -> Any:
     >>> made["tokens"].tolist(), made["labels"].tolist(), made["loss_mask"].tolist()
     ([[5, 6, 7]], [[6, 7, 0]], [[1.0, 1.0, 0.0]])
     """
-    inputs, labels = next_token_batch(batch)
+    inputs, labels = next_token_batch(batch, shift_labels=shift_labels)
     has_label = labels != IGNORED
     made = {
         "tokens": inputs.pop("input"),
@@ -59,6 +60,8 @@ def megatron_iterators(
     if virtual_stages < 1:
         raise ValueError(f"virtual_stages is {virtual_stages}, allowed is a positive integer")
     # What one stage has taken, and others have not, waits in here.
+    if convert is megatron_batch:
+        convert = partial(megatron_batch, shift_labels=shifts_labels(loader))
     batches = tee(map(convert, without_end(loader)), virtual_stages)
     taken = [0] * virtual_stages
     return [MegatronIterator(loader, each, taken, n) for n, each in enumerate(batches)]

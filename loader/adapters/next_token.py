@@ -1,7 +1,8 @@
 """Batches without end, and (inputs, labels) of each, a label at the token that predicts it.
 
 Our layouts have labels aligned with their tokens, and Hugging Face models shift them inside;
-torchtitan's and Megatron-LM's losses compare position i with labels[i].
+torchtitan's and Megatron-LM's losses compare position i with labels[i]. With
+Balance(shift_labels=False) they are so already.
 """
 
 from collections.abc import Container, Iterator
@@ -19,13 +20,15 @@ LEFT_OUT = (
 
 
 def next_token_batch(
-    batch: dict[str, Any], pad_to: int = 0, flat: bool = False
+    batch: dict[str, Any], pad_to: int = 0, flat: bool = False, shift_labels: bool = True
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """Return ({"input": ids, "positions": positions, other fields}, labels), shapes (B, L).
 
     batch: of layout "padded" or "packed". pad_to: the length L that rows are filled up to, 0 for
-    none. flat: shapes (T,) of a single row. Raises ValueError for a batch that is longer than
-    pad_to, that has several rows where one is wanted, or a field "input" or "positions".
+    none. flat: shapes (T,) of a single row. shift_labels: as in Balance.
+
+    Raises ValueError for a batch that is longer than pad_to, that has several rows where one is
+    wanted, or a field "input" or "positions".
 
     >>> batch = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[-100, 6, 7]])}
     >>> inputs, labels = next_token_batch(batch, pad_to=4)
@@ -49,13 +52,20 @@ def next_token_batch(
         )
     missing = max(0, pad_to - ids.shape[1])
     ids, positions = pad(ids, (0, missing)), pad(positions, (0, missing))
-    shifted = pad(labels[:, 1:], (0, 1 + missing), value=IGNORED)
+    shifts = int(shift_labels)
+    shifted = pad(labels[:, shifts:], (0, shifts + missing), value=IGNORED)
     named = ("input_ids", "labels", "position_ids", *LEFT_OUT)
     others = {name: value for name, value in batch.items() if name not in named}
     if flat:
         ids, positions, shifted = ids[0], positions[0], shifted[0]
     made = {"input": ids, "positions": positions}
     return {**made, **unlike(made, others)}, shifted
+
+
+def shifts_labels(loader: Any) -> bool:
+    """Return whether labels of a loader's batches stand at their tokens, and are to be shifted."""
+    given = getattr(loader, "_given", None)
+    return given is None or bool(given.balance.shift_labels)
 
 
 def unlike(made: Container[str], others: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torchtitan.config import derive, override
 
-from .next_token import next_token_batch, without_end
+from .next_token import next_token_batch, shifts_labels, without_end
 
 try:
     from torchtitan.components.data.loader import BaseDataLoader
@@ -57,7 +57,7 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yield (inputs, labels) of microbatches without end; a loader without any ends it."""
         for batch in without_end(self.loader):
-            yield next_token_batch(batch, self._pad_to, IS_FLAT)
+            yield next_token_batch(batch, self._pad_to, IS_FLAT, shifts_labels(self.loader))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger under one key: it is the same on all ranks, and may go on with others.

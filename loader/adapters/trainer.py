@@ -18,17 +18,17 @@ import inspect
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
 from ..models.proof import SEEN, check_packing
-from ..step.waiting import tell
 from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
+from .measured_loss import measure_loss
+from .next_token import shifts_labels
 from .padded_gather import is_planned
-from .recognition import RecognisedLoader
+from .trainer_arguments import check_is_ours, check_loading, check_said, check_strategy
 
 logger = logging.getLogger(__name__)
 LEDGER = "counterpoise ledger"
@@ -49,37 +49,47 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     the tokens of the whole step, and tokens and pairs of attention are weighed by
     cp.time_ns(model.config) where that is a transformer's.
 
+    eval_loader is for Trainer's own eval_dataset; of a dict of sets, give a dict of loaders. Any
+    other set, as of evaluate(other) or predict(other), has Trainer's own loader.
+
     Raises ValueError for arguments of loading (batch size, workers, drop_last) that say other than
     the loader, for gradient_accumulation_steps that is not its accumulate, for a
-    train_sampling_strategy by length, for TRL's packing, for a loss that is not normalised by the
-    tokens of the whole step, for a model that mixes packed samples, for a balanced or packed
-    eval_loader, and in modes "window" and "epoch" for TrainingArguments without max_steps.
+    train_sampling_strategy other than the loader's order, for a get_train_dataloader of the
+    trainer's class, for TRL's packing, for a loss that is not normalised by the tokens of the whole
+    step (measured at the first microbatch, by two more calls of compute_loss), for a model that
+    mixes packed samples, for a balanced or packed eval_loader, and in modes "window" and "epoch"
+    for TrainingArguments without max_steps.
     """
-    if not isinstance(loader, RecognisedLoader):
-        raise ValueError(
-            f"attach_trainer takes a counterpoise.DataLoader, got a {type(loader).__name__}"
-        )
+    check_is_ours(loader, "attach_trainer")
+    check_strategy(trainer, loader)
     if eval_loader is not None:
         _attach_evaluation(trainer, eval_loader)
+    if not shifts_labels(loader):
+        raise ValueError(
+            "Balance(shift_labels=False) says that labels are the next tokens already, and models "
+            "of transformers shift them inside: give labels that stand at their own tokens "
+            "(labels = input_ids) and leave shift_labels, or a loop of your own"
+        )
     if not loader.is_balanced:
-        _check_loading(trainer, loader, loader.batch_size)  # type: ignore[attr-defined]
+        check_loading(trainer, loader, loader.batch_size)
         _give_packed(trainer, loader)
         prepared = prepare_accelerate(trainer.accelerator, loader)
         trainer.get_train_dataloader = lambda: prepared
         _log_stats(trainer, loader)
         return trainer
-    _check_strategy(trainer)
     normalises = _why_not_normalised(trainer) == ""
     adopt_loop(loader, trainer.args.gradient_accumulation_steps)
     adopt_model(loader, trainer.model, normalises)
-    if not normalises and loader._late.counts != "equal":  # means of equal counts may be averaged
-        raise ValueError(_why_not_normalised(trainer))
+    if loader._late.counts != "equal":  # means of equal counts may be averaged
+        if not normalises:
+            raise ValueError(_why_not_normalised(trainer))
+        measure_loss(trainer)
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     refuse_one_reader(trainer.accelerator)
-    plan = loader._balanced.plan  # type: ignore[attr-defined]
-    is_stream = getattr(loader._balanced, "ledger_per_rank", False)  # type: ignore[attr-defined]
+    plan = loader._balanced.plan
+    is_stream = getattr(loader._balanced, "ledger_per_rank", False)
     size = None if is_stream else plan.samples_per_step / (plan.ranks * plan.accumulate)
-    _check_loading(trainer, loader, size)
+    check_loading(trainer, loader, size)
     feed = with_known_epochs(loader, trainer.args.max_steps)
     _give_packed(trainer, loader)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
@@ -115,7 +125,40 @@ def adopt_model(loader: Any, model: Any, normalises: bool) -> None:
         loader._late.adopt(counts="free", ignores_labels=True)
 
 
-def _attach_evaluation(trainer: Any, loader: Any) -> None:
+def _attach_evaluation(trainer: Any, loaders: Any) -> None:
+    """Let Trainer evaluate its own eval_dataset by a loader, or each of its sets by its own."""
+    sets, by_name = trainer.eval_dataset, isinstance(loaders, dict)
+    names = set(sets) if isinstance(sets, dict) else None
+    if (set(loaders) if by_name else None) != names:
+        raise ValueError(
+            "eval_loader is a loader for Trainer's eval_dataset, or a dict of loaders with the "
+            f"names of its sets: eval_dataset is {_described(sets)}, eval_loader "
+            f"{_described(loaders)}"
+        )
+    prepared = {
+        name: _prepared_evaluation(trainer, loader)
+        for name, loader in (loaders if by_name else {None: loaders}).items()
+    }
+    own = trainer.get_eval_dataloader
+
+    def get_eval_dataloader(eval_dataset: Any = None) -> Any:
+        # a name of a set, or Trainer's own set, which it also gives as an object
+        name = eval_dataset if isinstance(eval_dataset, str) else None
+        is_own = eval_dataset is None or eval_dataset is sets or name is not None
+        return prepared[name] if is_own and name in prepared else own(eval_dataset)
+
+    trainer.get_eval_dataloader = get_eval_dataloader
+
+
+def _described(sets: Any) -> str:
+    """Return the names of some sets or loaders; of one, its class."""
+    return (
+        f"a dict of {', '.join(map(str, sets))}" if isinstance(sets, dict) else type(sets).__name__
+    )
+
+
+def _prepared_evaluation(trainer: Any, loader: Any) -> Any:
+    check_is_ours(loader, "eval_loader")
     if is_planned(loader):
         raise ValueError(
             "Trainer weighs all batches of an evaluation alike, and those of a balanced loader "
@@ -127,71 +170,8 @@ def _attach_evaluation(trainer: Any, loader: Any) -> None:
             "hf_kwargs: give eval_loader=cp.DataLoader(..., collate_fn=cp.loader.collate_padded)"
         )
     if loader.batch_size is not None:
-        _check_said(trainer.args, {"per_device_eval_batch_size": loader.batch_size})
-    prepared = prepare_accelerate(trainer.accelerator, loader)
-    trainer.get_eval_dataloader = lambda *_, **__: prepared
-
-
-def _check_loading(trainer: Any, loader: Any, size: float | None) -> None:
-    """Raise ValueError where TrainingArguments say other of loading than the loader has.
-
-    size: its samples in a microbatch, in the mean; None where a sampler decides. That an argument
-    has Trainer's default does not say that it was given, nor does a batch_size of 1; a batch size
-    that the user has left to the loader becomes Trainer's, which counts samples by it.
-    """
-    args = trainer.args
-    has = {
-        "dataloader_drop_last": loader.drop_last,
-        "dataloader_num_workers": loader.num_workers,
-        "dataloader_pin_memory": loader.pin_memory,
-        "dataloader_persistent_workers": loader.persistent_workers,
-        "dataloader_prefetch_factor": loader.prefetch_factor,
-        "auto_find_batch_size": False,
-    }
-    if loader.is_balanced:
-        has["data_seed"] = loader._given.balance.seed
-    _check_said(args, has)
-    if size is None:
-        return
-    batch, given = "per_device_train_batch_size", args.per_device_train_batch_size
-    _check_said(args, {batch: size}, is_open=size == 1)
-    if size != given:
-        args.per_device_train_batch_size = max(1, round(size))
-        trainer._train_batch_size = args.train_batch_size
-        tell(logger, f"{batch} is {given} by default, and the loader's {size:g} samples are taken")
-
-
-def _check_said(args: Any, has: dict[str, Any], is_open: bool = False) -> None:
-    """Raise ValueError for arguments that differ from what a loader has.
-
-    is_open: also for those that have Trainer's default.
-    """
-    defaults = {each.name: each.default for each in fields(args)}
-    for name, own in has.items():
-        given = getattr(args, name, own)
-        if given != own and (is_open or given != defaults.get(name)):
-            raise ValueError(
-                f"{name} is {given} in TrainingArguments, and the loader has {own}: its batches "
-                f"are trained on as they are; give TrainingArguments({name}={own}), or a "
-                f"DataLoader that has {given}"
-            )
-
-
-def _check_strategy(trainer: Any) -> None:
-    """Raise ValueError where Trainer is to choose samples by length itself, or TRL joins them."""
-    strategy = getattr(trainer.args, "train_sampling_strategy", "random")
-    if getattr(trainer.args, "group_by_length", False):  # its name in transformers 4
-        given = "group_by_length=True"
-    elif strategy not in ("random", "sequential"):
-        given = f"train_sampling_strategy={strategy!r}"
-    elif getattr(trainer.args, "packing", False):  # TRL; rows of its data would count as samples
-        given = "packing=True"
-    else:
-        return
-    raise ValueError(
-        f"{given} makes batches by length, and so does a balanced loader: one of the two has to "
-        f"go; leave out {given.partition('=')[0]} in the trainer's arguments, or attach_trainer()"
-    )
+        check_said(trainer.args, {"per_device_eval_batch_size": loader.batch_size})
+    return prepare_accelerate(trainer.accelerator, loader)
 
 
 def _why_not_normalised(trainer: Any) -> str:
@@ -297,7 +277,7 @@ def ledger_callback(loader: Any) -> Any:
             elif state.global_step:
                 loader.load_state_dict(saved_ledger(state, type(self).__name__))
             elif not is_exact:
-                loader.set_epoch(0)  # what Trainer does itself where it counts epochs
+                loader._balanced.set_epoch(0, pins=False)  # as Trainer where it counts epochs
 
         def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
             # Trainer counts an epoch's batches from where it resumed

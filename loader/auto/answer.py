@@ -7,8 +7,8 @@ import functools
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,6 +20,8 @@ from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.discovery import (
     FIRST,
     FoundSource,
+    FoundWork,
+    ResourceWork,
     find_costs,
     hold_first,
     recognise_work,
@@ -27,11 +29,15 @@ from ...workers.discovery import (
 from ...workers.sources.costs import sample_nbytes
 from ...workers.sources.failures import describe_error, kind_of, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
-from .choice import Choice, PlanTerms, padded_if_said, said_work
+from ...workers.sources.labels import labels_of
+from ..step.labels import read_batch_labels
+from .choice import Choice, PlanTerms, padded_if_said, rounded_costs, said_work
 from .forecast import Outlook, forecast
 
 # Collating takes this many microbatches' samples.
 COLLATED = 4
+# But as many at least, so that what goes with what is no chance.
+LEAST_COLLATED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +75,14 @@ class Question:
 class Answer:
     """The choice, what it is forecast to do, and the bytes of a sample that is held until planned.
 
-    held_bytes: the mean; 0 where samples are measured without loading them.
+    held_bytes: the mean; 0 where samples are measured without loading them. labels_shifted: whether
+    labels are seen to be the next tokens already.
     """
 
     choice: Choice
     forecast: Outlook | None
     held_bytes: int
+    labels_shifted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,62 +95,93 @@ class Unread:
 
 def answer(question: Question) -> Answer:
     """Return what the first samples say; ValueError with one line where they cannot be used."""
-    choice, rows, held = _known(question) if question.knows_costs else _found(question)
+    find = _known if question.knows_costs else _found
+    choice, rows, held, shifted = find(question)
     _, plan = question.terms.plan(choice)
     told = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
-    return Answer(choice, told, held)
+    return Answer(choice, told, held, shifted)
 
 
-def _found(question: Question) -> tuple[Choice, Int64, int]:
+def _found(question: Question) -> tuple[Choice, Int64, int, bool]:
     """Find the costs in samples that say nothing about them; and their costs (n, resources)."""
     samples = _loaded(question, FIRST)
     found, unknown = find_costs(samples), tuple[str, ...]()
+    found = replace(found, shift_labels=question.terms.balance.shift_labels)
+    said_costs = found.describe()
     if said_work(question.terms.balance) is None:
         work = recognise_work(found, samples, question.collate, question.terms.batch_size)
         found = found.as_batched(work)
         padded, unknown, said = work.padded, work.unrecognised, work.describe()
     else:
         padded, said = padded_if_said(question.terms.balance, found.resources), ""
-    said_costs = found.describe() if found.work else "nothing in the samples varies in size"
+    if found.work:
+        said_costs = found.describe()
+    elif not unknown:
+        said_costs = "nothing in the samples varies in size"
     choice = Choice(
         found.to_dict(), found.resources, padded, bool(found.work), said_costs, said, unknown
     )  # fmt: skip
     rows = [[cost[name] for name in found.resources] for cost in map(found.measure, samples)]
     is_held = bool(found.resources) and FoundSource(question.dataset, found, None).decode_first
-    return choice, np.array(rows, dtype=np.int64), _mean_bytes(samples) if is_held else 0
+    held = _mean_bytes(samples) if is_held else 0
+    return choice, np.array(rows, dtype=np.int64), held, are_shifted(samples)
 
 
-def _known(question: Question) -> tuple[Choice, Int64, int]:
+def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
     """Take the costs that the data say, and find out how batches hold them."""
     source: Any = question.source
-    is_said = said_work(question.terms.balance) is not None
+    balance, size = question.terms.balance, question.terms.batch_size
+    is_said = said_work(balance) is not None
     is_held = bool(getattr(source, "decode_first", False))
     if is_held:
         samples = _loaded(question, FIRST)
         costs = [checked_probe(Probe("", source.measure(sample))).cost for sample in samples]
+        sampled = costs
     else:
-        costs = [each.cost for each in _each(question, FIRST, source.probe)]
+        probed = {index: found.cost for index, found in _each(question, FIRST, source.probe)}
+        costs = [*probed.values()]
         # Batches are made and looked at only where nobody has said whether they are padded.
-        samples = [] if is_said else _loaded(question, COLLATED * question.terms.batch_size)
+        most = 0 if is_said else max(LEAST_COLLATED, COLLATED * size)
+        # Short and long ones: only the longest show where a collate_fn cuts.
+        ranked = sorted(probed, key=lambda index: sum(probed[index].values()))
+        shown = {ranked[k * (len(ranked) - 1) // max(1, most - 1)] for k in range(most)}
+        question = replace(question, order=tuple(k for k in probed if k in shown))
+        pairs = hold_first(_each(question, most, loads(question)) if most else (), COLLATED * size)
+        samples, sampled = [each for _, each in pairs], [probed[index] for index, _ in pairs]
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
-    columns = {name: rows[:, k] for k, name in enumerate(names) if name != LABEL_TOKENS}
-    varying = {name: column for name, column in columns.items() if np.ptp(column)}
-    padded, unknown, said = padded_if_said(question.terms.balance, names), tuple[str, ...](), ""
+    varying = [n for n, k in zip(names, rows.T, strict=True) if n != LABEL_TOKENS and np.ptp(k)]
+    padded, unknown, said = padded_if_said(balance, names), tuple[str, ...](), ""
+    sizes = tuple[ResourceWork, ...]()
     if samples and varying and not is_said:
-        first = {name: column[: len(samples)] for name, column in varying.items()}
-        padded, unknown, said = work_of_columns(
-            first, samples, question.collate, question.terms.batch_size
-        )
+        columns = {name: [cost.get(name, 0) for cost in sampled] for name in varying}
+        work = recognise_work(columns, samples, question.collate, size)
+        # Tiles and images always add up, whatever holds them.
+        always = (ResourceWork(n, "packed") if n in ADD_UP else work.of(n) for n in varying)
+        work = FoundWork(tuple(filter(None, always)))
+        padded, unknown, said = work.padded, work.unrecognised, work.describe()
+        sizes = tuple(each for each in work.found if each.multiple > 1 or each.limit)
+        rows = rounded_costs(names, sizes, rows)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
-    choice = Choice(None, names, padded, bool(varying), words, said, unknown)
-    return choice, rows, _mean_bytes(samples) if is_held else 0
+    choice = Choice(None, names, padded, {*varying} > {*unknown}, words, said, unknown, sizes)
+    return choice, rows, _mean_bytes(samples) if is_held else 0, are_shifted(samples)
+
+
+def are_shifted(samples: Sequence[Any]) -> bool:
+    """Return whether samples' labels are seen to be the next tokens already.
+
+    >>> are_shifted([{"input_ids": np.array([5, 6, 7]), "labels": np.array([6, 7, 8])}])
+    True
+    """
+    some = [each for each in samples if labels_of(each) is not None and "input_ids" in each]
+    rows = ({n: np.asarray(each[n])[None] for n in ("input_ids", "labels")} for each in some)
+    return {found[2] for found in map(read_batch_labels, rows) if found} - {""} == {"before"}
 
 
 def _loaded(question: Question, most: int) -> list[Any]:
     """Return the first samples that load, at least a few, until they are too large to hold."""
-    each = _each(question, most, loads(question), question.readers)
-    return hold_first(each, COLLATED * question.terms.batch_size)
+    pairs = _each(question, most, loads(question), question.readers)
+    return hold_first((each for _, each in pairs), COLLATED * question.terms.batch_size)
 
 
 def loads(question: Question) -> Callable[[int], Any]:
@@ -155,8 +194,8 @@ def _each(
     most: int,
     action: Callable[[int], Any],
     readers: Sequence[Connection] = (),
-) -> Iterator[Any]:
-    """Yield the result of an action for each of the first samples, broken ones left out.
+) -> Iterator[tuple[int, Any]]:
+    """Yield index and result of an action for each of the first samples, broken ones left out.
 
     readers: who does it, too, for samples in turns, if anybody.
     """
@@ -172,7 +211,7 @@ def _each(
             question.progress[0] = 0
         if not isinstance(result, Unread):
             count += 1
-            yield result
+            yield index, result
         elif result.is_fatal:
             raise ValueError(result.why)
         else:
@@ -218,45 +257,3 @@ def _receive(reader: Connection) -> Any:
 
 def _mean_bytes(samples: Sequence[Any]) -> int:
     return sum(map(sample_nbytes, samples)) // len(samples)
-
-
-def work_of_columns(
-    columns: Mapping[str, Int64],
-    samples: Sequence[Any],
-    collate: Callable[[list[Any]], Any],
-    batch_size: int,
-) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Return the costs that are padded, those not recognised, and in words how batches hold each.
-
-    columns: the costs of the samples by name, (n,) each.
-    """
-    found = find_costs(samples)
-    work = recognise_work(found, samples, collate, batch_size)
-    measured = [found.measure(sample) for sample in samples]
-    like = {name: _like(column, measured) for name, column in columns.items()}
-    padded = tuple(name for name in columns if like[name] in work.padded)
-    constant = [name for name in columns if like[name] in work.constant]
-    unknown = tuple(
-        name
-        for name in columns
-        if name not in ADD_UP and (not like[name] or like[name] in work.unrecognised)
-    )
-    added = [name for name in columns if name not in (*padded, *constant, *unknown)]
-    kinds = (
-        (padded, "padded"),
-        (added, "add up"),
-        (constant, "the same in every batch: planned as adding up"),
-        (unknown, "not recognised in the batches: planned as adding up"),
-    )
-    said = "; ".join(f"{', '.join(each)} {words}" for each, words in kinds if each)
-    return padded, unknown, said
-
-
-def _like(column: np.ndarray, measured: list[dict[str, int]]) -> str:
-    """Return the found resource that goes with a known cost sample by sample, "" for none."""
-    for name in measured[0]:
-        other = np.array([each[name] for each in measured], dtype=np.int64)
-        top = int(other.argmax())
-        if column[top] and other[top] and (column * other[top] == other * column[top]).all():
-            return name
-    return ""

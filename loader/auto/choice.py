@@ -5,17 +5,21 @@ stands in the ledger, from where whoever resumes takes it, whatever the first sa
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.layout import as_layout
+from ...balancer.planning.problem.metrics import TILE_TOKENS
 from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, NO_WORK, Work
 from ...balancer.protocol.records import read_record
-from ...workers.discovery import FoundCosts, FoundSource
-from ...workers.sources.interface import DEFAULT_COST, Source
+from ...workers.discovery import FoundCosts, FoundSource, ResourceWork
+from ...workers.sources.interface import DEFAULT_COST, PlainSource, Source
 from ..balanced.arguments import make_plan
 
 NO_COST = tuple(DEFAULT_COST)
@@ -27,8 +31,9 @@ class Choice:
 
     costs: FoundCosts as JSON values, None where the data say by themselves what samples cost.
     resources: the costs' names. padded: those of which a microbatch costs count x largest.
-    unrecognised: those of which it was not seen, planned as sums. varies: False where all samples
-    cost alike. costs_said, work_said: both in words.
+    unrecognised: those of which it was not seen, left out of the plan. varies: False where there is
+    nothing to plan by. costs_said, work_said: both in words. sizes: how batches round and cut what
+    the data say.
 
     >>> choice = Choice(None, ("tokens",), ("tokens",))
     >>> Choice.from_json(choice.to_json()) == choice
@@ -42,6 +47,7 @@ class Choice:
     costs_said: str = ""
     work_said: str = ""
     unrecognised: tuple[str, ...] = ()
+    sizes: tuple[ResourceWork, ...] = ()
 
     @property
     def found(self) -> FoundCosts | None:
@@ -75,7 +81,23 @@ def padded_if_said(balance: Balance, resources: tuple[str, ...]) -> tuple[str, .
 def source_of(choice: Choice, given: Source | None, dataset: Any, key: Any) -> Source | None:
     """Return the source with the costs of a choice; `given` is what it would be without."""
     found = choice.found
-    return FoundSource(dataset, found, key) if found is not None and found.resources else given
+    if found is not None and found.resources:
+        return FoundSource(dataset, found, key)
+    names = choice.resources
+    if choice.sizes and type(given) is PlainSource and (table := given.known_costs(names)):
+        rows = rounded_costs(names, choice.sizes, np.stack(table, axis=1))
+        return PlainSource(dataset, dict(zip(names, rows.T, strict=True)), key)
+    return given
+
+
+def rounded_costs(names: Sequence[str], sizes: Sequence[ResourceWork], rows: Int64) -> Int64:
+    """Return costs (n, resources) as batches have them: rounded up, and cut."""
+    rows = rows.copy()
+    for each in sizes:
+        column = rows[:, names.index(each.name)]
+        column += -column % each.multiple
+        np.minimum(column, each.limit or column, out=column)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +140,11 @@ class PlanTerms:
         balance = self.balance
         if not choice.varies:
             if balance.budgets:
+                said = choice.work_said if choice.unrecognised else choice.costs_said
                 raise ValueError(
-                    f"budgets limit {', '.join(balance.budgets)}, but {choice.costs_said}: leave "
-                    "budgets, or say what samples cost: DataLoader(cost=...)"
+                    f"budgets limit {', '.join(balance.budgets)}, but {said}: leave budgets, or "
+                    "say what samples cost, DataLoader(cost=...), and what batches are: "
+                    'Balance("auto", work="padded") or work="packed"'
                 )
             return replace(
                 balance, grouping="fixed", partition="given", counts=None, work="packed",
@@ -129,11 +153,13 @@ class PlanTerms:
         oversize = balance.oversize
         if balance.budgets and balance.counts != "free" and oversize == "alone":
             oversize = "error"  # no microbatch of equal counts is for one sample
-        given = balance.time_ns
-        if given is None and {*choice.resources} - {*NO_WORK} <= set(self.model_times or ()):
+        given, work = balance.time_ns, {*choice.resources} - {*NO_WORK, *choice.unrecognised}
+        if given is None and work <= set(self.model_times or ()):
             given = self.model_times
+        elif given is None and choice.unrecognised:
+            given = {name: TILE_TOKENS if name == "tiles" else 1 for name in work}
         # cp.time_ns(model.config) may name more than samples cost
-        names = {*choice.resources, *([ATTENTION_PAIRS] if LLM in choice.resources else [])}
+        names = {*work, *([ATTENTION_PAIRS] if LLM in work else [])}
         times = {name: time for name, time in (given or {}).items() if name in names}
         return replace(
             balance, grouping="balanced", counts=balance.counts or "equal", oversize=oversize,

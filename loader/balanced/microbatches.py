@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
+from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.batches.planned_reader import Made, counted_labels
 from ...workers.sources.data_identity import KnownData
@@ -50,9 +51,9 @@ class BalancedLoader:
     next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
     epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
     come from processes of this machine, and may be any Python objects. `data` returns which data
-    there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
-    `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
-    found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
+    there are now; `growing` says that they may be more than those of a ledger. `auto` is what
+    balance="auto" has found, for the ledger; `spare` gives a sample to a microbatch without any,
+    which weighs nothing.
     `compares_batches` is False where a framework counts labels in the batches itself. `sources` are
     a mixture's names, with which keys begin; `skipped` returns an epoch's ordinals to leave out.
     """
@@ -68,7 +69,6 @@ class BalancedLoader:
     name: str = ""
     local: bool = True
     growing: bool = False
-    shifts_labels: bool = False
     auto: str = ""
     spare: SpareSample | None = None
     compares_batches: bool = True
@@ -77,6 +77,9 @@ class BalancedLoader:
     start_of_epoch: ResumePosition = START
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
+    # Of the next iteration, unless it resumes; and whether those after it have the same.
+    next_epoch: int = 0
+    pinned: bool = False
     # What next() has returned. It moves by one assignment, see walking.py.
     position: ResumePosition = START
     _resume: ResumePosition | None = None
@@ -96,7 +99,8 @@ class BalancedLoader:
 
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
-        self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
+        is_laid = base_of(self.batches.balance.layout) is not None
+        self._labels = LabelCheck(self.job.label_tokens, is_laid, self.job.shift_labels)
         self._over_budget = OverBudget(dict(limits), self.plan.padded)
 
     @property
@@ -117,7 +121,7 @@ class BalancedLoader:
         Then those count, too, that no step has had, but for what drop_last drops.
         """
         before = self._left_out_before
-        return len(self.position.holes) if before is None else before
+        return self.position.left_out if before is None else before
 
     @property
     def microbatches_per_step(self) -> int | Literal["auto"]:
@@ -154,8 +158,9 @@ class BalancedLoader:
             )
         return count
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs; a position within another is dropped."""
+    def set_epoch(self, epoch: int, pins: bool = True) -> None:
+        """Choose the epoch of the next iteration, or all; a position within another is dropped."""
+        self.next_epoch, self.pinned = epoch, pins
         if epoch != self.epoch:
             self._left_out_before = self.left_out
             self.epoch, self.position, self._resume = epoch, self.start_of_epoch, None
@@ -169,6 +174,7 @@ class BalancedLoader:
         The workers are started here, as torch's are when iter() is called.
         """
         self._leave("a new one was started")
+        self.epoch = self.epoch if self._resume else self.next_epoch
         self.position, self._resume = self._resume or self.start_of_epoch, None
         self._left_out_before = None
         at = self.position
@@ -187,6 +193,7 @@ class BalancedLoader:
             self.close()
             raise
         self._running = self._untouched = self._generation
+        self.next_epoch = self.next_epoch if self.pinned else self.epoch + 1
         return self._generation
 
     def begins_again(self, generation: int) -> bool:
@@ -217,8 +224,8 @@ class BalancedLoader:
             state, self.job, len(self.ranks), self.data(), self.growing
         )
         self._leave("load_state_dict() was called")
-        self.epoch, self._resume = ledger.epoch, position
-        self._loaded, self._counted = ledger, None
+        self.epoch = self.next_epoch = ledger.epoch
+        self._resume, self.pinned, self._loaded, self._counted = position, False, ledger, None
 
     def follow_costs(self, pipe: MeasuredCosts) -> None:
         """Order microbatches by the costs that a pipeline measures; ValueError without ordering."""
@@ -268,9 +275,12 @@ class BalancedLoader:
             return source.next(self.timeout_s)
         except ComesAgainError:
             raise
-        except LoaderError:
+        except LoaderError as error:
             self.close()
-            raise
+            if error.raised is None:
+                raise
+            raised = error.raised
+        raise raised  # here: with the context that it has
 
     def add_up_labels(self, step: int, tokens: Mapping[int, int]) -> int:
         """Return a step's label tokens on all ranks; LoaderError ends all processes."""
@@ -285,12 +295,12 @@ class BalancedLoader:
 
         Each hole is written to the dead-letter file, once.
         """
-        batch, before = kept.arrival.batch, kept.at.holes
+        batch, skipped = kept.arrival.batch, self.skipped(self.epoch)
         if self.dead_letter is not None:
-            record_holes(self.dead_letter, kept, self.skipped(self.epoch), self.name)
-        holes = before + tuple(o for o in batch.step_holes if o not in before)
-        self._check_errors(before, holes, batch.step)
-        after = kept.at.after(batch, holes, self.ranks)
+            record_holes(self.dead_letter, kept, skipped, self.name)
+        after = kept.at.after(batch, self.ranks, skipped)
+        if after.unusable > kept.at.unusable:
+            self._check_errors(after.unusable, batch.step)
         if self._passes_over(batch):
             return PassedOver(after)
         fetched = self._deliver(kept, after)
@@ -315,11 +325,11 @@ class BalancedLoader:
         if in_no_step > (self._told or 0) and 0 in self.ranks:
             logger.warning(
                 "%d samples were left out of epoch %d: there were fewer than microbatches, and "
-                "collate_fn cannot make a batch of no samples, or all were refused", in_no_step,
-                self.epoch,
+                "collate_fn cannot make a batch of no samples, or all were refused",
+                in_no_step, self.epoch,
             )  # fmt: skip
         self._over_budget.end_epoch()
-        left_out = len(self.position.holes) + in_no_step
+        left_out = self.position.left_out + in_no_step
         self.epoch, self.position = self.epoch + 1, self.start_of_epoch
         self._left_out_before = left_out
         self.finish(generation)
@@ -342,11 +352,10 @@ class BalancedLoader:
         self._generation += 1
         self._untouched, self._left_by = -1, why
 
-    def _check_errors(self, before: Holes, holes: Holes, step: int) -> None:
+    def _check_errors(self, unusable: int, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
-        if self.max_errors is None or len(holes) == len(before):
+        if (allowed := self.max_errors) is None:
             return
-        unusable, allowed = len({*holes}.difference(self.skipped(self.epoch))), self.max_errors
         if isinstance(allowed, float):
             allowed = int(allowed * self.count())
         if unusable > allowed:
@@ -359,16 +368,18 @@ class BalancedLoader:
             )
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
-        job = self.job
-        over = self._over_budget
-        batch, ranks = kept.arrival.batch, self.plan.ranks
-        info = info_of(batch, self.epoch, ranks, job.resources, over, after, self.sources)
+        job, over, batch = self.job, self._over_budget, kept.arrival.batch
+        info = info_of(
+            batch, self.epoch, self.plan.ranks, job.resources, over, after, self.sources,
+            job.shift_labels,
+        )  # fmt: skip
         made = self._made(kept, info)
         batch = made.batch
         if made.labels is not None and job.counts_labels:
             self._labels.compare(*made.labels, info.label_tokens, info.keys)
-        if info.keys and job.counts_labels and self.compares_batches:
-            self._labels.compare_batch(batch, info.label_tokens, info.keys)
+        if info.keys:
+            declares = job.counts_labels and self.compares_batches
+            self._labels.compare_batch(batch, info.label_tokens if declares else None, info.keys)
         if not info.keys and self.spare is not None:
             batch = self.spare.weightless(batch)
         if job.counts_batches:
@@ -392,5 +403,6 @@ class BalancedLoader:
             return Made(self.batches.collated([spared], info))
         labels = counted_labels(samples) if self._labels.left > 0 else None
         batch = self.batches.collated(samples, info)
-        tokens = count_label_tokens_of(batch, samples) if self.job.counts_batches else None
+        shifts, counts = self.job.shift_labels, self.job.counts_batches
+        tokens = count_label_tokens_of(batch, samples, shifts) if counts else None
         return Made(batch, labels=labels, label_tokens=tokens)

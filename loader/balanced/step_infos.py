@@ -147,6 +147,7 @@ def info_of(
     over_budget: OverBudget,
     after: object,
     sources: Sequence[str] = (),
+    shift_labels: bool = True,
 ) -> StepInfo:
     """Return the StepInfo of a microbatch; one without samples costs 0 of every resource.
 
@@ -173,4 +174,5 @@ def info_of(
         over_budget=over_budget.exceeded(costs),
         after=after,
         sources=MappingProxyType(counted_sources(keys, sources)),
+        shift_labels=shift_labels,
     )

@@ -92,7 +92,8 @@ class BatchMaker:
 
         return partial(
             collate_samples, layout=balance.layout, pad_id=balance.pad_id,
-            dummy_tile=balance.dummy_tile, fields=wanted, **balance.shapes.of_tokens(),
+            dummy_tile=balance.dummy_tile, fields=wanted, shift_labels=balance.shift_labels,
+            **balance.shapes.of_tokens(),
         )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ base of a user's own. With a base three kinds of fields have a meaning:
 Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1),
 as Hugging Face models do. Nothing precedes a sample's first token, and in a pack the last token of
 the sample before would be asked for it; so the first label of every sample becomes -100, in both
-bases, which also makes both count the same label tokens.
+bases, which also makes both count the same label tokens. With shift_labels=False each label is what
+its place predicts already (x = t[:-1], y = t[1:]), and all stay.
 
 What a tokenizer gives beside its tokens (attention_mask, position_ids) is left out where it says
 what the layout makes, and refused where it says otherwise: it would take the place of the batch's
@@ -84,6 +85,7 @@ def collate_samples(
     align: int = 1,
     length: Length = None,
     rows: int | None = None,
+    shift_labels: bool = True,
 ) -> Batch:
     """Return the batch of samples by a layout: "padded", "packed" or one of your own.
 
@@ -107,7 +109,7 @@ def collate_samples(
         if "input_ids" in fields:
             batch["input_ids"] = torch.from_numpy(own.places.lay(tokens, pad_id, np.int64))
         if "labels" in fields:
-            batch["labels"] = torch.from_numpy(own.places.labels(labels))
+            batch["labels"] = torch.from_numpy(own.places.labels(labels, shift_labels))
     elif (align, length, rows) != (1, None, None):
         raise ValueError(f"layout {by.name!r} has no base, and so no tokens to be filled up")
     for name, rule in own.rules.items():
@@ -279,6 +281,7 @@ def collate_padded(
     align: int = 1,
     length: Length = None,
     rows: int | None = None,
+    shift_labels: bool = True,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
 
@@ -286,7 +289,8 @@ def collate_padded(
     pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
     images_per_sample int32 (B,); and every other field by the rules above. dummy_tile is the side
     in pixels of the zero tile that a batch without images gets, 0 for none; fields: the names of
-    what is wanted of all this. Raises ValueError for samples that do not fit together.
+    what is wanted of all this; shift_labels: as in Balance. Raises ValueError for samples that do
+    not fit together.
 
     align, length: the width is a multiple of align, or just length. rows: the number of rows; those
     that are no samples have one pad token with attention and no label, as a row without any has no
@@ -298,7 +302,7 @@ def collate_padded(
     """
     return collate_samples(
         samples, "padded", pad_id=pad_id, dummy_tile=dummy_tile, fields=fields, align=align,
-        length=length, rows=rows,
+        length=length, rows=rows, shift_labels=shift_labels,
     )  # fmt: skip
 
 
@@ -310,13 +314,15 @@ def collate_packed(
     fields: Container[str] = EVERY,
     align: int = 1,
     length: Length = None,
+    shift_labels: bool = True,
 ) -> Batch:
     """Concatenate samples, without padding but what `align` and `length` ask for.
 
     Gives input_ids, labels, position_ids int64 (1, total), as Hugging Face models take them
     (positions restart at 0 with every sample); cu_seq_lens int32 (B + 1,) and max_length (an int)
     for flash-attention's varlen functions and the models' cu_seq_lens_q/k and max_length_q/k;
-    images as in collate_padded. pad_id is used for padding, and for a batch without samples.
+    images as in collate_padded. pad_id is used for padding, and for a batch without samples;
+    shift_labels: as in Balance.
 
     align: samples are filled up to multiples of it with pad tokens (labels -100, positions that go
     on). Then cu_seq_lens says how long samples are without, and cu_seq_lens_padded int32 where each
@@ -334,5 +340,5 @@ def collate_packed(
     """
     return collate_samples(
         samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, fields=fields, align=align,
-        length=length,
+        length=length, shift_labels=shift_labels,
     )  # fmt: skip

@@ -74,10 +74,13 @@ class TokenPlaces:
         """Return 1 for the tokens of sequences, 0 for the filling behind them."""
         return self.lay([np.ones(length, np.int64) for length in self.lengths], 0, np.int64)
 
-    def labels(self, labels: Sequence[Array]) -> Array:
-        """Return labels laid; no sequence's first token has one, as nothing precedes it."""
+    def labels(self, labels: Sequence[Array], shift_labels: bool = True) -> Array:
+        """Return labels laid; no sequence's first token has one, as nothing precedes it.
+
+        shift_labels: False where each is the next token's already: then the first ones stay.
+        """
         rows = self.lay(labels, IGNORED, np.int64)
-        for row, begin, _ in self.spans:
+        for row, begin, _ in self.spans if shift_labels else ():
             rows[row, begin] = IGNORED
         return rows
 

@@ -70,7 +70,10 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
             raise PoolEndedError(f"worker_init_fn raised {locate_error(error)}") from error
     payloads = _payloads(config)
     resources = config.job.resources
-    handler = SourceHandler(config.source, resources, seed, local=True, threads=config.threads)
+    handler = SourceHandler(
+        config.source, resources, seed, local=True, threads=config.threads,
+        shift_labels=config.job.shift_labels,
+    )  # fmt: skip
     # One that is started in the place of another comes later, on the same machine's clock.
     name = local_name(config.pool, slot.index)
     identity = Identity(name, slot.index, time.monotonic_ns())

@@ -205,7 +205,11 @@ class PlanAhead:
     def _packed(self, part: range) -> bytes:
         rows = self.feed.costs.rows(self.feed.order[part.start : part.stop])
         kind = np.min_scalar_type(int(rows.max(initial=0)))  # most costs are small
-        failed = {ordinal: self.failed[ordinal] for ordinal in part if ordinal in self.failed}
+        failed = {
+            ordinal: self.failed[ordinal]._replace(raised=None)
+            for ordinal in part
+            if ordinal in self.failed
+        }
         return _encode((kind.str, rows.astype(kind).tobytes(), failed))
 
     def _unpack(self, part: range, packed: bytes) -> None:

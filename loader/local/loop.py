@@ -288,7 +288,7 @@ class LocalLoop:
         settings, job = self._settings, self._settings.job
         reader = PlannedReader(
             settings.dataset, settings.source, job.resources, job.plan.seed, settings.collate,
-            job.on_error == "skip", settings.takes_empty, settings.draws,
+            job.on_error == "skip", settings.takes_empty, settings.draws, job.shift_labels,
             count_label_tokens_of if job.counts_batches else None, settings.start.threads,
         )  # fmt: skip
         self._owner = os.getpid()

@@ -15,6 +15,7 @@ forks acquires first. While it waits, it waits outside of it.
 
 import atexit
 import contextlib
+import itertools
 import os
 import queue
 import select
@@ -220,8 +221,9 @@ class Planning:
             ordinal = ahead.to_measure.popleft()
             found.to_measure.append((ordinal, int(ahead.feed.order[ordinal])))
         if len(ahead.failed) > self._told_failed:
-            self._told_failed = len(ahead.failed)
-            found.failed = dict(ahead.failed)
+            new = len(ahead.failed) - self._told_failed
+            found.failed = dict(itertools.islice(reversed(ahead.failed.items()), new))
+            self._told_failed += new
         if ahead.is_over:
             found.is_over = self._is_planned = True
             found.left_out = ahead.feed.left_out

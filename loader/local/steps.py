@@ -93,6 +93,7 @@ class StepMaker:
     def __init__(self, settings: RunSettings, start: RunStart) -> None:
         self._settings = settings
         self._start = start
+        self._known_holes = frozenset(start.holes)
         self._skips = settings.job.on_error == "skip"
         self._loads = 0
         self._compares = settings.compares
@@ -132,7 +133,7 @@ class StepMaker:
     def _note_known_holes(self, step: OpenStep, failed: Mapping[int, FailedSample]) -> None:
         """Note the samples of a step of which it is known that they cannot be used."""
         plan = step.plan
-        resumed = self._start.holes
+        resumed = self._known_holes
         if not (failed or plan.refused or resumed):
             return
         ordinals = plan.all_ordinals()
@@ -144,7 +145,7 @@ class StepMaker:
                 step.fatal[each] = found
         for each in plan.refused:
             step.holes[each] = self._named(plan, each, "over budget, and oversize is 'refuse'")
-        for each in ordinals.intersection(resumed) - step.holes.keys():
+        for each in (ordinals & resumed) - step.holes.keys():
             step.holes[each] = self._named(plan, each, KNOWN_BEFORE)
         step.all_holes = {*step.holes}
 
@@ -312,5 +313,9 @@ def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> LoaderError | None:
         if ordinal in step.fatal:
             why = step.fatal[ordinal]
             place = f" of {why.source}" if why.source else ""
-            return LoaderError(f"sample {why.key!r}{place}: {why.reason}")
+            error = LoaderError(f"sample {why.key!r}{place}: {why.reason}")
+            if why.raised is not None:
+                error.raised = why.raised.error
+                error.raised.add_note(str(error))
+            return error
     return None

@@ -2,8 +2,11 @@
 
 import json
 import mmap
+import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, Peers
@@ -41,7 +44,10 @@ class FollowingPeers(Peers):
         self._heard_at = clock()
         self._failed = ""
         self._leader_closed = ""
-        self._is_closed = False
+        # The leader keeps nothing for one that is gone, and nobody waits for it.
+        self._leaving: weakref.finalize[..., Any] = weakref.finalize(
+            self, _leave, os.getpid(), log, records, leader
+        )
 
     def post(self, key: str, value: bytes) -> None:
         """Give the leader this rank's value."""
@@ -66,6 +72,8 @@ class FollowingPeers(Peers):
 
     def end(self, group: str) -> None:
         """Use the keys of a group no more."""
+        if not self._leaving.alive:
+            return
         self.poll()
         self._ended.add(group)
         for key in [key for key in self._offers if group_of(key) == group]:
@@ -77,7 +85,7 @@ class FollowingPeers(Peers):
 
     def poll(self) -> None:
         """Read what the leader has written."""
-        if self._is_closed:
+        if not self._leaving.alive:
             return
         for record in self._records.read():
             self._hear(record)
@@ -136,13 +144,8 @@ class FollowingPeers(Peers):
 
     def close(self) -> None:
         """Take part no more."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._log.append(RecordKind.CLOSED, body=own_failure().encode())
-        self._log.close()
-        self._records.close()
-        self._leader.close()
+        if (leaving := self._leaving.detach()) is not None:
+            leaving[1](*leaving[2], own_failure())
 
     def _hear(self, record: HostRecord) -> None:
         match record.kind:
@@ -190,3 +193,13 @@ class FollowingPeers(Peers):
     def _leader_path(self, descriptor: int) -> Path:
         leader = self._roster.leader_of(self._roster.host_of(self.rank))
         return Path(f"/proc/{leader.pid}/fd/{descriptor}")
+
+
+def _leave(
+    pid: int, log: RecordWriter, records: RecordReader, leader: Process, why: str = ""
+) -> None:
+    """Say that a rank takes no part any more; as a finalizer it waits for nobody."""
+    if pid == os.getpid():  # else a forked child drops its copy
+        log.append(RecordKind.CLOSED, body=why.encode())
+        for each in (log, records, leader):
+            each.close()

@@ -9,8 +9,12 @@ Keys that not all hosts will send belong to a group that all end: each then tell
 and not read, and the last one deletes that.
 """
 
+import contextlib
 import json
+import os
+from collections import deque
 
+from ..step.errors import LoaderError
 from .store import Entries
 
 
@@ -77,8 +81,20 @@ class HostValues:
                 self._delete(key)
             entries.delete([*self._names, "ended"])
 
-    def leave(self) -> None:
+    def leave(self, news: str, unread: dict[str, list[str]]) -> None:
+        """Tell the others something for the last time, and have `delete_left` delete the rest.
+
+        unread: the groups that were not ended, each with its keys as in `end`.
+        """
+        with contextlib.suppress(LoaderError):
+            self.tell(news)
+        self.state.on_request = lambda _: None
+        _left.append((self, {"": [], **unread}))
+
+    def _delete_left(self, unread: dict[str, list[str]]) -> None:
         """Use nothing any more; the last host deletes what hosts have told."""
+        for group, keys in unread.items():
+            self.end(group, keys)
         if self._entries.add("left") == self._hosts:
             self._entries.delete(["left", *(f"news/{host}" for host in self._names)])
 
@@ -88,3 +104,17 @@ class HostValues:
     def _delete(self, key: str) -> None:
         """Delete all entries of a key, whoever has set one."""
         self._of(key).delete([*self._names, "sent", "all", "read"])
+
+
+# What is to be deleted of loaders that were closed or dropped. A finalizer may not wait for the
+# store: whoever opens or closes a loader next does.
+_left: deque[tuple[HostValues, dict[str, list[str]]]] = deque()
+os.register_at_fork(after_in_child=_left.clear)
+
+
+def delete_left() -> None:
+    """Delete what is left in the store of loaders that this process has closed or dropped."""
+    while _left:
+        values, unread = _left.popleft()
+        with contextlib.suppress(LoaderError):  # a store that is gone has no entries left
+            values._delete_left(unread)

@@ -25,7 +25,7 @@ from ..step.errors import LoaderError
 from ..step.ranks import Place
 from .exchange import Peers
 from .follower import FollowingPeers
-from .host_values import HostValues
+from .host_values import HostValues, delete_left
 from .leader import NO_NEWS, Follower, LeadingPeers, pause_after
 from .members import Peer, Process, Roster, listed, shared_host
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter
@@ -127,6 +127,7 @@ class _Joining:
         self._since, self._timeout_s = clock(), timeout_s
         self._me = Peer(point.rank, point.process, socket.gethostname(), os.getpid())
         self._ranks = len(point.processes)
+        delete_left()
         state = StoreState(point.has_ended)
         self._root = Entries(point.store, point.label, state)
         count = self._root.add(f"opened/{name}/{point.process}")

@@ -4,16 +4,16 @@ It asks the store for a key ever more seldom. What takes long is told: to the ot
 of its own ranks this host waits, to its followers for which ranks at all.
 """
 
-import contextlib
 import json
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..step.errors import LoaderError
 from .exchange import SILENT_S, TELL_S, Peers
-from .host_values import HostValues
+from .host_values import HostValues, delete_left
 from .members import CLOSED, Process, Roster, own_failure
 from .records import HostRecord, RecordKind, RecordReader, RecordWriter, pack_values, unpack_values
 
@@ -23,8 +23,10 @@ FIRST_S, LATER_S, HOST_S = 0.002, 0.02, 0.001
 # Who is missing takes some requests to find out: as many hosts are named, and at first after
 # TELL_S or, with many hosts, after so long for each.
 NAMED_HOSTS, LOOK_S = 4, 0.02
-# What a host says as long as it waits for nobody.
+# What a host says as long as it waits for nobody, and the number of what it says last.
 NO_NEWS = json.dumps({"number": 0, "waits": {}, "states": {}})
+LAST_NEWS = -1
+Offers = dict[str, tuple[Any, set[int]]]
 
 
 @dataclass(slots=True)
@@ -111,16 +113,23 @@ class LeadingPeers(Peers):
         self._clock = clock
         self._rounds: dict[str, _Round] = {}
         self._results: dict[str, tuple[bytes, ...]] = {}
+        # Groups with keys that this host has ended, and those that it has begun and not ended.
         self._ended: set[str] = set()
+        self._open: set[str] = set()
         # What is published, until it was mapped by all followers.
-        self._offers: dict[str, tuple[Any, set[int]]] = {}
+        self._offers: Offers = {}
         self._news_number = 0
         self._tell_at = 0.0
-        self._asking_since = 0.0
-        self._has_failed = self._is_closed = False
+        self._has_failed = False
         if values is not None:
-            values.state.on_request = self._mark_request
-            values.state.owner = self._store_owner
+            values.state.owner, values.state.clock = self._store_owner, clock
+            if followers and log is not None:
+                values.state.on_request = log.mark_asking
+        # Others wait for this rank: they have to know, too, when nobody refers to it any more.
+        self._leaving: weakref.finalize[..., Any] = weakref.finalize(
+            self, _leave, os.getpid(), rank, values, log, followers, self._offers, self._open,
+            self._rounds,
+        )  # fmt: skip
 
     def post(self, key: str, value: bytes) -> None:
         """Give the others this rank's value."""
@@ -139,7 +148,7 @@ class LeadingPeers(Peers):
 
     def end(self, group: str) -> None:
         """Use the keys of a group no more; the last host to end it deletes what is left of it."""
-        if group in self._ended:
+        if group in self._ended or not self._leaving.alive:
             return
         unread = [key for key in self._rounds if group_of(key) == group]
         for key in unread:
@@ -147,12 +156,13 @@ class LeadingPeers(Peers):
         for key in [key for key in self._results if group_of(key) == group]:
             del self._results[key]
         self._ended.add(group)
+        self._open.discard(group)
         if self._values is not None:
             self._values.end(group, unread)
 
     def poll(self) -> None:
         """Hear followers, and do what each key under way needs."""
-        if self._is_closed:
+        if not self._leaving.alive:
             return
         now = self._clock()
         try:
@@ -193,7 +203,8 @@ class LeadingPeers(Peers):
                 n_ranks = len(self._roster.hosts[host])
                 for_all = f", which speaks for {n_ranks} ranks of its host" if n_ranks > 1 else ""
                 parts.append(f"{leader}{for_all}{states.get(str(leader.rank), '')}")
-        parts.append(self._silent_store(self._asking_since, now))
+        if self._values is not None:
+            parts.append(self._silent_store(self._values.state.asking_since, now))
         return "; ".join(part for part in parts if part) or "ranks of other hosts"
 
     def publish(self, key: str, value: bytes) -> None:
@@ -202,7 +213,7 @@ class LeadingPeers(Peers):
         # What only those that are gone have not mapped is kept for nobody.
         for other in [key for key, (_, those) in self._offers.items() if not those & waiting]:
             self._offers.pop(other)[0].close()
-        if not waiting or self._is_closed:
+        if not waiting or not self._leaving.alive:
             return
         file = os.fdopen(os.memfd_create("counterpoise-published"), "r+b", buffering=0)
         rest = memoryview(value)
@@ -223,34 +234,16 @@ class LeadingPeers(Peers):
 
     def close(self) -> None:
         """Take part no more; who closes last deletes what is left in the store."""
-        if self._is_closed:
-            return
-        for group in {group_of(key) for key in self._rounds} - {""}:
-            with contextlib.suppress(LoaderError):
-                self.end(group)
-        self._is_closed = True
-        # Before the descriptors are: who has opened one and then reads no CLOSED has the right one.
-        why = own_failure()
-        self._write(RecordKind.CLOSED, body=why.encode())
-        for file, _ in self._offers.values():
-            file.close()
-        for follower in self._followers.values():
-            follower.process.close()
-            follower.records.close()
-        # A store that is gone has no entries left.
-        with contextlib.suppress(LoaderError):
-            if self._values is not None:
-                self._tell_hosts({}, {self.rank: CLOSED + why})
-                self._values.end("", list(self._rounds))
-                self._values.leave()
-        if self._log is not None:
-            self._log.close()
+        if (leaving := self._leaving.detach()) is not None:
+            leaving[1](*leaving[2], own_failure())
+        delete_left()
 
     def _round(self, key: str) -> _Round:
         if key not in self._rounds:
             now = self._clock()
             look_at = now + max(TELL_S, self._hosts * LOOK_S)
             self._rounds[key] = _Round(since=now, look_at=look_at)
+            self._open.add(group_of(key))
         return self._rounds[key]
 
     def _hear(self, rank: int, follower: Follower, record: HostRecord) -> None:
@@ -359,14 +352,42 @@ class LeadingPeers(Peers):
         if self._log is not None:
             self._log.append(kind, key, body)
 
-    def _mark_request(self, is_waiting: bool) -> None:
-        self._asking_since = self._clock() if is_waiting else 0.0
-        if self._followers and self._log is not None:
-            self._log.mark_asking(self._asking_since)
-
     def _described(self, rank: int) -> str:
         return str(self.members[rank]) + self._state_of(rank)
 
     def _state_of(self, rank: int) -> str:
         follower = self._followers.get(rank)  # None: this process
         return follower.closed or follower.process.state() if follower else ""
+
+
+def _leave(
+    pid: int,
+    rank: int,
+    values: HostValues | None,
+    log: RecordWriter | None,
+    followers: dict[int, Follower],
+    offers: Offers,
+    groups: set[str],
+    rounds: dict[str, _Round],
+    why: str = "",
+) -> None:
+    """Say that a rank takes no part any more; as a finalizer it waits for nobody.
+
+    A value is sent to the store without an answer. What has one is done by `delete_left`.
+    """
+    if pid != os.getpid():  # a forked child drops its copy
+        return
+    # Before the descriptors are: who has opened one and then reads no CLOSED has the right one.
+    if log is not None:
+        log.append(RecordKind.CLOSED, body=why.encode())
+    for file, _ in offers.values():
+        file.close()
+    for follower in followers.values():
+        follower.process.close()
+        follower.records.close()
+    if values is not None:
+        news = {"number": LAST_NEWS, "waits": {}, "states": {rank: CLOSED + why}}
+        unread = {each: [key for key in rounds if group_of(key) == each] for each in groups}
+        values.leave(json.dumps(news), unread)
+    if log is not None:
+        log.close()

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,13 +164,15 @@ class StoreState:
     """What is known of a connection to a store.
 
     has_ended: returns True if the other end has closed it. owner: who runs it. on_request: called
-    with True before each request, with False after it. lost: why nothing can be asked any more;
-    answers could be those of earlier requests.
+    with the time before each request, with 0 after it; so is asking_since. lost: why nothing can be
+    asked any more; answers could be those of earlier requests.
     """
 
     has_ended: Callable[[], bool] = field(default=lambda: False)
     owner: str = "process 0"
-    on_request: Callable[[bool], None] = field(default=lambda _: None)
+    on_request: Callable[[float], None] = field(default=lambda _: None)
+    clock: Callable[[], float] = time.monotonic
+    asking_since: float = 0.0
     lost: str = ""
 
 
@@ -240,14 +243,18 @@ class Entries:
             self._lose("the connection was closed")
         if self.state.lost:
             raise LoaderError(self.state.lost)
-        self.state.on_request(True)
+        self._mark(self.state.clock())
         try:
             return request(*given)
         except RuntimeError as error:  # of torch: the connection is lost, or was not answered
             self._lose(str(error).partition("Exception raised")[0].strip().rstrip("."))
             raise LoaderError(self.state.lost) from error
         finally:
-            self.state.on_request(False)
+            self._mark(0.0)
+
+    def _mark(self, since: float) -> None:
+        self.state.asking_since = since
+        self.state.on_request(since)
 
     def _lose(self, reason: str) -> None:
         self.state.lost = (

@@ -3,19 +3,18 @@
 The order is the sampler's business: one that is seeded (set_epoch) gives the same order in a new
 process, and what was handed out is skipped without being loaded. torch's random samplers find
 their generators as they were (see `order.py`). Samplers and their iterators with a state_dict are
-restored by it instead.
+restored by it instead: they are asked when the loader is, and what they have given ahead of the
+loop by then is kept beside their state.
 """
 
 import itertools
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from ...workers.batches.envelope import is_stateful, state_of
+from ...workers.batches.envelope import is_stateful
 from ...workers.batches.map_reader import NOT_YOUR_TURN, NumberedIndex
-from ..resume.ledger import SamplerState
 from .order import (
     check_same_order,
     describe_order,
@@ -71,45 +70,45 @@ class Indices:
 def _draw(
     sampler: Any, current: Iteration, first: int, own: torch.Generator
 ) -> Iterator[tuple[int, Any]]:
-    """Yield a sampler's batches from the number `first` on, numbered; keep what stateful ones say.
+    """Yield a sampler's batches from the number `first` on, numbered; note what stateful ones give.
 
     own: what stands for torch's own generator.
     What was handed out is skipped, unless the sampler itself goes on where it was. Raises
     ValueError for a sampler that draws another order, or has fewer batches.
     """
     # torch's own batches are cut here, so that the sampler's iterator can be seen.
-    source = drawn_from(sampler)
-    before = current.start_sampler or SamplerState(None, None)
-    by_sampler = before.sampler is not None and is_stateful(source)
-    if by_sampler:
+    source, before = drawn_from(sampler), current.start_sampler
+    by_sampler = before is not None and before.sampler is not None and is_stateful(source)
+    if before is not None and by_sampler:
         source.load_state_dict(before.sampler)
     then, current.order = current.order, describe_order(source)
-    if first and not by_sampler and before.iterator is None:
+    if first and before is None:
         check_same_order(then, current.order, current.start_batches)
     drawn: Any = _begin(source, current, own)
-    by_iterator = before.iterator is not None and is_stateful(drawn)
-    if by_iterator:
+    by_iterator = before is not None and before.iterator is not None and is_stateful(drawn)
+    if before is not None and by_iterator:
         drawn.load_state_dict(before.iterator)
     is_cut = source is not sampler
     indices = _cut(drawn, sampler.batch_size, sampler.drop_last) if is_cut else drawn
-    if not (by_sampler or by_iterator):
+    if before is not None and (by_sampler or by_iterator):
+        first = max(current.pending, default=current.start_batches - 1) + 1
+        yield from [*current.pending.items()]
+        if before.is_over:
+            return
+    else:
         skipped = sum(1 for _ in itertools.islice(indices, first))
         if skipped < first:
             raise ValueError(
                 f"ledger.batches says that {first} batches were handed out, and the sampler has "
                 f"only {skipped}: resume with the same sampler and data, or begin the epoch again"
             )
-
-    def keep(number: int, begun: bool = True) -> None:
-        # a sampler knows its place once it has begun
-        state = SamplerState(state_of(source) if begun else None, state_of(drawn))
-        if state.sampler is not None or state.iterator is not None:
-            current.sampler_states[number] = pickle.dumps(state, protocol=5)
-
-    keep(first, begun=first > 0)
+    has_state = is_stateful(source) or is_stateful(drawn)
     for number, index in enumerate(indices, first):
-        keep(number + 1)
+        if has_state:
+            current.sampler, current.pending[number] = (source, drawn), index
+            current.is_over = is_cut and len(index) < sampler.batch_size
         yield number, index
+    current.is_over = True
 
 
 def _begin(source: Any, current: Iteration, own: torch.Generator) -> Iterator[Any]:

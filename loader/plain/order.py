@@ -10,7 +10,10 @@ with is up to the caller; the description has all of it that can be seen from ou
 
 import base64
 import functools
+import pickle
 import zlib
+from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,9 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+
+from ...workers.batches.envelope import state_of
+from ..resume.ledger import PlainLedger, SamplerState
 
 # Samplers' names of settings that change their order; a rank's own number is none of them.
 _SETTINGS = (
@@ -164,3 +170,57 @@ def check_same_order(then: str | None, now: str, batches: int) -> None:
             "that order, and what follows would be other samples; give the same sampler, seeded "
             "again as it was, in the same epoch (set_epoch), or begin the epoch again"
         )
+
+
+def check_order(ledger: PlainLedger, loader: Any) -> None:
+    """Raise ValueError for a position in the order of another sampler, or beyond its end.
+
+    What a sampler is seeded with is compared when it begins: see plain/order.py.
+    """
+    if not ledger.batches or ledger.order is None or ledger.sampler is not None:
+        return
+    sampler = drawn_from(loader._index_sampler)
+    now, handed_out = type(sampler).__name__, ledger.batches + len(ledger.waiting)
+    if ledger.order.partition("(")[0] != now:
+        raise ValueError(
+            f"ledger.order was {ledger.order} and is {now}: {ledger.batches} batches were handed "
+            "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
+        )
+    if own_shuffler(drawing_sampler(sampler)) is not None and ledger.seed is None:
+        raise ValueError(
+            f"ledger.seed is None, and the order was {ledger.order}: the default shuffle needs a "
+            "seed; resume with the same sampler and generator=, or begin the epoch again"
+        )
+    if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
+        raise ValueError(
+            f"ledger.batches is {ledger.batches}, allowed are 0 to {len(loader._index_sampler)}"
+        )
+
+
+def state_of_sampler(
+    sampler: tuple[Any, Any] | None,
+    before: SamplerState | None,
+    pending: Mapping[int, Any],
+    is_over: bool,
+) -> SamplerState | None:
+    """Return the state of a sampler that has one, which is asked for it now.
+
+    sampler: it and its iterator, None until they have given a batch since they got the state
+    `before`. pending: batches that they have given, and that were not handed out, by number.
+    """
+    states = [state_of(each) for each in sampler or ()]
+    if sampler is None and before is None:
+        return None
+    if sampler is None and before is not None:
+        states, is_over = [before.sampler, before.iterator], before.is_over
+    drawn = tuple(_plain_index(pending[number]) for number in sorted(pending))
+    # as it is now: states may be changed in place afterwards
+    state: SamplerState = pickle.loads(pickle.dumps(SamplerState(*states, drawn, is_over)))
+    return state
+
+
+def _plain_index(index: Any) -> Any:
+    """Return the index of a sample, or a list of them, with numbers as JSON has them."""
+    if type(index) is list:
+        return [_plain_index(each) for each in index]
+    return int(index) if isinstance(index, Integral) else index

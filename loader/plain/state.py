@@ -6,8 +6,8 @@ checked of a ledger is what would change the meaning of its position.
 """
 
 import contextlib
+import itertools
 import logging
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,12 +33,14 @@ from ..resume.ledger import (
     write_ledger,
 )
 from .order import (
+    check_order,
     drawing_sampler,
     drawn_from,
     foresee,
     generators_of,
     own_shuffler,
     pack_state,
+    state_of_sampler,
     take_place,
     unpack_state,
 )
@@ -59,8 +61,9 @@ class Iteration:
     was_drawn: whether the data set's state has set torch's generator, as it was when the order had
     been drawn. generators: what `order.generators_of` returns; states: theirs when the sampler
     began, None until then; restored: whether they are a ledger's, and torch is not to draw again.
-    start_sampler: the state that a stateful sampler begins with; sampler_states: its states,
-    packed, by the number of the batch that comes next; drawn: how many batches it has given.
+    start_sampler: the state that a stateful sampler begins with; sampler: it and its iterator, once
+    they have given more; pending: their batches, by number, that were not handed out; is_over: they
+    have no more. drawn: how many batches any sampler has given.
     order: what decides the sampler's order; samples: of the data set when it began; loads: how many
     ledgers had been loaded then.
     readers_count: how many there are; inline: whether the only one is in this process;
@@ -88,7 +91,9 @@ class Iteration:
     order: str | None = None
     samples: int | None = None
     loads: int = 0
-    sampler_states: dict[int, bytes] = field(default_factory=dict)
+    sampler: tuple[Any, Any] | None = None
+    pending: dict[int, Any] = field(default_factory=dict)
+    is_over: bool = False
     readers_count: int = 1
     inline: bool = False
     persistent: bool = False
@@ -96,12 +101,15 @@ class Iteration:
     def __post_init__(self) -> None:
         self.batches, self.waiting = self.start_batches, list(self.start_waiting)
         self.turn = self.start.turn
+        if self.start_sampler is not None:
+            places = itertools.chain(self.waiting, itertools.count(self._top))
+            self.pending = dict(zip(places, self.start_sampler.drawn, strict=False))
         self.readers |= {n: reader.pack() for n, reader in enumerate(self.start.readers)}
 
     @property
-    def next_number(self) -> int:
-        """The lowest number of a batch that has not been handed out."""
-        return self.waiting[0] if self.waiting else self.batches
+    def _top(self) -> int:
+        """The number from which on no batch has been handed out."""
+        return self.batches + len(self.waiting)
 
     def done(self, count: int) -> None:
         """Note that the first `count` batches are done, in the sampler's order."""
@@ -111,7 +119,7 @@ class Iteration:
 
     def done_number(self, number: int) -> None:
         """Note that the batch of a number is done, whatever came before it."""
-        top = self.batches + len(self.waiting)
+        top = self._top
         if number < top:
             self.waiting.remove(number)
         else:
@@ -162,8 +170,8 @@ class Iteration:
         )
 
     def _forget(self) -> None:
-        for number in [n for n in self.sampler_states if n < self.next_number]:
-            del self.sampler_states[number]
+        for number in [n for n in self.pending if n < self._top and n not in self.waiting]:
+            del self.pending[number]
 
 
 def is_stream(dataset: Any) -> bool:
@@ -188,7 +196,7 @@ def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger
     ledger = read_ledger(state, PlainLedger)
     check_same(ledger, {"batch_size": _batch_size(loader)})
     _check_readers(ledger, loader)
-    _check_order(ledger, loader)
+    check_order(ledger, loader)
     for text in ledger.generators:
         unpack_state(text)
     why_not = _why_not_grown(ledger, loader)
@@ -217,31 +225,6 @@ def _check_readers(ledger: PlainLedger, loader: Any) -> None:
             f"{len(ledger.readers)} readers were each at a place of their own in the stream, and "
             f"this loader has {readers}: resume with num_workers={len(ledger.readers)}, or save "
             "between epochs"
-        )
-
-
-def _check_order(ledger: PlainLedger, loader: Any) -> None:
-    """Raise ValueError for a position in the order of another sampler, or beyond its end.
-
-    What a sampler is seeded with is compared when it begins: see plain/order.py.
-    """
-    if not ledger.batches or ledger.order is None or ledger.sampler is not None:
-        return
-    sampler = drawn_from(loader._index_sampler)
-    now, handed_out = type(sampler).__name__, ledger.batches + len(ledger.waiting)
-    if ledger.order.partition("(")[0] != now:
-        raise ValueError(
-            f"ledger.order was {ledger.order} and is {now}: {ledger.batches} batches were handed "
-            "out in that order; resume with the same sampler and shuffle=, or begin the epoch again"
-        )
-    if own_shuffler(drawing_sampler(sampler)) is not None and ledger.seed is None:
-        raise ValueError(
-            f"ledger.seed is None, and the order was {ledger.order}: the default shuffle needs a "
-            "seed; resume with the same sampler and generator=, or begin the epoch again"
-        )
-    if now in ("SequentialSampler", "RandomSampler") and handed_out > len(loader._index_sampler):
-        raise ValueError(
-            f"ledger.batches is {ledger.batches}, allowed are 0 to {len(loader._index_sampler)}"
         )
 
 
@@ -356,7 +339,6 @@ class PlainState:
             current.worker_seed = current.worker_seed if has_seed else workers
             if current.seed is None and own_shuffler(drawing_sampler(loader._index_sampler)):
                 current.seed = shuffle
-        packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
         in_turns = current.readers and loader.in_order
         data = known_data(loader.dataset)
@@ -371,7 +353,9 @@ class PlainState:
             batch_size=_batch_size(loader),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
             order=current.order,
-            sampler=pickle.loads(packed) if packed else current.start_sampler,
+            sampler=state_of_sampler(
+                current.sampler, current.start_sampler, current.pending, current.is_over
+            ),
             turn=current.turn % count if in_turns else 0,
             readers=current.positions(count),
         )

@@ -31,12 +31,15 @@ class ResumePosition:
     """A place in the epoch that all ranks have reached, and how many of them are beyond it.
 
     served: ranks of a process that plays several which have had the place's microbatch already;
-    holes: ordinals of the epoch's samples that could not be used, in the steps up to here.
+    holes: ordinals of the samples that could not be used of the step that is begun. left_out: how
+    many samples of the epoch are holes so far; unusable: those that nobody asked to leave out.
     """
 
     place: EpochPosition
     served: int = 0
     holes: tuple[int, ...] = ()
+    left_out: int = 0
+    unusable: int = 0
 
     @property
     def is_inside_step(self) -> bool:
@@ -60,19 +63,25 @@ class ResumePosition:
         holes = tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
         return RunStart(epoch, self.place, holes, self.served, costs, samples)
 
-    def after(self, batch: Any, holes: tuple[int, ...], ranks: tuple[int, ...]) -> "ResumePosition":
+    def after(
+        self, batch: Any, ranks: tuple[int, ...], asked: tuple[int, ...] = ()
+    ) -> "ResumePosition":
         """Return the position after a microbatch: all `ranks` of a process must have had theirs.
 
-        `holes`: of the epoch until then.
+        asked: ordinals that are to be left out.
         """
-        here, costs = self.place, batch.after.costs
-        if batch.rank != ranks[-1]:
-            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch, costs)
-            return ResumePosition(here, ranks.index(batch.rank) + 1, holes)
-        if batch.microbatch + 1 == batch.microbatches:
-            return ResumePosition(batch.after.reached(), holes=holes)
-        here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1, costs)
-        return ResumePosition(here, holes=holes)
+        new = {*batch.step_holes}.difference(self.holes)
+        left_out, unusable = self.left_out + len(new), self.unusable
+        unusable += len(new.difference(asked)) if new else 0
+        here, costs, is_last = self.place, batch.after.costs, batch.rank == ranks[-1]
+        if is_last and batch.microbatch + 1 == batch.microbatches:
+            # What comes after a step needs nothing of its holes but their number.
+            return ResumePosition(batch.after.reached(), 0, (), left_out, unusable)
+        served = 0 if is_last else ranks.index(batch.rank) + 1
+        microbatch = batch.microbatch + is_last
+        here = EpochPosition(here.start, here.window_step, batch.step, microbatch, costs)
+        holes = self.holes + tuple(sorted(new)) if new else self.holes
+        return ResumePosition(here, served, holes, left_out, unusable)
 
 
 START = ResumePosition(EpochPosition(0, 0, 0, 0, ""))
@@ -112,6 +121,8 @@ def write_position(
         ranks=plan.ranks,
         served=position.served,
         holes=position.holes,
+        left_out=position.left_out,
+        unusable=position.unusable,
         label_tokens=job.label_source,
         auto=auto,
     )
@@ -143,7 +154,9 @@ def read_position(
     place = EpochPosition(
         ledger.start, ledger.window_step, ledger.step, ledger.microbatch, ledger.costs
     )
-    return ledger, ResumePosition(place, ledger.served, ledger.holes)
+    return ledger, ResumePosition(
+        place, ledger.served, ledger.holes, ledger.left_out, ledger.unusable
+    )
 
 
 def needed_samples(ledger: BalancedLedger | None, growing: bool) -> int:
@@ -169,6 +182,11 @@ def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
         raise ValueError(
             f"not a ledger of counterpoise: costs is {ledger.costs!r}, and inside a step or window "
             "it is the digest of what the window's samples cost, elsewhere ''"
+        )
+    if ledger.left_out < max(ledger.unusable, len(ledger.holes)):
+        raise ValueError(
+            f"not a ledger of counterpoise: left_out is {ledger.left_out}, less than unusable "
+            f"({ledger.unusable}) or the number of holes ({len(ledger.holes)})"
         )
     if ledger.served and played != plan.ranks:
         raise ValueError(

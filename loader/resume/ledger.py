@@ -20,7 +20,7 @@ import msgspec
 from ...workers.batches.envelope import ReaderPosition
 from ...workers.sources.data_identity import KnownData
 
-LEDGER_VERSION = 7
+LEDGER_VERSION = 8
 # Whole numbers that survive JSON wherever it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
@@ -83,9 +83,10 @@ class BalancedLedger(PlannedLedger):
     microbatches every rank has been given; costs: a digest of what the window's samples cost where
     the position is inside it (with `digest` it decides what was delivered), else ""; served: how
     many ranks of a process that plays them all have been given one more; holes: ordinals of the
-    samples that could not be used, of all ranks, in the steps of this epoch that were begun;
+    samples that could not be used, of all ranks, in a step that was begun; left_out: how many those
+    and all before them in this epoch are; unusable: without those that were to be left out;
     label_tokens: the resource that counts them, "batch" where ranks count them in their batches, ""
-    where nothing does; auto: what
+    where nothing does, and ", shift_labels=False" behind it where that is said; auto: what
     balance="auto" has found, "" of any other.
     """
 
@@ -98,16 +99,24 @@ class BalancedLedger(PlannedLedger):
     ranks: Positive
     served: Count
     holes: tuple[Count, ...]
+    left_out: Count
+    unusable: Count
     label_tokens: str
     auto: str
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The states of a user's sampler and of its iterator; None for one without state_dict()."""
+    """The states of a user's sampler and of its iterator; None for one without state_dict().
+
+    drawn: the batches of indices that they have given, and that were not handed out; is_over: they
+    have no more.
+    """
 
     sampler: Any
     iterator: Any
+    drawn: tuple[Any, ...]
+    is_over: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +188,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
     ...     step=2, before=2, given=3,
     ... )
     >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
-    [('version', 7), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
+    [('version', 8), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {

@@ -93,8 +93,8 @@ def _of_samples(losses: torch.Tensor, info: StepInfo, batch: Any) -> torch.Tenso
     labels = labels.to(losses.device)
     has_label = labels != IGNORED
     if labels.dim() == 2 and "cu_seq_lens" not in batch:  # (samples, longest)
-        has_label = has_label.clone()
-        has_label[:, 0] = False  # nothing comes before it that would be asked for it
+        # nothing comes before the first that would be asked for it
+        has_label[:, 0] &= not info.shift_labels
         size = len(labels)
         places = torch.arange(size, device=losses.device)[:, None].expand_as(labels)
     else:

@@ -6,7 +6,12 @@ from ...workers.sources.visible_text import visible
 
 
 class LoaderError(RuntimeError):
-    """The loader cannot continue: broken data, an impossible plan, a dead balancer."""
+    """The loader cannot continue: broken data, an impossible plan, a dead balancer.
+
+    raised: the error of the user's code that ends the run, which the user gets in its place.
+    """
+
+    raised: Exception | None = None
 
     def __str__(self) -> str:
         """Return the message; what workers on other machines wrote into it is made visible."""

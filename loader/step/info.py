@@ -46,13 +46,13 @@ class StepInfo:
     """One microbatch's place in its step, and how much it, its rank and its step hold.
 
     `label_tokens` counts labels that are not -100 and are not a sample's first token (no position
-    predicts that one). `costs` are the microbatch's totals per resource, of which `padding` holds
-    no sample: costs less padding are what the samples cost. `sources` counts the samples of each
-    source of a Mixture, 0 where it has none; of other data it is empty. `holes` are the keys of
-    samples that could not be used, or were to be left out; they count nowhere else. `over_budget`
-    names the resources of which the microbatch, a single sample then, has more than the budget.
-    `after` is the loader's position when the microbatch has been trained on, for
-    `loader.state_dict(after=info)`.
+    predicts that one; without `shift_labels`, which is Balance's, it counts). `costs` are the
+    microbatch's totals per resource, of which `padding` holds no sample: costs less padding are
+    what the samples cost. `sources` counts the samples of each source of a Mixture, 0 where it has
+    none; of other data it is empty. `holes` are the keys of samples that could not be used, or were
+    to be left out; they count nowhere else. `over_budget` names the resources of which the
+    microbatch, a single sample then, has more than the budget. `after` is the loader's position
+    when the microbatch has been trained on, for `loader.state_dict(after=info)`.
     """
 
     epoch: int
@@ -75,6 +75,7 @@ class StepInfo:
     over_budget: tuple[str, ...] = ()
     sources: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     after: object = field(default=None, repr=False, compare=False)
+    shift_labels: bool = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the constructor: a prefetcher may be another process, and costs cannot go."""

@@ -1,13 +1,15 @@
 """Counts the label tokens of microbatches, and compares them with what costs declare.
 
 Labels stand at their token, as Hugging Face's collators make them: models shift them inside. So a
-row's first label is predicted by nothing, nor is that of each sample in a packed row. A wrong count
-is a wrong denominator of every loss, which no training loop notices.
+row's first label is predicted by nothing, nor is that of each sample in a packed row. With
+Balance(shift_labels=False) labels stand at the token before theirs, and all of them count. A wrong
+count is a wrong denominator of every loss, which no training loop notices.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
 from ...workers.sources.randomness import global_randomness
 from .errors import LoaderError
 
+logger = logging.getLogger(__name__)
 # The first samples of a source may be broken; after this many the question is left open.
 TRIES = 8
 # Microbatches of a process that are compared; what is counted wrong is so in the first ones.
@@ -28,64 +31,77 @@ COMPARED = 16
 QUOTED = 4
 
 
-def count_label_tokens_of(batch: Any, samples: Sequence[Any]) -> int:
+def count_label_tokens_of(batch: Any, samples: Sequence[Any], shift_labels: bool = True) -> int:
     """Return the label tokens of a batch; of its samples, where the batch has none to be counted.
+
+    shift_labels: as in Balance; False counts each row's, and sample's, first label, too.
 
     >>> batch = {"labels": torch.tensor([[5, 6, 7], [8, -100, 9]])}
     >>> count_label_tokens_of(batch, []), count_label_tokens_of(None, [{"labels": [5, 6]}])
     (3, 1)
     """
-    found = count_batch_labels(batch)
+    found = count_batch_labels(batch, shift_labels)
     if found is not None:
         return found
-    labels = (labels_of(sample) for sample in samples)
-    return sum(count_label_tokens(each) for each in labels if each is not None)
+    return sum(count_label_tokens(labels_of(sample), shift_labels) for sample in samples)
 
 
-def count_batch_labels(batch: Any) -> int | None:
+def count_batch_labels(batch: Any, shift_labels: bool = True) -> int | None:
     """Return the labels other than -100 of a batch's field `labels`, without each row's first.
 
-    labels: whole numbers (B, L); or (T,) or (1, T) beside `position_ids` or `cu_seq_lens`, in which
-    samples begin where position_ids is 0, or at each of cu_seq_lens. None where it has no such
-    field: labels (B,) alone are classes.
+    shift_labels: as in Balance; with False the first ones count, too. labels: whole numbers (B, L);
+    or (T,) or (1, T) beside `position_ids` or `cu_seq_lens`, in which samples begin where
+    position_ids is 0, or at each of cu_seq_lens. None where it has no such field: labels (B,) alone
+    are classes.
 
     >>> packed = {"labels": torch.tensor([5, 6, 7, 8]), "position_ids": torch.tensor([0, 1, 0, 1])}
     >>> count_batch_labels(packed), count_batch_labels({"labels": torch.tensor([1, 0])})
     (2, None)
     """
-    found = _readings(batch)
-    return None if found is None else found[0]
+    found = read_batch_labels(batch)
+    return None if found is None else found[:2][not shift_labels]
 
 
-def _readings(batch: Any) -> tuple[int, int] | None:
-    """Return the labels of a batch if they stand at their token, and if at the token before.
+# The labels that count if they stand at their token, all of them, and "at" or "before" where
+# input_ids show that they stand there, or at the token before; else "".
+_Labels = tuple[int, int, Literal["", "at", "before"]]
 
-    The same number twice where they are seen to stand at their token; None for no labels.
-    """
+
+def _allowed(labels: _Labels, shift_labels: bool) -> tuple[int, int]:
+    """Return the counts that may be right, one for each place: only one where it is known."""
+    own = labels[:2][not shift_labels]
+    return own, own if labels[2] == "at" else labels[1]
+
+
+def read_batch_labels(batch: Any) -> _Labels | None:
+    """Return what can be seen of the labels of a batch; None for no labels."""
     labels = _integers(batch, "labels") if isinstance(batch, Mapping) else None
     if labels is None or labels.ndim not in (1, 2):
         return None
     # A model predicts the next token, so the first label of each sample is never used.
-    bears = labels != IGNORED
-    every = int(np.count_nonzero(bears))
+    is_first, kept = np.zeros(labels.shape, bool), labels != IGNORED
     positions, starts = _integers(batch, "position_ids"), _integers(batch, "cu_seq_lens")
     if positions is not None and positions.shape == labels.shape:
-        bears = bears & (positions != 0)
+        is_first = positions == 0
     elif starts is not None and (labels.ndim == 1 or len(labels) == 1):
-        bears = bears.copy()
-        bears.reshape(-1)[starts[starts < labels.size]] = False
+        is_first.reshape(-1)[starts[starts < labels.size]] = True
     elif labels.ndim == 1:
         return None
-    at_token = int(np.count_nonzero(bears[:, 1:] if labels.ndim == 2 else bears))
+    if labels.ndim == 2:
+        is_first[:, 0] = True
     ids = _integers(batch, "input_ids")
+    stand: Literal["", "at", "before"] = ""
     if ids is not None and ids.shape == labels.shape:
-        kept = labels != IGNORED
+        # what follows a sample's last label is the filling, or another sample
+        inside = kept[..., :-1] & kept[..., 1:] & ~is_first[..., 1:]
         if np.array_equal(ids[kept], labels[kept]):
-            return at_token, at_token
-    return at_token, every
+            stand = "at"
+        elif inside.any() and np.array_equal(ids[..., 1:][inside], labels[..., :-1][inside]):
+            stand = "before"
+    return int((kept & ~is_first).sum()), int(kept.sum()), stand
 
 
-def _may_be_filled(labels: Any, declared: int) -> bool:
+def _may_be_filled(labels: Any, declared: int, shift_labels: bool = True) -> bool:
     """Return whether rows (B, L) filled up with a label that is not -100 may have that many.
 
     Those that end a row alike may be filling, for a loss that is told to ignore them.
@@ -100,7 +116,7 @@ def _may_be_filled(labels: Any, declared: int) -> bool:
     bears = rows != IGNORED
     for fill in set(rows[:, -1].tolist()) - {IGNORED}:
         ends = np.logical_and.accumulate(rows[:, ::-1] == fill, axis=1)[:, ::-1]
-        least = np.count_nonzero((bears & ~ends)[:, 1:])
+        least = np.count_nonzero((bears & ~ends)[:, int(shift_labels) :])
         # a sample may end as the filling does: some of these labels are its own
         if least <= declared < np.count_nonzero(bears):
             return True
@@ -123,12 +139,13 @@ def find_label_source(
         return balance.label_tokens
     is_open = balance.layout == "torch" and collate_fn not in (None, default_collate)
     is_open = is_open and getattr(source, "decode_first", False)
-    if is_open and _makes_labels(source, collate_fn, LABEL_TOKENS in resources):
+    are_counted = LABEL_TOKENS in resources
+    if is_open and _makes_labels(source, collate_fn, are_counted, balance.shift_labels):
         return IN_BATCHES
     return LABEL_TOKENS
 
 
-def _makes_labels(source: Any, collate_fn: Any, are_counted: bool) -> bool:
+def _makes_labels(source: Any, collate_fn: Any, are_counted: bool, shift_labels: bool) -> bool:
     """Return whether a batch of the first sample that can be read has labels to be counted.
 
     are_counted: the sample's own are; the question is then whether the batch has as many.
@@ -140,13 +157,14 @@ def _makes_labels(source: Any, collate_fn: Any, are_counted: bool) -> bool:
             continue
         try:
             with global_randomness(0, 0, "collate"):
-                found = _readings(collate_fn([sample]))
+                found = read_batch_labels(collate_fn([sample]))
         except Exception:  # it is raised again where the first batch is made
             return False
         labels = labels_of(sample)
         if found is None or not are_counted:
             return found is not None
-        return labels is not None and count_label_tokens(labels) not in found
+        own = None if labels is None else count_label_tokens(labels, shift_labels)
+        return own is not None and own not in _allowed(found, shift_labels)
     return False
 
 
@@ -162,17 +180,18 @@ def _integers(batch: Mapping[str, Any], name: str) -> np.ndarray | None:
 class LabelCheck:
     """Compares the first microbatches that have labels.
 
-    `resource` is the name of the count. Labels may stand at their token, so that a sample's first
-    predicts nothing (`shifted`, always so in layouts "padded" and "packed"), or at the token before
-    theirs: where collate_fn makes the batch either may be, for all samples alike.
+    `resource` is the name of the count. `laid`: a layout has laid the labels. Where collate_fn has,
+    nothing but shift_labels=False says where they stand: either count may be right, for all alike.
     """
 
     resource: str
-    shifted: bool
+    laid: bool
+    shift_labels: bool = True
     left: int = COMPARED
     _left_of_batches: int = COMPARED
-    _fits: tuple[bool, bool] = (True, True)
-    _batches_fit: tuple[bool, bool] = (True, True)
+    _has_warned: bool = False
+    # Which of the two counts has fitted all: those of the samples, and of the batches.
+    _fits: list[tuple[bool, ...]] = field(default_factory=lambda: [(True, True)] * 2)
 
     def compare(self, at_token: int, before: int, declared: int, keys: Sequence[str]) -> None:
         """Raise LoaderError for a microbatch whose samples have another number of label tokens.
@@ -182,35 +201,60 @@ class LabelCheck:
         if self.left <= 0:
             return
         self.left -= 1
-        # one reading has to fit all microbatches, not another one each time
-        fits = self._fits[0] and declared == at_token, self._fits[1] and declared == before
-        if not any(fits[:1] if self.shifted else fits):
-            raise LoaderError(
+        found = at_token, before
+        laid = _allowed((*found, "at"), self.shift_labels) if self.laid else found
+        if not self._fit(0, laid, declared):
+            raise self._refusal(
                 f"the cost {self.resource!r} of samples {', '.join(keys[:QUOTED])} says that they "
-                f"have {declared} label tokens, and their labels have {at_token} (other than -100, "
-                "and not a sample's first): a loss per token would be divided by the wrong number; "
-                "count them so in the cost, or name the one that does: Balance(label_tokens=...)"
-            )
-        self._fits = fits
+                f"have {declared} label tokens, and their labels have", found, declared,
+                "count them so in the cost, or name the one that does: Balance(label_tokens=...)",
+            )  # fmt: skip
 
-    def compare_batch(self, batch: Any, declared: int, keys: Sequence[str]) -> None:
+    def compare_batch(self, batch: Any, declared: int | None, keys: Sequence[str]) -> None:
         """Raise LoaderError for a batch in which collate_fn has left other labels than are counted.
 
-        The layouts' own batches have those of their samples.
+        declared: None where no cost counts them, or a framework counts them itself. The layouts'
+        own batches have those of their samples. A warning says it where labels are seen to be
+        shifted already, and nobody has said so.
         """
-        found = None if self.shifted or self._left_of_batches <= 0 else _readings(batch)
+        found = read_batch_labels(batch) if self._left_of_batches > 0 else None
         if found is None:
             return
         self._left_of_batches -= 1
-        fits = tuple(may and declared == n for may, n in zip(self._batches_fit, found, strict=True))
-        if not any(fits):
-            if _may_be_filled(batch["labels"], declared):
-                return
-            raise LoaderError(
-                f"samples {', '.join(keys[:QUOTED])} have {declared} label tokens by "
-                f"{self.resource!r}, and the batch that collate_fn has made of them {found[0]} "
-                "(labels other than -100, and not a sample's first): a loss per token would be "
-                "divided by the wrong number; if it is to be divided by the batches' labels, give "
-                'Balance(label_tokens="batch")'
+        is_counted = not self.laid and declared == found[1]
+        if found[2] == "before" and self.shift_labels and not (is_counted or self._has_warned):
+            self._has_warned = True
+            logger.warning(
+                "the labels of samples %s are the next tokens already (x = t[:-1], y = t[1:]), and "
+                "are taken for those of a model that shifts them: give "
+                "Balance(shift_labels=False), or labels that stand at their own tokens",
+                ", ".join(keys[:QUOTED]),
             )
-        self._batches_fit = fits[0], fits[1]
+        if self.laid or declared is None:
+            return
+        fits = self._fit(1, _allowed(found, self.shift_labels), declared)
+        if not (fits or _may_be_filled(batch["labels"], declared, self.shift_labels)):
+            raise self._refusal(
+                f"samples {', '.join(keys[:QUOTED])} have {declared} label tokens by "
+                f"{self.resource!r}, and the batch that collate_fn has made of them", found[:2],
+                declared, "if it is to be divided by the batches' labels, give "
+                'Balance(label_tokens="batch")',
+            )  # fmt: skip
+
+    def _fit(self, which: int, allowed: tuple[int, int], declared: int) -> bool:
+        """Return whether a count fits: one reading has to, all microbatches alike."""
+        pairs = zip(self._fits[which], allowed, strict=True)
+        fits = tuple(may and declared == count for may, count in pairs)
+        if any(fits):
+            self._fits[which] = fits
+        return any(fits)
+
+    def _refusal(self, who: str, found: tuple[int, int], declared: int, remedy: str) -> LoaderError:
+        rule, more = "not a sample's first", "each label is the next token already, give"
+        if not self.shift_labels:
+            rule, more = "shift_labels is False", "the loss compares i with label i + 1, leave"
+        advice = f"; if {more} Balance(shift_labels=False)" * (declared == found[self.shift_labels])
+        return LoaderError(
+            f"{who} {found[not self.shift_labels]} (other than -100, and {rule}): a loss per token "
+            f"would be divided by the wrong number; {remedy}{advice}"
+        )

@@ -12,8 +12,14 @@ LOG_AGAIN_S = 30.0
 
 
 def tell(logger: logging.Logger, text: str) -> None:
-    """Log a line at INFO; print it on standard error where the program has set up no logging."""
-    if logger.hasHandlers():
+    """Log a line at INFO; print it on standard error where a program has not set up so much.
+
+    Who silences our loggers, or all, means this, too.
+    """
+    level = max(logging.getLogger(name).level for name in ("counterpoise", logger.name))
+    if max(level, logger.manager.disable + 1) > logging.INFO:
+        return
+    if logger.hasHandlers() and logger.isEnabledFor(logging.INFO):
         logger.info(text)
     else:
         sys.stderr.write(text + "\n")

@@ -65,7 +65,7 @@ class StreamLoader(BalancedLoader):
             samples=None,
             data=data.identity,
             epoch=epoch,
-            digest=self.plan.digest(),
+            digest=self.plan.digest() + self.job.label_source,
             rank=self.ranks[0],
             ranks=self.plan.ranks,
             workers=self.packs.num_workers,
@@ -84,14 +84,15 @@ class StreamLoader(BalancedLoader):
         ledger = read_ledger(state, StreamLedger)
         own = {"rank": self.ranks[0], "ranks": self.plan.ranks, "workers": self.packs.num_workers}
         _check_readers(ledger, own)
-        check_same(ledger, {"digest": self.plan.digest()})
+        check_same(ledger, {"digest": self.plan.digest() + self.job.label_source})
         check_same_data(ledger, self.data())
         read_position(self.packs, ledger.stream)
         self._leave("load_state_dict() was called")
         place = StreamPlace(ledger=ledger.stream, left_out=ledger.left_out)
         here: EpochPosition = at_step(ledger.step, ledger.microbatch)
-        self.epoch = ledger.epoch
-        self._resume = StreamPosition(here, 0, tuple(range(ledger.left_out)), place)
+        self.epoch = self.next_epoch = ledger.epoch
+        self._resume = StreamPosition(here, 0, (), ledger.left_out, ledger.left_out, place)
+        self.pinned = False
         self.packs.tell_read_again(ledger.stream)
 
     def _passes_over(self, batch: Any) -> bool:
@@ -103,6 +104,7 @@ class StreamLoader(BalancedLoader):
         info = info_of(
             replace(facts, costs=tuple(pack.costs.get(name, 0) for name in self.job.resources)),
             self.epoch, self.plan.ranks, self.job.resources, self._over_budget, after,
+            shift_labels=self.job.shift_labels,
         )  # fmt: skip
         has_images = bool(info.keys) and pack.costs.get("tiles", 1) > 0
         nothing = dict.fromkeys(self.job.resources, 0)  # of a pack that weighs nothing

@@ -41,7 +41,6 @@ class StreamStart(NamedTuple):
 
     epoch: int
     at: EpochPosition
-    holes: tuple[int, ...] = ()
     stream: StreamPlace | None = None
 
 
@@ -56,14 +55,21 @@ class StreamPosition(ResumePosition):
 
     def start(self, epoch: int, costs: str, samples: int = -1) -> Any:  # noqa: ARG002
         """Return the beginning of a run here."""
-        return StreamStart(epoch, self.place, self.holes, self.stream)
+        return StreamStart(epoch, self.place, self.stream)
 
-    def after(self, batch: Any, holes: tuple[int, ...], ranks: tuple[int, ...]) -> ResumePosition:  # noqa: ARG002
+    def after(
+        self,
+        batch: Any,
+        ranks: tuple[int, ...],  # noqa: ARG002
+        asked: tuple[int, ...] = (),  # noqa: ARG002
+    ) -> ResumePosition:
         """Return the position after a microbatch."""
         before, following = batch.after
+        count = self.left_out + len({*batch.step_holes}.difference(self.holes))
         if batch.microbatch + 1 == batch.microbatches:
-            return StreamPosition(at_step(batch.step + 1), 0, holes, following)
-        return StreamPosition(at_step(batch.step, batch.microbatch + 1), 0, holes, before)
+            return StreamPosition(at_step(batch.step + 1), 0, (), count, count, following)
+        here = at_step(batch.step, batch.microbatch + 1)
+        return StreamPosition(here, 0, batch.step_holes, count, count, before)
 
 
 def at_step(step: int, microbatch: int = 0) -> EpochPosition:

@@ -43,8 +43,8 @@ class PackSettings:
 
     sizing: what samples and packs are padded to. resources: with a budget, as in limits and sizing.
     label_tokens: the cost that counts them; None where they are counted in the batches. oversize,
-    as in Balance. takes_empty: collate makes a batch of no samples. most_bytes: of the samples that
-    wait, of each worker.
+    shift_labels: as in Balance. takes_empty: collate makes a batch of no samples. most_bytes: of
+    the samples that wait, of each worker.
     """
 
     limits: Limits
@@ -55,6 +55,7 @@ class PackSettings:
     takes_empty: bool
     oversize: str = "alone"
     label_tokens: str | None = None
+    shift_labels: bool = True
     on_error: OnError = "raise"
     most_bytes: int = 1 << 62
 
@@ -184,7 +185,9 @@ class PackIterator:
             tuple(each.key for each in held),
             sums | dict(zip(settings.resources, loads, strict=True)),
             dict(zip(settings.resources, padding, strict=True)),
-            sums[label] if label is not None else count_label_tokens_of(batch, samples),
+            sums[label]
+            if label is not None
+            else count_label_tokens_of(batch, samples, settings.shift_labels),
             tuple(self._holes),
             self._mark,
         )
@@ -284,7 +287,7 @@ class PackIterator:
         """Return what a sample costs; ValueError where a resource with a budget is not known."""
         settings = self._settings
         found = own_costs(sample) if settings.cost is None else settings.cost(sample)
-        costs = with_label_tokens(checked_measure(found), sample)
+        costs = with_label_tokens(checked_measure(found), sample, settings.shift_labels)
         costs = {checked_name(n, key): checked_cost(n, each, key) for n, each in costs.items()}
         needed = (*settings.resources, *filter(None, [settings.label_tokens]))
         if missing := [name for name in needed if name not in costs]:

@@ -26,7 +26,8 @@ from .reader import PackedStream, PackSettings
 # own, but sweeps and frameworks give one to every loader.
 OPTIONS = (
     "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "fixed", "oversize",
-    "layout", "pad_id", "dummy_tile", "label_tokens", "seed", "report",
+    "layout", "pad_id", "dummy_tile", "label_tokens", "shift_labels",
+    "seed", "report",
 )  # fmt: skip
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 
@@ -111,7 +112,8 @@ class StreamSettings:
                 "virtual_ranks, and dimensions other than data parallelism in topology"
             )
         plan = _plan_of(balance, place.ranks, self.drop_last)
-        job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="")
+        shifts = balance.shift_labels
+        job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="", shift_labels=shifts)
         connect: Any = partial(
             StreamLoop, job, self.packs, place, self.collate, given.name, self.timeout_s
         )
@@ -161,6 +163,7 @@ def settings_of_stream(
         takes_empty=takes_nothing,
         oversize=balance.oversize,
         label_tokens=None if balance.label_tokens == IN_BATCHES else balance.label_tokens,
+        shift_labels=balance.shift_labels,
         on_error=given.on_error,
         most_bytes=given.buffer_bytes // max(1, loader.num_workers),
     )

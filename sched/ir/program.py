@@ -279,7 +279,7 @@ def parse_program(text: str) -> Program:
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     placement = tuple(_integers("placement", head))
-    microbatches = (_integers("microbatches", head) or [0])[0]
+    microbatches = _integers("microbatches", head)[0]
     name = head.get("schedule", "")
     return Program(tuple(rows), placement, microbatches, tuple(barriers), name, tuple(edges))
 
@@ -288,6 +288,6 @@ def _integers(key: str, head: dict[str, str]) -> list[int]:
     if key not in head:
         raise ValueError(f"the program has no line {key}:; add one, see format_program")
     try:
-        return [int(word) for word in head[key].split()]
+        return [int(word) for word in head[key].split() or [""]]
     except ValueError:
         raise ValueError(f"{key}: {head[key]!r} must be whole numbers") from None

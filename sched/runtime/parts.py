@@ -263,7 +263,7 @@ class Reading:
 
     `hidden`: the shape of the tensor between two stages, from a microbatch's info; `ends`: as in
     StageOptions. `dtype`: its precision. `weigh`: the weight of a microbatch's loss. `shifted`: the
-    fields that are moved by one place.
+    fields that are moved by one place, unless a microbatch's info says that they are so already.
     """
 
     hidden: Callable[[Any], tuple[int, ...]]
@@ -292,16 +292,17 @@ class Reading:
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "
                     f"needs; it has {', '.join(sorted(batch))}. Pipeline.needs says what to load"
                 )
-            fields = {name: self._field(name, batch[name]) for name in wanted}
+            moves = self.shifted if getattr(info, "shift_labels", True) else ()
+            fields = {name: self._field(batch[name], name in moves) for name in wanted}
             spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
             ends = None if self.ends is None else TensorSpec(tuple(self.ends(info)), self.dtype)
             found.append(MicrobatchData(fields, self.weigh(info), spec, ends, info))
         return StepData(tuple(found), input_gradient, training=training)
 
-    def _field(self, name: str, value: Any) -> Any:
+    def _field(self, value: Any, moves: bool) -> Any:
         if isinstance(value, Mapping):
             # Keyword arguments of other frameworks' models, on the device already.
             return value
         tensor = torch.as_tensor(value).to(self.device, non_blocking=True)
         # What comes around to the end is the label of a sample's first token, which never counts.
-        return tensor.roll(-1, dims=-1) if name in self.shifted else tensor
+        return tensor.roll(-1, dims=-1) if moves else tensor

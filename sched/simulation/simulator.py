@@ -273,7 +273,9 @@ def memory_curves(graph: Graph, costs: Costs, start: Ints, end: Ints) -> tuple[C
     parts = (*_changes(graph, costs, start, end), *_messages(graph, costs, start, end))
     changes = [np.stack(part) for part in parts]
     table = np.concatenate(changes, axis=1) if changes else np.zeros((3, 0), np.int64)
-    return tuple(_curve(int(parameters[r]), table[1:, table[0] == r]) for r in range(ranks))
+    table = table[:, np.argsort(table[0], kind="stable")]
+    parts_of = np.split(table[1:], np.searchsorted(table[0], np.arange(1, ranks)), axis=1)
+    return tuple(map(_curve, parameters.tolist(), parts_of))
 
 
 def _changes(

@@ -102,6 +102,12 @@ def test_what_arguments_say_of_loading_is_the_loaders_or_refused(one: Pool, tmp_
         "dataloader_drop_last is True in TrainingArguments, and the loader has False",
         "auto_find_batch_size is True in TrainingArguments, and the loader has False",
         "data_seed is 3 in TrainingArguments, and the loader has 0",
+        "dataloader_in_order is False in TrainingArguments, and the loader has True",
+        "dataloader_multiprocessing_context is spawn in TrainingArguments, and the loader has None",
+        "give DataLoader(shuffle=False), or leave the strategy",
+        "give DataLoader(shuffle=False), or leave the strategy",
+        "Loading.get_train_dataloader makes batches of its own",
+        "Loading.get_train_dataloader makes batches of its own",
     )
     for error, words in zip(errors, expected, strict=True):
         assert words in error
@@ -114,10 +120,40 @@ def test_what_would_train_wrong_is_refused(one: Pool, tmp_path: Path) -> None:
         "gradient_accumulation_steps=4",
         "Trainer(compute_loss_func=...)",
         "without balance",
-        "takes a counterpoise.DataLoader, got a list",
+        "takes a counterpoise.DataLoader, got a builtins.list: make it by counterpoise.DataLoader(",
     )
     for error, part in zip(errors, expected, strict=True):
         assert part in error
+
+
+def test_every_set_is_evaluated_on_itself(one: Pool, tmp_path: Path) -> None:
+    (found,) = one.run(f"{CASES}:evaluations", folder=str(tmp_path))
+    losses = found["alone"]
+    assert losses["eval_a_loss"] != pytest.approx(losses["eval_b_loss"], rel=1e-4)
+    assert found["by name"] == pytest.approx(losses)
+    assert found["own"]["eval_loss"] == pytest.approx(losses["eval_b_loss"])
+    assert found["other"]["eval_loss"] == pytest.approx(losses["eval_a_loss"])
+    assert found["predicted"]["test_loss"] == pytest.approx(losses["eval_a_loss"])
+    assert "eval_dataset is a dict of a, b, eval_loader DataLoader" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "divides", "error", "calls"),
+    [
+        (None, True, "", 4),  # two of them measure
+        (None, False, "does not divide by num_items_in_batch", 2),
+        ("equal", False, "", 2),
+    ],
+)
+def test_a_loss_is_measured_before_counts_differ(
+    one: Pool, tmp_path: Path, counts: str | None, divides: bool, error: str, calls: int
+) -> None:
+    named: dict[str, Any] = {"folder": str(tmp_path), "counts": counts, "divides": divides}
+    ((said, count, are_equal),) = one.run(f"{CASES}:own_loss", **named)
+    assert error in said
+    assert bool(error) == bool(said)
+    assert count == calls
+    assert are_equal or counts == "equal"
 
 
 @pytest.mark.parametrize("count", [91, pytest.param(96, marks=pytest.mark.long)])

@@ -226,11 +226,89 @@ def loading_said_twice(folder: str) -> tuple[list[str], int]:
         error_of(lambda: attached(plain(**fixed), dataloader_drop_last=True)),
         error_of(lambda: attached(plain(**fixed), auto_find_batch_size=True)),
         error_of(lambda: attached(plain(**fixed), data_seed=3)),
+        error_of(lambda: attached(plain(**fixed), dataloader_in_order=False)),
+        error_of(lambda: attached(plain(**fixed), dataloader_multiprocessing_context="spawn")),
+        error_of(lambda: attached(plain(**fixed), train_sampling_strategy="sequential")),
+        error_of(lambda: attached(plain(shuffle=True), train_sampling_strategy="sequential")),
+        error_of(lambda: cp.adapters.attach_trainer(Loading(**made(folder)), plain(**fixed))),
+        error_of(lambda: cp.adapters.attach_trainer(Loading(**made(folder)), plain())),
     ]
     same = attached(plain(**fixed), per_device_train_batch_size=4)
     taken = attached(plain(**fixed))
     assert same.args.per_device_train_batch_size == 4
     return errors, taken.args.per_device_train_batch_size
+
+
+class Loading(Trainer):
+    """Makes its own batches."""
+
+    def get_train_dataloader(self) -> Any:
+        return []
+
+
+def made(folder: str) -> dict[str, Any]:
+    """Return the arguments of a Trainer."""
+    return {"model": model(), "args": TrainingArguments(folder, use_cpu=True, report_to=[])}
+
+
+def set_of(word: int) -> list[dict[str, torch.Tensor]]:
+    """Eight texts of one word."""
+    return [{"input_ids": torch.full((6,), word), "labels": torch.full((6,), word)}] * 8
+
+
+def evaluations(folder: str) -> dict[str, Any]:
+    """The losses of Trainer alone and with eval_loader, of its own sets and others; an error."""
+    attach, sets = cp.adapters.attach_trainer, {"a": set_of(3), "b": set_of(9)}
+
+    def trainer_of(eval_dataset: Any) -> Trainer:
+        return Trainer(
+            **made(folder), data_collator=collate_texts, eval_dataset=eval_dataset,
+            train_dataset=set_of(3),
+        )  # fmt: skip
+
+    def loss_of(found: Any) -> dict[str, float]:
+        return {name: value for name, value in found.items() if name.endswith("loss")}
+
+    def loader_of(word: int) -> cp.DataLoader[Any]:
+        KEPT.append(cp.DataLoader(set_of(word), batch_size=8, collate_fn=collate_texts))
+        return KEPT[-1]
+
+    alone, by_name, one = trainer_of(sets), trainer_of(sets), trainer_of(sets["a"])
+    attach(by_name, balanced(), {"a": loader_of(3), "b": loader_of(9)})
+    attach(one, balanced(), loader_of(9))  # of others than its own set: to be told apart
+    return {
+        "alone": loss_of(alone.evaluate()),
+        "by name": loss_of(by_name.evaluate()),
+        "own": loss_of(one.evaluate()),
+        "other": loss_of(one.evaluate(set_of(3))),
+        "predicted": loss_of(one.predict(set_of(3)).metrics),
+        "error": error_of(lambda: attach(trainer_of(sets), balanced(), loader_of(3))),
+    }
+
+
+def collate_texts(samples: list[Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
+
+
+def own_loss(folder: str, counts: str | None, divides: bool) -> tuple[str, int, bool]:
+    """An error of training with a compute_loss of one's own; its calls; random states are equal."""
+    calls = list[torch.Tensor]()
+
+    class Weighing(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **named: Any) -> torch.Tensor:
+            calls.append(torch.get_rng_state())
+            labels = inputs["labels"][:, 1:]
+            logits = model(inputs["input_ids"]).logits[:, :-1].flatten(0, 1)
+            total = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
+            return total / (named["num_items_in_batch"] if divides else labels.ne(-100).sum())
+
+    arguments = TrainingArguments(folder, use_cpu=True, report_to=[], max_steps=2)
+    weighing = Weighing(model=model(), args=arguments)
+    more: dict[str, Any] = {} if counts is None else {"counts": counts}
+    loader: Any = plain(balance=cp.Balance("auto", **more), shuffle=True)
+    cp.adapters.attach_trainer(weighing, loader)
+    error = error_of(weighing.train)
+    return error, len(calls), all(torch.equal(calls[0], each) for each in calls[:3])
 
 
 def stats_in_logs(folder: str, is_plain: bool) -> tuple[list[str], dict[str, float]]:

@@ -195,7 +195,18 @@ def named(error: Exception, what: str) -> Outcome:
     """Return "refused" for an error in one line that names a field, "unclear" for another."""
     text = str(error)
     names = {field for kind in KINDS.values() for field in kind.told} | {
-        *("version", "kind", "check", "holes", "digest", "costs", "planner", "ranks"),
+        *(
+            "version",
+            "kind",
+            "check",
+            "holes",
+            "left_out",
+            "unusable",
+            "digest",
+            "costs",
+            "planner",
+            "ranks",
+        ),
         "worker_seed",
         "generators",
         *(

@@ -50,7 +50,7 @@ def served(bound, root):
     with ThreadPoolExecutor(2) as pool:
         begun = {job: pool.submit(lambda it: [*it], loader) for job, loader in loaders.items()}
         for job, server in zip("ab", kept, strict=True):
-            party.wait(lambda job=job: job in jobs.names(0.0))
+            party.wait(lambda job=job: job in jobs.names())
             carried = Payloads(server, address=server.endpoint)
             party.work(root, f"w{job}", bound / f"worker-{job}", job=job, payloads=carried)
         found = {

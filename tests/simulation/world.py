@@ -69,7 +69,8 @@ class ClusterSettings:
     late_s: float = 0.0
     deaths: tuple[tuple[float, str], ...] = ()
     start: SimulatedLedger = BEGINNING
-    limit_s: float = 10_000.0
+    # Ten times what any job here takes: one that never ends is reported after seconds.
+    limit_s: float = 200.0
     heartbeat_timeout_s: float = 10.0
     fixed_job: bool = True
     pulls: bool = False

@@ -11,7 +11,7 @@ import click
 import numpy as np
 from rich.progress import Progress
 
-from ...balancer.planning.problem.options import MODES, WORK
+from ...balancer.planning.problem.options import MODES
 from ...sched.shapes import ParallelLayout, read_device, read_model
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
@@ -75,11 +75,6 @@ _OPTIONS: tuple[Any, ...] = (
         help="The most of a cost in a microbatch; give one for each cost.  [default: recommended]",
     ),
     _choice("layout", "padded", "Layout of your loop's microbatches now.", "padded", "packed"),
-    _choice(
-        "work", "packed",
-        "padded: also forecast plans for a collate_fn that pads, and print the line to change.",
-        *WORK,
-    ),
     _count("tile-tokens", "Tokens of the LLM that cost as much as a tile.  [default: by model]"),
     model_option(DEFAULT_MODEL),
     device_option(),
@@ -170,7 +165,6 @@ def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOp
         batch_size=given["batch_size"],
         samples=given["samples_per_step"] or 0,
         layout=given["layout"],
-        work=given["work"],
         tile_tokens=given["tile_tokens"] or tile_tokens(model),
         seed=given["seed"],
     )

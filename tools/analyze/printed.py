@@ -11,7 +11,6 @@ from ..console.reporting import make_table
 from .model.strategies import STRATEGIES
 from .page.bars import UNKNOWN, percent
 from .page.document import headline
-from .page.steps import padded_advice
 
 Json = dict[str, Any]
 BALANCE = "balance.json"
@@ -30,13 +29,6 @@ def report_tables(report: Json, out: Path) -> Iterator[Table]:
     )  # fmt: skip
     if found := report["dispatch"]:
         yield _dispatch(found)
-    if found := report["padded"]:
-        names = {"random": "random", "equal": 'counts="equal"', "free": 'counts="free"'}
-        title = f"a step of padded batches, over random order's ({found['steps']} steps)"
-        table = make_table(title, *names.values(), title_justify="left")
-        table.add_row(*(percent(found["time"][name], 0) for name in names))
-        yield table
-        yield _advice(found)
     if (found := report["all_or_none"]) and found["given"]["mixed"]:
         rows = {"balanced": found["given"], 'all_or_none="tiles"': found["matched"]}
         yield _shares(
@@ -95,17 +87,6 @@ def _strategies(report: Json) -> Table:
             *(percent(one["dist_ratio"][each]) for each in resources),
             percent(one["padding"]),
         )
-    return table
-
-
-def _advice(found: Json) -> Table:
-    """Return the lines to change in a loop that pads, none of them wrapped."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, overflow="ignore")
-    for line in padded_advice(found):
-        words, _, code = line.rpartition(": ")
-        for part in (f"{words}:", f"    {code}") if code.startswith("balance=") else (line,):
-            table.add_row(Text(part))
     return table
 
 

@@ -20,18 +20,6 @@ from .stores import examine_store
 @click.command("doctor")
 @click.argument("target", required=False, metavar="[ADDRESS|LEDGER|URL]")
 @click.option(
-    "--listen",
-    default="tcp://127.0.0.1:5555",
-    show_default=True,
-    metavar="ADDRESS",
-    help="Address to check: a balancer will listen there.",
-)
-@click.option(
-    "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Also check the clock of this folder's file server.",
-)
-@click.option(
     "--keys",
     type=click.Path(path_type=Path),
     help="Folder of keys made by counterpoise keygen: check it, or connect with it.",
@@ -44,26 +32,16 @@ from .stores import examine_store
 @click.option("--step", type=int, help="Name the samples of this step of the LEDGER's epoch.")
 @click.option("--data", metavar="SOURCE", help="The data of --step: MODULE:NAME, shards, a recipe.")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for answers.")
-@click.option(
-    "--skew",
-    default=500.0,
-    show_default=True,
-    metavar="MS",
-    help="Warn if a clock of the job is off by more milliseconds.",
-)
 @click.option("--job", default="", help="The job to look at, of a balancer with several.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     target: str | None,
-    listen: str,
-    root: Path | None,
     keys: Path | None,
     dead_letter: Path | None,
     step: int | None,
     data: str | None,
     timeout: float,
-    skew: float,
     job: str,
     strict: bool,
     as_json: bool,
@@ -89,11 +67,11 @@ def command(
     if dead_letter is not None:
         found = Examination(examine_dead_letters(dead_letter))
     elif target is None:
-        found = Examination(examine_installation(listen, root, keys))
+        found = Examination(examine_installation(keys))
     elif scheme_of(target) in SCHEMES:
         found = Examination(examine_store(target))
     elif "://" in target:
-        found = examine_job(target, timeout, keys, skew, job)
+        found = examine_job(target, timeout, keys, job)
     elif step is not None and data is not None:
         found = examine_step(Path(target), step, data)
     elif Path(target).is_file():

@@ -102,17 +102,14 @@ def _window(ledger: PlannedLedger) -> str:
 
 def _holes(ledger: Ledger) -> Finding:
     advice = "list them with counterpoise doctor --dead-letter FILE"
-    if isinstance(ledger, PlainLedger) and ledger.left_out:
-        return judge("holes", f"{ledger.left_out} samples were left out", warn=advice)
-    if not isinstance(ledger, BalancedLedger) or not ledger.holes:
+    if not isinstance(ledger, PlainLedger | BalancedLedger) or not ledger.left_out:
         return judge("holes", "no sample of this epoch was left out so far")
-    named = ", ".join(map(str, ledger.holes[:NAMED]))
-    more = f" and {len(ledger.holes) - NAMED} more" if len(ledger.holes) > NAMED else ""
-    return judge(
-        "holes",
-        f"{len(ledger.holes)} samples were left out: those at {named}{more} of the epoch's order",
-        warn=advice,
-    )
+    found, holes = f"{ledger.left_out} samples were left out", getattr(ledger, "holes", ())
+    if holes:
+        named = ", ".join(map(str, holes[:NAMED]))
+        more = f" and {len(holes) - NAMED} more" if len(holes) > NAMED else ""
+        found += f", of this step those at {named}{more} of the epoch's order"
+    return judge("holes", found, warn=advice)
 
 
 def _needs(ledger: Ledger) -> Finding:

@@ -1,4 +1,4 @@
-"""Checks this machine before a job starts: versions, memory, processors, files, clocks, ports.
+"""Checks this machine before a job starts: versions, memory, processors, files, keys.
 
 `Machine` is what was measured, and `judge_machine` what that means, so that tests can judge any
 machine; `examine_installation` does both.
@@ -9,13 +9,10 @@ import os
 import platform
 import re
 import resource
-import socket
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 
 from ...balancer.transport.keys import ROLES, SECRET, AllowList, peer_keys, server_keys
@@ -27,7 +24,6 @@ from .figures import GIB, Finding, judge
 _LONGEST_PATH, _BELOW = 107, 40
 # Below these a job may fail: open files (a socket and a pipe per worker), and room for payloads.
 _FILES, _SHM_BYTES, _MEMORY_BYTES = 1024, GIB, 4 * GIB
-_CLOCK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Machine:
     """What was measured of a machine; by default one on which all is well.
 
     processors: those that this process may use, of which a control group allows `quota`. ranks:
-    WORLD_SIZE, which torchrun sets. shadow: the file that `import sched` finds. None: not known.
+    WORLD_SIZE, which torchrun sets. None: not known.
     """
 
     processors: int = 8
@@ -49,14 +45,11 @@ class Machine:
     most_files: int = 65536
     temporary: str = "/tmp"
     is_writable: bool = True
-    shadow: str | None = None
 
 
-def examine_installation(
-    listen: str, root: Path | None = None, keys: Path | None = None
-) -> list[Finding]:
+def examine_installation(keys: Path | None = None) -> list[Finding]:
     """Return the findings about this machine, before a job starts on it."""
-    temporary, found = tempfile.gettempdir(), find_spec("sched")
+    temporary = tempfile.gettempdir()
     machine = Machine(
         len(os.sched_getaffinity(0)),
         _cpu_quota(),
@@ -68,29 +61,18 @@ def examine_installation(
         *resource.getrlimit(resource.RLIMIT_NOFILE),
         temporary,
         os.access(temporary, os.W_OK | os.X_OK),
-        found.origin if found else None,
     )
     python = f"{platform.python_version()} ({platform.machine()}, {platform.system()})"
     return [
         judge("python", python),
         *judge_packages(requires("counterpoise") or [], _installed),
         *judge_machine(machine),
-        judge_port(listen, _port_error(listen)),
-        *_folder_clocks([Path(temporary), *([root] if root else [])]),
         *([judge_keys(keys)] if keys else []),
     ]
 
 
 def judge_machine(machine: Machine) -> Iterator[Finding]:
     """Yield the findings about a machine."""
-    # Our folder may hide the standard library's module of that name.
-    ours = Path(__file__).resolve().parent.parent / "sched"
-    hidden = machine.shadow is not None and Path(machine.shadow).resolve().parent == ours
-    yield judge(
-        "import path",
-        "the checkout's folder hides the standard library's sched" if hidden else "in order",
-        bad=hidden and "start Python elsewhere, or take the checkout out of PYTHONPATH",
-    )
     usable = min(float(machine.processors), machine.quota or math.inf)
     yield judge(
         "processors",
@@ -158,24 +140,6 @@ def judge_packages(
         yield judge(name, found or "not installed", bad=(found is None or too_old) and advice)
 
 
-def judge_port(address: str, error: str) -> Finding:
-    """Return a warning if a balancer cannot listen at an address."""
-    return judge(
-        "address",
-        f"{address}: {error or 'free'}",
-        warn=error and f"choose another, or ask who uses it: counterpoise doctor {address}",
-    )
-
-
-def judge_folder_clock(folder: str, ahead_s: float) -> Finding:
-    """Return the finding about a file server's clock: indexes are matched by their files' times."""
-    return judge(
-        f"clock of {folder}",
-        f"{ahead_s:+.1f} s from this machine's",
-        warn=abs(ahead_s) > _CLOCK_S and "synchronize both with one time server (chrony, ntpd)",
-    )
-
-
 def judge_keys(folder: Path) -> Finding:
     """Return the finding about a balancer's, worker's or trainer's folder of keys."""
     try:
@@ -240,31 +204,3 @@ def _free_bytes(folder: str) -> int | None:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize
-
-
-def _port_error(address: str) -> str:
-    """Return why a balancer cannot listen at an address, "" if it can. Only TCP is tried."""
-    match = re.fullmatch(r"tcp://\[?([^\]]*)\]?:(\d+)", address)
-    if match is None:
-        return "" if address.startswith("ipc://") else "not an address such as tcp://127.0.0.1:5555"
-    host = "0.0.0.0" if match[1] == "*" else match[1]
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, int(match[2])))
-        except (OSError, OverflowError) as error:
-            return str(getattr(error, "strerror", None) or error).lower()
-    return ""
-
-
-def _folder_clocks(folders: list[Path]) -> Iterator[Finding]:
-    for folder in folders:
-        try:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                before = time.time()
-                file.write(b"x")
-                file.flush()
-                yield judge_folder_clock(str(folder), os.fstat(file.fileno()).st_mtime - before)
-        except OSError as error:
-            yield judge(f"clock of {folder}", f"not checked: {error.strerror or error}")

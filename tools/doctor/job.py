@@ -30,16 +30,17 @@ SLOW_SHARE, ENOUGH_SAMPLES = 0.5, 8
 RECENT_MS = 600_000
 # Workers that are at work for this share of the time are the bottleneck.
 BUSY_SHARE = 0.8
+# A clock that is further off is named.
+SKEW_MS = 500
 NAMED = 3
 
 
 def judge_status(
-    address: str, status: StatusReport, times_s: Sequence[float], ahead_us: int, skew_ms: float
+    address: str, status: StatusReport, times_s: Sequence[float], ahead_us: int
 ) -> list[Finding]:
     """Return the findings about a balancer's status report.
 
-    times_s: seconds that each answer took; ahead_us: the balancer's clock minus this machine's;
-    skew_ms: the largest clock difference that is acceptable.
+    times_s: seconds that each answer took; ahead_us: the balancer's clock minus this machine's.
     """
     answer_s = statistics.median(times_s) if times_s else 0.0
     return [
@@ -51,7 +52,7 @@ def judge_status(
         ),
         *_workers(address, status),
         *_versions(status),
-        *_clocks(status, ahead_us, skew_ms),
+        *_clocks(status, ahead_us),
         _run(status),
         *_waiting_ranks(status),
         _payloads(status),
@@ -151,17 +152,17 @@ def different_software(workers: Sequence[WorkerStatus]) -> list[str]:
     return found
 
 
-def _clocks(status: StatusReport, ahead_us: int, skew_ms: float) -> Iterator[Finding]:
+def _clocks(status: StatusReport, ahead_us: int) -> Iterator[Finding]:
     peers = [("the balancer, from this machine,", ahead_us)]
     peers += [(each.name, each.ahead_us) for each in status.worker_statuses]
     peers += [(f"ranks {each.ranks}", each.ahead_us) for each in status.trainer_statuses]
     known = [(name, ahead) for name, ahead in peers if ahead != UNKNOWN_US]
-    off = [(name, ahead) for name, ahead in known if abs(ahead) > 1000 * skew_ms]
+    off = [(name, ahead) for name, ahead in known if abs(ahead) > 1000 * SKEW_MS]
     off.sort(key=lambda each: -abs(each[1]))
     if off:
         found = _join([f"{name} {clock_text(ahead)}" for name, ahead in off])
     else:
-        found = f"{len(known)} of {len(peers)} known, all within {skew_ms:g} ms"
+        found = f"{len(known)} of {len(peers)} known, all within {SKEW_MS} ms"
     advice = (
         "synchronize all with one time server (chrony): times in logs and of files do not match"
     )
@@ -288,7 +289,7 @@ class Examination:
 
 
 def examine_job(
-    address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0, job: str = ""
+    address: str, timeout_s: float, keys: Path | None = None, job: str = ""
 ) -> Examination:
     """Ask the balancer at an address for its status, and judge the answers.
 
@@ -311,7 +312,7 @@ def examine_job(
         advice = "give --keys if it has keys; else another program or another version listens there"
         found = f"{address}: {answers.error or 'no answer'}"
         return Examination([Finding("balancer", BAD, found, advice)], unanswered=True)
-    judged = judge_status(address, answers.status, answers.times_s, answers.ahead_us, skew_ms)
+    judged = judge_status(address, answers.status, answers.times_s, answers.ahead_us)
     return Examination(judged, answers.status)
 
 

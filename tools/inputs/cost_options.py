@@ -5,6 +5,7 @@ Costs are times in milliseconds, or cost profiles. A measured step is a file tha
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -21,7 +22,7 @@ from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_
 from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
 from .files import parse_text
-from .programs import PACE, Command, Size, is_count, read_program, with_options
+from .programs import PACE, Command, Size, is_count, read_program, shown_name, with_options
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
@@ -66,7 +67,7 @@ class GivenTimes:
     def of(self, program: Program, output: bool = False) -> Costs:
         """Return the costs of a program, the output layer's on the last stage if `output`."""
         ranks = len(program.ranks)
-        chunks = max(map(len, map(program.stages_of, range(ranks))), default=1)
+        chunks = max(Counter(program.placement).values(), default=1)
         times = self.times
         forward = _or(times["f"], MS)
         backward = _or(times["b"], 2 * forward)
@@ -266,9 +267,8 @@ def is_step(target: str) -> bool:
 def read_step(path: Path) -> MeasuredStep:
     """Return the step that a file holds. Raises ValueError, with the path, if it holds none."""
     step = parse_text(path, load_step)
-    if step.timeline.name:
-        return step
-    return replace(step, timeline=replace(step.timeline, name=path.stem))
+    name = shown_name(step.timeline.name or path.stem)
+    return replace(step, timeline=replace(step.timeline, name=name))
 
 
 def read_timelines(targets: Sequence[str], size: Size, costs: CostSource) -> list[Timeline]:

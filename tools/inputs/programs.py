@@ -16,6 +16,7 @@ import click
 
 from ...sched import Program, Schedule, lower, parse_program, schedule, schedules
 from ...sched.ir.torch_csv import read_csv
+from ...workers.sources.visible_text import visible
 from .files import parse_text
 
 Command = Callable[..., Any]
@@ -139,4 +140,9 @@ def _read_file(path: Path) -> Program:
             f"{path}: a program has at most {MOST_PASSES} stages x microbatches, and this one has "
             f"{program.stages} x {program.microbatches}, and passes with numbers up to {largest}"
         )
-    return program if program.name else replace(program, name=path.stem)
+    return replace(program, name=shown_name(program.name or path.stem))
+
+
+def shown_name(name: str) -> str:
+    """Return a name that a file has, or gives, as it is safe to print."""
+    return visible(name).replace("[", "(").replace("]", ")")  # brackets are styles in tables

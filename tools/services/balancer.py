@@ -19,7 +19,7 @@ from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.coordinator.status_report import make_status_report
 from ...balancer.server.jobs import JobRouter
 from ...balancer.server.loop import new_credentials, serve
-from ...balancer.transport.finding import write_address
+from ...balancer.transport.finding import find_address, write_address
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.naming import checked_job
 from ...balancer.transport.sockets import check_open_address
@@ -241,7 +241,10 @@ def _serve(
             make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
         )
 
+    written = ""
+
     def ready(address: str) -> None:
+        nonlocal written
         logger.info("listening on %s; Ctrl-C ends", address, extra={"event": "start"})
         if address_file is not None:
             written = write_address(address_file, address)
@@ -261,6 +264,8 @@ def _serve(
             serve_metrics(metrics, reports)
             stop = reports.watch(stop)
         serve(jobs, listen, ready, stop, refused=rejected, keys=keys)
+    if address_file is not None and written == find_address(address_file.absolute().as_uri()):
+        address_file.unlink()
     rejected.report()
     if rejected.total:
         logger.info("refused %d messages and peers in all", rejected.total)

@@ -125,9 +125,9 @@ def command(
         given += ["--keys", str(own)] if own else []
         launch = srun_words(cpus_per_worker, het_group) if engine == "slurm" else []
         made = Processes(address, given, launch, _SRUN_HINT if launch else "see what they logged")
-    logger.info("workers are for %s", address)
     trainer = peer_keys(keys / "trainer", "trainer") if keys else None
     with stop_on_signal() as stop:
+        logger.info("workers are for %s", address)
         FleetControl(made, served, workers, trainer).run(stop)
 
 

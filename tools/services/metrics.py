@@ -5,22 +5,27 @@ loop makes the status report, the one that `counterpoise doctor` shows, when it 
 is after every message and once a second. Nothing is counted for it.
 """
 
+import functools
 import logging
+import socket
+import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from socketserver import ThreadingTCPServer
 from typing import Any, Literal
 
 from ...balancer.protocol.status_messages import StatusReport
 from ...loader.metrics.families import Collector, Family, Point, prometheus_families
-from ...workers.daemon.source_handler import SourceHandler
 from ..doctor.figures import busy_share, decode_rate
 
 logger = logging.getLogger("counterpoise")
 
 # A loop that does not turn for so long is not running: the scrape fails.
 ANSWER_S = 5.0
+# Scrapes at a time, and how long one may be silent.
+MOST_SCRAPES, SCRAPE_IDLE_S = 16, 5.0
 JOB = "training_job"
 
 
@@ -135,16 +140,20 @@ WORKER_FAMILIES = (WORKER_SAMPLES, WORKER_SECONDS, WORKER_FAILED, WORKER_BYTES)
 
 
 class WorkCounts(Collector):
-    """What a worker has done for each of its jobs, for Prometheus."""
+    """What a worker has done for each of the jobs that it works for, for Prometheus."""
 
     def __init__(self) -> None:
         self.counts: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
 
-    def handler(self, job: str, *given: Any, **named: Any) -> SourceHandler:
-        """Return a job's handler, whose work is counted."""
-        made = CountingHandler(*given, **named)
-        made.counts, made.job = self.counts, job
-        return made
+    def watch(self, job: str, handler: Any) -> None:
+        """Count what a job's handler (SourceHandler) does from now on."""
+        for kind, work in ((PROBED, handler.probe), (DECODED, handler.decode)):
+            setattr(handler, kind, functools.partial(self._count, job, kind, work))
+
+    def forget(self, job: str) -> None:
+        """Forget a job that is over."""
+        for key in [key for key in self.counts if key[1][0] == job]:
+            del self.counts[key]
 
     def collect(self) -> Iterator[Any]:
         """Yield prometheus_client's families."""
@@ -153,26 +162,8 @@ class WorkCounts(Collector):
             points[name].append((labels, count))
         return prometheus_families(WORKER_FAMILIES, points, {})
 
-
-class CountingHandler(SourceHandler):
-    """A worker's handler that counts what it does."""
-
-    counts: defaultdict[tuple[str, tuple[str, ...]], float]
-    job: str
-
-    def probe(self, ref: Any, epoch: int) -> Any:
-        """Measure a sample."""
-        return self._counted(PROBED, super().probe, ref, epoch)
-
-    def decode(self, ref: Any, epoch: int) -> Any:
-        """Decode a sample."""
-        found = self._counted(DECODED, super().decode, ref, epoch)
-        nbytes = sum(memoryview(each).nbytes for each in found.buffers)
-        self.counts[WORKER_BYTES.name, (self.job,)] += nbytes
-        return found
-
-    def _counted(self, kind: str, work: Callable[..., Any], ref: Any, epoch: int) -> Any:
-        since, labels = time.monotonic(), (self.job, kind)
+    def _count(self, job: str, kind: str, work: Callable[..., Any], ref: Any, epoch: int) -> Any:
+        since, labels = time.monotonic(), (job, kind)
         try:
             found = work(ref, epoch)
         except Exception:
@@ -182,7 +173,42 @@ class CountingHandler(SourceHandler):
         seconds = max(time.monotonic() - since, getattr(found, "load_s", 0.0))
         self.counts[WORKER_SAMPLES.name, labels] += 1
         self.counts[WORKER_SECONDS.name, labels] += seconds
+        if kind == DECODED:
+            nbytes = sum(memoryview(each).nbytes for each in found.buffers)
+            self.counts[WORKER_BYTES.name, (job,)] += nbytes
         return found
+
+
+class _Scrapes(ThreadingTCPServer):
+    """Answers some connections at a time: others wait where they take no file of this process.
+
+    One that is idle is closed, so that a stranger who holds them takes nothing but scrapes.
+    """
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self, host: str, port: int, answer: Any) -> None:
+        self._places = threading.BoundedSemaphore(MOST_SCRAPES)
+        (self.address_family, *_, where), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        super().__init__((str(where[0]), port), answer)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, once there is a place."""
+        self._places.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and free the place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """Leave one line of what went wrong: whoever can reach the port can have it written."""
+        logger.debug("a scrape of %s failed: %s", client_address, sys.exc_info()[1])
 
 
 def serve_metrics(where: str, collector: Any) -> None:
@@ -203,5 +229,15 @@ def serve_metrics(where: str, collector: Any) -> None:
     registry = prometheus_client.CollectorRegistry()
     prometheus_client.ProcessCollector(registry=registry)
     registry.register(collector)
-    server, _ = prometheus_client.start_http_server(int(port), host or "0.0.0.0", registry)
-    logger.info("metrics at http://%s:%d/metrics", host or "0.0.0.0", server.server_port)
+    answer = prometheus_client.MetricsHandler.factory(registry)
+    answer.timeout = SCRAPE_IDLE_S
+    try:
+        server = _Scrapes(host.strip("[]") or "0.0.0.0", int(port), answer)
+    except OSError as error:
+        raise OSError(
+            f"--metrics {where}: cannot listen there: {error.strerror}: stop what does, or choose "
+            "another port"
+        ) from error
+    threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()
+    found = server.server_address[1]
+    logger.info("metrics at http://%s:%d/metrics", host or "0.0.0.0", found)

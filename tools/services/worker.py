@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,23 +167,23 @@ def command(
 
     @contextmanager
     def open_job(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[JobWorker]:
-        make: Any = SourceHandler if counts is None else functools.partial(counts.handler, job)
-        handler = make(None, (), 0, local=False, build=build, threads=threads)
+        handler = SourceHandler(None, (), 0, local=False, build=build, threads=threads)
         identity = Identity(name, os.getpid(), next(opened), peer_name(job, name))
-        payloads = _payloads(endpoint, serve, balancer.keys, insecure)
-        try:
+        with closing(handler), ExitStack() as ending:
+            if counts is not None:
+                counts.watch(job, handler)
+                ending.callback(counts.forget, job)
+            payloads = _payloads(endpoint, serve, balancer.keys, insecure)
+            ending.callback(payloads.close)
             with open_worker(endpoint, identity, handler, balancer.keys, payloads) as worker:
                 yield worker
-        finally:
-            handler.close()
-            payloads.close()
 
-    shown = ", ".join(each.address for each in balancers)
-    logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
-    for each in balancers:
-        _warn_if_inline(each, serve, insecure)
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:
+        shown = ", ".join(each.address for each in balancers)
+        logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
+        for each in balancers:
+            _warn_if_inline(each, serve, insecure)
         worker = JobsWorker(balancers, open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
             # a job may be the first to say that a key is allowed no more

@@ -152,7 +152,10 @@ def _job_line(name: str, history: History, is_shown: bool) -> Text:
 
 
 def _place(last: StatusReport) -> str:
-    return f"epoch {last.epoch}, step {last.front}" if last.epoch >= 0 else "no run"
+    if last.epoch < 0:
+        return "no run"
+    at = f"step {last.front}" if last.front >= 0 else "before its first planned step"
+    return f"epoch {last.epoch}, {at}"
 
 
 def _rate(last: StatusReport) -> str:

@@ -177,7 +177,9 @@ def _report(
             "work": "" if found is None else found.choice.work_said,
             "vary": found is not None and found.choice.varies,
             "recognised": found is None or not found.choice.unrecognised,
+            "labels": "" if found is None else found.labels,
             "only_loading_shows": found is not None and found.loads,
+            "labels_shifted": found is not None and not found.terms.balance.shift_labels,
         },
         "broken": {"count": len(broken), "named": dict(list(broken.items())[:NAMED])},
         "unpicklable": why_unpicklable(subject),
@@ -193,6 +195,8 @@ def _notes(report: Json) -> Iterator[str]:
         work = f"; {costs['work']}" if costs["work"] else ""
         of = f" The forecast is from {told['samples']:,} samples." if told else ""
         yield f"Costs: {costs['found']}{work}.{of}"
+    if costs["labels_shifted"]:
+        yield "Each label is the next token already, which shift_labels=False says."
     if broken["count"]:
         name, reason = next(iter(broken["named"].items()))
         yield (
@@ -266,11 +270,10 @@ def _print_advice(report: Json, html: Path | None) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the loaders' own lines from the terminal: this command says what they say."""
-    logger, handler = logging.getLogger("counterpoise"), logging.NullHandler()
-    logger.addHandler(handler)
-    before, logger.propagate = logger.propagate, False
+    logger = logging.getLogger("counterpoise")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
+        logger.setLevel(before)

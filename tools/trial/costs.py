@@ -6,6 +6,7 @@ forecast is auto's own, from more than its 64 samples.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +21,12 @@ from ...loader.auto.first_samples import ask_worker
 from ...loader.auto.forecast import MOST_SAMPLES, Outlook, forecast
 from ...loader.local.workers import WorkerStart
 from ...workers.discovery import FIRST
+from ...workers.discovery.fields import part_at
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source, as_source, says_costs
-from .subject import Subject, UnusableDataError
+from ...workers.sources.labels import LABEL_TOKENS
+from .subject import Subject, UnusableDataError, first_samples
 
 # Steps that are planned for a forecast, and samples that a worker measures at a time.
 STEPS, AT_ONCE = 64, 8
@@ -33,7 +36,8 @@ STEPS, AT_ONCE = 64, 8
 class TrialCosts:
     """What was found: auto's choice, and the costs (n, resources) of the samples `indexes`.
 
-    loads: only loading shows what a sample costs. broken: samples that could not be used.
+    loads: only loading shows what a sample costs. broken: samples that could not be used. labels:
+    whether "samples" or only "batches" have them, one for each token; "" for none.
     """
 
     choice: Choice
@@ -42,6 +46,7 @@ class TrialCosts:
     rows: Int64
     loads: bool
     broken: tuple[SkippedSample, ...]
+    labels: str = ""
 
     def foretell(self, padded: bool = True, **changed: Any) -> Outlook | None:
         """Return auto's forecast for these costs, with options of its Balance changed.
@@ -58,9 +63,12 @@ class TrialCosts:
         """Return a step of other plans, over random order's as it is now, by their code."""
         accumulate = self.terms.balance.accumulate
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
-        told = {f'cp.Balance("auto"{more}, counts="free")': self.foretell(counts="free")}
+        more += "" if self.terms.balance.shift_labels else ", shift_labels=False"
+        counted = ', label_tokens="batch"' if self.labels == "batches" else ""
+        free = f'cp.Balance("auto"{more}, counts="free"{counted})'
+        told = {free: self.foretell(counts="free")}
         if accumulate == 1:
-            told['cp.Balance("auto", accumulate=4)'] = self.foretell(accumulate=4)
+            told[f'cp.Balance("auto", accumulate=4{more})'] = self.foretell(accumulate=4)
         times = {code: each.time for code, each in told.items() if each is not None}
         now, packed = self.foretell(), self.foretell(padded=False)
         if self.choice.padded and now is not None and packed is not None:
@@ -112,11 +120,16 @@ def find_costs(
         begin=ways.get("worker_init_fn"),
     )  # fmt: skip
     try:
-        choice = ask_worker(question, start).choice
+        answer = ask_worker(question, start)
     except ValueError as error:
         if "can be used" not in str(error):
             raise
         raise UnusableDataError(str(error)) from None
+    choice = answer.choice
+    if answer.labels_shifted:
+        terms = replace(terms, balance=replace(terms.balance, shift_labels=False))
+        if choice.costs is not None:
+            choice = replace(choice, costs={**choice.costs, "shift_labels": False})
     known: Any = source_of(choice, source, samples, None)
     rows: Any = CostRows(known, choice.resources)
     ways["num_workers"] = settings["num_workers"]
@@ -133,4 +146,9 @@ def find_costs(
             break
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
     loads = bool(getattr(known, "decode_first", False))
-    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken))
+    labels = "samples" if LABEL_TOKENS in choice.resources else ""
+    with suppress(Exception):  # the trial says what is broken
+        some = [] if labels else first_samples(samples)
+        batched = np.size(part_at(question.collate(some), "labels")) if some else 0
+        labels = "batches" if batched > len(some) else labels
+    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken), labels)

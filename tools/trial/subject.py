@@ -151,6 +151,17 @@ def _in_python(source: str) -> Subject:
         named, setup = "dataset", [*setup, f"dataset = {name}()"]
     if not isinstance(found, torch_data.DataLoader):
         return Subject(source, found, named, tuple(setup), _default_settings())
+    if getattr(found, "is_balanced", False):
+        raise UnusableDataError(
+            f"{source} is balanced already: leave balance= out of it for the trial, which compares "
+            "both; what it does now is in loader.report()"
+        )
+    if found.batch_size is None and found.batch_sampler is None:
+        raise UnusableDataError(
+            f"{source} has batch_size=None: its data set or sampler makes whole batches, as "
+            "lhotse's do, and the trial makes them of samples: name a data set of single samples, "
+            "with --collate and --batch-size; without balance our DataLoader takes it as it is"
+        )
     order, ranks = _order_of(found)
     size = found.batch_size or getattr(found.batch_sampler, "batch_size", None) or 1
     settings = {"batch_size": size, **order, "num_workers": found.num_workers}
@@ -240,7 +251,7 @@ def _in_files(source: str, transform: str) -> Subject:
         lines = ("import datasets", f"dataset = datasets.load_from_disk({source!r})")
         return Subject(source, found, "dataset", lines, settings)
     ready = source_of(source, VisionLanguage(image_token_id=0))
-    if _first_samples(ready):
+    if first_samples(ready):
         note = "A byte counts as a token, and images are cut into tiles of 448 pixels"
         lines = (COLLATE_LINE, f"{opens}, cp.VisionLanguage(image_token_id=0))")
         settings["collate_fn"] = collate_padded
@@ -260,7 +271,7 @@ def _tokenized(folder: str) -> Any:
     return None
 
 
-def _first_samples(dataset: Any) -> list[Any]:
+def first_samples(dataset: Any) -> list[Any]:
     """Return those of the first samples that load."""
     found = []
     for index in range(min(len(dataset), LOOKED_AT)):
@@ -271,7 +282,7 @@ def _first_samples(dataset: Any) -> list[Any]:
 
 def _with_collate(subject: Subject) -> Subject:
     """Return the subject with what makes batches of its samples, where nobody has said it."""
-    samples = _first_samples(subject.dataset)
+    samples = first_samples(subject.dataset)
     with suppress(Exception):
         torch_data.default_collate(samples)
         return subject

@@ -11,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch.utils.data import Dataset
 
 from ..sources.costs import sample_nbytes
 from ..sources.data_identity import content_of
 from ..sources.fingerprint import digest
 from ..sources.interface import Source
-from ..sources.labels import IGNORED, count_label_tokens, labels_of
+from ..sources.labels import count_label_tokens, labels_of
 from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
 from ..sources.randomness import global_randomness
 from ..stores.samples import reads_stores
@@ -26,8 +25,8 @@ from .map_reader import SEVERAL
 from .upcoming import expect_tasks
 
 Collate = Callable[[list[Any]], Any]
-# Counts the label tokens of a batch, or of its samples where it has none.
-CountLabels = Callable[[Any, Sequence[Any]], int]
+# Counts the label tokens of a batch, or of its samples where it has none; shift_labels, last.
+CountLabels = Callable[[Any, Sequence[Any], bool], int]
 # Names the randomness of a collate function: no sample has this name.
 _COLLATE = "\x00collate"
 
@@ -120,11 +119,13 @@ class PlannedReader(Dataset[Any]):
         skips: bool = False,
         takes_empty: bool = True,
         draws: bool = False,
+        shift_labels: bool = True,
         count_labels: CountLabels | None = None,
         threads: int = 1,
     ) -> None:
         self.dataset = dataset
-        self._measurer = Measurer(source, resources, seed)
+        self._measurer = Measurer(source, resources, seed, shift_labels=shift_labels)
+        self._shift_labels = shift_labels
         self._seed = seed
         self._collate_fn = collate_fn
         self._skips = skips
@@ -208,13 +209,14 @@ class PlannedReader(Dataset[Any]):
         """Return a batch of the samples that could be used, with what was asked about them."""
         bad = {place for place, _ in failed}
         indexes = [index for place, index in enumerate(task.indexes) if place not in bad]
+        count = self._count_labels
         return Made(
             batch,
             tuple(map(self._measurer.key, indexes)) if task.names else (),
             failed,
             tuple(map(self._measurer.cost_of, indexes, good)) if task.costs else (),
             counted_labels(good) if task.labels else None,
-            None if self._count_labels is None else self._count_labels(batch, good),
+            None if count is None else count(batch, good, self._shift_labels),
             sum(map(sample_nbytes, good)) if task.size else None,
         )
 
@@ -276,7 +278,7 @@ class PlannedReader(Dataset[Any]):
         try:
             return action(index, epoch)
         except Exception as error:  # on_error says what comes of it
-            return failed_sample(self._measurer.source, index, error)
+            return failed_sample(self._measurer.source, index, error, self._skips)
 
     def _measured(self, task: Measure) -> Measured:
         since = time.perf_counter()
@@ -334,5 +336,5 @@ def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
     found = [each for each in map(labels_of, samples) if each is not None]
     if not found:
         return None
-    before = sum(int(np.count_nonzero(each != IGNORED)) for each in found)
-    return sum(map(count_label_tokens, found)), before
+    at_token, every = (sum(count_label_tokens(e, s) for e in found) for s in (True, False))
+    return at_token, every

@@ -12,6 +12,7 @@ open for its jobs is closed when it has moved.
 
 import logging
 import math
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -30,8 +31,11 @@ from .turns import DecodeTurns
 
 logger = logging.getLogger(__name__)
 
-# A balancer is asked this often which jobs it has; one is closed that has not been for so long.
+# A balancer is asked this often which jobs it has; one is closed that has not been for so long: a
+# balancer that was just started has none until its ranks have found it.
 ASK_S, ABSENT_S = 0.5, 10.0
+# Files of a job here, 22 for sockets and others for its data; jobs where files have no limit.
+JOB_FILES, MOST_JOBS = 40, 1 << 16
 # A worker that is to end waits no longer for a balancer that has been silent so long.
 GONE_S = 4.0
 # Of a balancer that is silent the log says so, first after the one time, then after the other.
@@ -90,15 +94,21 @@ class JobFinder:
         heard_at = self.heard_at
         self.jobs = {job: at for job, at in self.jobs.items() if heard_at <= at + ABSENT_S}
         if now > max(heard_at + SAY_S, self._said_at + SAY_AGAIN_S):
-            self._said_at, self._is_heard = now, False
+            self._said_at, self._is_heard, hint = now, False, ""
+            if not self.endpoint:
+                hint = ": the file does not say an address"
+            elif self._link is not None and self._link.handshakes.broken:
+                hint = ": it ends each connection; if it has keys, give --keys"
             logger.warning(
                 "waits for the balancer at %s, which has not answered for %.0f s%s",
-                self.endpoint or self.balancer.address,
-                now - heard_at,
-                "" if self.endpoint else ": the file does not say an address",
+                self.endpoint or self.balancer.address, now - heard_at, hint,
                 extra={"event": "wait"},
-            )
+            )  # fmt: skip
         return has_moved
+
+    def names(self, job: str) -> bool:
+        """Return whether the balancer has named a job in its last answer."""
+        return self.jobs.get(job, -math.inf) >= self.heard_at
 
     def register(self, poller: zmq.Poller) -> None:
         """Have a poller woken up by answers."""
@@ -147,6 +157,10 @@ class JobsWorker:
         self, balancers: Sequence[ServedBalancer], open_worker: OpenWorker, room_bytes: int
     ) -> None:
         """`room_bytes` is what payloads of all jobs together may take here."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_jobs = max(1, files // JOB_FILES) if files > 0 else MOST_JOBS
+        # Jobs of which it is logged that they wait.
+        self._waiting: set[str] = set()
         self._finders = [JobFinder(balancer) for balancer in balancers]
         self._open, self._room_bytes = open_worker, room_bytes
         self._followed = -math.inf
@@ -236,15 +250,30 @@ class JobsWorker:
         mine = {key: each for key, each in self._sessions.items() if each.finder is finder}
         for key, session in mine.items():
             if has_moved or session.job not in finder.jobs:
-                session.worker.leave()
-                self._close(key)
+                self._leave(key)
         place = self._finders.index(finder)
         wanted = {f"{place}/{job}": job for job in finder.jobs}
         self._refused -= {k for k in self._refused if k.startswith(f"{place}/")} - wanted.keys()
         if math.isfinite(self._leave_at):
             return
         for key in wanted.keys() - self._sessions.keys() - self._refused:
-            self._begin(key, finder, wanted[key])
+            if finder.names(wanted[key]) and self._has_room(wanted[key]):
+                self._begin(key, finder, wanted[key])
+
+    def _has_room(self, job: str) -> bool:
+        """Return whether there are files for another job; one that is over goes for it."""
+        over = [key for key, each in self._sessions.items() if not each.finder.names(each.job)]
+        if len(self._sessions) >= self._most_jobs and over:
+            self._leave(over[0])
+        is_full = len(self._sessions) >= self._most_jobs
+        if is_full and job not in self._waiting:
+            text = (
+                "job %s waits: this worker has open files for %d jobs at a time; raise the limit "
+                "(ulimit -n), or start other workers"
+            )
+            logger.warning(text, job, self._most_jobs, extra={"event": "wait", "job": job})
+        (self._waiting.add if is_full else self._waiting.discard)(job)
+        return not is_full
 
     def _begin(self, key: str, finder: JobFinder, job: str) -> None:
         closing, balancer = ExitStack(), finder.balancer
@@ -257,6 +286,10 @@ class JobsWorker:
             job, finder.endpoint, weight, worker.payloads.way, extra={"event": "job", "job": job},
         )  # fmt: skip
         self._share_memory()
+
+    def _leave(self, key: str) -> None:
+        self._sessions[key].worker.leave()
+        self._close(key)
 
     def _close(self, key: str) -> None:
         self._turns.remove(key)

@@ -42,12 +42,15 @@ class SourceHandler:
         build: Callable[[dict[str, Any]], Source] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         threads: int = 1,
+        shift_labels: bool = True,
     ) -> None:
         """`threads` load samples; with 1 the caller's own does, when the sample is asked for."""
         self.local = local
         self.build = build
         self._sleep = sleep
-        self._of_job = None if source is None else Measurer(source, resources, seed, sleep)
+        self._of_job = (
+            None if source is None else Measurer(source, resources, seed, sleep, shift_labels)
+        )
         self._threads = DecodeThreads(threads) if threads > 1 else None
         self._columns: tuple[Any, ...] | None = None
         self._reads_stores = False
@@ -57,7 +60,8 @@ class SourceHandler:
         if job and self.build is not None:
             told = from_json(job)
             source = self.build(told.source)
-            self._of_job = Measurer(source, told.resources, told.plan.seed, self._sleep)
+            seed, shifts = told.plan.seed, told.shift_labels
+            self._of_job = Measurer(source, told.resources, seed, self._sleep, shifts)
         source, resources = self.source, self._measurer.resources
         self._reads_stores = reads_stores(source)
         if self._threads is not None:

@@ -1,7 +1,7 @@
 """Finds what samples cost, and what a microbatch costs, from the first samples."""
 
 from .collating import recognise_work
-from .costs import FoundCosts, FoundWork
+from .costs import FoundCosts, FoundWork, ResourceWork
 from .finding import FIRST, ColumnCosts, FoundSource, column_costs, find_costs, hold_first
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "FoundCosts",
     "FoundSource",
     "FoundWork",
+    "ResourceWork",
     "column_costs",
     "find_costs",
     "hold_first",

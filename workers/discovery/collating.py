@@ -20,9 +20,13 @@ import numpy as np
 
 from ...balancer.planning.problem.options import LLM
 from ..sources.randomness import global_randomness
-from .costs import FoundCosts, FoundResource, FoundWork, Recognised, ResourceWork, is_of_text
+from .costs import FoundCosts, FoundWork, Recognised, ResourceWork, is_of_text
 from .fields import SampleField, find_fields
-from .finding import FIRST_SAMPLES
+from .finding import FIRST_SAMPLES, TOKEN_IDS
+
+# Of fields that follow a cost less nearly it is not said that they are its own: of two that have
+# nothing to do with each other one in fifty looks so.
+LEAST_ALIKE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,72 +80,132 @@ class Mixed:
         return "packed" if apart <= near + 1e-6 else "unrecognised"
 
 
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """What the samples cost of a resource, by their number, and the names of its fields in them.
+
+    is_text: whether it is measured in characters, of which a batch's tokens are made.
+    """
+
+    name: str
+    costs: Sequence[int]
+    fields: tuple[str, ...]
+    is_text: bool = False
+
+    def has(self, last: str) -> bool:
+        """Return whether a field of that name is the resource's; positions are no names."""
+        return not last.isdigit() and last in self.fields
+
+
+def _resources_of(
+    costs: FoundCosts | Mapping[str, Sequence[int]], samples: Sequence[Any]
+) -> list[_Resource]:
+    if isinstance(costs, FoundCosts):
+        return [
+            _Resource(
+                each.name,
+                [each.cost(sample) for sample in samples],
+                tuple(name.rpartition(".")[2] for name in each.fields),
+                is_of_text(each),
+            )
+            for each in costs.found
+        ]
+    return [
+        _Resource(name, some, (name, TOKEN_IDS) if name == LLM else (name,))
+        for name, some in costs.items()
+    ]
+
+
 def recognised(
-    found: FoundCosts, seen: Sequence[Mixed], costs: Mapping[str, Sequence[int]], count: int
+    resources: Sequence[_Resource], seen: Sequence[Mixed], alike: Sequence[int], count: int
 ) -> FoundWork:
     """Return what each resource is, by the fields of the batches that belong to it.
 
-    costs: for each resource those of the samples that are `alike` in `seen`; count: samples of a
-    microbatch. A field belongs to the resource of its name, or to that which it goes with.
+    alike: the samples that are `alike` in `seen`; count: samples of a microbatch. A field belongs
+    to the resource of its name, else to that which its sizes follow most nearly. Of the fields of
+    a resource those count that follow it best: ids, and not the pictures' patches, which are more.
+    One that follows none is nobody's, and a resource without any is not recognised beside it.
     """
     varying = [each for each in seen if each.work != "constant"]
-    fields = _numbers_of(found, [e for e in varying if e.field.kind != "text"], costs)
-    # Strings that a batch has are what a loop tokenizes itself, unless it has tokens already.
-    written = [each for each in found.found if is_of_text(each) and not fields[each.name]]
-    if LLM not in fields and written:
-        for each in varying:
-            if each.field.kind == "text":
-                fields[_owner(each, written, costs).name].append(each)
-    return FoundWork(tuple(_work(name, fields[name], costs[name], count) for name in fields))
-
-
-def _numbers_of(
-    found: FoundCosts, varying: Sequence[Mixed], costs: Mapping[str, Sequence[int]]
-) -> dict[str, list[Mixed]]:
-    """Return for each resource the fields of the batches that belong to it."""
-    fields: dict[str, list[Mixed]] = {each.name: [] for each in found.found}
-    written = [each for each in found.found if is_of_text(each)]
+    costs = {each.name: [each.costs[k] for k in alike] for each in resources}
+    # Tokens are made of all texts of a sample together.
+    texts = [each for each in resources if each.is_text]
+    whole = [sum(row) for row in zip(*(costs[each.name] for each in texts), strict=True)]
+    follows: dict[str, list[tuple[float, Mixed]]] = {each.name: [] for each in resources}
+    is_lost = False
     for each in varying:
-        owner = _owner(each, found.found, costs)
-        # Tokens are made of all texts of a sample together.
-        for one in written if owner in written else [owner]:
-            fields[one.name].append(each)
-    return fields
+        scores = {
+            one.name: 2.0 * one.has(each.field.last) or _goes_with(each, costs[one.name], count)
+            for one in resources
+        }
+        name = max(scores, key=scores.__getitem__)
+        of_texts = _goes_with(each, whole, count) if texts else 0.0
+        owners = [name]
+        if name in [one.name for one in texts] or of_texts > scores[name]:
+            owners = [one.name for one in texts]
+            scores[name] = max(scores[name], of_texts)
+        # Strings that a batch has are what a loop tokenizes itself, and may pad then.
+        score = scores[name] - 3.0 * (each.field.kind == "text")
+        if scores[name] < LEAST_ALIKE:
+            is_lost |= each.field.kind != "text"
+            continue
+        for owner in owners:
+            follows[owner].append((score, each))
+    return FoundWork(
+        tuple(_work(name, some, costs[name], count, is_lost) for name, some in follows.items())
+    )
 
 
-def _owner(
-    each: Mixed, resources: Sequence[FoundResource], costs: Mapping[str, Sequence[int]]
-) -> FoundResource:
-    """Return the resource of a field's name, else that which its sizes follow most nearly."""
-    last = each.field.last
-    for one in resources:
-        # The first thing of a sample need not be the first thing of a batch.
-        if not last.isdigit() and last in [name.rpartition(".")[2] for name in one.fields]:
-            return one
-    scores = [_goes_with(each.alike, costs[one.name]) for one in resources]
-    return resources[int(np.argmax(scores))]
-
-
-def _goes_with(sizes: Sequence[int], costs: Sequence[int]) -> float:
-    """Return how nearly sizes follow costs, from -1 to 1, in steps that are alike everywhere."""
-    if len(set(sizes)) == 1 or len(set(costs)) == 1:
+def _goes_with(each: Mixed, costs: Sequence[int], count: int) -> float:
+    """Return how nearly sizes follow costs, from -1 to 1; 1 too where they are rounded or cut."""
+    if len(set(each.alike)) == 1 or len(set(costs)) == 1:
         return -1.0
-    return round(float(np.corrcoef(sizes, costs)[0, 1]), 6)
+    if rounding(each.alike, costs, count):
+        return 1.0
+    # By their order, too: of one huge sample that is cut nothing else would be seen.
+    ranks = [np.unique(some, return_inverse=True)[1] for some in (each.alike, costs)]
+    both = (np.corrcoef(*some)[0, 1] for some in ((each.alike, costs), ranks))
+    return round(float(max(both)), 2)
 
 
-def _work(name: str, fields: Sequence[Mixed], costs: Sequence[int], count: int) -> ResourceWork:
-    if not fields:
-        return ResourceWork(name, "constant")
+def _work(
+    name: str, follows: Sequence[tuple[float, Mixed]], costs: Sequence[int], count: int,
+    is_lost: bool,
+) -> ResourceWork:  # fmt: skip
+    """Return a resource's work by the fields that follow it best; is_lost: some follow nothing."""
+    if not follows:
+        return ResourceWork(name, "unrecognised" if is_lost else "constant")
+    best = max(score for score, _ in follows)
+    fields = [each for score, each in follows if score == best]
+    if best < 0:
+        return ResourceWork(name, "unrecognised")
     largest: dict[Recognised, int] = {}
     for each in fields:
         largest[each.work] = largest.get(each.work, 0) + sum(each.alike)
     work = max(largest, key=lambda kind: largest[kind])
-    if work != "padded":
-        return ResourceWork(name, work)
-    for each in fields:
-        if each.work == "padded" and (found := rounding([*each.alike], costs, count)):
-            return ResourceWork(name, work, *found)
+    for each in fields if work in ("padded", "packed") else ():
+        sizes = rounding(each.alike, costs, count) or (1, _cut(each.alike, costs))
+        if each.work == work and sizes != (1, None):
+            # A sum is rounded up as a whole, if at all.
+            return ResourceWork(name, work, sizes[0] if work == "padded" else 1, sizes[1])
     return ResourceWork(name, work)
+
+
+def _cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
+    """Return about where samples are cut whose costs are in another unit: texts' characters.
+
+    >>> _cut([5, 11, 15, 15, 15], [20, 41, 64, 80, 150]), _cut([5, 11, 15], [20, 41, 150])
+    (57, None)
+    """
+    most = max(sizes)
+    pairs = [*zip(sizes, costs, strict=True)]
+    top, rest = ([c for s, c in pairs if (s == most) == is_top] for is_top in (True, False))
+    if len({*top}) < 2 or not sum(rest):
+        return None
+    limit = max(1, most * sum(rest) // sum(s for s in sizes if s < most))
+    # Two texts may have as many tokens by chance, three hardly.
+    is_sure = len({*top}) > 2 or max(top) > 1.2 * limit
+    return limit if is_sure and max(top) > limit and min(top) > 0.9 * max(rest) else None
 
 
 def rounding(
@@ -149,21 +213,27 @@ def rounding(
 ) -> tuple[int, int | None] | None:
     """Return the multiple that rows are filled up to, and the most that they have; None: neither.
 
+    Rows may have some tokens more than costs, the same in each; the most is then in costs, too.
+
     >>> rounding([16, 32, 48, 48], [3, 9, 20, 30], 2)
     (8, 24)
+    >>> rounding([10, 22, 40, 40], [3, 9, 20, 30], 2)
+    (1, 18)
     """
-    rows = [size // count for size in sizes]
-    if any(size % count for size in sizes) or not any(rows):
+    if any(size % count for size in sizes) or not any(sizes):
         return None
-    most = max(rows)
-    # The smallest that explains all sizes: a larger one would fit by chance.
-    common = math.gcd(*rows)
-    for multiple in [k for k in range(1, min(common, 4096) + 1) if common % k == 0]:
-        filled = [-(-cost // multiple) * multiple for cost in costs]
-        if filled == rows:
-            return multiple, None
-        if [min(size, most) for size in filled] == rows and max(filled) > most:
-            return multiple, most
+    for less in (0, 1):  # inputs without the last token
+        rows = [size // count + less for size in sizes]
+        most, more = max(rows), max(0, min(rows) - min(costs))
+        # The smallest that explains all sizes: a larger one would fit by chance.
+        common = math.gcd(*rows)
+        multiples = [(k, 0) for k in range(1, min(common, 4096) + 1) if common % k == 0]
+        for multiple, extra in [*multiples, (1, more)]:
+            filled = [-(-(cost + extra) // multiple) * multiple for cost in costs]
+            if filled == rows:
+                return multiple, None
+            if [min(size, most) for size in filled] == rows and max(filled) > most > extra:
+                return multiple, most - extra
     return None
 
 
@@ -185,44 +255,50 @@ class _Collating:
         chosen = [_copy(self.samples[ordinal]) for ordinal in ordinals]
         with global_randomness(seed, 0, "collate"):
             try:
-                return self.collate_fn(chosen)
+                batch = self.collate_fn(chosen)
             except Exception as error:
                 shown = ", ".join(map(str, dict.fromkeys(ordinals)))
+                is_torchs = getattr(self.collate_fn, "__name__", "") == "default_collate"
+                mend = "give a collate_fn that pads" if is_torchs else "mend it"
                 raise ValueError(
                     f"collate_fn raised {type(error).__name__}: {error!s:.300} for the samples "
                     f"{shown} of the epoch's order, collated to see whether batches are padded: "
-                    'mend it, or say what batches are with Balance("auto", work="padded") or '
+                    f'{mend}, or say what batches are with Balance("auto", work="padded") or '
                     'work="packed", and nothing is collated beforehand'
                 ) from error
+        if batch is None:
+            raise ValueError("collate_fn returned None: let it return the batch")
+        return batch
 
 
 def recognise_work(
-    found: FoundCosts,
+    costs: FoundCosts | Mapping[str, Sequence[int]],
     samples: Sequence[Any],
     collate_fn: Callable[[list[Any]], Any],
     batch_size: int = MOST_COLLATED,
 ) -> FoundWork:
     """Return what a microbatch costs of each resource, from microbatches of the first samples.
 
-    samples: those that the costs were found in. Global generators are as before afterwards, and
-    samples are not changed. Where collate_fn draws sizes at random, or sizes are neither a sum nor
-    count x largest, the resource is "unrecognised". Raises ValueError, with the ordinals, where
-    collate_fn does.
+    costs: those that were found in the samples, or by name what a table or a probe says of each.
+    Global generators are as before afterwards, and samples are not changed. A resource is
+    "unrecognised" where collate_fn draws sizes at random, where they are neither a sum nor count x
+    largest, where batches hold texts that are tokenized later, and where nothing in them follows
+    it. Raises ValueError, with the ordinals, where collate_fn does.
     """
-    if not found.found:
-        return FoundWork(())
     some = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
-    costs = {each.name: [each.cost(sample) for sample in some] for each in found.found}
+    resources = _resources_of(costs, some)
+    if not resources:
+        return FoundWork(())
+    columns = {each.name: each.costs for each in resources}
     count = max(1, min(batch_size, MOST_COLLATED))
     # Alike: batches of one sample many times, which show what its size becomes; pairs: two samples
     # that differ, which show whether the shorter is filled up.
-    pairs = list(dict.fromkeys(pair for each in costs.values() for pair in _pairs(each)))
-    close = list(dict.fromkeys(pair for each in costs.values() for pair in _close(each)))
-    shown = {k for each in costs.values() for k in _spread(each)} | _strided(costs)
+    pairs = list(dict.fromkeys(pair for each in columns.values() for pair in _pairs(each)))
+    close = list(dict.fromkeys(pair for each in columns.values() for pair in _close(each)))
+    shown = {k for each in columns.values() for k in _spread(each)} | _strided(columns)
     alike = sorted(shown | {k for pair in close for k in pair})
     seen = _collated(_Collating(some, collate_fn), alike, pairs, close, count)
-    ordered = {name: [each[k] for k in alike] for name, each in costs.items()}
-    return recognised(found, seen, ordered, count)
+    return recognised(resources, seen, alike, count)
 
 
 def _collated(
@@ -263,27 +339,27 @@ def _seen(
     return Mixed(field, sizes[: len(alike)], triples, share, again != sizes[-len(again) :])
 
 
-def _spread(costs: list[int]) -> Iterator[int]:
+def _spread(costs: Sequence[int]) -> Iterator[int]:
     """Yield the samples at the eighths of the costs, shortest and longest included."""
     order = sorted(range(len(costs)), key=costs.__getitem__)
     last = len(order) - 1
     yield from (order[last * part // _PARTS] for part in range(_PARTS + 1))
 
 
-def _strided(costs: dict[str, list[int]]) -> set[int]:
+def _strided(costs: Mapping[str, Sequence[int]]) -> set[int]:
     """Return some samples whatever they cost: of several resources they tell what is of which."""
     count = len(next(iter(costs.values())))
     return set(range(0, count, max(1, count // 8))) if len(costs) > 1 else set()
 
 
-def _pairs(costs: list[int]) -> Iterator[tuple[int, int]]:
+def _pairs(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the pairs to mix: the longest with the shortest, and with the one in the middle."""
     found = list(_spread(costs))
     yield found[0], found[-1]
     yield found[_PARTS // 2], found[-1]
 
 
-def _close(costs: list[int]) -> Iterator[tuple[int, int]]:
+def _close(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield pairs of samples that cost nearly the same, but not the same: the longest, and others.
 
     Of pictures whose heights and widths differ one hardly ever fits into the other then.

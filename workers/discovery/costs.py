@@ -24,7 +24,7 @@ class ResourceWork:
     """The cost of a microbatch in one resource, from those of its samples.
 
     "padded": count x largest, each size rounded up to `multiple` and cut at `limit`; "packed": the
-    sum; "constant": always the same; "unrecognised": none of these, and planned as a sum.
+    sum; "constant": always the same; "unrecognised": none of these, and no plan looks at it.
     """
 
     name: str
@@ -51,8 +51,8 @@ class FoundWork:
 
     @property
     def packed(self) -> tuple[str, ...]:
-        """The resources that add up, those that were not recognised too."""
-        return self._names("packed", "unrecognised")
+        """The resources that add up."""
+        return self._names("packed")
 
     @property
     def constant(self) -> tuple[str, ...]:
@@ -76,11 +76,10 @@ class FoundWork:
     def describe(self) -> str:
         """Return what was found in words, without what is no resource."""
         padded = [f"{each.name} padded{_to(each)}" for each in self.found if each.work == "padded"]
-        packed = self._names("packed")
-        parts = [*padded, *(f"{name} add{'' if name[-1:] == 's' else 's'} up" for name in packed)]
-        unknown = self.unrecognised
-        if unknown:
-            parts.append(f"{' and '.join(unknown)} not recognised, planned as adding up")
+        added = (f"{name} add{'' if name[-1:] == 's' else 's'} up" for name in self.packed)
+        parts = [*padded, *added]
+        if unknown := self.unrecognised:
+            parts.append(f"{' and '.join(unknown)} not recognised in the batches, and left alone")
         return ", ".join(parts) or "nothing that varies is in the batches"
 
     def _names(self, *kinds: Recognised) -> tuple[str, ...]:
@@ -119,7 +118,8 @@ class FoundResource:
 class FoundCosts:
     """The costs that were found, and how to measure them in any sample.
 
-    label_tokens: whether samples have labels, whose tokens are counted beside what costs.
+    label_tokens: whether samples have labels, whose tokens are counted beside what costs;
+    shift_labels: as in Balance.
 
     >>> field = SampleField(("input_ids",), "numbers")
     >>> found = FoundCosts((FoundResource("tokens", field, ("input_ids",)),))
@@ -131,6 +131,7 @@ class FoundCosts:
 
     found: tuple[FoundResource, ...]
     label_tokens: bool = False
+    shift_labels: bool = True
 
     @property
     def work(self) -> tuple[str, ...]:
@@ -146,8 +147,7 @@ class FoundCosts:
         """Return a sample's costs; ValueError, with the field, where it lacks what others have."""
         costs = {each.name: each.cost(sample) for each in self.found}
         if self.label_tokens:
-            labels = labels_of(sample)
-            costs[LABEL_TOKENS] = 0 if labels is None else count_label_tokens(labels)
+            costs[LABEL_TOKENS] = count_label_tokens(labels_of(sample), self.shift_labels)
         return costs
 
     def describe(self) -> str:
@@ -163,13 +163,13 @@ class FoundCosts:
         return replace(self, found=tuple(each for each in self.found if each.name in kept))
 
     def as_batched(self, work: FoundWork) -> "FoundCosts":
-        """Return the costs as batches have them: rounded, cut, without what is constant there."""
+        """Return the costs as batches have them: rounded, cut, without what is no work there."""
         found = []
         for each in self.found:
             one = work.of(each.name)
             if one is None:
                 found.append(each)
-            elif one.work != "constant":
+            elif one.work in ("padded", "packed"):
                 found.append(replace(each, multiple=one.multiple, limit=one.limit))
         return replace(self, found=tuple(found))
 

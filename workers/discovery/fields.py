@@ -147,7 +147,7 @@ def attributes(value: Any) -> dict[str, Any]:
 Step = str | int | None
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # What a sample is called that is nothing but one leaf.
-_WHOLE: Mapping[Kind, str] = {
+WHOLE: Mapping[Kind, str] = {
     "numbers": "elements", "text": "text", "bytes": "bytes", "image": "pixels", "tiles": "tiles",
 }  # fmt: skip
 # Stacks of tiles by the name that they have in docs/reference/batch-fields.md.
@@ -169,7 +169,7 @@ class SampleField:
         >>> SampleField(("messages", None, "content"), "text").name
         'messages.content'
         """
-        return ".".join(str(s) for s in self.path if s is not None) or _WHOLE[self.kind]
+        return ".".join(str(s) for s in self.path if s is not None) or WHOLE[self.kind]
 
     @property
     def last(self) -> str:

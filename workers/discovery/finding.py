@@ -178,8 +178,7 @@ class ColumnCosts:
             costs[each.name] = each.rounded(int(size or 0))
         if self.found.label_tokens:
             labels = table.column("labels")[row]
-            values = labels.values if labels.is_valid else None
-            costs[LABEL_TOKENS] = 0 if values is None else count_label_tokens(values)
+            costs[LABEL_TOKENS] = count_label_tokens(labels.values, self.found.shift_labels)
         return costs
 
     def _row(self, index: int) -> int:

@@ -15,6 +15,7 @@ import zmq
 
 from ...balancer.protocol.payload_messages import PulledPayloads, PullPayloads, ServePayloads
 from ...balancer.protocol.wire import WireError
+from ...balancer.transport.finding import needs_ipv6
 from ...balancer.transport.keys import KeyPair
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
 from .connections import HANDSHAKE_MS, PullConnections
@@ -112,6 +113,7 @@ class PullServer:
         self._instruction: ServePayloads | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = open_router(self._context, keys, passwords=keys is None)
+        socket.setsockopt(zmq.IPV6, needs_ipv6(address))
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
         socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -150,7 +152,9 @@ class PullServer:
         """Answer ranks until the context ends."""
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
-        with contextlib.suppress(zmq.ContextTerminated):
+        ending = contextlib.suppress(zmq.ContextTerminated)
+        # Closed whatever happens: the context could not end.
+        with socket, contextlib.closing(self._connections), ending:
             while True:
                 now = time.monotonic()
                 closed_s = self._connections.watch(poller, now) - now
@@ -158,8 +162,6 @@ class PullServer:
                 self._connections.turn(time.monotonic())
                 while (frames := receive_frames(socket)) is not None:
                     self._answer(socket, frames)
-        self._connections.close()
-        socket.close(linger=0)
 
     def _answer(self, socket: "zmq.Socket[bytes]", frames: list[zmq.Frame]) -> None:
         """Answer a request; what is none is dropped, and so is the answer to who has gone."""

@@ -3,10 +3,10 @@
 There is one file per file of the data and transform; its name has a fingerprint of both. It is a
 log: a line of JSON with the format, the file's stamp, the names of the costs and a checksum, then
 rows of int64 (index, costs, bytes or -1, checksum). Rows are appended in one write, each as soon as
-it is known or some at a time: several workers may write one file, and no worker has to finish it. A
-row's checksum begins with the line's, so that rows count only under their own names. Rows with a
-wrong checksum are left out, as are those that no probe can have given, and the file is then
-rewritten.
+it is known or some at a time: several workers may write one file, and no worker has to finish it.
+Who misses a row looks first whether others have written more. A row's checksum begins with the
+line's, so that rows count only under their own names. Rows with a wrong checksum are left out, as
+are those that no probe can have given, and the file is then rewritten.
 """
 
 import json
@@ -32,6 +32,8 @@ from .costs import MAX_COST
 logger = logging.getLogger(__name__)
 AGAIN = "the costs are measured again"
 Row = tuple[int, ...]
+# Stands for the bytes read of a file that is about something else: it is not looked at again.
+NOT_OURS = 1 << 63
 # A link is not followed: it may lead out of the worker's root.
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -59,12 +61,16 @@ class CostsCache:
         self.resources: tuple[str, ...] = ()
         self._known: dict[int, Row] = {}
         self._gathered: list[bytes] = []
+        # So much of the file was read.
+        self._size = 0
         self._begun = self._read()
         if not self._begun:
             remove_file(self.path)
 
     def get(self, index: int) -> tuple[dict[str, int], int | None] | None:
         """Return (cost, nbytes) of a sample, or None if it has not been probed."""
+        if index not in self._known:
+            self._read_more()
         row = self._known.get(index)
         if row is None:
             return None
@@ -113,12 +119,31 @@ class CostsCache:
         if about != self.about:
             return False
         self.resources = names
-        rows, whole = _rows(body, 8 * (len(names) + 3), self._seal())
-        known = [row for row in rows if _can_be(row, self.about[-1])]
-        self._known = {row[0]: row[1:] for row in known}
-        if not whole or len(known) < len(rows):
+        if not self._take(body, len(head) + 1):
             self._rewrite()
         return True
+
+    def _take(self, body: bytes, begin: int) -> bool:
+        """Take the rows of the file's bytes from `begin` on; return whether all are right."""
+        rows, end, whole = _rows(body, 8 * (len(self.resources) + 3), self._seal())
+        known = [row for row in rows if _can_be(row, self.about[-1])]
+        self._known.update((row[0], row[1:]) for row in known)
+        self._size = begin + end
+        return whole and len(known) == len(rows)
+
+    def _read_more(self) -> None:
+        """Read what other workers have written since, unless there is nothing."""
+        with suppress(OSError):
+            begin = self._size
+            if self.path.lstat().st_size <= begin:
+                return
+            if not self._begun:
+                self._begun = self._read()
+                self._size = self._size or NOT_OURS
+                return
+            with open_kept(self.path) as file:
+                file.seek(begin)
+                self._take(file.read(), begin)
 
     def _rewrite(self) -> None:
         logger.warning(
@@ -128,7 +153,9 @@ class CostsCache:
         )
         seal = self._seal()
         kept = (_packed(index, row, seal) for index, row in self._known.items())
-        replace_file(self.path, self._head() + b"".join(kept))
+        data = self._head() + b"".join(kept)
+        if replace_file(self.path, data):
+            self._size = len(data)
 
     def _head(self) -> bytes:
         return json.dumps([self.about, self.resources, self._seal()]).encode() + b"\n"
@@ -163,16 +190,20 @@ def _packed(index: int, row: Row, seal: int) -> bytes:
     return body + struct.pack("<q", zlib.crc32(body, seal))
 
 
-def _rows(body: bytes, width: int, seal: int) -> tuple[list[Row], bool]:
-    """Return the rows with a right checksum, also after a torn one, and whether all have one."""
-    rows, at, whole = list[Row](), 0, True
+def _rows(body: bytes, width: int, seal: int) -> tuple[list[Row], int, bool]:
+    """Return the rows with a right checksum, also after a torn one, and where the last one ends.
+
+    And whether all have one.
+    """
+    rows, at, end, whole = list[Row](), 0, 0, True
     while at < len(body):
         row = _unpacked(body[at : at + width], width, seal)
         if row is not None:
             rows.append(row)
+            end = at + width
         whole = whole and row is not None
         at += 1 if row is None else width
-    return rows, whole
+    return rows, end, whole
 
 
 def _unpacked(data: bytes, width: int, seal: int) -> Row | None:

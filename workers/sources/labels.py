@@ -10,13 +10,17 @@ LABEL_TOKENS = "label_tokens"
 IGNORED = -100
 
 
-def count_label_tokens(labels: Any) -> int:
+def count_label_tokens(labels: Any, shift_labels: bool = True) -> int:
     """Return the tokens of one sample that bear loss: labels other than -100, except the first.
 
-    >>> count_label_tokens(np.array([7, -100, 8, 9]))
-    2
+    shift_labels: False where the first counts, too: see Balance. labels: None counts as none.
+
+    >>> labels = np.array([7, -100, 8, 9])
+    >>> count_label_tokens(labels), count_label_tokens(labels, shift_labels=False)
+    (2, 3)
     """
-    return int(np.count_nonzero(np.asarray(labels)[1:] != IGNORED))
+    some = np.asarray([] if labels is None else labels)
+    return int(np.count_nonzero(some[int(shift_labels) :] != IGNORED))
 
 
 def labels_of(sample: Any) -> Any:
@@ -31,7 +35,9 @@ def labels_of(sample: Any) -> Any:
     return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None
 
 
-def with_label_tokens(cost: dict[str, int], sample: Any) -> dict[str, int]:
+def with_label_tokens(
+    cost: dict[str, int], sample: Any, shift_labels: bool = True
+) -> dict[str, int]:
     """Return the cost of a decoded sample with its label tokens, unless the cost has them.
 
     >>> with_label_tokens({"tokens": 3}, {"labels": [7, 8, -100]})
@@ -42,4 +48,4 @@ def with_label_tokens(cost: dict[str, int], sample: Any) -> dict[str, int]:
     labels = labels_of(sample)
     if labels is None or LABEL_TOKENS in cost:
         return cost
-    return {**cost, LABEL_TOKENS: count_label_tokens(labels)}
+    return {**cost, LABEL_TOKENS: count_label_tokens(labels, shift_labels)}

@@ -6,7 +6,9 @@ draws from the generators of the process may not: threads share these, and what 
 depend on the others.
 """
 
+import pickle
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,26 +24,52 @@ from .interface import (
     file_of,
     source_name,
 )
-from .labels import LABEL_TOKENS, labels_of
+from .labels import LABEL_TOKENS, count_label_tokens, labels_of
+
+
+class RaisedError:
+    """An error of the user's code; a worker sends it with its traceback, as text, for its cause."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = "".join(traceback.format_exception(self.error))
+        try:
+            packed = pickle.dumps(self.error)
+            pickle.loads(packed)  # here: in the trainer it would end the queue
+        except Exception:
+            packed = pickle.dumps(RuntimeError(reason_of(self.error)))
+        return _received, (packed, text)
+
+
+def _received(packed: bytes, text: str) -> RaisedError:
+    error = pickle.loads(packed)
+    error.__cause__ = RuntimeError(f"in a worker process:\n{text}")
+    return RaisedError(error)
 
 
 class FailedSample(NamedTuple):
     """A sample that could not be measured or loaded.
 
     is_io: an error of the disk or network that persisted after all retries, which says nothing
-    about the sample. source: the file that it is in, empty where that is not known.
+    about the sample. source: the file that it is in, empty where that is not known. raised: what
+    was raised, where that is to end the run; other ranks are not told it.
     """
 
     key: str
     reason: str
     is_io: bool
     source: str = ""
+    raised: Any = None
 
 
-def failed_sample(source: Source, index: int, error: Exception) -> FailedSample:
-    """Return what is known of a sample that raised `error`."""
+def failed_sample(source: Source, index: int, error: Exception, skips: bool) -> FailedSample:
+    """Return what is known of a sample that raised `error`; skips: it may be left out."""
     key = error.key if isinstance(error, SampleError) else checked_key(source.key(index), index)
-    return FailedSample(key, reason_of(error), kind_of(error) == "io", file_of(source, index))
+    is_io, is_told = kind_of(error) == "io", isinstance(error, SampleError)
+    raised = None if is_told or (skips and not is_io) else RaisedError(error)
+    return FailedSample(key, reason_of(error), is_io, file_of(source, index), raised)
 
 
 def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
@@ -57,7 +85,10 @@ def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
 
 
 class Measurer:
-    """Measures the samples of a source; `resources` are the costs that are asked for, in order."""
+    """Measures the samples of a source; `resources` are the costs that are asked for, in order.
+
+    shift_labels: as in Balance.
+    """
 
     def __init__(
         self,
@@ -65,8 +96,10 @@ class Measurer:
         resources: Sequence[str],
         seed: int,
         sleep: Callable[[float], None] = time.sleep,
+        shift_labels: bool = True,
     ) -> None:
         self.source = source
+        self._shift_labels = shift_labels
         self.resources = tuple(resources)
         self._seed = seed
         self._sleep = sleep
@@ -99,8 +132,11 @@ class Measurer:
         """Return what a loaded sample costs, of a source that has to load it."""
         measure: Any = self.source
         found = checked_probe(Probe(self.key(index), measure.measure(sample)))
-        if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
-            found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
+        labels, counted = labels_of(sample), found.cost.get(LABEL_TOKENS)
+        if labels is None:  # others have labels: what is counted was settled once
+            found.cost.setdefault(LABEL_TOKENS, 0)
+        elif not self._shift_labels and counted == count_label_tokens(labels):  # by the source
+            found.cost[LABEL_TOKENS] = count_label_tokens(labels, shift_labels=False)
         return chosen_costs(found, self.resources)
 
     def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:

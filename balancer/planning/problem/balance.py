@@ -104,6 +104,9 @@ class Balance:
         that samples of the first steps have. "batch": loaders count them in the batches that
         collate_fn makes, and have a step's batches before they hand out its first; also with None,
         where cost is a function and collate_fn makes labels that no sample has.
+    shift_labels: the loss compares position i with label i + 1, as Hugging Face models do, so that
+        a sample's first label is not asked for. False: with label i, for labels that are shifted
+        already (x = t[:-1], y = t[1:]); then each label other than -100 counts, and is laid.
     pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch
         without images gets (0: none), in layouts "padded" and "packed".
     report: rank 0 writes `loader.report()` to standard error after each epoch; the loader counts
@@ -141,6 +144,7 @@ class Balance:
     pad_id: int = 0
     dummy_tile: int = 0
     label_tokens: str | None = None
+    shift_labels: bool = True
     report: bool = False
 
     def __post_init__(self) -> None:

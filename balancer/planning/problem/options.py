@@ -143,6 +143,7 @@ OPTIONS: Mapping[str, Check] = {
         lambda value: value is None or (isinstance(value, str) and bool(value)),
         "is the name of a resource or None",
     ),
+    "shift_labels": (lambda value: type(value) is bool, "are True and False"),
     "report": (lambda value: type(value) is bool, "are True and False"),
 }
 

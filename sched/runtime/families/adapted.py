@@ -26,7 +26,7 @@ from ..links.place import device_of
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
 from ..pretrained.making import materialise, precisions_of
-from ..pretrained.saving import save_weights
+from ..pretrained.saving import refuse_other_tensors, save_weights
 from ..stage.checking import tiny_batch
 from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
@@ -161,16 +161,19 @@ class Adapted:
         vocabulary passes; `images`: of EncoderSpec, or False to train on text alone. A schedule by
         name is filled with the encoder's passes, by numbers of parameters; give a function for one
         that was planned with measured times. `given`: other arguments of Pipeline. Raises
-        ValueError as Pipeline and `split` do.
+        ValueError as Pipeline and `split` do, and for tensors that could not be saved.
         """
         if images is False:
             given |= {"plan": plan, "options": options, "check": check, "weights": weights}
             text = replace(self, images=None, layers=replace(self.layers, stacked=0))
             return text.pipeline(mesh, schedule, vocabulary=vocabulary, **given)
+        refuse_other_tensors(self.model, (self.words, self.head))
         ranks, seat = _seat(mesh)
         pictures = self.images
         options = self._with_inputs(schedule, options or {})
-        specs = [] if pictures is None else [pictures.spec(self.dtype, **(images or {}))]
+        # what layers of an encoder make: their embeddings are products, unlike those of words
+        precision = {"dtype": given.get("autocast") or self.dtype}
+        specs = [] if pictures is None else [pictures.spec(**{**precision, **(images or {})})]
         if specs and isinstance(schedule, str) and not isinstance(mesh, Units):
             schedule, options = self._filled(generator_of(schedule, ranks, options), specs), {}
         program = generator_of(schedule, ranks, options)(2 * ranks)
@@ -230,7 +233,7 @@ class Adapted:
     ) -> None:
         """Write the weights of a pipeline of this model for `from_pretrained`; all ranks call this.
 
-        As `save_weights` does, which raises.
+        LoRA is merged into the weights of its layers. As `save_weights` does, which raises.
         """
         save_weights(folder, pipe, self.model, shard_bytes, deadline_s)
 

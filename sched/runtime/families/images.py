@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -62,9 +62,11 @@ class Images:
         """Return the encoder as the pipeline runs it. `given`: other fields of EncoderSpec."""
         inputs, base, tokens = self.family.inputs, self.base, self.family.tokens(self.config)
         given = {"tokens": tokens, "dtype": dtype, **given}
-        if self.constants is not None:
+        constants: Any = self.constants
+        if constants is not None:
             base, inputs = f"{base}.{self.family.encoder[0]}", inputs[:1]
-            more = {"extras": self.family.inputs[1:], "prepare": self.constants}
+            prepare = replace(constants, dtype=given["dtype"])
+            more = {"extras": self.family.inputs[1:], "prepare": prepare}
             given = {"hidden": partial(self._handed, tokens), **more, **given}
         return EncoderSpec(
             IMAGES,

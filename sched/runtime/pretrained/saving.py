@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..files import new_folder, sync_folder, written
 from ..pipeline import Pipeline
@@ -25,7 +25,8 @@ from .loading import INDEX, some, tie_of
 _KINDS = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _KINDS |= {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"}
 _KINDS |= {torch.uint8: "U8", torch.bool: "BOOL"}
-
+# Parts of the names of peft's tensors: the layer that is adapted, and LoRA's two matrices.
+_BASE, _LORA = ".base_layer.", re.compile(r"\.lora_[AB]\.[^.]+\.weight$")
 
 # A process' tensors by name: of rows of a divided one, the first and their number.
 _Part = Mapping[str, tuple[int, int] | None]
@@ -77,7 +78,8 @@ class _Saving:
         if self._pipe.replica != 0 or self._pipe.lane != 0:
             return {}
         # a tied weight has one name in the files
-        self._own = {n: t for n, t in state.model.items() if tie_of(self._model, n) == n}
+        merged = _merged(self._model, state.model)
+        self._own = {n: t for n, t in merged.items() if tie_of(self._model, n) == n}
         rows = state.rows
         return {n: (rows[n], len(t)) if n in rows else None for n, t in self._own.items()}
 
@@ -106,9 +108,47 @@ class _Saving:
         return found
 
 
+def refuse_other_tensors(model: Any, ends: Iterable[str]) -> None:
+    """Raise ValueError for a model whose files `from_pretrained` would not read as it is.
+
+    LoRA's matrices are added to their layers' weights; not in the modules `ends`, which may be tied
+    or divided over ranks.
+    """
+    if not hasattr(model, "_keys_to_ignore_on_save"):  # not of transformers: it has no files
+        return
+    with torch.device("meta"):
+        right = {*type(model)(copy.deepcopy(model.config)).state_dict()}
+    own = model.state_dict()
+    odd = ({*_merged(model, own, add=False)} ^ right) - set(model._keys_to_ignore_on_save)
+    if odd := odd or {name for name in own if name.partition(_BASE)[0] in ends}:
+        raise ValueError(
+            f"{some(odd)}: {type(model).__name__} has adapters or other tensors there that "
+            "from_pretrained would not load; merge them into the weights (merge_and_unload() of "
+            "peft), or train plain LoRA of layers that are nn.Linear, without embedding and head"
+        )
+
+
+def _merged(model: nn.Module, state: Mapping[str, Tensor], add: bool = True) -> dict[str, Tensor]:
+    """Return tensors by their names without LoRA (peft's), whose products linear layers `add`."""
+    modules, found = dict[str, Any](model.named_modules()), dict[str, Tensor]()
+    for name, tensor in state.items():
+        where, _, last = _LORA.sub(_BASE, name).rpartition(_BASE)
+        layer: Any = modules.get(where)
+        is_linear = isinstance(getattr(layer, "base_layer", None), nn.Linear)
+        if not is_linear or getattr(layer, "lora_variant", True):  # other adapters have variants
+            found[name] = tensor
+        elif last:
+            used = layer.active_adapters if add and last == "weight" else ()
+            used = () if layer.disable_adapters or layer.merged else used
+            with torch.no_grad():
+                found[f"{where}.{last}"] = sum(map(layer.get_delta_weight, used), tensor)
+    return found
+
+
 def _refuse_missing(model: Any, parts: Iterable[_Part]) -> None:
     """Raise ValueError for weights of the model that no rank saves."""
-    every = {name for name in model.state_dict() if tie_of(model, name) == name}
+    names = _merged(model, model.state_dict(), add=False)
+    every = {name for name in names if tie_of(model, name) == name}
     if missing := every.difference(*parts) - set(model._keys_to_ignore_on_save):
         raise ValueError(
             f"no rank has {some(missing)} of the model; save a pipeline of all of it, not one of "

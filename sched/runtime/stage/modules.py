@@ -58,10 +58,11 @@ class StageOptions:
     weight gradients off; without, I is a whole backward. `shift_labels`: whether each label stands
     at its own token's place, as in the loader's batches and for Hugging Face's models, and is to be
     moved to the token before, which predicts it; the first label of each sample must be one that
-    the loss ignores. `merge`: called with the embeddings, the encoders' features by name, and the
-    fields of the microbatch that this rank has, returns what the first stage goes on with; without,
-    its module gets the features as its last arguments. `embedding`: the name of the layer in the
-    first stage's module whose output is meant, if it is not the only `nn.Embedding` there.
+    the loss ignores; a step of Balance(shift_labels=False) is taken as it is. `merge`: called with
+    the embeddings, the encoders' features by name, and the fields of the microbatch that this rank
+    has, returns what the first stage goes on with; without, its module gets the features as its
+    last arguments. `embedding`: the name of the layer in the first stage's module whose output is
+    meant, if it is not the only `nn.Embedding` there.
     `auxiliary`: called when the last stage's module has been run, returns what is added to the
     microbatch's summed loss, beside vocabulary passes, too. `ends`: from a microbatch's info the
     shape of the input embeddings, and of the last stage's output, which vocabulary passes make and

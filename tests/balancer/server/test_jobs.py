@@ -77,10 +77,34 @@ def test_a_job_stays_for_restarts_and_is_then_forgotten(jobs):
     jobs.tick(2.0)
     jobs.handle(b"a|r", RankBye(), now=3.0)
     jobs.tick(FORGOTTEN_S)
-    assert jobs.names(FORGOTTEN_S) == ("a",)
+    assert [*jobs.coordinators()] == ["a"]
     jobs.tick(3.0 + FORGOTTEN_S)
-    assert jobs.names(3.0 + FORGOTTEN_S) == ()
-    assert not jobs._jobs
+    assert not jobs.coordinators()
+
+
+def test_workers_are_told_of_no_job_that_nobody_trains_and_of_its_restart(jobs):
+    jobs.handle(b"a|r", hello(), now=1.0)
+    jobs.handle(b"a|w", WorkerHello("w", 0, "host", 0), now=1.0)
+    jobs.handle(b"a|w", WorkerReady(20, "print", 0), now=1.0)
+    jobs.handle(b"a|r", RankBye(), now=3.0)
+    assert jobs.names() == ()
+    jobs.handle(b"a|w", WorkerBye(), now=4.0)
+    jobs.tick(5.0)
+    jobs.handle(b"a|s", hello(), now=6.0)
+    assert jobs.names() == ("a",)
+    jobs.handle(b"a|v", WorkerHello("w", 1, "host", 0), now=7.0)
+    assert kinds(jobs.handle(b"a|v", WorkerReady(20, "print", 0), now=7.0)) == [(b"a|s", "Ready")]
+
+
+def test_the_job_that_is_over_for_longest_makes_room(jobs, monkeypatch):
+    monkeypatch.setattr(module, "MAX_JOBS", 3)
+    for now, job in enumerate("abc"):
+        jobs.handle(f"{job}|r".encode(), hello(), now=float(now))
+    for now, job in enumerate("cb"):
+        jobs.tick(10.0 + now)
+        jobs.handle(f"{job}|r".encode(), RankBye(), now=10.0 + now)
+    jobs.handle(b"d|r", hello(), now=12.0)
+    assert {*jobs.coordinators()} == {"a", "b", "d"}
 
 
 def test_peers_of_a_job_that_is_not_there_are_answered_as_by_a_new_balancer(jobs):

@@ -101,7 +101,7 @@ def test_with_the_smallest_budget_a_run_waits_for_a_worker_that_stalls(variant: 
     settings = replace(settings_of(variant), workers=1)
     job = replace(settings.job, buffer_bytes=refused_below(settings))
     stalled = (Fault(1.0, "stop", "worker 0", 600.0),)
-    outcome = Simulation(replace(settings, job=job, faults=stalled), seed=2).run()
+    outcome = Simulation(replace(settings, job=job, faults=stalled, limit_s=900.0), seed=2).run()
     assert not outcome.trouble
     assert outcome.seconds > 600
     assert outcome.delivered == _reference(variant).delivered

@@ -21,6 +21,13 @@ def test_faults_change_nothing_where_ranks_are_shared(chunk: int) -> None:
     assert not [f"seed {v.seed}, {v.variant}: {v.wrong}" for v in verdicts if v.wrong]
 
 
+@pytest.mark.xfail(strict=True, reason="issue 58: sharers of one rank end in two runs, stuck")
+def test_one_that_falls_behind_at_the_end_of_an_epoch_gets_the_rest_of_it() -> None:
+    """`make bench NAME=faults ARGS="--shared --seed 10446"`."""
+    verdict = trial(10446, variants=SHARED_VARIANTS)
+    assert not verdict.wrong
+
+
 @pytest.mark.parametrize("variant", SHARED_VARIANTS)
 def test_all_who_share_a_rank_get_the_same_batches(variant: str) -> None:
     delivered: Any = _reference(variant).delivered

@@ -29,6 +29,13 @@ def keys(outcome: SimulationResult) -> Counter[str]:
     )
 
 
+def test_a_run_that_never_ends_is_reported_and_not_waited_for() -> None:
+    deaf = tuple(Fault(1.0, "drop", f"worker {slot}", 1e6) for slot in range(3))
+    outcome = Simulation(settings(faults=deaf), seed=0).run()
+    assert outcome.stuck
+    assert outcome.trouble.startswith("stuck at 200.0 s: ['rank 0'")
+
+
 ALL = Counter(f"k{index}" for index in range(150))
 
 

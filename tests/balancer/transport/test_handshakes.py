@@ -1,9 +1,11 @@
 """What a peer concludes from handshakes that fail: nothing, where it is the network's fault."""
 
+import errno
 import socket
 import threading
 import time
 
+import pytest
 import zmq
 
 from counterpoise.balancer.protocol.messages import Ping
@@ -40,3 +42,17 @@ def test_connections_that_are_ended_in_the_handshake_refuse_nobody():
                 wait_until(lambda: balancer.poll(0))
             assert handshakes.rejection_reason() == ""
             handshakes.close()
+
+
+def test_a_socket_that_cannot_be_made_whole_is_closed(monkeypatch):
+    """As where files run out: an open one would hold up the end of its context for ever."""
+    made = []
+
+    def fails(socket, _events):
+        made.append(socket)
+        raise zmq.ZMQError(errno.EMFILE)
+
+    monkeypatch.setattr(zmq.Socket, "get_monitor_socket", fails)
+    with zmq.Context() as context, pytest.raises(OSError, match="too many open files"):
+        connect(context, "tcp://127.0.0.1:1", b"peer", monitored=Handshakes.EVENTS)
+    assert [each.closed for each in made] == [True]

@@ -130,3 +130,34 @@ def pad_both(samples: list[Any]) -> Any:
     """Stack pictures, filled up to the highest and to the widest."""
     high, wide = (max(each.shape[axis] for each in samples) for axis in (1, 2))
     return torch.zeros(len(samples), 3, high, wide)
+
+
+def lengths(count: int) -> list[int]:
+    """Return the lengths of Texts, as a table has them."""
+    return [Texts(count).length(index) for index in range(count)]
+
+
+class Words(Texts):
+    """The same as texts of words, a token each."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"text": "words " * (12 + self.length(index))}
+
+
+def pad_words(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a token of each word, and fill up to the longest."""
+    longest = max(each["text"].count(" ") for each in samples)
+    return {"input_ids": torch.zeros(len(samples), longest, dtype=torch.long)}
+
+
+class Rows(Texts):
+    """Sound of different lengths, and its class."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(self.length(index)), index % 3
+
+
+def pad_rows(samples: list[Any]) -> Any:
+    """Fill up to the longest."""
+    rows = torch.nn.utils.rnn.pad_sequence([each for each, _ in samples], batch_first=True)
+    return rows, torch.tensor([kind for _, kind in samples])

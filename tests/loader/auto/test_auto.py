@@ -2,7 +2,6 @@
 
 import logging
 import random
-import re
 from typing import Any
 
 import numpy as np
@@ -235,7 +234,88 @@ def test_what_stays_out_is_said_at_the_start_and_not_again(said: Any) -> None:
     assert len(flat(numbers(dropped))) == 64
 
 
-def test_costs_whose_sums_were_not_seen_are_foretold_on_condition(said: Any) -> None:
+def test_costs_whose_sums_were_not_seen_leave_the_reference_order(said: Any) -> None:
     loader = make(data.Pictures(240), collate_fn=data.pad_both, virtual_ranks=4)
-    next(iter(loader))
-    assert re.search(r"not recognised.*; if \S+ add up, step 0\.\d\d of random order's", line(said))
+    found = [batch.shape for batch in loader]
+    order = list(DistributedSampler(_numbers(240), 1, 0, seed=0))
+    plain = DataLoader(data.Pictures(240), batch_size=8, sampler=order, collate_fn=data.pad_both)
+    # the last 16 of 240 are microbatches of four
+    assert found[:28] == [batch.shape for batch in plain][:28]
+    assert "elements not recognised in the batches, and left alone" in line(said)
+    assert "in the reference order; if you know what batches are, say work=" in line(said)
+
+
+def test_budgets_of_what_was_not_recognised_are_refused() -> None:
+    balance = Balance("auto", budgets={"elements": 10**6})
+    loader = make(data.Pictures(240), collate_fn=data.pad_both, balance=balance)
+    with pytest.raises(
+        ValueError, match=r'elements not recognised.*Balance\("auto", work="padded"'
+    ):
+        next(iter(loader))
+
+
+def warnings_of(said: Any) -> list[str]:
+    return [r.getMessage() for r in said.records if r.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("counts", ["equal", "free"])
+@pytest.mark.parametrize(
+    "make_data",
+    [
+        lambda: (data.Probed(128, labels=False), {}),
+        lambda: (data.Texts(128, labels=False), {"cost": {"tokens": data.lengths(128)}}),
+        lambda: (data.Texts(128, labels=False), {}),
+        lambda: (data.Words(128), {}),
+    ],
+    ids=["probe", "table", "ids", "text"],
+)
+def test_equal_counts_of_padded_tokens_warn_though_no_label_is_counted(
+    make_data: Any, counts: Any, said: Any
+) -> None:
+    dataset, more = make_data()
+    balance = Balance("auto", accumulate=2, counts=counts)
+    collate = data.pad_words if isinstance(dataset, data.Words) else data.pad
+    next(iter(make(dataset, balance=balance, collate_fn=collate, **more)))
+    found = [each for each in warnings_of(said) if "weighs the tokens of short samples" in each]
+    assert len(found) == (counts == "equal")
+
+
+def test_padded_pictures_of_one_class_each_warn_of_no_tokens(said: Any) -> None:
+    next(iter(make(data.Rows(128), balance="auto", collate_fn=data.pad_rows)))
+    assert "0 padded" in line(said)
+    assert not warnings_of(said)
+
+
+@pytest.mark.parametrize(
+    ("hides", "is_printed"),
+    [
+        (lambda: logging.getLogger().setLevel(logging.WARNING), True),
+        (lambda: logging.getLogger().setLevel(logging.INFO), False),
+        (lambda: logging.getLogger("counterpoise").setLevel(logging.ERROR), False),
+        (lambda: logging.disable(logging.INFO), False),
+    ],
+    ids=["program of warnings", "program of all", "ours silenced", "all silenced"],
+)
+def test_the_line_is_seen_where_a_program_logs_warnings_alone(
+    hides: Any, is_printed: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, ours = logging.getLogger(), logging.getLogger("counterpoise")
+    before = root.level, ours.level, root.manager.disable
+    handler = logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        hides()
+        loader = make(data.Texts(40), virtual_ranks=2)
+        assert len(loader) == len(loader)
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before[0])
+        ours.setLevel(before[1])
+        logging.disable(before[2])
+    lines = capfd.readouterr().err.count('balance="auto": tokens')
+    assert lines == is_printed
+
+
+def test_the_line_says_what_its_numbers_are_of(said: Any) -> None:
+    next(iter(make(data.Words(128), collate_fn=data.pad_words)))
+    assert "characters of text instead of" in line(said)

@@ -45,7 +45,9 @@ class InProcessConnection:
     def __init__(self, job: JobSpec, source: Source, ranks: tuple[int, ...]) -> None:
         self._job = job
         self._ranks = ranks
-        self._handler = SourceHandler(source, job.resources, job.plan.seed, local=True)
+        self._handler = SourceHandler(
+            source, job.resources, job.plan.seed, local=True, shift_labels=job.shift_labels
+        )
         # Whether an exception has left coordinator or sessions in the middle of something.
         self._is_torn = False
         self._is_first = True  # nothing of the run has been handed out yet

@@ -85,7 +85,7 @@ def begin(
     source = as_source(data, lambda text: {"tokens": len(text)})
     reader = PlannedReader(
         data, source, RESOURCES, 0, collate, on_error == "skip",
-        count_labels=lambda batch, _: sum(map(len, batch)),
+        count_labels=lambda batch, *_: sum(map(len, batch)),
     )  # fmt: skip
     tasks = AnyOrder(reader, seed)
     costs_here = feed(plan, LoopCosts(len(data), RESOURCES))

@@ -92,6 +92,10 @@ class Job:
         self._peers += peers
         return peers
 
+    def forget(self, peers: Peers) -> None:
+        """Refer to some no longer."""
+        self._peers.remove(peers)
+
     def close(self) -> None:
         """Close all that have met."""
         for each in self._peers:

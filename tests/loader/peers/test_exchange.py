@@ -1,5 +1,7 @@
 """Values travel between ranks; simulated with pretended hosts, from seeds."""
 
+import gc
+import os
 import random
 import struct
 from collections.abc import Iterator
@@ -7,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from counterpoise.loader.peers.exchange import Peers
+from counterpoise.loader.peers.follower import FollowingPeers
+from counterpoise.loader.peers.host_values import delete_left
 from counterpoise.loader.peers.records import RELEASE_BYTES
 from tests.loader.peers.memory_store import Job, held_bytes
 
@@ -323,3 +327,89 @@ def test_a_group_that_was_ended_takes_no_keys(job: Job) -> None:
         each.end("0")
         with pytest.raises(ValueError, match="'0/key' is of a group that this rank has ended"):
             each.post("0/key", b"")
+
+
+def dropped(peers: list[Peers], rank: int, job: Job) -> None:
+    """Let nobody refer to a rank's peers any more."""
+    job.forget(peers[rank])
+    del peers[rank]
+    gc.collect()
+
+
+def test_a_plan_whose_planner_is_dropped_before_it_is_mapped_is_lost(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = job.meet()
+    peers[0].publish("plan", b"plan")
+    follower, mapped = peers[1], FollowingPeers._mapped
+
+    def mapped_late(self: FollowingPeers, descriptor: int, size: int) -> memoryview | None:
+        dropped(peers, 0, job)
+        return mapped(self, descriptor, size)
+
+    monkeypatch.setattr(FollowingPeers, "_mapped", mapped_late)
+    assert follower.published("plan") is None
+    assert follower.planner_ended()
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_rank_that_is_dropped_is_named_as_closed_by_all(job: Job, rank: int) -> None:
+    peers = job.meet()
+    dropped(peers, rank, job)
+    for each in peers:
+        each.post("0/key", b"")
+    gathered(peers, "0/key", job, within_s=10.0)
+    for each in peers:
+        reason = each.why_lost("0/key")
+        assert f"rank {rank} (process {rank}, host " in reason or "speaks for" in reason
+        assert ", which has closed its loader" in reason
+
+
+def test_nothing_is_kept_for_a_follower_that_is_dropped(job: Job) -> None:
+    peers = job.meet()
+    peers[0].publish("first", b"plan")
+    dropped(peers, 1, job)
+    peers[0].poll()
+    peers[0].publish("second", b"plan")
+    assert not peers[0]._offers  # type: ignore[attr-defined]
+
+
+def test_loaders_that_are_dropped_leave_no_entries_once_another_is_opened() -> None:
+    job = Job("ab")
+    counts = []
+    for _ in range(6):
+        peers = job.meet()
+        peers[0].post("0/costs", b"")  # an epoch that is left early
+        peers[1].post("0/costs", b"")
+        while peers:
+            dropped(peers, 0, job)
+        counts.append(len(job.store.values))
+    assert len({*counts}) == 1
+    job.meet()
+    job.close()
+    assert [key for key in job.store.values if "/loader/" in key] == []
+
+
+def test_a_finalizer_asks_the_store_for_no_answer() -> None:
+    job = Job("ab")
+    peers = job.meet()
+    peers[0].post("0/costs", b"")
+    job.store.requests.clear()
+    while peers:
+        dropped(peers, 0, job)
+    assert dict(job.store.requests) == {"set": 2}
+    delete_left()
+
+
+def test_what_a_forked_child_drops_is_not_told(job: Job) -> None:
+    peers = job.meet()
+    child = os.fork()
+    if not child:
+        while peers:
+            dropped(peers, 0, job)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not peers[1].planner_ended()
+    for each in peers:
+        each.post("key", b"value")
+    assert gathered(peers, "key", job) == [(b"value",) * 4] * 4

@@ -101,6 +101,7 @@ MAKE = {
         ("exact", {"step": 1.0}),
         ("exact", {"microbatch": -1}),
         ("exact", {"ranks": 0}),
+        ("exact", {"unusable": 1}),
         ("exact", {"samples_per_step": 0}),
         ("exact", {"seed": "5"}),
         ("exact", {"shuffle": 1}),
@@ -145,7 +146,7 @@ def test_a_position_that_the_plan_does_not_have_ends_the_run(
 @pytest.mark.parametrize(
     ("kind", "name"),
     [(kind, name) for kind, names in {
-        "exact": ["holes", "digest", "planner", "mode", "ranks"],
+        "exact": ["holes", "left_out", "unusable", "digest", "planner", "mode", "ranks"],
         "window": ["start", "microbatch"],
         "plain": ["seed", "worker_seed", "batches", "left_out"],
         "sampler": ["given", "digest"],

@@ -56,7 +56,7 @@ def test_a_ledger_at_the_end_of_a_large_epoch_with_a_hundred_holes_is_small():
 
 
 def test_a_ledger_with_holes_survives_json():
-    position = ResumePosition(EpochPosition(3072, 3, 3, 1, "0f"), 0, (5, 41))
+    position = ResumePosition(EpochPosition(3072, 3, 3, 1, "0f"), 0, (5, 41), 9, 8)
     state = json.loads(json.dumps(write_position(JOB, 2, position, DATA)))
     ledger, found = read_position(state, JOB, 8, DATA)
     assert (ledger.epoch, found) == (2, position)
@@ -91,19 +91,47 @@ def walk(loader):
 
 
 @pytest.mark.parametrize("mode", ["exact", "window"])
-def test_the_holes_of_all_steps_begun_stand_in_the_ledger(mode):
+def test_the_holes_of_all_steps_begun_are_counted_in_the_ledger(mode):
     whole = walk(make(mode=mode))
     order = [index for keys, _ in whole for index in keys]
     assert len(order) == COUNT - len(UNREADABLE)
-    counts = [len(ledger["holes"]) for _, ledger in whole[:-1]]
+    counts = [ledger["left_out"] for _, ledger in whole[:-1]]
     assert counts == sorted(counts)
-    assert counts[-1] <= len(UNREADABLE)
+    assert 2 < counts[-1] <= len(UNREADABLE)
+    assert counts == [ledger["unusable"] for _, ledger in whole[:-1]]
+
+
+@pytest.mark.parametrize("mode", ["exact", "window", "epoch"])
+def test_a_ledger_names_the_holes_of_the_step_that_was_begun_only(mode):
+    loader = make(mode=mode)
+    lost = {}
+    for _ in loader:
+        info, ledger = loader.step_info, loader.state_dict()
+        lost[info.step] = lost.get(info.step, 0) + len(info.holes)
+        if ledger["microbatch"] or ledger["served"]:
+            assert len(ledger["holes"]) == ledger["left_out"] - sum(lost.values()) + lost[info.step]
+        else:
+            assert ledger["holes"] == []
+    assert sum(lost.values()) == len(UNREADABLE)
+
+
+def test_what_was_asked_to_be_left_out_is_no_error_after_a_resume_either():
+    skipped = {
+        "skip_keys": [f"k{index:04}" for index in range(20, 30)],
+        "max_errors": len(UNREADABLE),
+    }
+    whole = walk(make(**skipped))
+    for _, ledger in whole:
+        loader = make(**skipped)
+        loader.load_state_dict(ledger)
+        walk(loader)
+    assert max(ledger["left_out"] - ledger["unusable"] for _, ledger in whole) > 5
 
 
 def test_the_ledger_is_the_same_for_every_rank():
     one = [ledger for _, ledger in walk(make(ranks=1))]
     many = [ledger for _, ledger in walk(make(ranks=4))]
-    names = ("holes", "start", "step", "epoch")
+    names = ("left_out", "start", "step", "epoch")
     assert [[each[n] for n in names] for each in one] == [[each[n] for n in names] for each in many]
 
 
@@ -154,7 +182,7 @@ def test_what_was_handed_out_is_not_decoded_again(done):
 
 def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
     whole = walk(make(max_errors=len(UNREADABLE)))
-    last = next(n for n, (_, ledger) in enumerate(whole) if len(ledger["holes"]) > 2)
+    last = next(n for n, (_, ledger) in enumerate(whole) if ledger["unusable"] > 2)
     for ranks in (1, 2, 4):
         loader, steps = make(ranks=ranks, max_errors=2), []
         with pytest.raises(LoaderError, match="max_errors=2 allows 2"):
@@ -164,9 +192,9 @@ def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
 
 def test_errors_before_a_resume_count_too():
     whole = walk(make())
-    after = next(ledger for _, ledger in whole if len(ledger["holes"]) >= 2)
+    after = next(ledger for _, ledger in whole if ledger["unusable"] >= 2)
     loader = make(max_errors=2)
-    loader.load_state_dict(with_digest(after | {"holes": after["holes"][:2]}))
+    loader.load_state_dict(with_digest(after | {"left_out": 2, "unusable": 2}))
     with pytest.raises(LoaderError, match="max_errors"):
         list(loader.steps())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoise.loader import DataLoader
+from counterpoise.loader import Balance, DataLoader
 from counterpoise.tools.cli import main
 from counterpoise.workers.discovery import column_costs, find_costs
 
@@ -79,7 +79,9 @@ FOUND = {
 
 
 def costs_by_loader(dataset: Any) -> list[dict[str, int]]:
-    loader = DataLoader(dataset, 1, shuffle=True, balance="auto", collate_fn=list)
+    # said, since a text that collate_fn leaves a text is left out of the plan
+    said = Balance("auto", work="packed")
+    loader = DataLoader(dataset, 1, shuffle=True, balance=said, collate_fn=list)
     infos = [info for step in loader.steps() for info in step.infos]
     return [dict(info.costs) for info in sorted(infos, key=lambda info: int(info.keys[0]))]
 

@@ -14,7 +14,6 @@ from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader.balanced.arguments import make_plan
-from counterpoise.tools.analyze.model.alternatives import padded_figures
 from counterpoise.tools.analyze.model.report import ReportOptions, make_report
 from counterpoise.tools.analyze.model.strategies import Plan
 from counterpoise.tools.analyze.scan.rows import Rows
@@ -115,17 +114,3 @@ def test_analyze_says_what_each_plan_gives_in_each_loop(exact: dict[str, Any]) -
     assert waits["microbatch"]["microbatch"] < waits["step"]["microbatch"]
     assert waits["step"]["step"] < waits["microbatch"]["step"] < waits["random"]["step"]
     assert waits["step"]["step"] < 0.005
-
-
-def test_analyze_forecasts_padded_loops_and_prints_the_line() -> None:
-    chance = np.random.default_rng(4)
-    costs = chance.lognormal(5, 0.8, 3000).astype(np.int64)[:, None] + 1
-    table = CostTable(("tokens",), costs, np.zeros(3000, np.int64))
-    found = padded_figures(table, Plan(ranks=4, accumulate=4, batch_size=8))
-    times = found["time"]
-    assert times["random"] == 1
-    assert times["free"] < 0.6 * times["equal"] + 0.2 < times["equal"] < 0.7
-    assert found["change"] == 'balance=Balance("auto", counts="free", accumulate=4)'
-    assert found["change_equal"] == 'balance=Balance("auto", accumulate=4)'
-    alike = CostTable(("tokens",), np.full((300, 1), 7), np.zeros(300, np.int64))
-    assert padded_figures(alike, Plan(ranks=2, accumulate=2, batch_size=4))["change"] == ""

@@ -40,11 +40,11 @@ def test_a_ledger_between_steps_can_be_resumed_anyhow(ledger):
 
 
 def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
-    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 2, ""), 1, (7, 650)))
+    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 2, ""), 1, (7, 650), 40, 40))
     assert "2 microbatches of step 10" in found["position"].found
     assert "1 of the virtual ranks" in found["position"].found
     assert "the identical plan" in found["to resume"].found
-    assert "2 samples were left out: those at 7, 650" in found["holes"].found
+    assert "40 samples were left out, of this step those at 7, 650 of" in found["holes"].found
 
 
 def test_a_ledger_inside_a_checkpoint_is_found(ledger):

@@ -22,7 +22,6 @@ from counterpoise.tools.services.keygen import command as keygen
 from counterpoise.workers.sources.failures import SkippedSample, append_letter
 
 GIB = 2**30
-OURS = Path(look.__file__).parent.parent
 
 
 def machine(name: str, **measured: Any) -> Finding:
@@ -43,7 +42,7 @@ def report(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
 
 
 def test_this_installation_is_sound() -> None:
-    status, rows = report("--listen", "ipc:///tmp/some-balancer")
+    status, rows = report()
     assert status == 0
     assert {"python", "torch", "pyzmq", "processors", "open files", "/dev/shm"} <= set(rows)
 
@@ -68,12 +67,6 @@ def test_this_installation_is_sound() -> None:
         (machine("temporary files"), GOOD),
         (machine("temporary files", is_writable=False), BAD),
         (machine("temporary files", temporary="/tmp/" + "x" * 90), WARN),
-        (machine("import path"), GOOD),
-        (machine("import path", shadow=str(OURS / "sched/__init__.py")), BAD),
-        (look.judge_folder_clock("/data", 30.0), WARN),
-        (look.judge_folder_clock("/data", -0.1), GOOD),
-        (look.judge_port("tcp://h:1", "permission denied"), WARN),
-        (look.judge_port("tcp://h:1", ""), GOOD),
     ],
 )
 def test_what_is_bad_comes_with_advice(finding: Finding, level: str) -> None:
@@ -83,7 +76,7 @@ def test_what_is_bad_comes_with_advice(finding: Finding, level: str) -> None:
 
 def test_the_way_of_a_loader_and_the_reason_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
-    level, found = report("--listen", "ipc:///tmp/some-balancer")[1]["loop"]
+    level, found = report()[1]["loop"]
     assert level == GOOD
     assert found.startswith("local: a loader's own workers load and collate, unless balancer=")
     assert "processes share a data-parallel rank (tp, cp, pp: an embedded balancer)" in found
@@ -95,14 +88,6 @@ def test_packages_are_held_against_the_least_version() -> None:
     wanted = ["torch>=2.13", "numpy>=2.0", "click>=8.1", 'pytest>=8 ; extra == "dev"']
     found = {one.name: one.level for one in look.judge_packages(wanted, have.get)}
     assert found == {"torch": GOOD, "numpy": BAD, "click": BAD}
-
-
-def test_a_port_that_is_taken_is_seen() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        assert report("--listen", address)[1]["address"][0] == WARN
 
 
 @contextmanager

@@ -54,7 +54,7 @@ JOB = StatusReport(
 
 
 def judged(overview, times_s=(0.001,), ahead_us=HERE):
-    found = judge_status("tcp://h:1", overview, times_s, ahead_us, 500.0)
+    found = judge_status("tcp://h:1", overview, times_s, ahead_us)
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
     assert all(bool(one.advice) == (one.level != GOOD) for one in found)

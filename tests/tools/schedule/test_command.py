@@ -1,13 +1,15 @@
 """`counterpoise schedule` as a user meets it: what it prints, what it writes, how it exits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from counterpoise.sched import check, parse_program, schedules
+from counterpoise.sched import check, parse_program, schedule, schedules
 from counterpoise.sched.ir.torch_csv import read_csv
 from counterpoise.tools.cli import main
+from counterpoise.tools.inputs.cost_options import TIMES, GivenTimes
 from tests.docs.pages import page_named
 
 Said = tuple[int, str, str]
@@ -347,3 +349,46 @@ def test_a_wrong_scaling_is_refused(run, scaling: str) -> None:
     status, _, err = run("simulate", "1f1b-alg1", "--scaling", scaling)
     assert status == 2
     assert "write paper, paper-4096, or FORM=FACTOR" in err
+
+
+@pytest.mark.parametrize("rows", ["", "0: \n", "0: 0F0\n"])
+@pytest.mark.parametrize("command", ["show", "check", "simulate", "compare", "export"])
+def test_a_program_without_stages_is_refused_in_words(run, tmp_path, command, rows) -> None:
+    path = tmp_path / "empty.txt"
+    path.write_text(f"placement:\nmicrobatches: 1\n{rows}")
+    status, _, err = run(command, str(path))
+    assert status == 2
+    assert err.endswith("empty.txt: placement: '' must be whole numbers\n")
+
+
+@pytest.mark.parametrize("command", ["show", "show --passes", "check", "simulate", "compare"])
+@pytest.mark.parametrize("kind", ["text", "times"])
+def test_nothing_in_a_name_acts_on_the_terminal(run, tmp_path, command, kind) -> None:
+    """Neither what a terminal acts on, nor what a table takes for its style."""
+    path = tmp_path / ("program.json" if kind == "times" else "program.txt")
+    run("export", "gpipe", "--format", kind, "--out", str(path))
+    path.write_text(path.read_text().replace("gpipe", r"a\u001b[31m[/]b" if kind == "times" else
+                                             "a\x1b[31m[/]b"))  # fmt: skip
+    status, out, err = run(*command.split(), str(path))
+    if kind == "times" and command in ("show --passes", "check", "simulate"):
+        assert status == 2  # a program is asked for
+        return
+    assert (status, err) == (0, "")
+    assert "\x1b" not in out
+    assert r"a\x1b(31m(/)b" in "".join(out.split())
+
+
+def test_costs_of_many_ranks_look_at_the_placement_once_or_twice() -> None:
+    """Once a rank took 20 s for 20,000 ranks."""
+    looks = 0
+
+    class Placement(tuple[int, ...]):
+        def __iter__(self):
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    program = schedule("1f1b", ranks=64, microbatches=2)
+    times = dict.fromkeys([name for name, _, _ in TIMES])
+    GivenTimes(times).of(replace(program, placement=Placement(program.placement)))
+    assert looks < 8

@@ -16,9 +16,10 @@ LIMIT_S = 120  # a loaded machine takes its time to start a process
 class Process:
     """A command in its own process, whose standard error can be waited on."""
 
-    def __init__(self, *words, **variables):
+    def __init__(self, *words, command=None, **variables):
+        """`command`: in place of `counterpoise WORDS`."""
         self.process = Popen(
-            [COMMAND, *words],
+            command or [COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
             env={
@@ -51,3 +52,12 @@ class Process:
         """Send a signal and return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(LIMIT_S)
+
+
+def limited(limit, *words):
+    """Return the words that run a command with at most so many open files."""
+    program = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); "
+        "from counterpoise.tools.cli import main; main(sys.argv[1:])"
+    )
+    return [sys.executable, "-c", program, *words]

@@ -10,8 +10,8 @@ def processes():
     """Start commands; all of them are killed at the end."""
     started = []
 
-    def start(*words, **variables):
-        started.append(Process(*words, **variables))
+    def start(*words, **how):
+        started.append(Process(*words, **how))
         return started[-1]
 
     yield start

@@ -1,6 +1,8 @@
 """Commands that cannot run say why in a line, and end with status 2."""
 
+import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -47,3 +49,21 @@ def test_a_port_that_is_taken_is_one_line(processes):
         assert command.process.wait(LIMIT_S) == 2
         command.wait_for("the port is taken: stop what listens there, or choose another")
         assert len(command.lines) == 1
+
+
+def test_a_worker_whose_connections_are_ended_hears_that_keys_may_be_lacking(processes):
+    """As a balancer with keys does, where its answer is lost with the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as ending:
+
+        def end_all():
+            with contextlib.suppress(OSError):
+                while True:
+                    ending.accept()[0].close()
+
+        threading.Thread(target=end_all, daemon=True).start()
+        address = f"tcp://127.0.0.1:{ending.getsockname()[1]}"
+        worker = processes("worker", address, "--root", ".")
+        line = worker.wait_for("which has not answered for")
+        assert "it ends each connection; if it has keys, give --keys" in line
+        assert worker.end() == 0
+        ending.shutdown(socket.SHUT_RDWR)

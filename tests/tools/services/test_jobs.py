@@ -60,3 +60,26 @@ def test_a_balancer_that_comes_back_elsewhere_is_found_and_the_batches_are_the_s
     joined = [line["worker"] for line in logged(ended[0], event="join") if "worker" in line]
     assert len(joined) == 1  # nothing twice
     assert logged(ended[0], event="epoch", job="a")
+
+
+@pytest.mark.parametrize("how", [[], ["--supervise"]], ids=["alone", "supervised"])
+def test_a_balancer_that_is_told_to_stop_removes_its_address_file(processes, tmp_path, how):
+    file = tmp_path / "balancer.addr"
+    balancer = processes("balancer", "--listen", "tcp://127.0.0.1:0", "--address-file", file, *how)
+    balancer.wait_for("says tcp://")
+    assert file.read_text().startswith("tcp://127.0.0.1:")
+    assert balancer.end() == 0
+    assert not file.exists()
+
+
+def test_an_address_file_that_another_balancer_has_written_stays(processes, tmp_path):
+    file = tmp_path / "balancer.addr"
+    words = "balancer", "--listen", "tcp://127.0.0.1:0", "--address-file", file
+    first, second = processes(*words), processes(*words)
+    for each in (first, second):
+        each.wait_for("says tcp://")
+    file.write_text(second.wait_for("says tcp://").split()[-1])
+    assert first.end() == 0
+    assert file.exists()
+    assert second.end() == 0
+    assert not file.exists()

@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+import subprocess
 import threading
 import urllib.request
 from pathlib import Path
@@ -13,6 +15,9 @@ from click.testing import CliRunner
 from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.forking.popen import COMMAND
+from tests.security import raw_zmtp
+from tests.tools.services.commands import limited
 from tests.tools.trace.test_chrome import check_trace
 
 pytest.importorskip("prometheus_client")
@@ -99,6 +104,56 @@ def test_balancer_and_worker_serve_their_metrics(job):
     assert own['counterpoise_worker_samples_total{training_job="default",work="decode"}'] == SAMPLES
     assert own['counterpoise_worker_payload_bytes_total{training_job="default"}'] > 0
     assert own["process_cpu_seconds_total"] > 0
+
+
+def test_a_balancer_with_metrics_has_no_torch():
+    """In an interpreter of its own: the other processes here are forked from one that has it."""
+    words = [COMMAND, "balancer", "--listen", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as balancer:
+        served = re.findall(r"http://\S+", next(line for line in balancer.stderr if "http" in line))
+        assert "process_resident_memory_bytes" in scrape(served[0])
+        maps = Path(f"/proc/{balancer.pid}/maps").read_text()
+        balancer.terminate()
+    assert "libzmq" in maps
+    assert "torch" not in maps
+
+
+def test_a_stranger_who_holds_connections_to_metrics_keeps_nobody_out(processes, root):
+    words = "balancer", "--listen", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"
+    balancer = processes(command=limited(80, *words))
+    served, line = metrics_of(balancer), balancer.wait_for("listening on")
+    address = line.partition("listening on ")[2].partition(";")[0]
+    port, held = int(served.rpartition(":")[2].partition("/")[0]), []
+    for _ in range(200):
+        stranger = socket.socket()
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+        held.append(stranger)
+    worker = start_worker(processes, address, root)
+    loader = make(address)
+    assert sum(len(batch) for batch in loader) == SAMPLES
+    loader.close()
+    held[0].settimeout(60)
+    assert held[0].recv(1) == b""  # an idle one is closed
+    for each in held:
+        each.close()
+    assert "process_cpu_seconds_total" in scrape(served)
+    assert worker.end() == balancer.end() == 0
+
+
+def test_nonsense_at_metrics_leaves_no_traceback_in_the_log(processes):
+    words = "balancer", "--listen", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"
+    balancer = processes(*words)
+    served = metrics_of(balancer)
+    port = int(served.rpartition(":")[2].partition("/")[0])
+    for said in (b"nonsense\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n", b"\xff" * 99, b"GET /"):
+        for _ in range(3):
+            stranger = socket.create_connection(("127.0.0.1", port))
+            stranger.sendall(said)
+            raw_zmtp.reset(stranger)
+    assert "process_cpu_seconds_total" in scrape(served)
+    assert balancer.end() == 0
+    assert not [line for line in balancer.lines if "Traceback" in line or "Error" in line]
 
 
 # --- a job that goes on, from other terminals

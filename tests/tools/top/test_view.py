@@ -66,6 +66,12 @@ def test_a_screen_names_who_waits_for_whom_and_what_went_wrong(width, height):
     assert "\x1b" not in text  # what came from a peer controls no terminal
 
 
+def test_before_a_run_has_a_planned_step_it_has_no_number():
+    text = "\n".join(shown(history(replace(JOB, front=-1), replace(JOB, front=-1)), 160, 50))
+    assert "epoch 0, before its first planned step" in text
+    assert "step -1" not in text
+
+
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_of_several_jobs_the_one_that_waits_most_is_shown(width, height):
     def report(waited_ms, host):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
 
+import counterpoise as cp
 from tests.loader.auto.auto_data import (
     Broken,
     Pictures,
@@ -28,6 +29,14 @@ class Locked(Texts):
         self.lock = threading.Lock()
 
 
+class Shifted(Texts):
+    """Texts whose labels are the next tokens already."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        found = super().__getitem__(index)
+        return {**found, "labels": found["labels"] + 1}
+
+
 class Stream(IterableDataset[Any]):
     """Texts one after the other."""
 
@@ -43,9 +52,11 @@ class Odd(Texts):
 
 
 pictures: Any = Pictures(COUNT)
+unlabelled: Any = Texts(COUNT, labels=False)
 long: Any = Texts(1024)
 texts: Any = Texts(COUNT)
 locked: Any = Locked(COUNT)
+shifted: Any = Shifted(COUNT)
 equal, broken, useless, empty, odd = (
     Texts(COUNT, equal=True), SomeBroken(COUNT), Broken(COUNT), Texts(0), Odd(COUNT),
 )  # fmt: skip
@@ -84,6 +95,27 @@ def make_spawning_loader() -> Any:
     return DataLoader(
         locked, batch_size=4, num_workers=1, collate_fn=join, multiprocessing_context="spawn"
     )
+
+
+def make_loader_of_ready_batches() -> Any:
+    """Return a loader whose sampler gives whole batches, as lhotse's do."""
+    return DataLoader(texts, batch_size=None, sampler=[[0, 1], [2, 3]])
+
+
+def make_balanced_loader() -> Any:
+    """Return a loader that is balanced already."""
+    return cp.DataLoader(texts, batch_size=4, shuffle=True, collate_fn=join, balance="auto")
+
+
+def pad_ids(samples: list[dict[str, Any]]) -> Any:
+    """Return ids alone."""
+    return {"input_ids": pad(samples)["input_ids"]}
+
+
+def pad_with_new_labels(samples: list[dict[str, Any]]) -> Any:
+    """Return ids, and labels that no sample has."""
+    ids = pad(samples)["input_ids"]
+    return {"input_ids": ids, "labels": ids}
 
 
 def join_tokens(samples: list[dict[str, Any]]) -> dict[str, Any]:

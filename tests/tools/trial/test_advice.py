@@ -34,6 +34,7 @@ def report(
             "found": "tokens",
             "work": "",
             "recognised": True,
+            "labels": "samples",
             "only_loading_shows": False,
         },
         "broken": {"count": 0},
@@ -93,7 +94,15 @@ def test_costs_that_only_loading_shows_are_said_where_balance_is_recommended() -
 
 
 def test_our_loader_alone_is_recommended_only_where_it_is_faster() -> None:
-    alike = report(1.0, costs={"vary": False, "found": "all alike", "only_loading_shows": False})
+    alike = report(
+        1.0,
+        costs={
+            "vary": False,
+            "found": "all alike",
+            "recognised": True,
+            "only_loading_shows": False,
+        },
+    )
     said, line, _ = advised(alike)
     assert said == "Balance cannot gain: all alike. Our loader is as fast as torch's."
     assert line.startswith("# nothing to paste")
@@ -160,3 +169,23 @@ def test_work_that_was_not_recognised_foretells_nothing() -> None:
     said, last, _ = advised(report(0.5, costs=costs))
     assert said.startswith("A step cannot be foretold: pixels not recognised")
     assert "balance" not in last
+
+
+def test_free_counts_are_recommended_where_they_gain_more_than_equal_ones() -> None:
+    said, line, _ = advised(report(0.9, free=0.5))
+    assert said.startswith("With 8 samples in every microbatch balance gains 10 %. With counts")
+    assert line == f"loader, balance={FREE}"
+
+
+@pytest.mark.parametrize(("labels", "by"), [("samples", ""), ("", ', per="sample"')])
+def test_samples_without_labels_are_weighed_by_their_number(labels: str, by: str) -> None:
+    given = report(0.9, free=0.5)
+    given["costs"]["labels"] = labels
+    lines = advise(given, (), lambda *_, **__: "loader")["paste"]
+    assert f"cp.scale_loss(loss_sum, info{by}).backward()" in lines[-2]
+
+
+def test_a_slower_loader_is_not_said_to_be_as_fast() -> None:
+    alike = report(1.0, ours="slower", costs={"vary": False, "found": "all", "recognised": True})
+    alike["costs"]["only_loading_shows"] = False
+    assert advised(alike)[1] == "# nothing to paste: your DataLoader is faster"

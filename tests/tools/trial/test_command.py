@@ -33,6 +33,8 @@ def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
         ("/nowhere/*.tar", 2, "/nowhere/*.tar"),
         (f"{HERE}:empty", 4, "is empty: give a data set with samples"),
         (f"{HERE}:useless", 4, "none of the first 64 samples can be used"),
+        (f"{HERE}:make_loader_of_ready_batches", 4, "with --collate and --batch-size"),
+        (f"{HERE}:make_balanced_loader", 4, "balanced already"),
         (f"{HERE}:make_spawning_loader", 4, "torch's workers and ours would start clean (spawn)"),
     ],
 )

@@ -102,8 +102,67 @@ def test_text_is_padded_where_collate_fn_tokenizes_it() -> None:
     assert _work(samples, collate).padded == ("prompt", "completion")
 
 
-def test_texts_that_the_loop_tokenizes_itself_add_up() -> None:
-    assert _work(samples_of("a text"), list).packed == ("text",)
+def test_texts_that_the_loop_tokenizes_itself_are_not_recognised() -> None:
+    # Most loops pad them, but nobody can see it here.
+    samples = samples_of("a text")
+    assert _work(samples, list).unrecognised == ("text",)
+    costs = {"tokens": [len(sample) // 4 for sample in samples]}
+    assert recognise_work(costs, samples, list).unrecognised == ("tokens",)
+
+
+def _table(samples: list[Any]) -> dict[str, list[int]]:
+    return {"tokens": [len(sample["input_ids"]) for sample in samples]}
+
+
+def test_what_a_table_says_is_compared_with_the_batches() -> None:
+    texts = [{"text": "long" * n + "wide " * (300 - n)} for n in _rng.integers(3, 300, 60)]
+    costs = {"tokens": [each["text"].count("long") for each in texts]}
+
+    def collate(some: list[Any]) -> Any:
+        rows = [torch.ones(each["text"].count("long") + 2) for each in some]
+        return {"input_ids": pad_sequence(rows, batch_first=True)}
+
+    assert recognise_work(costs, texts, collate).padded == ("tokens",)
+    joined = recognise_work(costs, texts, lambda some: collate(some)["input_ids"].flatten()[:1])
+    assert joined.constant == ("tokens",)
+
+
+@pytest.mark.parametrize("extra", [0, 2])
+def test_a_table_is_cut_where_batches_are(extra: int) -> None:
+    def collate(some: list[Any]) -> Any:
+        rows = [torch.ones(min(len(each["input_ids"]) + extra, 130)) for each in some]
+        return pad_sequence(rows, batch_first=True)
+
+    (one,) = recognise_work(_table(TOKENS), TOKENS, collate).found
+    assert (one.work, one.multiple, one.limit) == ("padded", 1, 130 - extra)
+
+
+@pytest.mark.parametrize("as_tuple", [False, True])
+@pytest.mark.parametrize("is_found", [False, True])
+def test_joined_patches_do_not_decide_about_ids_that_are_padded(
+    as_tuple: bool, is_found: bool
+) -> None:
+    patches = {id(each): int(n) for each, n in zip(TOKENS, _rng.integers(4, 200, 60), strict=True)}
+    samples = [{**each, "path": f"{patches[id(each)]}.png"} for each in TOKENS]
+
+    def collate(some: list[Any]) -> Any:
+        ids = pad_sequence([torch.tensor(each["input_ids"]) for each in some], batch_first=True)
+        pixels = torch.zeros(sum(int(each["path"][:-4]) for each in some), 1176)
+        return (pixels, ids) if as_tuple else {"pixel_values": pixels, "input_ids": ids}
+
+    costs = find_costs(samples) if is_found else _table(samples)
+    assert recognise_work(costs, samples, collate).padded == ("tokens",)
+
+
+def test_a_cost_that_nothing_in_the_batches_follows_is_not_recognised() -> None:
+    patches = _rng.permutation(60)
+    samples = [{"path": f"{n}.png"} for n in patches]
+    costs = {"tokens": _rng.permutation(60).tolist()}
+
+    def collate(some: list[Any]) -> Any:
+        return torch.zeros(sum(int(each["path"][:-4]) for each in some), 8)
+
+    assert recognise_work(costs, samples, collate).unrecognised == ("tokens",)
 
 
 def test_images_are_padded_to_the_largest_and_boxes_add_up() -> None:
@@ -153,8 +212,8 @@ def test_what_is_neither_is_said_not_to_be_recognised() -> None:
         return torch.zeros(sum(len(each["input_ids"]) for each in samples) ** 2)
 
     work = _work([{"input_ids": [1] * k} for k in (1, 5, 9, 20)], squared)
-    assert (work.unrecognised, work.packed, work.work) == (("tokens",), ("tokens",), "packed")
-    assert work.describe() == "tokens not recognised, planned as adding up"
+    assert (work.unrecognised, work.packed, work.work) == (("tokens",), (), "packed")
+    assert work.describe() == "tokens not recognised in the batches, and left alone"
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: float(torch.rand(()))])
@@ -202,6 +261,7 @@ def test_a_collate_fn_that_fails_is_one_error_with_ordinals_and_what_to_write() 
     with pytest.raises(ValueError, match="collate_fn raised RuntimeError: stack exp") as caught:
         _work(samples_of("a tuple of a tensor and a class"), torch.utils.data.default_collate)
     assert "of the epoch's order" in str(caught.value)
+    assert "give a collate_fn that pads, or say" in str(caught.value)
     assert 'work="padded"' in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -210,3 +270,8 @@ def test_nothing_is_collated_where_nothing_varies() -> None:
     samples = samples_of("samples of constant size")
     work = _work(samples, lambda _: pytest.fail("collated"))
     assert (work.found, work.work) == ((), "packed")
+
+
+def test_a_collate_fn_that_returns_nothing_is_told_so() -> None:
+    with pytest.raises(ValueError, match="collate_fn returned None: let it return the batch"):
+        _work(TOKENS, lambda _: None)

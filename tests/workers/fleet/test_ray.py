@@ -17,6 +17,7 @@ from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.fleet import control
 from counterpoise.workers.fleet.engine import BalancerProcess
 from counterpoise.workers.fleet.ray_actors import RayActors
+from tests.docs.pages import blocks
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
 
@@ -252,6 +253,55 @@ def test_a_ray_train_job_that_is_resized_has_the_same_global_batches(cluster, ro
     for (number, ranks), keys in found.items():
         whole = len(list(out.glob(f"{number:03d}.*.of.{ranks}"))) == ranks
         assert sorted(keys) == right[number] if whole else set(keys) < set(right[number])
+
+
+def page_blocks(root):
+    """Return the page's Python, with a data set, a number of workers and a root that are here."""
+    here = {"/data/shards": str(root), '"/data"': repr(str(root)), "(4, 64)": "(1, 2)"}
+    found = [block.text for block in blocks("python") if block.page.endswith("fleet-ray.md")]
+    for given, ours in here.items():
+        found = [text.replace(given, ours) for text in found]
+    return found
+
+
+def test_the_first_example_of_the_page_delivers_an_epoch(cluster, root):
+    cluster.add_node(num_cpus=2, labels={"role": "readers"}, **SMALL_NODE)
+    first, _ = page_blocks(root)
+    names: dict[str, Any] = {}
+    exec(first, names)
+    keys = [key for step in names["loader"].steps() for info in step.infos for key in info.keys]
+    names["loader"].close()
+    cp.fleet.Ray().end()
+    assert len(keys) == len(set(keys)) == SAMPLES
+    wait_for(lambda: not leftovers(), f"end of {leftovers()}")
+
+
+def test_the_example_for_ray_train_saves_its_ledger_and_goes_on_from_it(cluster, root, tmp_path):
+    import ray.train
+    from ray.train.torch import TorchTrainer
+
+    first, second = page_blocks(root)
+    data = first.partition("loader =")[0]
+    names: dict[str, Any] = {}
+    exec(data + second, names)
+    cluster.add_node(num_cpus=4, **SMALL_NODE)
+
+    def fit(name, **given):
+        trainer = TorchTrainer(
+            names["train"], train_loop_config={}, **given,
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=2, resources_per_worker={"CPU": 1}
+            ),
+            run_config=ray.train.RunConfig(name=name, storage_path=str(tmp_path / "runs")),
+        )  # fmt: skip
+        return trainer.fit()
+
+    ended = fit("first")
+    steps = SAMPLES // 16
+    assert ended.metrics["step"] == steps - 1
+    with ended.checkpoint.as_directory() as folder:
+        ledger = json.loads(Path(folder, "ledger.json").read_text())
+    assert ledger["step"] == steps
 
 
 def hold_at(out, step):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch.utils.data import ConcatDataset, Subset, random_split
 
+import counterpoise as cp
 from counterpoise.workers import JsonlDataset, PlainSource, Probe, TarDataset
 from counterpoise.workers.sources.interface import Source
 
@@ -142,3 +143,49 @@ def test_folders_that_may_not_be_written_need_none(
     (tmp_path / "nowhere").write_text("a file, no folder")
     unwritable = TarDataset(folder, Words(), cache=tmp_path / "nowhere" / "cache")
     assert probes_of(unwritable) == 18
+
+
+class Broken(Words):
+    """As Words, with a sample that cannot be measured."""
+
+    def probe(self, raw: dict[str, Any]) -> Probe:
+        if raw["__key__"] == "a3":
+            raise ValueError("broken")
+        return super().probe(raw)
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"num_workers": 0}])
+@pytest.mark.parametrize("transform", [Words, Broken])
+def test_later_epochs_write_no_costs_that_the_file_has(
+    shards: list[Path], tmp_path: Path, options: dict[str, Any], transform: type[Words]
+) -> None:
+    loader: Any = cp.DataLoader(
+        TarDataset(shards, transform(), cache=tmp_path / "kept"), batch_size=3, shuffle=True,
+        collate_fn=list, balance="fixed", on_error="skip", **{"num_workers": 2, **options},
+    )  # fmt: skip
+    sizes = []
+    for _ in range(4):
+        list(loader)
+        sizes.append(sum(each.stat().st_size for each in (tmp_path / "kept").glob("*.costs")))
+    loader.close()
+    assert len({*sizes}) == 1
+    lost = transform is Broken
+    assert (
+        sum(
+            each is None for each in known(TarDataset(shards, transform(), cache=tmp_path / "kept"))
+        )
+        == lost
+    )
+
+
+def test_what_another_has_kept_meanwhile_is_not_measured_again(shards: list[Path]) -> None:
+    one, other = (TarDataset(shards, Words()) for _ in range(2))
+    assert known(other) == [None] * 18
+    for index in range(4):
+        one.probe(index)
+    other.probe(2)
+    one.probe(5)
+    assert known(other) == [0, 1, 2, 3, None, 5, *[None] * 12]
+    before = [path.read_bytes() for path in sorted(shards[0].parent.glob("*.costs"))]
+    assert [other.probe(index).cost["words"] for index in (0, 3, 5)] == [0, 3, 5]
+    assert [path.read_bytes() for path in sorted(shards[0].parent.glob("*.costs"))] == before

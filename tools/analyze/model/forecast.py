@@ -1,6 +1,6 @@
-"""Forecasts training on the data: each strategy's plan of a random part, and sweeps of settings."""
+"""Forecasts training on the data: each strategy's plan of a random part."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,15 +8,12 @@ import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.metrics import dist_ratio
-from ....balancer.planning.problem.options import Mode
 from ...inputs.cost_tables import CostTable, encoder_and_llm
 from .strategies import (
     STRATEGIES,
     MicroSteps,
     Plan,
     micro_steps,
-    micro_steps_if_possible,
-    shuffle_figures,
     waiting_interval,
     with_accumulate_of,
 )
@@ -130,7 +127,6 @@ def _figures(name: str, forecast: Forecast) -> Json:
         "samples_per_step": size,
         "other_size": abs(size / forecast.plan.samples_per_step - 1) > MOST_OTHER_SIZE,
         "spread": _spread(forecast, found),
-        **shuffle_figures(table, found),
     }
 
 
@@ -159,89 +155,3 @@ def _spread(forecast: Forecast, found: MicroSteps) -> Json:
             "cv": float(values.std() / mean) if mean else 0.0,
         }
     return report
-
-
-Progress = Callable[[str], object]
-CELLS: tuple[tuple[str, Mode], ...] = (
-    ("balanced", "exact"),
-    ("balanced", "window"),
-    ("isf", "epoch"),
-    ("random", "exact"),
-    ("length", "exact"),
-)
-GRID_RANKS = (8, 32, 128)
-GRID_ACCUMULATE = (1, 4, 16)
-ERRORS = (0.0, 0.05, 0.1, 0.2)
-UNLIMITED = 2**62
-
-
-def grid_settings(table: CostTable, plan: Plan) -> list[Plan]:
-    """Return the plan for other ranks and accumulate, where samples suffice for two steps."""
-    made = (
-        replace(plan, ranks=ranks, accumulate=accumulate, samples=0)
-        for ranks in sorted({*GRID_RANKS, plan.ranks})
-        for accumulate in sorted({*GRID_ACCUMULATE, plan.accumulate})
-    )
-    return [each for each in made if 2 * each.samples_per_step <= len(table.costs)]
-
-
-def grid(table: CostTable, settings: Sequence[Plan], progress: Progress) -> list[Json]:
-    """Return waiting and DistRatio of some settings, by mode and strategy.
-
-    progress(text) is called for each setting.
-    """
-    cells = list[Json]()
-    for setting in settings:
-        progress(f"{setting.ranks} ranks, accumulate {setting.accumulate}")
-        cells += _cells(table, setting)
-    return cells
-
-
-def sensitivity(table: CostTable, plan: Plan) -> list[Json]:
-    """Return waiting and budget overruns if the plan is made from inexact costs.
-
-    Each cost is multiplied by a factor drawn evenly from 1 - error to 1 + error for planning; the
-    figures come from the true costs.
-    """
-    rng = np.random.default_rng(plan.seed)
-    limits = np.array([UNLIMITED if budget is None else budget for budget in plan.budgets])
-    report = []
-    for error in ERRORS:
-        factors = rng.uniform(1 - error, 1 + error, table.costs.shape)
-        inexact = np.maximum(np.rint(table.costs * factors), 0).astype(np.int64)
-        known = CostTable(table.resources, inexact, table.sources)
-        found = micro_steps("balanced", table, plan, known=known)
-        report.append(
-            {
-                "error": error,
-                "waiting": found.waiting,
-                "over_budget": float((found.loads > limits).any(axis=-1).mean()),
-                "largest_over_budget": float((found.loads / limits.astype(float)).max()),
-            }
-        )
-    return report
-
-
-def _cells(table: CostTable, setting: Plan) -> list[Json]:
-    """Return the cells of one setting, for each strategy and mode that can be planned."""
-    cells, budgeted = list[Json](), setting
-    for name, mode in CELLS:
-        plan = replace(budgeted if mode != "exact" else setting, mode=mode)
-        found = micro_steps_if_possible(name, table, plan)
-        if found is None:
-            continue
-        # The first cell says how many microbatches the budgets make; other modes get as many.
-        if (name, mode) == CELLS[0]:
-            budgeted = with_accumulate_of(setting, found)
-        cells.append(
-            {
-                "ranks": setting.ranks,
-                "accumulate": setting.accumulate,
-                "mode": mode,
-                "strategy": name,
-                "waiting": found.waiting,
-                "interval": waiting_interval(found),
-                "dist_ratio": dist_ratios(table, found),
-            }
-        )
-    return cells

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -16,19 +15,15 @@ from ..scan.rows import Rows
 from .alternatives import (
     all_or_none_figures,
     dispatch_figures,
-    padded_figures,
     shape_figures,
 )
-from .budgets import budget_figures, every_kth, search
+from .budgets import budget_figures, search
 from .counts import data_figures, heaviest, over_budget
 from .forecast import (
     Forecast,
     gains,
-    grid,
-    grid_settings,
     heaviest_microbatches,
     make_forecast,
-    sensitivity,
     strategy_figures,
     waits_figures,
 )
@@ -44,16 +39,18 @@ from .strategies import (
 
 Json = dict[str, Any]
 Progress = Callable[[str, int, int], object]
-# Stages of make_report besides the settings of the grid.
-STAGES = 5
+STAGES = (
+    "searching budgets",
+    "planning by each strategy",
+    "figures of the plans",
+    "pipeline schedules",
+)
 # Below this gain the advice is not to balance.
 LEAVE_OFF = 0.03
 # Windows are recommended if they save this much more than exact steps ...
 WORTH_A_MODE = 0.02
 # ... with steps whose size differs at most this much.
 MOST_OTHER_SIZE = 0.2
-# The grid and the sensitivity plan many times, so on fewer samples.
-GRID_PART = 32_768
 # Known of samples, but no work to balance.
 NOT_PLANNED = ("label_tokens", "nbytes")
 
@@ -92,29 +89,23 @@ def make_report(
     plan = _fit_step(options.plan, len(table.costs))
     check_step(plan)
     given = _given_budgets(table, options)
-    smaller = every_kth(table, GRID_PART)
-    numbers, stages = count(), STAGES + len(grid_settings(smaller, plan))
 
-    def begin(stage: str) -> None:
-        progress(stage, next(numbers), stages)
+    def begin(number: int) -> None:
+        progress(STAGES[number], number, len(STAGES))
 
-    begin("searching budgets")
+    begin(0)
     candidates = search(table, plan, machine)
-    begin("planning by each strategy")
+    begin(1)
     plan = replace(plan, budgets=given or candidates.best.budgets)
     plan = _with_mode(table, plan, options.mode)
     forecast = make_forecast(table, rows.column("label_tokens")[chosen], plan)
     budgets = dict(zip(table.resources, plan.budgets, strict=True))
     report = data_figures(rows, total, over_budget(rows, budgets))
     report["bytes_as_tokens"] = options.bytes_as_tokens and "tokens" in rows.resources
-    begin("figures of the plans")
+    begin(2)
     report |= _plan_figures(forecast, rows, chosen)
     report["budgets"] = budget_figures(candidates, table, machine)
-    cells = grid(smaller, grid_settings(smaller, plan), begin)
-    report["grid"] = {"samples": len(smaller.costs), "cells": cells}
-    begin("errors of costs")
-    report["sensitivity"] = sensitivity(smaller, plan)
-    begin("pipeline schedules")
+    begin(3)
     report["pipelines"] = pipeline_figures(forecast, machine)
     report["host"] = host_figures(rows, report["pipelines"])
     report["leave_off"] = report["gain"] < LEAVE_OFF
@@ -143,7 +134,6 @@ def _plan_figures(forecast: Forecast, rows: Rows, chosen: Int64) -> Json:
         "dispatch": dispatch_figures(forecast),
         "all_or_none": all_or_none_figures(forecast),
         "shapes": shape_figures(forecast),
-        "padded": padded_figures(table, plan) if plan.work == "padded" else None,
         "recommended": _recommended(table, plan),
         "heaviest": {
             "samples": heaviest(rows, tiles * plan.tile_tokens + tokens),

@@ -15,20 +15,12 @@ import numpy.typing as npt
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.balance import DEFAULTS
 from ....balancer.planning.problem.config import PlanConfig
-from ....balancer.planning.problem.metrics import (
-    TILE_TOKENS,
-    chi_square,
-    drift,
-    efficiency,
-    kinds,
-    rank_bias,
-)
+from ....balancer.planning.problem.metrics import TILE_TOKENS, efficiency
 from ....balancer.planning.problem.options import (
     Dispatch,
     GroupingName,
     Mode,
     Waits,
-    Work,
     dispatched_of,
 )
 from ...inputs.cost_tables import CostTable, encoder_and_llm, from_planner
@@ -57,7 +49,6 @@ class Plan:
     tile_tokens: int = TILE_TOKENS
     seed: int = 0
     waits: Waits = DEFAULTS.resolved_waits
-    work: Work = DEFAULTS.resolved_work
     dispatch: Dispatch = DEFAULTS.dispatch
     all_or_none: str | None = DEFAULTS.all_or_none
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -115,15 +106,13 @@ class MicroSteps:
         return float(slowest) * int(self.encoder.shape[1]) / samples
 
 
-def micro_steps(
-    name: str, table: CostTable, plan: Plan, known: CostTable | None = None
-) -> MicroSteps:
+def micro_steps(name: str, table: CostTable, plan: Plan) -> MicroSteps:
     """Plan an epoch of the table by a strategy, and return what its ranks get.
 
-    known: the costs that the planner sees, by default the table's. A partial last step is left out
-    unless it is the only one. Raises ValueError if the epoch cannot be planned.
+    A partial last step is left out unless it is the only one. Raises ValueError if the epoch cannot
+    be planned.
     """
-    planned = from_planner(known or table, _config(name, table, plan))
+    planned = from_planner(table, _config(name, table, plan))
     # A partial last step is shorter for all strategies and would add noise to the comparison.
     rows = planned.rows[: planned.whole_rows] if planned.whole_rows else planned.rows
     step_of = planned.step_of_row[: len(rows)]
@@ -174,22 +163,6 @@ def waiting_interval(found: MicroSteps) -> float:
         return 1.0
     off = work - work.sum() / time.sum() * time
     return float(NORMAL * np.sqrt((off**2).sum() * len(work) / (len(work) - 1)) / time.sum())
-
-
-def shuffle_figures(table: CostTable, found: MicroSteps) -> dict[str, float]:
-    """Return measures of the order's randomness, and the largest bias of a rank."""
-    sizes = [len(group) for group in found.groups]
-    step_of = np.full(len(table.costs), -1, np.int64)
-    flat = [sample for group in found.groups for sample in group]
-    step_of[flat] = np.repeat(np.repeat(found.step_of, found.counts.shape[1]), sizes)
-    lengths = encoder_and_llm(table.resources, table.costs)[1]
-    chi2, error = chi_square(kinds(lengths, table.sources), step_of)
-    return {
-        "chi2": chi2,
-        "chi2_error": error,
-        "drift": drift(lengths, step_of),
-        "rank_bias": rank_bias(found.encoder + found.llm),
-    }
 
 
 def check_step(plan: Plan) -> None:

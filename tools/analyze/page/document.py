@@ -19,9 +19,7 @@ from .steps import Json
 # In the page's order. The name is the section's id and its template in templates/sections/.
 # None in place of values leaves a section out.
 SECTIONS: dict[str, Callable[[Json], Json | None]] = {
-    "padded": steps.padded,
     "waiting": steps.waiting,
-    "grid": steps.grid,
     "padding": steps.padding,
     "budgets": costs.budgets,
     "costs": costs.costs,
@@ -30,11 +28,9 @@ SECTIONS: dict[str, Callable[[Json], Json | None]] = {
     "heaviest": costs.heaviest,
     # Their templates read all that they need from the report.
     "spread": lambda _: {},
-    "shuffle": lambda _: {},
     "images": steps.images,
     "host": steps.host,
     "pipelines": steps.pipelines,
-    "sensitivity": steps.sensitivity,
 }
 
 

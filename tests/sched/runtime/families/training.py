@@ -34,6 +34,7 @@ class Setting:
     `recompute`: every other layer again. `units`: whether encoders have two of the processes.
     `width`: of encoder pipelines; `pieces`: of each of their layers.
     `folder`: of the model's files, where each process makes its own part, and saves it beside them.
+    `autocast`: the precision of both, None for that of the weights.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Setting:
     width: int = 1
     pieces: int = 1
     folder: str = ""
+    autocast: torch.dtype | None = None
 
 
 def batches_of(setting: Setting, model: Any, replica: int, step: int) -> list[dict[str, Any]]:
@@ -131,6 +133,12 @@ def made_schedule(setting: Setting, adapted: Adapted) -> Any:
     return make
 
 
+def cast(setting: Setting) -> Any:
+    """Return the context of the model's own forward."""
+    on = setting.autocast is not None
+    return torch.autocast("cpu", setting.autocast or torch.bfloat16, enabled=on)
+
+
 def train(rank: int, setting: Setting) -> dict[str, float]:
     """Return the largest relative errors of some steps, beside the model's own forward."""
     del rank
@@ -150,7 +158,10 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
     adapted = adapt(model)
     images = {"pieces": setting.pieces} if setting.pieces > 1 else None
     made = made_schedule(setting, adapted)
-    pipe = adapted.pipeline(mesh, made, plan=plan, images=images, weights=weights, deadline_s=40)
+    pipe = adapted.pipeline(
+        mesh, made, plan=plan, images=images, weights=weights, deadline_s=40,
+        autocast=setting.autocast,
+    )  # fmt: skip
     optimizers = [torch.optim.SGD(p, lr=0.02) for p in (pipe.parameters(), expected.parameters())]
     pairs = pairs_of(pipe, expected)
     worst: dict[str, float] = {}
@@ -159,7 +170,8 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
             every = [batches_of(setting, expected, r, step) for r in range(replicas)]
             total = sum(counted(batch) for own in every for batch in own)
             loss = pipe.step(loader_step(every[replica], expected, total)).loss
-            wanted = sum(forward_loss(expected, own, total) for own in every)
+            with cast(setting):
+                wanted = sum(forward_loss(expected, own, total) for own in every)
             found = {"loss": relative(loss, torch.as_tensor(wanted))}
             grads = (p.grad.abs().max() for p in expected.parameters() if p.grad is not None)
             # what is nothing but rounding (keys' biases) is not compared with itself
@@ -179,7 +191,8 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
                     found[f"{name} after"] = relative(a.detach()[here], b.detach()[there])
             worst = {name: max(worst.get(name, 0.0), error) for name, error in found.items()}
         loss = pipe.evaluate(loader_step(every[replica], expected, total)).loss
-        wanted = sum(forward_loss(expected, own, total) for own in every)
+        with cast(setting):
+            wanted = sum(forward_loss(expected, own, total) for own in every)
         state, whole = pipe.state(), expected.state_dict()
         for name in state.model.keys() - state.rows.keys():
             worst[f"{name} saved"] = relative(state.model[name].detach(), whole[name].detach())

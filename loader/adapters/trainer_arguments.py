@@ -1,0 +1,114 @@
+"""Compares what a Trainer and its arguments say of loading with the loader that is attached."""
+
+import logging
+from dataclasses import fields
+from typing import Any
+
+from torch.utils.data import RandomSampler
+
+from ..step.waiting import tell
+from .recognition import RecognisedLoader
+
+logger = logging.getLogger(__name__)
+
+
+def check_loading(trainer: Any, loader: Any, size: float | None) -> None:
+    """Raise ValueError where TrainingArguments say other of loading than the loader has.
+
+    size: its samples in a microbatch, in the mean; None where a sampler decides. That an argument
+    has Trainer's default does not say that it was given, nor does a batch_size of 1; a batch size
+    that the user has left to the loader becomes Trainer's, which counts samples by it.
+    """
+    args = trainer.args
+    has = {
+        "dataloader_drop_last": loader.drop_last,
+        "dataloader_num_workers": loader.num_workers,
+        "dataloader_pin_memory": loader.pin_memory,
+        "dataloader_persistent_workers": loader.persistent_workers,
+        "dataloader_prefetch_factor": loader.prefetch_factor,
+        "dataloader_multiprocessing_context": loader.multiprocessing_context,
+        "dataloader_in_order": getattr(loader, "in_order", True),
+        "auto_find_batch_size": False,
+    }
+    if loader.is_balanced:
+        has["data_seed"] = seed = loader._given.balance.seed
+        if args.data_seed is None and args.seed not in (seed, type(args).seed):
+            tell(
+                logger,
+                f"the order of samples is that of Balance(seed={seed}); "
+                f"seed={args.seed} of TrainingArguments would give another",
+            )
+    check_said(args, has)
+    if size is None:
+        return
+    batch, given = "per_device_train_batch_size", args.per_device_train_batch_size
+    check_said(args, {batch: size}, is_open=size == 1)
+    if size != given:
+        args.per_device_train_batch_size = max(1, round(size))
+        trainer._train_batch_size = args.train_batch_size
+        tell(logger, f"{batch} is {given} by default, and the loader's {size:g} samples are taken")
+
+
+def check_said(args: Any, has: dict[str, Any], is_open: bool = False) -> None:
+    """Raise ValueError for arguments that differ from what a loader has.
+
+    is_open: also for those that have Trainer's default.
+    """
+    defaults = {each.name: each.default for each in fields(args)}
+    for name, own in has.items():
+        given = getattr(args, name, own)
+        if given != own and (is_open or given != defaults.get(name)):
+            raise ValueError(
+                f"{name} is {given} in TrainingArguments, and the loader has {own}: its batches "
+                f"are trained on as they are; give TrainingArguments({name}={own}), or a "
+                f"DataLoader that has {given}"
+            )
+
+
+def check_strategy(trainer: Any, loader: Any) -> None:
+    """Raise ValueError where Trainer, a subclass or TRL is to choose samples or to join them."""
+    from transformers import Trainer
+
+    owner = next(each for each in type(trainer).__mro__ if "get_train_dataloader" in vars(each))
+    if owner is not Trainer:
+        raise ValueError(
+            f"{owner.__name__}.get_train_dataloader makes batches of its own, and would not be "
+            "called: give the loader what it does to data and collator, and take that method out "
+            "of the class, or leave attach_trainer()"
+        )
+    strategy = getattr(trainer.args, "train_sampling_strategy", "random")
+    if strategy == "sequential" and _shuffles(loader):
+        raise ValueError(
+            "train_sampling_strategy='sequential' keeps the data's order, and the loader has "
+            "shuffle=True: give DataLoader(shuffle=False), or leave the strategy"
+        )
+    if not loader.is_balanced:
+        return
+    if getattr(trainer.args, "group_by_length", False):  # its name in transformers 4
+        given = "group_by_length=True"
+    elif strategy not in ("random", "sequential"):
+        given = f"train_sampling_strategy={strategy!r}"
+    elif getattr(trainer.args, "packing", False):  # TRL; rows of its data would count as samples
+        given = "packing=True"
+    else:
+        return
+    raise ValueError(
+        f"{given} makes batches by length, and so does a balanced loader: one of the two has to "
+        f"go; leave out {given.partition('=')[0]} in the trainer's arguments, or attach_trainer()"
+    )
+
+
+def _shuffles(loader: Any) -> bool:
+    if loader.is_balanced:
+        return bool(loader._given.shuffle)
+    return isinstance(getattr(loader, "sampler", None), RandomSampler)
+
+
+def check_is_ours(loader: Any, what: str) -> None:
+    """Raise ValueError where another class' loader is given; what: the function or argument."""
+    if not isinstance(loader, RecognisedLoader):
+        kind = type(loader)
+        raise ValueError(
+            f"{what} takes a counterpoise.DataLoader, got a {kind.__module__}.{kind.__qualname__}: "
+            "make it by counterpoise.DataLoader(...), with the same arguments"
+        )
