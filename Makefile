@@ -80,9 +80,8 @@ MUTANTS ?=
 mutants: $(STAMP) $(KERNELS)
 	PYTHONPATH=$(VENV)/typing nice $(BIN)/python -m tests.mutation $(MUTANTS)
 
-# torchdata's, pytorch's and accelerate's own tests, with their loaders and with ours: make
-# peer-suites SUITES=DIR, a folder with a checkout of meta-pytorch/data as `data`, one of
-# pytorch/pytorch as `pytorch` and one of huggingface/accelerate as `accelerate`.
+# Other people's own tests, with torch's loader and with ours: make peer-suites SUITES=DIR, a folder
+# with their checkouts, under the names that CONTRIBUTING.md has. ARGS="--only lhotse" runs one.
 SUITES ?=
 ARGS ?=
 PEERS ?= $(VENV)/peers

@@ -12,8 +12,8 @@ import tomllib
 from pathlib import Path
 
 from .comparison import Comparison, compare, render
-from .outcomes import run_tests
-from .suites import SUITES, Suite
+from .outcomes import run_checkout, run_tests
+from .suites import SUITES, CheckoutSuite, Suite
 from .swap import swap_loader
 
 EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
@@ -22,29 +22,37 @@ EXCEPTIONS = Path(__file__).with_name("exceptions.toml")
 def main() -> int:
     """Run the suites that the command line asks for; return the exit status."""
     parser = argparse.ArgumentParser(prog="make peer-suites", description=__doc__)
-    parser.add_argument("checkouts", type=Path, help="a folder with checkouts `data` and `pytorch`")
+    parser.add_argument("checkouts", type=Path, help="a folder of checkouts: see CONTRIBUTING.md")
     parser.add_argument("--only", choices=[suite.name for suite in SUITES], action="append")
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time")
     parser.add_argument("--json", action="store_true", help="report as one JSON object")
     asked = parser.parse_args()
+    out = sys.stderr if asked.json else sys.stdout
     found = []
-    try:
-        for suite in SUITES:
-            if asked.only is None or suite.name in asked.only:
-                found.append(run_suite(suite, asked.checkouts, asked.jobs))
-                print(render(found[-1]), file=sys.stderr if asked.json else sys.stdout, flush=True)
-    except ValueError as error:
-        parser.error(str(error))
+    for suite in SUITES:
+        if asked.only is not None and suite.name not in asked.only:
+            continue
+        if not (asked.checkouts / suite.path).exists():
+            print(f"{suite.name}: left out, {asked.checkouts / suite.path} is not there", file=out)
+            continue
+        found.append(run_suite(suite, asked.checkouts, asked.jobs))
+        print(render(found[-1]), file=out, flush=True)
+    if not found:
+        parser.error(f"{asked.checkouts} has no checkout that is asked for: see CONTRIBUTING.md")
     if asked.json:
         print(json.dumps({"suites": [each.as_json() for each in found]}))
     return 0 if all(each.good for each in found) else 1
 
 
-def run_suite(suite: Suite, checkouts: Path, jobs: int) -> Comparison:
-    """Run one suite with the control and with ours; ValueError if its file is not there."""
-    text, file = suite.read(checkouts), Path(suite.path).name
-    control = run_tests(swap_loader(text, suite.control), file, jobs)
-    ours = run_tests(swap_loader(text, suite.ours), file, jobs)
+def run_suite(suite: Suite | CheckoutSuite, checkouts: Path, jobs: int) -> Comparison:
+    """Run one suite with the control and with ours."""
+    place = (checkouts / suite.path).resolve()
+    control, ours = (
+        run_tests(swap_loader(place.read_text(), loader), place.name, jobs)
+        if isinstance(suite, Suite)
+        else run_checkout(place, suite, f"{loader.module}:{loader.name}", jobs)
+        for loader in (suite.control, suite.ours)
+    )
     return compare(suite.name, control, ours, read_exceptions().get(suite.name, {}))
 
 

@@ -28,21 +28,84 @@ class Suite:
     control: LoaderClass
     ours: LoaderClass
 
-    def read(self, checkouts: Path) -> str:
-        """Return the file's text; ValueError if it is not there."""
-        file = checkouts / self.path
-        if not file.is_file():
-            raise ValueError(
-                f"{file} is not there. SUITES must be a folder with a checkout of "
-                "meta-pytorch/data named `data`, one of pytorch/pytorch (or a fork) named "
-                "`pytorch` and one of huggingface/accelerate named `accelerate`"
-            )
-        return file.read_text()
+
+@dataclass(frozen=True, slots=True)
+class CheckoutSuite:
+    """Tests run where they lie, once with torch's loader and once with ours in its place."""
+
+    name: str
+    path: str  # the checkout, below the folder of checkouts
+    tests: tuple[str, ...]  # files and folders below `path`
+    imports: tuple[str, ...] = (".",)  # folders below `path` that the tests import from
+    hidden: tuple[str, ...] = ()  # what it does without where it is not installed
+    control: LoaderClass = TORCH
+    ours: LoaderClass = OURS
 
 
 _CHECKS = Path(__file__).with_name("accelerate_checks.py")
 _STATEFUL = "data/test/stateful_dataloader"
-SUITES = (
+# Files that make or read a DataLoader and need no GPU and no network. Left out of lhotse is
+# test_multinode_resume (torchdata's loader, 20 minutes), of litData test_parallel (20 minutes).
+_LHOTSE = (
+    "iterable_dataset",
+    "controllable_weights",
+    "checkpoint_restore",
+    "e2e_checkpoint_restore",
+    "audio_chunk_dataset",
+    "webdataset",
+)
+_LIGHTNING = (
+    "pytorch/trainer/connectors/test_data_connector",
+    "pytorch/trainer/test_dataloaders",
+    "pytorch/utilities/test_data",
+    "pytorch/utilities/test_combined_loader",
+    "pytorch/loops/test_fetchers",
+    "fabric/utilities/test_data",
+    "fabric/test_wrappers",
+    "fabric/test_fabric",
+)
+_MONAI = (
+    "data/test_arraydataset",
+    "data/test_cachedataset",
+    "data/test_cachedataset_persistent_workers",
+    "data/test_csv_iterable_dataset",
+    "data/test_dataloader",
+    "data/test_dataset_summary",
+    "data/test_grid_dataset",
+    "data/test_iterable_dataset",
+    "data/test_numpy_reader",
+    "data/test_patch_dataset",
+    "data/test_shuffle_buffer",
+    "data/test_smartcachedataset",
+    "data/test_thread_buffer",
+    "data/test_threadcontainer",
+    "data/meta_tensor/test_meta_tensor",
+    "data/utils/test_decollate",
+    "handlers/test_handler_validation",
+    "integration/test_pad_collation",
+)
+_LITDATA = (
+    "raw/test_dataset",
+    "streaming/test_combined",
+    "streaming/test_dataloader",
+)
+_SPEECHBRAIN = (
+    "batching",
+    "core",
+    "data_pipeline",
+    "dataloader",
+    "dataset",
+    "epoch_loop",
+    "samplers",
+)
+_COMPOSER = (
+    "test_events",
+    "test_state",
+    "trainer/test_dataspec",
+    "trainer/test_predict",
+    "trainer/test_trainer_eval",
+)
+SUITES: tuple[Suite | CheckoutSuite, ...] = (
     Suite("torchdata-dataloader", f"{_STATEFUL}/test_dataloader.py", TORCH, OURS),
     Suite("pytorch-dataloader", "pytorch/test/test_dataloader.py", TORCH, OURS),
     Suite("state-dict", f"{_STATEFUL}/test_state_dict.py", TORCHDATA, OURS_WITH_STATE),
@@ -50,4 +113,34 @@ SUITES = (
     Suite("hugging-face", f"{_STATEFUL}/test_hugging_face.py", TORCHDATA, OURS_WITH_STATE),
     Suite("accelerate", "accelerate/tests/test_data_loader.py", TORCH, OURS),
     Suite("accelerate-distributed", str(_CHECKS), TORCH, OURS),
+    CheckoutSuite(
+        "lhotse",
+        "lhotse",
+        (
+            *(f"test/dataset/test_{name}.py" for name in _LHOTSE),
+            "test/dataset/sampling",
+        ),
+    ),
+    CheckoutSuite(
+        "lightning",
+        "pytorch-lightning",
+        tuple(f"tests/tests_{file}.py" for file in _LIGHTNING),
+        ("src", "tests"),
+    ),
+    CheckoutSuite("monai", "MONAI", tuple(f"tests/{file}.py" for file in _MONAI)),
+    CheckoutSuite(
+        "litdata", "litData", tuple(f"tests/{file}.py" for file in _LITDATA), ("src", ".")
+    ),
+    CheckoutSuite(
+        "speechbrain",
+        "speechbrain",
+        tuple(f"tests/unittests/test_{name}.py" for name in _SPEECHBRAIN),
+    ),
+    # its conftest loads tokenizers from the network where there is transformers
+    CheckoutSuite(
+        "composer",
+        "composer",
+        tuple(f"tests/{file}.py" for file in _COMPOSER),
+        hidden=("transformers",),
+    ),
 )

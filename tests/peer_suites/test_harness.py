@@ -1,11 +1,20 @@
 """`make peer-suites`: the swap changes imports only, and every test is counted once."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.peer_suites.__main__ import read_exceptions
 from tests.peer_suites.comparison import MOST_EXCEPTED, compare, render
-from tests.peer_suites.outcomes import run_tests
-from tests.peer_suites.suites import OURS, OURS_WITH_STATE, SUITES, TORCH, LoaderClass
+from tests.peer_suites.outcomes import run_checkout, run_tests
+from tests.peer_suites.suites import (
+    OURS,
+    CheckoutSuite,
+    OURS_WITH_STATE,
+    SUITES,
+    TORCH,
+    LoaderClass,
+)
 from tests.peer_suites.swap import swap_loader
 
 SUITE = '''import torch
@@ -57,11 +66,32 @@ def test_a_fork_for_another_accelerator_is_turned_back() -> None:
 
 def test_a_test_that_ends_its_process_fails_alone() -> None:
     outcomes = run_tests(OUTCOMES, "test_it.py", jobs=1)
-    assert outcomes.pop("TestIt.test_passes") == "passed"
-    assert outcomes.pop("TestIt.test_is_skipped") == "skipped"
-    assert "1 != 2" in outcomes.pop("TestIt.test_fails")
-    assert "crashed" in outcomes.pop("TestIt.test_ends_its_process")
+    assert outcomes.pop("test_it.TestIt.test_passes") == "passed"
+    assert outcomes.pop("test_it.TestIt.test_is_skipped") == "skipped"
+    assert "1 != 2" in outcomes.pop("test_it.TestIt.test_fails")
+    assert "crashed" in outcomes.pop("test_it.TestIt.test_ends_its_process")
     assert not outcomes
+
+
+def test_in_a_checkout_the_class_stands_for_torchs_in_every_module(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/theirs.py").write_text(
+        "from torch.utils.data import DataLoader\nclass Loader(DataLoader): pass\n"
+    )
+    (tmp_path / "tests").mkdir()  # a package by the name of ours
+    (tmp_path / "tests/__init__.py").touch()
+    (tmp_path / "tests/test_it.py").write_text(
+        "import theirs\n"
+        "def test_ours(): assert theirs.Loader.__mro__[1].__module__ == 'counterpoise.loader.dataloader'\n"
+        "def test_torch(): assert theirs.Loader.__mro__[1].__module__.startswith('torch')\n"
+    )
+    suite = CheckoutSuite("theirs", ".", ("tests/test_it.py",), ("src",))
+    loaders = {"test_ours": "counterpoise:DataLoader", "test_torch": "torch.utils.data:DataLoader"}
+    for name, loader in loaders.items():
+        outcomes = run_checkout(tmp_path, suite, loader, jobs=1)
+        assert [test for test, end in outcomes.items() if end == "passed"] == [
+            f"tests.test_it.{name}"
+        ]
 
 
 def test_counted_are_the_tests_that_the_control_passes() -> None:
