@@ -27,11 +27,11 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 95_500,
-    WHEEL: 95_910,
-    PLAIN: 6_390,
-    BALANCED: 19_220,
-    REMOTE: 6_560,
+    PRODUCT: 95_800,
+    WHEEL: 96_210,
+    PLAIN: 6_450,
+    BALANCED: 19_240,
+    REMOTE: 6_570,
 }
 
 _LOOP = """
