@@ -9,10 +9,10 @@ from tests.peer_suites.comparison import MOST_EXCEPTED, compare, render
 from tests.peer_suites.outcomes import run_checkout, run_tests
 from tests.peer_suites.suites import (
     OURS,
-    CheckoutSuite,
     OURS_WITH_STATE,
     SUITES,
     TORCH,
+    CheckoutSuite,
     LoaderClass,
 )
 from tests.peer_suites.swap import swap_loader
@@ -82,7 +82,8 @@ def test_in_a_checkout_the_class_stands_for_torchs_in_every_module(tmp_path: Pat
     (tmp_path / "tests/__init__.py").touch()
     (tmp_path / "tests/test_it.py").write_text(
         "import theirs\n"
-        "def test_ours(): assert theirs.Loader.__mro__[1].__module__ == 'counterpoise.loader.dataloader'\n"
+        "OURS = 'counterpoise.loader.dataloader'\n"
+        "def test_ours(): assert theirs.Loader.__mro__[1].__module__ == OURS\n"
         "def test_torch(): assert theirs.Loader.__mro__[1].__module__.startswith('torch')\n"
     )
     suite = CheckoutSuite("theirs", ".", ("tests/test_it.py",), ("src",))
