@@ -1,0 +1,177 @@
+"""What an epoch is: each iter() that does not resume begins the next, set_epoch() holds it.
+
+The rows are those of the table in docs/guides/reliability.md.
+"""
+
+import itertools
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
+
+import counterpoise as cp
+
+SAMPLES, TAKEN = 48, 3
+
+
+def loader(**named: Any) -> Any:
+    return cp.DataLoader(list(range(SAMPLES)), batch_size=4, collate_fn=list, **named)
+
+
+def distributed(kind: Any, **named: Any) -> Any:
+    sampler: Any = DistributedSampler(range(SAMPLES), num_replicas=1, rank=0)  # type: ignore[arg-type]
+    return kind(list(range(SAMPLES)), batch_size=4, collate_fn=list, sampler=sampler, **named)
+
+
+def batch_sampler() -> Any:
+    balance = cp.Balance(budgets={"tokens": 4}, samples_per_step=4, accumulate=1)
+    costs = {"tokens": [1] * SAMPLES}
+    sampler: Any = cp.BalancedBatchSampler(costs, balance, rank=0, ranks=1)
+    return DataLoader(list(range(SAMPLES)), batch_sampler=sampler, collate_fn=list)
+
+
+BALANCED: dict[str, Any] = {"balance": "fixed", "cost": {"tokens": [1] * SAMPLES}}
+ALIKE: dict[str, Callable[[], Any]] = {
+    "balanced": lambda: loader(shuffle=True, **BALANCED),
+    "balanced, with workers": lambda: loader(shuffle=True, num_workers=1, **BALANCED),
+    "auto": lambda: loader(shuffle=True, balance="auto"),
+    "a batch sampler under torch's loader": batch_sampler,
+}
+
+
+def taken(given: Any, count: int | None = TAKEN) -> list[Any]:
+    """Return some batches of an iteration, which is left then; None: all of them."""
+    return list(itertools.islice(given, count))
+
+
+def set_epoch(given: Any, epoch: int) -> None:
+    (given if hasattr(given, "set_epoch") else given.batch_sampler).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_an_iteration_that_is_left_is_followed_by_the_next_epoch(kind: str) -> None:
+    left, ended = ALIKE[kind](), ALIKE[kind]()
+    begun = [taken(left) for _ in range(4)]
+    assert begun == [taken(ended, None)[:TAKEN] for _ in range(4)]
+    assert len({str(batches) for batches in begun}) == 4
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_set_epoch_holds_the_epoch_until_another_is_set(kind: str) -> None:
+    given, counted = ALIKE[kind](), ALIKE[kind]()
+    epochs = [taken(counted, None) for _ in range(4)]
+    for epoch in (2, 0, 3):
+        set_epoch(given, epoch)
+        assert [taken(given), taken(given, None)] == [epochs[epoch][:TAKEN], epochs[epoch]]
+
+
+@pytest.mark.parametrize("more", [{}, BALANCED])
+def test_a_distributed_sampler_repeats_as_under_torch(more: dict[str, Any]) -> None:
+    ours, theirs = distributed(cp.DataLoader, **more), distributed(DataLoader)
+    for epoch in (None, None, 2, None, 1):
+        if epoch is not None:
+            ours.sampler.set_epoch(epoch) if not more else ours.set_epoch(epoch)
+            theirs.sampler.set_epoch(epoch)
+        found = taken(ours, None)
+        assert sorted(itertools.chain(*found)) == sorted(itertools.chain(*taken(theirs, None)))
+        assert taken(ours, None) == found
+
+
+def test_a_random_sampler_goes_on_as_under_torch() -> None:
+    found = []
+    for kind in (DataLoader, cp.DataLoader):
+        drawn = RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(3))
+        given: Any = kind(list(range(SAMPLES)), batch_size=4, collate_fn=list, sampler=drawn)
+        found.append([taken(given), taken(given, None), taken(given)])
+    assert found[0] == found[1]
+
+
+def test_a_resumed_epoch_is_followed_by_the_next() -> None:
+    first = ALIKE["balanced"]()
+    epochs = [taken(first, None) for _ in range(3)]
+    second = ALIKE["balanced"]()
+    taken(second)
+    begun = iter(second)
+    head = [next(begun), next(begun)]
+    again = ALIKE["balanced"]()
+    again.load_state_dict(second.state_dict())
+    assert [head + taken(again, None), taken(again, None)] == epochs[1:]
+
+
+class Stream(IterableDataset[int]):
+    """Numbers that begin with the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(100 * self.epoch, 100 * self.epoch + 8))
+
+
+@pytest.mark.parametrize("stays", [None, False, True])
+def test_the_epoch_of_a_stream_reaches_its_workers(stays: bool | None) -> None:
+    more: dict[str, Any] = {} if stays is None else {"num_workers": 1, "persistent_workers": stays}
+    given: Any = cp.DataLoader(Stream(), batch_size=4, collate_fn=list, **more)
+    begins = []
+    for epoch in (0, 2, 1):
+        given.set_epoch(epoch)
+        begins.append(taken(given, None)[0][0])
+    assert begins == [0, 200, 100]
+
+
+class Counting(Sampler[int]):
+    """Counts how often it is asked for its state."""
+
+    asked = 0
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(SAMPLES))
+
+    def state_dict(self) -> dict[str, int]:
+        Counting.asked += 1
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_samplers_state_is_taken_only_when_the_loaders_is(workers: int) -> None:
+    Counting.asked = 0
+    given = loader(sampler=Counting(), num_workers=workers)
+    assert [*itertools.chain(*taken(given, None))] == list(range(SAMPLES))
+    assert Counting.asked == 0
+    begun = iter(given)
+    next(begun)
+    given.state_dict()
+    assert Counting.asked == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_plain_loader_goes_through_pickle(workers: int) -> None:
+    given = loader(num_workers=workers)
+    assert taken(pickle.loads(pickle.dumps(given)), None) == taken(given, None)
+
+
+def test_a_forked_child_may_make_iterators_where_inherited_ones_were() -> None:
+    from counterpoise.loader.plain.torch_names import child_reports
+
+    begun = iter(loader(num_workers=1))
+    next(begun)
+    if (child := os.fork()) == 0:
+        try:
+            # what another iterator at the same address would do
+            child_reports._set_worker_pids(id(begun), (1,))
+            child_reports._remove_worker_pids(id(begun))
+        except ValueError:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
