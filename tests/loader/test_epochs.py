@@ -1,6 +1,6 @@
 """What an epoch is: each iter() that does not resume begins the next, set_epoch() holds it.
 
-The rows are those of the table in docs/guides/reliability.md.
+The rows are those of the table in docs/guides/resume.md.
 """
 
 import itertools
