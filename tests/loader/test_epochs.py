@@ -31,7 +31,8 @@ def batch_sampler() -> Any:
     balance = cp.Balance(budgets={"tokens": 4}, samples_per_step=4, accumulate=1)
     costs = {"tokens": [1] * SAMPLES}
     sampler: Any = cp.BalancedBatchSampler(costs, balance, rank=0, ranks=1)
-    return DataLoader(list(range(SAMPLES)), batch_sampler=sampler, collate_fn=list)
+    numbers: Any = list(range(SAMPLES))
+    return DataLoader(numbers, batch_sampler=sampler, collate_fn=list)
 
 
 BALANCED: dict[str, Any] = {"balance": "fixed", "cost": {"tokens": [1] * SAMPLES}}
@@ -82,10 +83,10 @@ def test_a_distributed_sampler_repeats_as_under_torch(more: dict[str, Any]) -> N
 
 
 def test_a_random_sampler_goes_on_as_under_torch() -> None:
-    found = []
-    for kind in (DataLoader, cp.DataLoader):
+    found, kinds = [], tuple[Any, ...]((DataLoader, cp.DataLoader))
+    for kind in kinds:
         drawn = RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(3))
-        given: Any = kind(list(range(SAMPLES)), batch_size=4, collate_fn=list, sampler=drawn)
+        given = kind(list(range(SAMPLES)), batch_size=4, collate_fn=list, sampler=drawn)
         found.append([taken(given), taken(given, None), taken(given)])
     assert found[0] == found[1]
 
