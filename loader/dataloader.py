@@ -320,9 +320,8 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; without balancing, the sampler's, or the data set's, if it has one."""
-        batches: Any = self.batch_sampler
-        samplers = [batches, self.sampler, getattr(batches, "sampler", None)]
-        takers = [each for each in samplers if hasattr(each, "set_epoch")]
+        samplers = [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
+        takers: list[Any] = [each for each in samplers if hasattr(each, "set_epoch")]
         if self._late is not None:
             self._late.set_epoch(epoch)
         elif takers:
