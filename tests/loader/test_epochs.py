@@ -3,6 +3,7 @@
 The rows are those of the table in docs/guides/resume.md.
 """
 
+import io
 import itertools
 import os
 import pickle
@@ -156,10 +157,23 @@ def test_a_samplers_state_is_taken_only_when_the_loaders_is(workers: int) -> Non
     assert Counting.asked == 1
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_plain_loader_goes_through_pickle(workers: int) -> None:
-    given = loader(num_workers=workers)
-    assert taken(pickle.loads(pickle.dumps(given)), None) == taken(given, None)
+class Generators(pickle.Pickler):
+    """Counts torch's generators, which torch sends to other processes through shared memory."""
+
+    count = 0
+
+    def reducer_override(self, value: Any) -> Any:
+        self.count += isinstance(value, torch.Generator)
+        return NotImplemented
+
+
+@pytest.mark.parametrize("more", [{}, {"num_workers": 1}, BALANCED])
+def test_a_loader_goes_to_another_process_without_a_generator(more: dict[str, Any]) -> None:
+    given, file = loader(shuffle=not more.get("num_workers"), **more), io.BytesIO()
+    pickler = Generators(file)
+    pickler.dump(given)
+    assert pickler.count == 0
+    assert len(taken(pickle.loads(file.getvalue()), None)) == SAMPLES // 4
 
 
 def test_a_forked_child_may_make_iterators_where_inherited_ones_were() -> None:
