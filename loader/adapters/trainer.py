@@ -61,15 +61,15 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     for TrainingArguments without max_steps.
     """
     check_is_ours(loader, "attach_trainer")
-    check_strategy(trainer, loader)
-    if eval_loader is not None:
-        _attach_evaluation(trainer, eval_loader)
     if not shifts_labels(loader):
         raise ValueError(
             "Balance(shift_labels=False) says that labels are the next tokens already, and models "
             "of transformers shift them inside: give labels that stand at their own tokens "
             "(labels = input_ids) and leave shift_labels, or a loop of your own"
         )
+    check_strategy(trainer, loader)
+    if eval_loader is not None:
+        _attach_evaluation(trainer, eval_loader)
     if not loader.is_balanced:
         check_loading(trainer, loader, loader.batch_size)
         _give_packed(trainer, loader)

@@ -69,6 +69,8 @@ def check_strategy(trainer: Any, loader: Any) -> None:
     """Raise ValueError where Trainer, a subclass or TRL is to choose samples or to join them."""
     from transformers import Trainer
 
+    if not isinstance(trainer, Trainer):
+        raise ValueError(f"attach_trainer takes a transformers.Trainer, got {type(trainer)}")
     owner = next(each for each in type(trainer).__mro__ if "get_train_dataloader" in vars(each))
     if owner is not Trainer:
         raise ValueError(

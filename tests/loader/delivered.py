@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,8 +229,8 @@ def faults(setting: Setting, folder: Path) -> Iterator[str]:
             came += went_on
             # Of the last step's end nobody says once more what was left out then.
             knows_all = bool(went_on)
-    except LoaderError as error:
-        yield from unexpected(setting, str(error))
+    except (LoaderError, ValueError) as error:  # a data set's own comes as it was raised
+        yield from unexpected(setting, "".join(traceback.format_exception_only(error)))
         return
     finally:
         loader.close()

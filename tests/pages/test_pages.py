@@ -36,7 +36,7 @@ def _costs(folder: Path) -> Path:
 
 
 def analyze(folder: Path) -> Path:
-    _run("analyze", _costs(folder), "--out", folder / "out", "--json", "--work", "padded")
+    _run("analyze", _costs(folder), "--out", folder / "out", "--json")
     return folder / "out" / "report.html"
 
 

@@ -37,7 +37,7 @@ class Numbers(Dataset[Any]):
 
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
-        return iter(Numbers())
+        return iter(range(24))  # a window of packs is gone through at each step
 
 
 def options(**more: Any) -> dict[str, Any]:
