@@ -4,7 +4,6 @@ import functools
 import multiprocessing as mp
 import os
 import signal
-import socket
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -55,15 +54,25 @@ def make_square(rows: str, columns: str) -> DeviceMesh:
     return init_device_mesh("cpu", (2, 2), mesh_dim_names=(rows, columns))
 
 
-def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+def _make_store(rank: int, world: int, pipe: Connection) -> dist.TCPStore:
+    """Return the group's store: rank 0 serves it at a port that nobody else can have taken."""
+    limit = timedelta(seconds=60)
+    if rank:
+        return dist.TCPStore("127.0.0.1", pipe.recv(), world, False, limit)
+    store = dist.TCPStore("127.0.0.1", 0, world, True, limit, wait_for_workers=False)
+    pipe.send(store.port)
+    return store
+
+
+def _serve(rank: int, world: int, pipe: Connection) -> None:
+    store = _make_store(rank, world, pipe)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     # Loaders start workers here, which Python refuses in daemons.
     vars(mp.current_process())["_config"]["daemon"] = False
     keep_groups()
-    where = f"tcp://127.0.0.1:{port}"
     dist.init_process_group(
-        "gloo", where, rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60)
     )
     while (task := pipe.recv()) is not None:
         function, arguments = task
@@ -82,9 +91,6 @@ class Pool:
     """
 
     def __init__(self, world: int = WORLD) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         # A server that has imported torch once: a process that imports it anew takes seconds.
         context = mp.get_context("forkserver")
         context.set_forkserver_preload([*_IMPORTED_ONCE])
@@ -92,10 +98,13 @@ class Pool:
         self.processes = []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world, port, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, world, theirs), daemon=True)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)
+        port = self.pipes[0].recv()
+        for pipe in self.pipes[1:]:
+            pipe.send(port)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Return what each rank's call returns; a rank's error is raised here."""
