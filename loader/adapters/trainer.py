@@ -44,7 +44,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
 
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
     one, and `eval_loader`, are sharded as by accelerate and keep our workers. Packed batches get
-    hf_kwargs, and the model is run on two short samples to see that it keeps them apart. With
+    hf_kwargs, and the model is run on short samples to see that it keeps them apart. With
     balance="auto" the accumulation is Trainer's, counts are free where its losses are normalised by
     the tokens of the whole step, and tokens and pairs of attention are weighed by
     cp.time_ns(model.config) where that is a transformer's.

@@ -24,9 +24,8 @@ KEPT = 2
 TOKENS = 1024
 # Parameters on a CPU that take longer.
 LARGE = 1 << 29
-# What begins to matter after thousands of tokens, and is a few in a copy: how far attention looks
-# back, the steps of its temperature.
-REACHES = ("sliding_window", "sliding_window_size", "attention_chunk_size", "floor_scale")
+# How far attention looks back: thousands of tokens, and a few in a copy.
+REACHES = ("sliding_window", "sliding_window_size", "attention_chunk_size")
 REACH = 4
 # Attributes of a configuration that say how many layers it has.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")

@@ -53,8 +53,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     pixel_values (with the axis before that Idefics2, Idefics3 and SmolVLM take); one that holds
     nothing (no sample has an image) is left out. The batch may be on any device.
 
-    Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
-    grids that are not as many as the image tokens of the samples.
+    Raises ValueError for a batch that is not packed, for one with grids without `model`, for
+    grids that are not as many as the image tokens of the samples, and for a pack that is too long
+    for `model`.
     """
     missing = [name for name in NEEDED if name not in batch]
     if missing:
@@ -81,6 +82,7 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         )
     if inner is None:
         return told
+    check_length(batch, inner)
     if (owner := rope_owner(inner)) is not None or "mrope_position_ids" in batch:
         told["position_ids"] = _four_rows(batch, inner, owner, ends.tolist())
     if has_short_convolution(inner):
@@ -90,6 +92,22 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     taken = inspect.signature(inner.forward).parameters
     fields = _fields_named(batch, taken) | with_axis(batch, inner)
     return fields | told | _types_told(batch, inner, taken)
+
+
+def check_length(batch: Mapping[str, Any], model: Any) -> None:
+    """Raise ValueError where a model counts from the start of the pack, and this one is too long.
+
+    Llama 4 scales its queries by floor((place + 1) / floor_scale), of the place in the pack.
+    """
+    config = getattr(unwrapped(model), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    limit, tokens = getattr(text, "floor_scale", None), batch["position_ids"].shape[-1]
+    if limit and text.attn_temperature_tuning and tokens >= limit and len(batch["cu_seq_lens"]) > 2:
+        raise ValueError(
+            f"this pack has {tokens} tokens, and {type(model).__name__} scales the queries of its "
+            f'tokens from place {limit} on: give Balance(budgets={{"tokens": {limit - 1}}}), or '
+            'layout="padded"'
+        )
 
 
 def with_axis(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
