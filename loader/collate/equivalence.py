@@ -93,7 +93,7 @@ class Comparison:
 class Equivalence:
     """The findings of check_equivalence; `causes` say what differs, in the words of its docs.
 
-    packing: what short samples of its own say of the model with cp.hf_kwargs(batch, model): "exact",
+    packing: what short samples say of the model with cp.hf_kwargs(batch, model): "exact",
     "refused" (it mixes them) or "not proved"; "" where the loss is a function of the user's.
     """
 

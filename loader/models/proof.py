@@ -62,8 +62,7 @@ def check_packing(model: Any, images: bool = False) -> Proof:
 
     images: samples with images, or sounds (of models without images); else of text, and a warning
     says where images would be refused. The model is left as it is: weights, mode, gradients,
-    buffers and random numbers. Takes a few seconds the first time, and nothing for another model of
-    the same class and configuration.
+    buffers and random numbers. Takes seconds the first time, for a class and configuration.
     """
     proof = prove_packing(model, images)
     if proof.status == "refused":
