@@ -98,7 +98,7 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
 def check_length(batch: Mapping[str, Any], model: Any) -> None:
     """Raise ValueError where Llama 4 scales queries by their place in the pack, and not alone."""
     config = getattr(unwrapped(model), "config", None)
-    text = getattr(config, "text_config", config)
+    text: Any = getattr(config, "text_config", config)
     limit, tokens = getattr(text, "floor_scale", None), batch["position_ids"].shape[-1]
     if limit and text.attn_temperature_tuning and tokens >= limit and len(batch["cu_seq_lens"]) > 2:
         raise ValueError(
