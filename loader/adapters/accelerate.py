@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset
 
 from ...balancer.planning.problem.layout import base_of
 from ..collate.layouts import collate_packed
-from ..models.kwargs import is_packed
+from ..models.kwargs import check_length, is_packed
 from ..models.proof import SEEN, check_packing
 from .padded_gather import gather_padded
 
@@ -220,12 +220,15 @@ class AccelerateFeed:
     def place(self, batch: Any) -> Any:
         """Return a batch on the device; the same object where all of it is there already.
 
-        ValueError for a packed batch where a model mixes samples.
+        ValueError for a packed batch where a model mixes samples, or that is too long for it.
         """
         images = isinstance(batch, dict) and not SEEN.isdisjoint(batch)
-        if self.accelerator is not None and images not in self._checked and is_packed(batch):
-            check_models(self.accelerator, images)
-            self._checked.add(images)
+        if self.accelerator is not None and is_packed(batch):
+            if images not in self._checked:
+                check_models(self.accelerator, images)
+                self._checked.add(images)
+            for model in self.accelerator._models:
+                check_length(batch, model)
         if self.device is None or is_there(batch, self.device):
             return batch
         from accelerate.utils import send_to_device

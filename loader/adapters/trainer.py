@@ -44,7 +44,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
 
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
     one, and `eval_loader`, are sharded as by accelerate and keep our workers. Packed batches get
-    hf_kwargs, and the model is run on two short samples to see that it keeps them apart. With
+    hf_kwargs, and the model is run on short samples to see that it keeps them apart. With
     balance="auto" the accumulation is Trainer's, counts are free where its losses are normalised by
     the tokens of the whole step, and tokens and pairs of attention are weighed by
     cp.time_ns(model.config) where that is a transformer's.
@@ -127,18 +127,15 @@ def adopt_model(loader: Any, model: Any, normalises: bool) -> None:
 
 def _attach_evaluation(trainer: Any, loaders: Any) -> None:
     """Let Trainer evaluate its own eval_dataset by a loader, or each of its sets by its own."""
-    sets, by_name = trainer.eval_dataset, isinstance(loaders, dict)
-    names = set(sets) if isinstance(sets, dict) else None
-    if (set(loaders) if by_name else None) != names:
+    sets = trainer.eval_dataset
+    wanted, by_name = (each if isinstance(each, dict) else {None: each} for each in (sets, loaders))
+    if wanted.keys() != by_name.keys():
         raise ValueError(
             "eval_loader is a loader for Trainer's eval_dataset, or a dict of loaders with the "
             f"names of its sets: eval_dataset is {_described(sets)}, eval_loader "
             f"{_described(loaders)}"
         )
-    prepared = {
-        name: _prepared_evaluation(trainer, loader)
-        for name, loader in (loaders if by_name else {None: loaders}).items()
-    }
+    prepared = {name: _prepared_evaluation(trainer, loader) for name, loader in by_name.items()}
     own = trainer.get_eval_dataloader
 
     def get_eval_dataloader(eval_dataset: Any = None) -> Any:
@@ -152,9 +149,8 @@ def _attach_evaluation(trainer: Any, loaders: Any) -> None:
 
 def _described(sets: Any) -> str:
     """Return the names of some sets or loaders; of one, its class."""
-    return (
-        f"a dict of {', '.join(map(str, sets))}" if isinstance(sets, dict) else type(sets).__name__
-    )
+    names = ", ".join(map(str, sets)) if isinstance(sets, dict) else ""
+    return f"a dict of {names}" if isinstance(sets, dict) else type(sets).__name__
 
 
 def _prepared_evaluation(trainer: Any, loader: Any) -> Any:

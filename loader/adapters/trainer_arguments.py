@@ -79,7 +79,8 @@ def check_strategy(trainer: Any, loader: Any) -> None:
             "of the class, or leave attach_trainer()"
         )
     strategy = getattr(trainer.args, "train_sampling_strategy", "random")
-    if strategy == "sequential" and _shuffles(loader):
+    shuffles = isinstance(getattr(loader, "sampler", None), RandomSampler)
+    if strategy == "sequential" and (loader._given.shuffle if loader.is_balanced else shuffles):
         raise ValueError(
             "train_sampling_strategy='sequential' keeps the data's order, and the loader has "
             "shuffle=True: give DataLoader(shuffle=False), or leave the strategy"
@@ -98,12 +99,6 @@ def check_strategy(trainer: Any, loader: Any) -> None:
         f"{given} makes batches by length, and so does a balanced loader: one of the two has to "
         f"go; leave out {given.partition('=')[0]} in the trainer's arguments, or attach_trainer()"
     )
-
-
-def _shuffles(loader: Any) -> bool:
-    if loader.is_balanced:
-        return bool(loader._given.shuffle)
-    return isinstance(getattr(loader, "sampler", None), RandomSampler)
 
 
 def check_is_ours(loader: Any, what: str) -> None:

@@ -93,7 +93,7 @@ class Comparison:
 class Equivalence:
     """The findings of check_equivalence; `causes` say what differs, in the words of its docs.
 
-    packing: what two samples of its own say of the model with cp.hf_kwargs(batch, model): "exact",
+    packing: what short samples say of the model with cp.hf_kwargs(batch, model): "exact",
     "refused" (it mixes them) or "not proved"; "" where the loss is a function of the user's.
     """
 
@@ -137,7 +137,7 @@ def check_equivalence(
     `layouts`; the default is for Hugging Face causal models on text. steps: how many are compared.
     tolerance: relative, of loss and each tensor's largest gradient; by default 1e-4, and 3e-2 for
     16-bit parameters. With the default
-    loss, two short samples of its own are packed too: a model that mixes them is not ok, whatever
+    loss, short samples of its own are packed too: a model that mixes them is not ok, whatever
     the loader's samples show.
 
     Raises ValueError for batches of another layout, for an epoch with no steps left, and for a

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # Fewer layers than this are not worth leaving out, and of those left out this many stay.
 FEW = 4
@@ -24,9 +24,8 @@ KEPT = 2
 TOKENS = 1024
 # Parameters on a CPU that take longer.
 LARGE = 1 << 29
-# What begins to matter after thousands of tokens, and is a few in a copy: how far attention looks
-# back, the steps of its temperature.
-REACHES = ("sliding_window", "sliding_window_size", "attention_chunk_size", "floor_scale")
+# How far attention looks back: thousands of tokens, and a few in a copy.
+REACHES = ("sliding_window", "sliding_window_size", "attention_chunk_size")
 REACH = 4
 # Attributes of a configuration that say how many layers it has.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")
@@ -37,19 +36,14 @@ def small_copies(model: nn.Module, images: bool = False) -> list[Any]:
 
     images: it is to take tokens of images, which may be the last of a vocabulary.
     """
-    if any(map(_is_elsewhere, model.parameters())):
+    elsewhere = ("_local_tensor", "_local_shard", "ds_id")  # FSDP2, FSDP, ZeRO-3
+    if any(p.is_meta or any(hasattr(p, n) for n in elsewhere) for p in model.parameters()):
         return [lambda: _of_configuration(model)]
     copies = [lambda: _with_values(_shortened(_shared(model), images))]
     # whole, where a layer's leaving is not understood, and the model fits in 2 s
     if sum(p.numel() for p in model.parameters() if p.device.type == "cpu") < LARGE:
         copies.append(lambda: _with_values(_shared(model)))
     return copies
-
-
-def _is_elsewhere(parameter: Tensor) -> bool:
-    """Return whether a parameter has no values here: sharded, or on the meta device."""
-    sharded = ("_local_tensor", "_local_shard", "ds_id")  # FSDP2, FSDP, ZeRO-3
-    return parameter.is_meta or any(hasattr(parameter, name) for name in sharded)
 
 
 def _shared(model: nn.Module) -> nn.Module:

@@ -53,8 +53,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     pixel_values (with the axis before that Idefics2, Idefics3 and SmolVLM take); one that holds
     nothing (no sample has an image) is left out. The batch may be on any device.
 
-    Raises ValueError for a batch that is not packed, for one with grids without `model`, and for
-    grids that are not as many as the image tokens of the samples.
+    Raises ValueError for a batch that is not packed, for one with grids without `model`, for
+    grids that are not as many as the image tokens of the samples, and for a pack that is too long
+    for `model`.
     """
     missing = [name for name in NEEDED if name not in batch]
     if missing:
@@ -81,6 +82,7 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         )
     if inner is None:
         return told
+    check_length(batch, inner)
     if (owner := rope_owner(inner)) is not None or "mrope_position_ids" in batch:
         told["position_ids"] = _four_rows(batch, inner, owner, ends.tolist())
     if has_short_convolution(inner):
@@ -88,8 +90,21 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
         told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
     taken = inspect.signature(inner.forward).parameters
-    fields = _fields_named(batch, taken) | with_axis(batch, inner)
-    return fields | told | _types_told(batch, inner, taken)
+    others = taken.keys() - {"input_ids", "labels", *NEEDED}
+    fields = {k: v for k, v in batch.items() if k in others and not holds_nothing(v)}
+    return fields | with_axis(batch, inner) | told | _types_told(batch, inner, taken)
+
+
+def check_length(batch: Mapping[str, Any], model: Any) -> None:
+    """Raise ValueError where Llama 4 scales queries by their place in the pack, and not alone."""
+    config = getattr(unwrapped(model), "config", None)
+    text: Any = getattr(config, "text_config", config)
+    limit, tokens = getattr(text, "floor_scale", None), batch["position_ids"].shape[-1]
+    if limit and text.attn_temperature_tuning and tokens >= limit and len(batch["cu_seq_lens"]) > 2:
+        raise ValueError(
+            f"this pack has {tokens} tokens, and {type(model).__name__} scales queries by their "
+            f'place in it from {limit} on: give Balance(budgets={{"tokens": {limit - 1}}})'
+        )
 
 
 def with_axis(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
@@ -152,19 +167,8 @@ def text_model(model: Any) -> Any:
 
 
 def holds_nothing(value: Any) -> bool:
-    """Return whether a field is a tensor of no elements, as those of images where there is none."""
+    """Return whether a field is a tensor of no elements: of no images, on which encoders fail."""
     return isinstance(value, Tensor) and not value.numel()
-
-
-def _fields_named(batch: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the samples that forward() takes by name, without those of tokens."""
-    return {
-        name: value
-        for name, value in batch.items()
-        if name in taken
-        and name not in ("input_ids", "labels", *NEEDED)
-        and not holds_nothing(value)  # encoders fail on no images
-    }
 
 
 def _four_rows(batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]) -> Tensor:

@@ -60,15 +60,19 @@ _PROVED: dict[Any, Proof] = {}
 def check_packing(model: Any, images: bool = False) -> Proof:
     """Return whether a model keeps packed samples apart; ValueError where it mixes them.
 
-    images: samples with images, or sounds (of models without images); else of text. The
-    model is left as it is: weights, mode, gradients, buffers and random numbers. Takes under 2 s
-    the first time, and nothing for another model of the same class and configuration.
+    images: samples with images, or sounds (of models without images); else of text, and a warning
+    says where images would be refused. The model is left as it is: weights, mode, gradients,
+    buffers and random numbers. Takes seconds the first time, for a class and configuration.
     """
     proof = prove_packing(model, images)
     if proof.status == "refused":
         raise ValueError(proof.reason)
     if proof.status == "not proved":
         _warn_once(proof.reason)
+    if not images and hasattr(unwrapped(model), "get_image_features"):
+        pictured = prove_packing(model, images=True)
+        if pictured.status == "refused":
+            _warn_once(f"the first packed batch with images will raise: {pictured.reason}")
     return proof
 
 

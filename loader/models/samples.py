@@ -13,9 +13,9 @@ from ...workers.sources.labels import IGNORED
 from .copies import TOKENS, configurations
 from .kwargs import merge_size, token_types, unwrapped
 
-# The samples of a pack: their tokens of text, and the tokens of it before each image.
+# The samples of a pack: their tokens of text, and those before each image: one ends the third.
 LENGTHS = (9, 3, 12, 7)
-IMAGES = ((2,), (), (3, 8), (0,))
+IMAGES = ((2,), (), (3, 12), (0,))
 # Image tokens that are too many for large models on a CPU, and what is large there.
 MANY_TOKENS, LARGE = 64, 50_000_000
 PER_TOKEN = ("input_ids", "token_type_ids")
@@ -134,6 +134,8 @@ def _with_media(model: Any, ids: Tensor, places: Sequence[int], number: int) -> 
     elif token is None or not hasattr(model, "get_image_features"):
         raise ValueError("it has no image token, or no get_image_features()")
     start = getattr(model.config, "vision_start_token_id", None) if make is _image else None
+    if start is not None:  # then a token that ends an image follows it, too
+        places = [min(place, len(ids) - 1) for place in places]
     media = [make(model, number + more) for more in range(len(places))]
     parts = [ids[: places[0]]]
     for (begin, end), (_, count) in zip(pairwise((*places, len(ids))), media, strict=True):

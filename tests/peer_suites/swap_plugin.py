@@ -7,6 +7,7 @@ before the first conftest.py, and by itself: some suites have a package `tests`,
 """
 
 import importlib
+import importlib.metadata
 import os
 import sys
 
@@ -14,7 +15,18 @@ import torch.utils.data
 import torch.utils.data.dataloader
 
 # what a suite would load files of from the network, and does without where it is not installed
-sys.modules.update(dict.fromkeys(os.environ["PEER_HIDDEN"].split()))  # type: ignore[arg-type]
+HIDDEN = os.environ["PEER_HIDDEN"].split()
+sys.modules.update(dict.fromkeys(HIDDEN))  # type: ignore[arg-type]
+_find = importlib.metadata.Distribution.from_name
+
+
+def _find_shown(name: str) -> importlib.metadata.Distribution:
+    if name in HIDDEN:  # torchmetrics asks for its version, and imports it
+        raise importlib.metadata.PackageNotFoundError(name)
+    return _find(name)
+
+
+importlib.metadata.Distribution.from_name = _find_shown  # type: ignore[method-assign]
 _module, _, _name = os.environ["PEER_LOADER"].partition(":")
 LOADER = getattr(importlib.import_module(_module), _name)
 torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = LOADER  # type: ignore[misc]

@@ -81,17 +81,22 @@ def test_in_a_checkout_the_class_stands_for_torchs_in_every_module(tmp_path: Pat
     (tmp_path / "tests").mkdir()  # a package by the name of ours
     (tmp_path / "tests/__init__.py").touch()
     (tmp_path / "tests/test_it.py").write_text(
-        "import theirs\n"
+        "import pytest, theirs\n"
+        "from importlib import metadata\n"
         "OURS = 'counterpoise.loader.dataloader'\n"
         "def test_ours(): assert theirs.Loader.__mro__[1].__module__ == OURS\n"
         "def test_torch(): assert theirs.Loader.__mro__[1].__module__.startswith('torch')\n"
+        "def test_hidden_is_neither_imported_nor_installed():\n"
+        "    with pytest.raises(ImportError): import msgpack\n"
+        "    with pytest.raises(metadata.PackageNotFoundError): metadata.version('msgpack')\n"
     )
-    suite = CheckoutSuite("theirs", ".", ("tests/test_it.py",), ("src",))
+    suite = CheckoutSuite("theirs", ".", ("tests/test_it.py",), ("src",), ("msgpack",))
     loaders = {"test_ours": "counterpoise:DataLoader", "test_torch": "torch.utils.data:DataLoader"}
     for name, loader in loaders.items():
         outcomes = run_checkout(tmp_path, suite, loader, jobs=1)
         assert [test for test, end in outcomes.items() if end == "passed"] == [
-            f"tests.test_it.{name}"
+            f"tests.test_it.{name}",
+            "tests.test_it.test_hidden_is_neither_imported_nor_installed",
         ]
 
 

@@ -1,6 +1,7 @@
 """Faults that are in some samples of a pack only, by place, number, length or order."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from torch import Tensor
 pytest.importorskip("transformers", reason="transformers is an optional extra")
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from counterpoise.loader.models.proof import check_packing, prove_packing
+from counterpoise.loader.adapters.accelerate import AccelerateFeed
+from counterpoise.loader.models.kwargs import hf_kwargs
+from counterpoise.loader.models.proof import _warn_once, check_packing, prove_packing
+from counterpoise.loader.models.samples import packed
 
 from .families import build
 
@@ -71,19 +75,46 @@ def test_a_fault_in_some_samples_of_a_pack_is_refused(fault: str) -> None:
     assert prove_packing(faulty).status == "refused"
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "gemma4"])
-def test_masks_of_images_by_places_in_the_pack_are_refused_with_images_only(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["gemma3", "gemma4", "gemma4_unified"])
+def test_masks_of_images_by_places_in_the_pack_are_refused_with_images_only(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     model = build(kind)
-    check_packing(model)
-    with pytest.raises(ValueError, match=r"other logits than alone.*masks of images"):
+    _warn_once.cache_clear()
+    check_packing(model)  # texts: taken, and the user hears of images
+    (message,) = caplog.messages
+    with pytest.raises(ValueError, match=r"other logits than alone.*masks of images") as refused:
         check_packing(model, images=True)
+    assert message == f"the first packed batch with images will raise: {refused.value}"
 
 
-def test_windows_and_scales_of_thousands_of_tokens_are_crossed() -> None:
+def test_windows_of_thousands_of_tokens_are_crossed() -> None:
     windowed = build("mistral", sliding_window=4096)
     assert prove_packing(windowed).status == "exact"
     assert windowed.config.sliding_window == 4096
-    # queries are scaled by their place in the pack, from the 8,192nd token on
-    scaled = build("llama4_text", floor_scale=8192)
-    with pytest.raises(ValueError, match="other logits than alone"):
-        check_packing(scaled)
+
+
+def test_llama_4_takes_packs_until_it_scales_queries_by_their_place_in_the_pack() -> None:
+    model = build("llama4_text", floor_scale=40)
+    check_packing(model)
+    samples = [{"input_ids": torch.arange(3, 3 + length)[None]} for length in (20, 19, 1)]
+    short, long = packed(samples[:2]), packed(samples)
+    with torch.no_grad():
+        alone = model(**samples[1], use_cache=False).logits
+        inside = model(input_ids=short["input_ids"], **hf_kwargs(short, model)).logits
+        torch.testing.assert_close(inside[:, 20:], alone)
+        alone = model(**samples[2], use_cache=False).logits
+        wrong = model(input_ids=long["input_ids"], **hf_kwargs(long)).logits
+    assert not torch.allclose(wrong[:, 39:], alone)
+    with pytest.raises(ValueError, match=r'40 tokens, and Llama4.*budgets=\{"tokens": 39\}'):
+        hf_kwargs(long, model)
+    hf_kwargs(packed([{"input_ids": torch.arange(3, 60)[None]}]), model)  # alone, it is scaled too
+
+
+def test_a_feed_of_accelerate_refuses_packs_too_long_for_llama_4() -> None:
+    accelerator = SimpleNamespace(_models=[build("llama4_text", floor_scale=40)])
+    feed = AccelerateFeed(None, accelerator=accelerator)
+    sample = {"input_ids": torch.arange(3, 23)[None]}
+    feed.place(packed([sample]))
+    with pytest.raises(ValueError, match="this pack has 40 tokens"):
+        feed.place(packed([sample, sample]))
