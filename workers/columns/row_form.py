@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..hf_processor.records import CHATS, MEDIA_COLUMNS
+from ..hf_processor.records import MEDIA_COLUMNS
 from ..images.decode import is_image
 from ..media.files import is_media
 from ..tar.members import PICKLED
+from ..vision_language.chats import CHATS
 
 # In these a text is JSON: turns that are not alike have no type of Arrow's.
 JSON_TEXTS = ("json", *CHATS)
