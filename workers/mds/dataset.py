@@ -123,6 +123,13 @@ class MDSDataset(RecordDataset):
                 f"{shard.samples} in {size}: write it again"
             )
 
+    @property
+    def unlike_json(self) -> tuple[str, ...]:
+        """The columns, with their encodings, whose values JSON has none for."""
+        columns = (column for shard in self._shards for column in shard.columns)
+        odd = (each for each in columns if each.encoding.startswith(("ndarray", "str_decimal")))
+        return tuple(f"{each.name!r}, {each.encoding}," for each in odd)
+
     def key(self, index: int) -> str:
         """Return SHARD:ROW, as shard.00000:12; IndexError outside 0 <= index < len."""
         number, row = self.place(index)
