@@ -93,12 +93,10 @@ def _encoded(source: Source, index: int) -> tuple[str, dict[str, bytes]]:
 
 
 def check_source(source: Source) -> None:
-    """Raise ValueError for a column that no shard can hold, and for a key that two samples have.
-
-    No sample is read.
-    """
+    """Raise ValueError for a column that no shard can hold, and a key twice; no sample is read."""
     dataset = getattr(source, "dataset", source)
-    if columns := getattr(part_at(dataset, 0)[0] if len(source) else None, "unlike_json", ()):
+    part = part_at(dataset, 0)[0] if len(source) else None
+    if columns := getattr(getattr(part, "form", part), "unlike_json", ()):
         raise ValueError(f"column {columns[0]} cannot be written, since JSON has none; {REMEDY}")
 
     def key(index: int) -> str:

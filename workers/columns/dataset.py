@@ -74,11 +74,6 @@ class ColumnDataset(RecordDataset):
 
     # What both have.
 
-    @property
-    def unlike_json(self) -> tuple[str, ...]:
-        """The columns whose values JSON has none for."""
-        return self.form.unlike_json
-
     def fields(self) -> dict[str, Any]:
         """Return the arguments that a description has beside pattern and transform."""
         found = {

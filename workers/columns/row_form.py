@@ -24,14 +24,11 @@ PICKLED_TYPE = b"arrow.py_extension_type"  # once unpickled by pyarrow when it r
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """The columns of a table: fields of the record, and those whose values are its images.
-
-    unlike_json: the fields, with their types, whose values JSON has none for.
-    """
+    """The columns of a table: fields of the record, and those whose values are its images."""
 
     fields: tuple[str, ...]
     images: tuple[str, ...]
-    unlike_json: tuple[str, ...] = ()
+    unlike_json: tuple[str, ...] = ()  # fields, with their types, whose values JSON has none for
 
     @property
     def columns(self) -> tuple[str, ...]:

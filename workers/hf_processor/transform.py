@@ -41,8 +41,7 @@ from .texts import Tokens, text_of, tokenized
 
 Overlong = Literal["refuse", "cut"]
 PIXELS = ("pixel_values", "image_pixel_values")  # the latter is Phi-4-multimodal's
-# What image processors raise of images that they cannot resize or cut, and no class below these:
-# those are of devices (torch.OutOfMemoryError), or of videos (NotImplementedError).
+# Of images too thin for a processor; classes below are of devices, or of videos (probe).
 REFUSALS = (RuntimeError, ZeroDivisionError, IndexError)
 logger = logging.getLogger(__name__)
 # An image that has a size and no pixels to speak of.

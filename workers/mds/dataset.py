@@ -73,6 +73,8 @@ class MDSDataset(RecordDataset):
         self._shards = [shard for shard in read_index(self.folder) if shard.samples]
         kinds = {shard.columns: self._image_columns(shard.columns) for shard in self._shards}
         self._image_names = [kinds[shard.columns] for shard in self._shards]
+        odd = (c for kind in kinds for c in kind if c.encoding.startswith(("nd", "str_decimal")))
+        self.unlike_json = [f"{column.name!r}, {column.encoding}," for column in odd]
         self.files = tuple(self._file(shard) for shard in self._shards)
         self._files.note(self.files)
         for path, shard in zip(self.files, self._shards, strict=True):
@@ -122,13 +124,6 @@ class MDSDataset(RecordDataset):
                 f"{path} says that it has {count} samples in {end} bytes, and {INDEX} "
                 f"{shard.samples} in {size}: write it again"
             )
-
-    @property
-    def unlike_json(self) -> tuple[str, ...]:
-        """The columns, with their encodings, whose values JSON has none for."""
-        columns = (column for shard in self._shards for column in shard.columns)
-        odd = (each for each in columns if each.encoding.startswith(("ndarray", "str_decimal")))
-        return tuple(f"{each.name!r}, {each.encoding}," for each in odd)
 
     def key(self, index: int) -> str:
         """Return SHARD:ROW, as shard.00000:12; IndexError outside 0 <= index < len."""

@@ -61,9 +61,8 @@ def _turn(number: int, turn: Any) -> dict[str, Any]:
     if not isinstance(turn, OBJECT):
         raise ValueError(f"turn {number} is a {type(turn).__name__}, not an object")
     others = dict(turn)
-    (role, speaker), (content, value) = (
-        (others.pop(ours, None), others.pop(theirs, None))
-        for ours, theirs in (("role", "from"), ("content", "value"))
+    role, speaker, content, value = (
+        others.pop(name, None) for name in ("role", "from", "content", "value")
     )
     speaker = speaker if role is None else role
     if not isinstance(speaker, str) or speaker not in ROLES:
@@ -78,9 +77,8 @@ def _turn(number: int, turn: Any) -> dict[str, Any]:
 
 
 def _document(record: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {name: record[name] for name in DOCUMENTS if record.get(name) is not None}
-    texts = texts or {f".{name}": members[name] for name in TEXT_MEMBERS if name in members}
-    for name, text in texts.items():
+    texts = [(name, record[name]) for name in DOCUMENTS if record.get(name) is not None]
+    for name, text in texts or [(f".{n}", members[n]) for n in TEXT_MEMBERS if n in members]:
         if not isinstance(text, str):
             raise ValueError(f"{name} is a {type(text).__name__}, not a text")
         return {"role": "document", "content": text}

@@ -116,7 +116,8 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
     if "json" in raw or any(name in raw for name in TEXT_MEMBERS):
         said = read_turns(raw.get("json", {}), raw, UNREAD)
     elif images == 0:
-        raise ValueError("no text and no image" + _members(raw))
+        names = ", ".join(sorted(name for name in raw if not name.startswith("__")))
+        raise ValueError(f"no text and no image (members: {names})")
     else:
         said = [{"role": "document", "content": ""}]
     found = tuple([_turn(number, turn) for number, turn in enumerate(said)])
@@ -161,11 +162,6 @@ def _part(number: int, part: Any) -> str:
     if kind != "text" or not isinstance(part.get("text"), str):
         raise ValueError(f"turn {number} has a part {part!r:.80}; known are text, image, image_url")
     return str(part["text"])
-
-
-def _members(raw: Mapping[str, Any]) -> str:
-    names = ", ".join(sorted(name for name in raw if not name.startswith("__")))
-    return f" (members: {names})" if names else ""
 
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
