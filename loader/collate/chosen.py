@@ -134,9 +134,7 @@ def _stacked(wanted: Container[str], samples: list[Any]) -> Any:
         return default_collate(samples)
     except Exception as error:
         if "equal size" in str(error):  # of torch.stack: there is no class for it
-            error.add_note(
-                'Samples differ in size: give a collate_fn that pads, or layout="padded".'
-            )
+            error.add_note("Samples differ in size: give a collate_fn that pads.")
         for name in dict.fromkeys(n for sample in samples if has_fields for n in sample):
             values = {p: each[name] for p, each in enumerate(samples) if name in each}
             try:
