@@ -92,19 +92,10 @@ UNREAD_IN_TURNS = ("tool_calls", "function_call", "reasoning_content", "reasonin
 
 
 class Turn(NamedTuple):
-    """A speaker, and the pieces of text between the images (one more than images).
-
-    >>> Turn("human", ("", " What is it?")).images
-    1
-    """
+    """A speaker, and the pieces of text between the images (one more than images)."""
 
     role: Role
     pieces: tuple[str, ...]
-
-    @property
-    def images(self) -> int:
-        """Number of images in this turn."""
-        return len(self.pieces) - 1
 
 
 def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
