@@ -126,15 +126,16 @@ def checked_fields(fields: Any) -> WantedFields:
 
 
 def _stacked(wanted: Container[str], samples: list[Any]) -> Any:
-    """Return default_collate's batch of the wanted fields; a note to its error names the field."""
-    if not all(type(sample) is dict for sample in samples):
-        return default_collate(samples)
-    if wanted is not EVERY:
+    """Return default_collate's batch of the wanted fields; notes to its error say what to do."""
+    has_fields = all(type(sample) is dict for sample in samples)
+    if has_fields and wanted is not EVERY:
         samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
     try:
         return default_collate(samples)
     except Exception as error:
-        for name in dict.fromkeys(name for sample in samples for name in sample):
+        if "equal size" in str(error):  # of torch.stack: there is no class for it
+            error.add_note("Samples differ in size: give a collate_fn that pads.")
+        for name in dict.fromkeys(n for sample in samples if has_fields for n in sample):
             values = {p: each[name] for p, each in enumerate(samples) if name in each}
             try:
                 default_collate([*values.values()])

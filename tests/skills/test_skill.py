@@ -93,7 +93,8 @@ def test_a_webdataset_script_has_the_same_gradient_on_one_rank(
     assert "first gradient, after / before: 1.0000" in said
 
 
-STEPS = [{"samples": 8, "real": 90, "elements": 160, "square": 4.0}] * 2
+STEP = {"samples": 8, "real": 90, "elements": 160, "square": 4.0, "microbatches": 4, "ranks": 2}
+STEPS = [STEP] * 2
 
 
 @pytest.mark.parametrize(
@@ -102,11 +103,10 @@ STEPS = [{"samples": 8, "real": 90, "elements": 160, "square": 4.0}] * 2
         ({}, 0),
         ({"elements": 90}, 0),
         ({"samples": 7}, 1),
-        ({"square": 1.0}, 1),
-        ({"square": 1.0, "real": 91}, 0),
+        ({"square": 3.0}, 0),  # .867 was right, of microbatches of two samples
     ],
 )
-def test_another_count_and_another_gradient_are_not_the_same_steps(
+def test_another_count_is_not_the_same_steps_and_a_gradient_is_told(
     change: dict[str, float], status: int, tmp_path: Path
 ) -> None:
     for name, steps in (("before", STEPS), ("after", [{**step, **change} for step in STEPS])):
@@ -119,17 +119,52 @@ def test_another_count_and_another_gradient_are_not_the_same_steps(
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
+    ratio = (change.get("square", 4.0) / 4.0) ** 0.5
+    beside = "(of a loss divided wrongly near 0.125, 0.25, 0.5, 2, 4, 8)"
+    assert f"first gradient, after / before: {ratio:.4f} {beside}" in done.stdout
 
 
-def test_a_run_without_steps_is_told(tmp_path: Path) -> None:
+# As Fabric and Lightning start ranks: there is no RANK, nor a group, when `watch` is called.
+LAUNCHED = """
+import steps, torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+model = torch.nn.Linear(2, 1)
+steps.watch(model, lambda batch: (1, 2, 2))
+torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+optimizer = torch.optim.SGD(model.parameters())
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_rank_that_is_numbered_after_watch_writes_its_own_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "STEPS": "before", "PYTHONPATH": str(SKILL / "scripts")}
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHED],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "before").iterdir()
+    assert path.name == "rank-1.jsonl"
+    assert json.loads(path.read_text())["ranks"] == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"), [(0, "before has no rank-*.jsonl"), (1, "before has 1 rank-*.jsonl, ano")]
+)
+def test_a_run_without_the_steps_of_all_ranks_is_told(
+    files: int, reason: str, tmp_path: Path
+) -> None:
     (tmp_path / "before").mkdir()
-    (tmp_path / "before" / "rank-0.jsonl").touch()
+    for number in range(files):
+        (tmp_path / "before" / f"rank-{number}.jsonl").write_text(f"{json.dumps(STEP)}\n")
     done = subprocess.run(
         [sys.executable, SKILL / "scripts" / "steps.py", "before", "after"],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.startswith("a rank of before made no step")
+    assert done.stderr.startswith(reason)
 
 
 def test_the_skill_has_the_front_matter_that_agents_read() -> None:

@@ -38,7 +38,7 @@ from .log import PreparationLog, open_log
 from .shards import (
     Given,
     ShardTask,
-    check_keys,
+    check_source,
     open_source,
     plan_shards,
     verify_shards,
@@ -195,7 +195,7 @@ def _planned(log: PreparationLog, text: str, source: Source, given: Mapping[str,
                 "run the same command on the same data, or give another --out"
             )
     if not log.about:
-        check_keys(source)
+        check_source(source)
         starts = plan_shards(source, samples, size)
         log.begin({**about, "source": text, "starts": starts})
     found: list[int] = log.about["starts"]

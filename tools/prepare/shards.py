@@ -27,7 +27,7 @@ from ...workers.sources.interface import SampleError, Source, as_source, file_of
 from ...workers.tar.dataset import TarDataset
 from ...workers.tar.headers import BLOCK
 from ...workers.tar.index import open_index
-from ...workers.tar.writing import ShardWriter, encode_sample, shard_key
+from ...workers.tar.writing import REMEDY, ShardWriter, encode_sample, shard_key
 from ..analyze.scan.sources import find_dataset
 
 # Samples whose sizes are looked at to divide a source by bytes.
@@ -92,9 +92,12 @@ def _encoded(source: Source, index: int) -> tuple[str, dict[str, bytes]]:
     return shard_key(str(raw["__key__"])), encode_sample(raw)
 
 
-def check_keys(source: Source) -> None:
-    """Raise ValueError for a key that two samples have; no sample is read."""
+def check_source(source: Source) -> None:
+    """Raise ValueError for a column that no shard can hold, and a key twice; no sample is read."""
     dataset = getattr(source, "dataset", source)
+    part = part_at(dataset, 0)[0] if len(source) else None
+    if columns := getattr(getattr(part, "form", part), "unlike_json", ()):
+        raise ValueError(f"column {columns[0]} cannot be written, since JSON has none; {REMEDY}")
 
     def key(index: int) -> str:
         part, inside = part_at(dataset, index)

@@ -1,18 +1,24 @@
 """Makes a record of a table's row: what JSONL would have, with its media as bytes."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..hf_processor.records import CHATS, MEDIA_COLUMNS
+from ..hf_processor.records import MEDIA_COLUMNS
 from ..images.decode import is_image
 from ..media.files import is_media
 from ..tar.members import PICKLED
+from ..vision_language.chats import CHATS
 
 # In these a text is JSON: turns that are not alike have no type of Arrow's.
 JSON_TEXTS = ("json", *CHATS)
+# Arrow's types of values that JSON has none for, at any depth, as they are printed.
+UNLIKE_JSON = re.compile(r"\b(timestamp|date\d+|time\d+|duration)\[|\bdecimal\d+\(")
 IMAGES = ("images", "image")
+# How files of WAV, FLAC, Ogg and MP3 begin: of bytes in a table nothing else says what they are.
+SOUND = re.compile(rb"RIFF....WAVE|fLaC|OggS|ID3", re.DOTALL)
 PICKLED_TYPE = b"arrow.py_extension_type"  # once unpickled by pyarrow when it read a file
 
 
@@ -22,6 +28,7 @@ class RowForm:
 
     fields: tuple[str, ...]
     images: tuple[str, ...]
+    unlike_json: tuple[str, ...] = ()  # fields, with their types, whose values JSON has none for
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -38,11 +45,12 @@ class RowForm:
         record |= {"messages": own} if isinstance(own, list) else own or {}
         images = [(name, each) for name in self.images for each in _flat(row[name])]
         for name, each in images:
-            path = each.get("path") if isinstance(each, Mapping) else None
-            if is_media(str(path)):
+            file = each if isinstance(each, Mapping) else {"bytes": each}
+            path, held = file.get("path"), file.get("bytes")
+            if is_media(str(path)) or (isinstance(held, bytes) and SOUND.match(held)):
                 raise ValueError(
-                    f"column {name!r} holds {path!r:.80}, and is read as images: call it audio or "
-                    "video, or leave it out with columns=[...]"
+                    f"column {name!r} holds {path or held!r:.80}, and is read as images: call it "
+                    "audio or video, or leave it out with columns=[...]"
                 )
         if images:
             record["images"] = [each for _, each in images]
@@ -75,7 +83,9 @@ def row_form(
                     f"column {name!r} holds bytes: name it in images=[...] if they are images, "
                     "or name the columns that are read in columns=[...]"
                 )
-    return RowForm(tuple(name for name in wanted if name not in chosen), chosen)
+    kinds = {name: str(schema.field(name).type) for name in wanted if name not in chosen}
+    odd = (f"{name!r}, {kind:.80}," for name, kind in kinds.items() if UNLIKE_JSON.search(kind))
+    return RowForm((*kinds,), chosen, (*odd,))
 
 
 def _holds_images(name: str, kind: Any) -> bool:

@@ -1,9 +1,7 @@
 """Reads a record as a chat with images, videos and sounds: one form for all of their forms.
 
-Forms are OpenAI's, Hugging Face's, ShareGPT's and LLaVA's. The text of a record is the first of:
-`messages`, `conversations` (turns of `role` and `content`, or of `from` and `value`), `document`,
-`caption`, `text`, a member `.txt`, `.text` or `.caption`. In a sample of a tar it is in the JSON
-member; any other record is a mapping that has it itself.
+Forms are OpenAI's, Hugging Face's, ShareGPT's and LLaVA's; vision_language/chats.py finds the text.
+In a sample of a tar it is in the JSON member; any other record is a mapping that has it itself.
 
 The place of an image, a video or a sound is a part of a content, by its type, or a mark <image>,
 <video>, <audio> in a text. A part that says which it is (`image`, `url`, `path`, `base64`) has that
@@ -13,6 +11,7 @@ says: images, then videos, then sounds. <video> and <audio> are words of HTML, t
 where the record has videos or sounds in its columns or members.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +20,11 @@ from typing import Any, NamedTuple
 from ..images.decode import is_image
 from ..media.files import is_audio, is_video
 from ..sources.interface import SampleError
-from ..vision_language.token_layout import TEXT_MEMBERS
+from ..vision_language.chats import read_turns
 from ..vision_language.transform import image_members
 
 Record = Mapping[str, Any]
 Part = dict[str, Any]
-ROLES = {
-    **{name: name for name in ("system", "developer", "user", "assistant", "tool")},
-    "human": "user",
-    "gpt": "assistant",
-    "model": "assistant",
-}
-CHATS = ("messages", "conversations")
-DOCUMENTS = ("document", "caption", "text")
 # In place of what a part says that it is: it says nothing.
 NOTHING: Any = object()
 
@@ -106,11 +97,13 @@ def read_record(record: Any) -> Chat:
 
 
 def _chat(key: str, record: Record) -> Chat:
-    text = _text_object(record)
+    text = record.get("json", record) if "__key__" in record else record
+    turns = read_turns(text, record, ("chat_template_kwargs",))
+    text = text if isinstance(text, Mapping) else {}
     places = _Places(record, text)
-    messages = [_message(number, turn, places) for number, turn in enumerate(_turns(text, record))]
+    messages = [_message(number, turn, places) for number, turn in enumerate(turns)]
     found = {kind.plural: places.fill(kind, messages) for kind in reversed(KINDS)}
-    chat = Chat(key, tuple(messages), tools=text.get("tools") or None, **found)
+    chat = Chat(key, tuple(messages), tools=_tools(text.get("tools")), **found)
     if not chat.is_document and not any(each["role"] == "assistant" for each in messages):
         said = ", ".join(dict.fromkeys(each["role"] for each in messages))
         raise ValueError(f"no turn of the assistant, of which to learn (turns of: {said})")
@@ -153,71 +146,33 @@ class _Places:
         return tuple(next(rest) if place is NOTHING else place for place in placed)
 
 
-def _text_object(record: Record) -> Record:
-    """Return the mapping that has the text: a JSON member, or the record itself."""
-    found = record.get("json", record) if "__key__" in record else record
-    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
-        return {"messages": found}
-    if not isinstance(found, Mapping):
-        raise ValueError(f"the JSON member is a {type(found).__name__}, not an object or a list")
-    return found
+def _tools(tools: Any) -> Any:
+    """Return the tools of a record, which tables and LLaMA-Factory have as a text of JSON."""
+    try:
+        return (json.loads(tools) if isinstance(tools, str) and tools else tools) or None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"tools is no JSON ({error})") from None
 
 
 def listed(text: Record, kind: MediaKind) -> list[Any]:
     """Return the images in a record's columns `images` or `image`, or others of their kind."""
-    found = next((text[name] for name in kind.columns if text.get(name) is not None), None)
-    if found is None:
-        return []
-    is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
-    return list(found) if is_list else [found]
-
-
-def _turns(text: Record, record: Record) -> list[Any]:
-    for name in CHATS:
+    filled = dict[str, list[Any]]()
+    for name in kind.columns:
         found = text.get(name)
-        if found is None:
-            continue
-        if not isinstance(found, Sequence) or isinstance(found, str | bytes) or not found:
-            raise ValueError(f"{name} is {found!r:.80}, needed is a list of at least one turn")
-        if isinstance(found[0], list | tuple):
-            raise ValueError(
-                f"{name} is a list of lists: one record at a time is read, and a batch of columns "
-                "is what set_transform and with_transform of datasets give; use .over(dataset)"
-            )
-        return list(found)
-    for name in DOCUMENTS:
-        if text.get(name) is not None:
-            return [_document(text[name], name)]
-    for name in TEXT_MEMBERS:
-        if name in record:
-            return [_document(record[name], f".{name}")]
-    names = ", ".join(sorted(str(name) for name in text if not str(name).startswith("__")))
-    raise ValueError(f"no text: needed is one of {', '.join((*CHATS, *DOCUMENTS))} (has: {names})")
+        is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
+        if found is not None and (values := list(found) if is_list else [found]):
+            filled[name] = values
+    if len(filled) > 1:
+        raise ValueError(f"both {' and '.join(filled)} have {kind.plural}: leave one of them out")
+    return next(iter(filled.values()), [])
 
 
-def _document(text: Any, name: str) -> dict[str, Any]:
-    if not isinstance(text, str):
-        raise ValueError(f"{name} is a {type(text).__name__}, not a text")
-    return {"role": "document", "content": text}
-
-
-def _message(number: int, turn: Any, places: _Places) -> dict[str, Any]:
-    """Return a turn with a role of Hugging Face's and a list of parts; adds its places."""
-    if not isinstance(turn, Mapping):
-        raise ValueError(f"turn {number} is a {type(turn).__name__}, not an object")
-    speaker = turn.get("role", turn.get("from"))
-    role = "document" if speaker == "document" else ROLES.get(speaker)
-    if role is None:
-        raise ValueError(f"turn {number} is from {speaker!r}; known are {', '.join(ROLES)}")
-    content = turn.get("content", turn.get("value"))
-    others = {
-        name: value
-        for name, value in turn.items()
-        if name not in ("role", "from", "content", "value") and value is not None
-    }
-    if content is None and others.get("tool_calls"):
-        return {"role": role, "content": [], **others}
-    return {"role": role, "content": list(_parts(number, content, places)), **others}
+def _message(number: int, turn: dict[str, Any], places: _Places) -> dict[str, Any]:
+    """Return a turn with a list of parts as its content; adds its places."""
+    turn = {name: value for name, value in turn.items() if value is not None}
+    if "content" not in turn and turn.get("tool_calls"):
+        return {**turn, "content": []}
+    return {**turn, "content": list(_parts(number, turn.get("content"), places))}
 
 
 def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:

@@ -186,7 +186,9 @@ def _crops(images: SizedImages) -> tuple[Inputs, list[int]]:
     if images.setting("do_pan_and_scan"):
         # The real cut, of an array that takes no memory.
         blank = (np.broadcast_to(np.uint8(0), (3, *size)) for size in images.sizes)
-        crops = [len(images.real.pan_and_scan(image, **settings)) for image in blank]
+        real = images.real  # one of torchvision's cuts images of one size at once
+        cut = getattr(real, "pan_and_scan", None) or real.pan_and_scan_batched
+        crops = [len(cut(image, **settings)) for image in blank]
     return {"num_crops": crops}, [1 + count for count in crops]
 
 

@@ -41,6 +41,8 @@ from .texts import Tokens, text_of, tokenized
 
 Overlong = Literal["refuse", "cut"]
 PIXELS = ("pixel_values", "image_pixel_values")  # the latter is Phi-4-multimodal's
+# Of images too thin for a processor; classes below are of devices, or of videos (probe).
+REFUSALS = (RuntimeError, ZeroDivisionError, IndexError)
 logger = logging.getLogger(__name__)
 # An image that has a size and no pixels to speak of.
 _DOT = Image.new("RGB", (1, 1))
@@ -293,7 +295,12 @@ class RecordProcessor:
         text = text_of(chat, processor, self.tokenizer, template, self.template_kwargs)
         kind = "pt" if takes_torch_only(processor) else None
         given = clips.given({**self.processor_kwargs, "return_tensors": kind})
-        made = tokenized(processor, self.tokenizer, text, pictures, given)
+        try:
+            made = tokenized(processor, self.tokenizer, text, pictures, given)
+        except REFUSALS as error:
+            if not pictures or type(error) not in REFUSALS:
+                raise
+            raise ValueError(f"the image processor refuses an image: {error!r}") from error
         clips.check(made.fields, processor)
         return made
 

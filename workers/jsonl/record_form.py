@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..hf_processor.files import data_of
-from ..hf_processor.records import CHATS, KINDS, NOTHING, MediaKind, listed, media_of
+from ..hf_processor.records import KINDS, NOTHING, MediaKind, listed, media_of
+from ..vision_language.chats import CHATS
 
 # Of each kind of media: its members' name where there are several, and the extension where a
 # reference does not tell.

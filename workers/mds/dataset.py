@@ -73,6 +73,8 @@ class MDSDataset(RecordDataset):
         self._shards = [shard for shard in read_index(self.folder) if shard.samples]
         kinds = {shard.columns: self._image_columns(shard.columns) for shard in self._shards}
         self._image_names = [kinds[shard.columns] for shard in self._shards]
+        odd = (c for kind in kinds for c in kind if c.encoding.startswith(("nd", "str_decimal")))
+        self.unlike_json = [f"{column.name!r}, {column.encoding}," for column in odd]
         self.files = tuple(self._file(shard) for shard in self._shards)
         self._files.note(self.files)
         for path, shard in zip(self.files, self._shards, strict=True):

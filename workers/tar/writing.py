@@ -19,6 +19,10 @@ from .members import encode_member, refuse_pickled
 
 # A dot would end the key, a first `_` may hide the sample, and a member needs a name.
 ESCAPED = re.compile(r"[.](?=[^/]*$)|\0|^_(?=_)|(?<=/)$|^$")
+REMEDY = (
+    "leave it out, or prepare a data set in Python whose samples have arrays, texts and numbers as "
+    "fields of their own (docs/guides/prepare.md)"
+)
 
 
 def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
@@ -33,11 +37,8 @@ def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
         try:
             name, data = encode_member(field.lower(), value)
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{field}: {_unlike_json(value)} cannot be written: {error}; leave it out, or "
-                "prepare a data set in Python whose samples have arrays, texts and numbers as "
-                "fields of their own (docs/guides/prepare.md)"
-            ) from None
+            what = f"{field}: {_unlike_json(value)} cannot be written: {error}"
+            raise ValueError(f"{what}; {REMEDY}") from None
         refuse_pickled(name)
         if name in members:
             raise ValueError(f"{field}: another field is called {name}, too")

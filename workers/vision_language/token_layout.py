@@ -7,11 +7,7 @@ since nothing comes before it.
 A tokenizer is any callable from text to token ids. Attributes that the byte-level one here has and
 others may have (`bos_id`, `image_id`...) are taken as defaults by the vision-language transform.
 
-A sample's text comes in one of three forms, looked for in this order: `conversations` or `messages`
-(LLaVA's [{"from": "human", "value": ...}], or [{"role": "user", "content": ...}], where a content
-is a text or a list of parts), `document` (a text with
-images in its midst), a caption (`caption` or `text` in the JSON, or a .txt member). All become
-turns; a document is one turn by the model itself.
+A sample's text is found by chats.py. All becomes turns; a document is one turn by the model itself.
 """
 
 import os
@@ -23,8 +19,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ..media.files import is_media
 from ..sources.labels import IGNORED
 from ..sources.registry import name_of
+from .chats import OBJECT, TEMPLATE_FIELDS, TEXT_MEMBERS, read_turns
 
 _lock = threading.Lock()
 
@@ -88,30 +86,16 @@ class ByteTokenizer:
 
 Role = Literal["human", "assistant", "document"]
 PLACEHOLDER = "<image>"
-ROLES: dict[str, Role] = {
-    **dict.fromkeys(("human", "user", "system", "developer", "tool"), "human"),
-    **dict.fromkeys(("gpt", "assistant", "model"), "assistant"),
-}
-CHATS = ("conversations", "messages")
-CAPTIONS = ("caption", "text")
-OBJECT = (dict, Mapping)  # JSON gives a dict, which isinstance recognises faster than a Mapping
-TEXT_MEMBERS = ("txt", "text", "caption")
+# What a sample of images, or a tokenizer without a template, has no place for.
+UNREAD = (*TEMPLATE_FIELDS, "videos", "video", "audios", "audio")
+UNREAD_IN_TURNS = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
 
 
 class Turn(NamedTuple):
-    """A speaker, and the pieces of text between the images (one more than images).
-
-    >>> Turn("human", ("", " What is it?")).images
-    1
-    """
+    """A speaker, and the pieces of text between the images (one more than images)."""
 
     role: Role
     pieces: tuple[str, ...]
-
-    @property
-    def images(self) -> int:
-        """Number of images in this turn."""
-        return len(self.pieces) - 1
 
 
 def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
@@ -120,11 +104,15 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
     Images without any placeholder are put before the text. A sample with images and no text
     member at all is its images; a JSON member without text is an error.
     """
-    found = _spoken(raw)
-    if found is None:
-        if images == 0:
-            raise ValueError("no text and no image" + _members(raw))
-        found = (Turn("document", ("",)),)
+    if "json" in raw or any(name in raw for name in TEXT_MEMBERS):
+        said = read_turns(raw.get("json", {}), raw, UNREAD)
+    elif images == 0:
+        names = ", ".join(sorted(name for name in raw if not name.startswith("__")))
+        raise ValueError(f"no text and no image (members: {names})")
+    else:
+        said = [{"role": "document", "content": ""}]
+    found = tuple([_turn(number, turn) for number, turn in enumerate(said)])
+    _refuse_unseen(raw, found, images)
     placed = sum(len(turn.pieces) for turn in found) - len(found)
     if placed == 0 and images:
         first = found[0]
@@ -134,49 +122,27 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
     return found
 
 
-def _spoken(raw: Mapping[str, Any]) -> tuple[Turn, ...] | None:
-    if "json" in raw:
-        found = raw["json"]
-        if isinstance(found, list):
-            return _conversation(found)
-        if not isinstance(found, OBJECT):
-            raise ValueError(
-                f"the JSON member is a {type(found).__name__}, not an object or a list"
-            )
-        # null counts as absent: tables exported to JSON have every column in every row
-        for name in CHATS:
-            if found.get(name) is not None:
-                return _conversation(found[name])
-        for name in ("document", *CAPTIONS):
-            if found.get(name) is not None:
-                return (_document(found[name], name),)
-    for name in TEXT_MEMBERS:
-        if name in raw:
-            return (_document(raw[name], f".{name}"),)
-    if "json" in raw:
-        known = ", ".join((*CHATS, "document", *CAPTIONS))
-        raise ValueError(f"no text: the JSON member has none of {known}")
-    return None
-
-
-def _conversation(spoken: Any) -> tuple[Turn, ...]:
-    if not isinstance(spoken, (list, Sequence)) or isinstance(spoken, str) or not spoken:
-        raise ValueError("conversations must be a list of at least one turn")
-    return tuple([_turn(number, turn) for number, turn in enumerate(spoken)])
+def _refuse_unseen(raw: Mapping[str, Any], turns: Sequence[Turn], images: int) -> None:
+    """Raise ValueError for media of which a sample's text tells, and which would not be in it."""
+    clips = [name for name in raw if is_media(name)]
+    if clips and turns[0].role != "document":
+        raise ValueError(f"{clips[0]} is in a chat, and only images are read: use HFProcessor")
+    record: Any = raw.get("json")
+    for name in ("images", "image") if isinstance(record, OBJECT) and images == 0 else ():
+        if record.get(name):
+            raise ValueError(f"{name} is {record[name]!r:.80}, and the sample has no image")
 
 
 def _turn(number: int, turn: Any) -> Turn:
-    if not isinstance(turn, OBJECT):
-        raise ValueError(f"turn {number} is a {type(turn).__name__}, not an object")
-    speaker = turn.get("from", turn.get("role"))
-    text = turn.get("value", turn.get("content"))
-    if not isinstance(speaker, str) or speaker not in ROLES:
-        raise ValueError(f"turn {number} is from {speaker!r}; known are {', '.join(ROLES)}")
+    unread, text = [name for name in UNREAD_IN_TURNS if turn.get(name)], turn["content"]
+    if unread:
+        raise ValueError(f"turn {number} has {unread[0]}, which only a chat template can place")
     if isinstance(text, list):
         text = "".join(_part(number, part) for part in text)
     if not isinstance(text, str):
         raise ValueError(f"turn {number} has no text")
-    return Turn(ROLES[speaker], tuple(text.split(PLACEHOLDER)))
+    role: Any = turn["role"] if turn["role"] in ("assistant", "document") else "human"
+    return Turn(role, tuple(text.split(PLACEHOLDER)))
 
 
 def _part(number: int, part: Any) -> str:
@@ -187,17 +153,6 @@ def _part(number: int, part: Any) -> str:
     if kind != "text" or not isinstance(part.get("text"), str):
         raise ValueError(f"turn {number} has a part {part!r:.80}; known are text, image, image_url")
     return str(part["text"])
-
-
-def _document(text: Any, name: str) -> Turn:
-    if not isinstance(text, str):
-        raise ValueError(f"{name} is a {type(text).__name__}, not a text")
-    return Turn("document", tuple(text.split(PLACEHOLDER)))
-
-
-def _members(raw: Mapping[str, Any]) -> str:
-    names = ", ".join(sorted(name for name in raw if not name.startswith("__")))
-    return f" (members: {names})" if names else ""
 
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]

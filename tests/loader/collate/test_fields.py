@@ -6,6 +6,7 @@ import decimal
 import enum
 import fractions
 import functools
+import traceback
 import warnings
 from collections import UserDict
 from collections.abc import Callable
@@ -383,3 +384,15 @@ def test_a_field_that_samples_lack_is_named(layout: str) -> None:
         COLLATE[layout](rows)
     with pytest.raises(ValueError, match=r"sample 0 has no input_ids \(its fields: 1, x\)"):
         COLLATE[layout]([{1: 2, "x": 3}])
+
+
+@pytest.mark.parametrize("sample", [lambda row: {"x": row}, lambda row: (row, 1), lambda row: row])
+def test_ragged_samples_are_told_to_pad(sample: Any) -> None:
+    ragged: Any = [sample(torch.ones(length)) for length in (3, 5)]
+    balance = Balance(budgets={"tokens": 9}, samples_per_step=2)
+    loader = DataLoader(ragged, shuffle=False, balance=balance, cost={"tokens": [3, 5]})
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        next(iter(loader))
+    loader.close()
+    said = "".join(traceback.format_exception_only(caught.value))
+    assert "Samples differ in size: give a collate_fn that pads." in said

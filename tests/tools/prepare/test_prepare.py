@@ -1,10 +1,12 @@
 """`counterpoise prepare` writes what the source has, and says what it cannot."""
 
+import datetime
 import errno
 import json
 import os
 import shutil
 import tarfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from counterpoise.workers.sources.failures import read_letters
 from counterpoise.workers.sources.registry import source_of
 from tests.tools.prepare import data_sets
 from tests.tools.prepare.conftest import contents
+from tests.workers.prepared import write_mds
 
 HERE = "tests.tools.prepare.data_sets"
 
@@ -256,3 +259,39 @@ def test_a_copy_keeps_its_index_and_costs(
     monkeypatch.setattr("counterpoise.workers.tar.index.scan", None)
     copy = TarDataset(tmp_path / "copy", VisionLanguage())
     assert all(copy.known(index) is not None for index in range(len(copy)))
+
+
+WHEN = datetime.datetime(2026, 1, 2)
+REMEDY = "cannot be written, since JSON has none; leave it out, or prepare a data set in Python"
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ([None, WHEN], "column 'v', timestamp[us],"),
+        ([[], [WHEN.date()]], "column 'v', list<element: date32[day]>,"),
+        ([{"n": 1, "at": None}, {"n": 2, "at": WHEN.time()}], "column 'v', struct<"),
+        ([Decimal("1.5"), None], "column 'v', decimal128(2, 1),"),
+        ([WHEN - WHEN, None], "column 'v', duration[us],"),
+    ],
+)
+def test_a_column_that_json_has_no_values_for_is_refused_before_a_sample_is_read(
+    fails: Any, tmp_path: Path, values: Any, column: str, on_error: str
+) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path, out = tmp_path / "a.parquet", tmp_path / "out"
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "v": values}), path)
+    said = fails(path, "--out", out, "--on-error", on_error, code=2)
+    assert said.startswith(column)
+    assert REMEDY in said
+    assert not list(out.glob("*.tar"))
+
+
+@pytest.mark.parametrize("encoding", ["ndarray", "ndarray:float32:2", "str_decimal"])
+def test_a_column_of_mds_that_json_has_no_values_for_is_refused(
+    fails: Any, tmp_path: Path, encoding: str
+) -> None:
+    write_mds(tmp_path / "mds", {"text": "str", "v": encoding}, [{"text": b"a", "v": b"x" * 8}])
+    said = fails(tmp_path / "mds", "--out", tmp_path / "out", "--on-error", "skip", code=2)
+    assert said.startswith(f"column 'v', {encoding}, {REMEDY}")

@@ -340,9 +340,18 @@ def test_a_length_that_is_missing_is_no_length_of_0(tmp_path: Path, values: Any)
         data.probe(0)
 
 
-def test_a_sound_in_a_column_of_files_is_no_image(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"speech": [{"bytes": b"RIFF", "path": "a.wav"}]})
-    with pytest.raises(SampleError, match=r"column 'speech' holds 'a\.wav'.*call it audio"):
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ({"bytes": b"?", "path": "a.wav"}, r"'a\.wav'"),
+        ({"bytes": b"RIFF\n\0\0\0WAVEfmt ", "path": None}, "b'RIFF"),
+        ({"bytes": b"fLaC\0", "path": "a"}, "'a'"),
+        ({"bytes": b"ID3\4", "path": None}, "b'ID3"),
+    ],
+)
+def test_a_sound_in_a_column_of_files_is_no_image(file: Any, named: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"speech": [file]})
+    with pytest.raises(SampleError, match=rf"column 'speech' holds {named}.*call it audio"):
         cp.ParquetDataset(path).raw(0)
 
 

@@ -86,6 +86,11 @@ def tokenizer(
     return made
 
 
+def image_processor(kind: str) -> Any:
+    """Return a class of image processors: Pillow's, which need no torchvision."""
+    return getattr(importlib.import_module("transformers"), f"{kind}ImageProcessorPil")
+
+
 def qwen(name: str, size: int = 8, video_processor: Any = None, **settings: Any) -> Any:
     """Return Qwen's: patches of `size` pixels, merged by 2 x 2."""
     import transformers
@@ -97,7 +102,7 @@ def qwen(name: str, size: int = 8, video_processor: Any = None, **settings: Any)
         video_token="<|video_pad|>", vision_bos_token="<|vision_start|>",
         vision_eos_token="<|vision_end|>",
     )  # fmt: skip
-    pixels = transformers.Qwen2VLImageProcessorPil(
+    pixels = image_processor("Qwen2VL")(
         patch_size=size, merge_size=2, min_pixels=(4 * size) ** 2, max_pixels=(20 * size) ** 2,
         **settings,
     )  # fmt: skip
@@ -106,9 +111,9 @@ def qwen(name: str, size: int = 8, video_processor: Any = None, **settings: Any)
 
 def llava() -> Any:
     """Return LLaVA's: one square of 28 pixels an image, cut to 4 x 4 patches and a CLS."""
-    from transformers import LlavaImageProcessorPil, LlavaProcessor
+    from transformers import LlavaProcessor
 
-    pixels = LlavaImageProcessorPil(
+    pixels = image_processor("Llava")(
         size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}
     )
     words = tokenizer(image="<image>", image_token="<image>")
@@ -120,10 +125,10 @@ def llava() -> Any:
 
 def llava_next() -> Any:
     """Return LLaVA-NeXT's: squares of 28 pixels on a grid, and one of the whole."""
-    from transformers import LlavaNextImageProcessorPil, LlavaNextProcessor
+    from transformers import LlavaNextProcessor
 
     grids = [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]
-    pixels = LlavaNextImageProcessorPil(
+    pixels = image_processor("LlavaNext")(
         size={"shortest_edge": 28},
         crop_size={"height": 28, "width": 28},
         image_grid_pinpoints=grids,
@@ -137,10 +142,10 @@ def llava_next() -> Any:
 
 def llava_onevision(video_processor: Any = None) -> Any:
     """Return LLaVA-OneVision's: squares of 28 pixels; several images have one square each."""
-    from transformers import LlavaOnevisionImageProcessorPil, LlavaOnevisionProcessor
+    from transformers import LlavaOnevisionProcessor
 
     grids = [[28 * rows, 28 * columns] for rows in range(1, 5) for columns in range(1, 5)]
-    pixels = LlavaOnevisionImageProcessorPil(
+    pixels = image_processor("LlavaOnevision")(
         size={"height": 28, "width": 28}, image_grid_pinpoints=grids
     )
     words = tokenizer(
@@ -155,9 +160,9 @@ def llava_onevision(video_processor: Any = None) -> Any:
 
 def internvl(video_processor: Any = None) -> Any:
     """Return InternVL's: tiles of 28 pixels, 4 tokens each."""
-    from transformers import GotOcr2ImageProcessorPil, InternVLProcessor
+    from transformers import InternVLProcessor
 
-    pixels = GotOcr2ImageProcessorPil(
+    pixels = image_processor("GotOcr2")(
         size={"height": 28, "width": 28}, crop_to_patches=True, min_patches=1, max_patches=6
     )
     words = tokenizer(
@@ -171,9 +176,9 @@ def internvl(video_processor: Any = None) -> Any:
 
 def idefics2(splitting: bool = True) -> Any:
     """Return Idefics2's: images of 28 to 56 pixels, cut in four and the whole; 4 tokens each."""
-    from transformers import Idefics2ImageProcessorPil, Idefics2Processor
+    from transformers import Idefics2Processor
 
-    pixels = Idefics2ImageProcessorPil(
+    pixels = image_processor("Idefics2")(
         size={"shortest_edge": 28, "longest_edge": 56}, do_image_splitting=splitting
     )
     return _made(Idefics2Processor, pixels, tokenizer(image="<image>"), image_seq_len=4)
@@ -184,9 +189,9 @@ GRID = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in ra
 
 def idefics3() -> Any:
     """Return Idefics3's: tiles of 28 pixels and one of the whole, 4 tokens each."""
-    from transformers import Idefics3ImageProcessorPil, Idefics3Processor
+    from transformers import Idefics3Processor
 
-    pixels = Idefics3ImageProcessorPil(
+    pixels = image_processor("Idefics3")(
         size={"longest_edge": 112}, max_image_size={"longest_edge": 28}
     )
     words = tokenizer(
@@ -197,11 +202,10 @@ def idefics3() -> Any:
 
 def smolvlm() -> Any:
     """Return SmolVLM's, as Idefics3's; num2words, of which its videos are told, is stood in for."""
-    from transformers import SmolVLMImageProcessorPil
     from transformers.models.smolvlm import processing_smolvlm
 
     processing_smolvlm.num2words = processing_smolvlm.num2words or str
-    pixels = SmolVLMImageProcessorPil(
+    pixels = image_processor("SmolVLM")(
         size={"longest_edge": 112}, max_image_size={"longest_edge": 28}
     )
     words = tokenizer(
@@ -214,13 +218,13 @@ def smolvlm() -> Any:
 
 def gemma3(pan_and_scan: bool = False) -> Any:
     """Return Gemma 3's: one square of 28 pixels an image, 4 tokens; and crops where asked."""
-    from transformers import Gemma3ImageProcessorPil, Gemma3Processor
+    from transformers import Gemma3Processor
 
     crops: dict[str, Any] = {
         "do_pan_and_scan": True, "pan_and_scan_min_crop_size": 16,
         "pan_and_scan_max_num_crops": 4, "pan_and_scan_min_ratio_to_activate": 1.2,
     }  # fmt: skip
-    pixels = Gemma3ImageProcessorPil(size={"height": 28, "width": 28})
+    pixels = image_processor("Gemma3")(size={"height": 28, "width": 28})
     words = tokenizer(
         image="<start_of_image>", image_token="<image_soft_token>", boi_token="<start_of_image>",
         eoi_token="<end_of_image>",
@@ -233,9 +237,9 @@ def gemma3(pan_and_scan: bool = False) -> Any:
 
 def paligemma() -> Any:
     """Return PaliGemma's: one square of 28 pixels an image, 4 tokens; no template."""
-    from transformers import PaliGemmaProcessor, SiglipImageProcessorPil
+    from transformers import PaliGemmaProcessor
 
-    pixels = SiglipImageProcessorPil(size={"height": 28, "width": 28})
+    pixels = image_processor("Siglip")(size={"height": 28, "width": 28})
     pixels.image_seq_length = 4
     words = tokenizer(image_token="<image>")
     words.chat_template = None
@@ -244,7 +248,6 @@ def paligemma() -> Any:
 
 def pixtral(merge: int = 1) -> Any:
     """Return Pixtral's (merge=2: Mistral 3's): patches of 7 pixels, rows ended by a token."""
-    from transformers import PixtralImageProcessorPil
     from transformers.models.pixtral import image_processing_pil_pixtral
 
     # Its module takes a function from the torchvision one, and the PIL one has the same.
@@ -255,7 +258,7 @@ def pixtral(merge: int = 1) -> Any:
     )
     sys.modules.setdefault(name, stand_in)
     module = importlib.import_module("transformers.models.pixtral.processing_pixtral")
-    pixels = PixtralImageProcessorPil(
+    pixels = image_processor("Pixtral")(
         size={"longest_edge": 70}, patch_size={"height": 7, "width": 7}
     )
     words = tokenizer("[IMG]", "[IMG_BREAK]", "[IMG_END]", image="[IMG]")

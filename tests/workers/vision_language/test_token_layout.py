@@ -29,7 +29,7 @@ TURNS = st.lists(
 
 @given(TURNS, st.data())
 def test_every_piece_and_image_is_there_once_and_in_order(spoken, data):
-    count = sum(turn.images for turn in spoken)
+    count = sum(len(turn.pieces) - 1 for turn in spoken)
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
     ids, labels = lay_out(spoken, sizes, T.array, MARKUP)
     assert ids.dtype == labels.dtype == np.int32
@@ -54,7 +54,7 @@ def test_cutting_keeps_a_beginning(spoken, most):
 
 @given(TURNS, st.sampled_from([MARKUP, Markup(image=9)]), st.integers(1, 60), st.data())
 def test_what_is_counted_is_what_is_laid_out(spoken, markup, most, data):
-    images = sum(turn.images for turn in spoken)
+    images = sum(len(turn.pieces) - 1 for turn in spoken)
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=images, max_size=images))
     for limit in (None, most):
         try:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ....balancer.planning.problem.shuffle import permutation
 from ....workers.discovery import FIRST, FoundCosts, FoundSource, find_costs, hold_first
-from ....workers.hf_processor.records import CHATS, DOCUMENTS, MEDIA_COLUMNS
+from ....workers.hf_processor.records import MEDIA_COLUMNS
 from ....workers.mixture.mixture import Mixture
 from ....workers.mixture.recipe_files import is_recipe
 from ....workers.sources.failures import kind_of
@@ -29,6 +29,7 @@ from ....workers.sources.registry import class_of, source_of
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.files import list_urls, open_url
 from ....workers.tar.dataset import TarDataset
+from ....workers.vision_language.chats import CHATS, DOCUMENTS
 from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, first_row, is_table
 from .rows import DEFAULT_RESOURCES
