@@ -259,13 +259,13 @@ class BalancedSettings:
         if source is not None:
             if given.skip_keys:
                 skipped = SkippedSamples(source, given.skip_keys, plan.seed, given.shuffle)
-            count = epoch_samples(source)
-            if count < place.ranks:
+            count_now = partial(epoch_samples, source, given.shuffle)
+            if (count := count_now()) < place.ranks:
                 raise ValueError(
                     f"{count} samples cannot feed {place.ranks} ranks: use fewer ranks"
                 )
             looked_at = KnownData(dataset, count, source.key).looked_at()
-            known = lambda: replace(looked_at, samples=epoch_samples(source))  # noqa: E731
+            known = lambda: replace(looked_at, samples=count_now())  # noqa: E731
             # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
             if plan.accumulate == "auto" or plan.last_step != "whole":
                 plan = replace(plan, spares=not plan.empty_microbatches)

@@ -266,8 +266,9 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     def _count(self) -> int:
         """Return the number of samples; connects where only the workers know it."""
-        if is_stream(dataset := self.dataset) or isinstance(dataset, RemoteDataset):
-            return self._need_balance("a count").count()
+        balanced, dataset = self._need_balance("a count"), self.dataset
+        if is_stream(dataset) or isinstance(dataset, RemoteDataset) or balanced.sources:
+            return balanced.count()
         return len(dataset)  # type: ignore[arg-type]
 
     def steps(self) -> Iterator[Step[BatchT]]:

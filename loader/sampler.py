@@ -111,7 +111,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._costs = self._loop_costs.rows(everything)  # a view: there may be many
         check_label_tokens(wanted, names, has_batches=False)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
-        self._samples = len(columns) if self._rows is None else epoch_samples(self._rows)
+        self._samples = len(columns) if self._rows is None else epoch_samples(self._rows, shuffle)
         self._data = KnownData(self._rows or _Costs(self._loop_costs), self._samples)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
         self._configure = partial(

@@ -16,14 +16,14 @@ def epoch_order(source: Any, seed: int, epoch: int, shuffle: bool) -> Int64:
     return permutation(len(source), seed, epoch, shuffle)
 
 
-def epoch_samples(source: Any) -> int:
+def epoch_samples(source: Any, shuffle: bool) -> int:
     """Return how many samples an epoch has: of a mixture fewer than it has indexes.
 
-    >>> epoch_samples([1, 2])
+    >>> epoch_samples([1, 2], shuffle=True)
     2
     """
-    own = _mixture_in(source)
-    return len(source) if own is None else int(own.epoch_samples)
+    own = recipe_of(source)
+    return len(source) if own is None else own.samples(shuffle)
 
 
 def rows_of(dataset: Any) -> Any:

@@ -43,13 +43,8 @@ class MixtureRows:
         """Return the number of rows, which may be more than an epoch has samples."""
         return self._begins[-1]
 
-    @property
-    def epoch_samples(self) -> int:
-        """The number of samples of an epoch."""
-        return self.recipe.samples
-
     def epoch_order(self, seed: int, epoch: int, shuffle: bool) -> Int64:
-        """Return the rows of an epoch's samples, in order (epoch_samples,)."""
+        """Return the rows of an epoch's samples, in order."""
         return self.recipe.order(seed, epoch, shuffle)
 
     def _at(self, row: int) -> tuple[int, int, int]:

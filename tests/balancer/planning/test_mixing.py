@@ -30,7 +30,7 @@ def test_no_prefix_of_200_mixtures_is_a_whole_sample_off(part: int) -> None:
     for number in range(25):
         recipe = recipe_of(rng, 25 * part + number)
         order, targets = recipe.order(seed=1, epoch=0), recipe._targets()
-        assert len(order) == recipe.samples
+        assert len(order) == recipe.samples()
         assert len(np.unique(order)) == len(order)
         sources = np.searchsorted(recipe.first_rows, order, side="right") - 1
         had = np.cumsum(sources[:, None] == np.arange(len(recipe.names)), axis=0)
@@ -84,7 +84,7 @@ def test_epochs_end_by_their_rule(epoch: str, repeats: tuple[str], samples: int,
     recipe = simple(epoch=epoch, repeats=repeats)
     order = recipe.order(0, 0)
     assert abs(len(order) - samples) <= 2
-    assert len(order) == recipe.samples
+    assert len(order) == recipe.samples()
     assert abs(int((order < recipe.first_rows[1]).sum()) - of_a) <= 2
     if epoch in (ALL, "b"):
         assert (order >= recipe.first_rows[1]).sum() == 50
