@@ -29,6 +29,7 @@ from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
+    COSTLESS,
     check_decode_threads,
     checked_shuffle,
     find_resources,
@@ -59,8 +60,6 @@ DEFAULT_PREFETCH = 2
 UNKNOWN = tuple(DEFAULT_COST)
 # Bytes of a job that may be costs by which a mixture is ordered; the rest has room besides.
 MOST_COSTS = 3 << 20
-# Groupings that look at no cost.
-COSTLESS = ("fixed", "random")
 
 
 @dataclass(frozen=True, slots=True)

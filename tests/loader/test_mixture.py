@@ -266,6 +266,30 @@ def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
             for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
 
 
+@pytest.mark.parametrize("grouping", ["fixed", "random"])
+def test_plans_that_look_at_no_cost_take_sources_that_say_none(grouping: str) -> None:
+    data = cp.Mixture({"a": (source("web"), 1), "b": ([1, 2], 1)}, epoch=10)
+    lengths = data.rows.parts[0].known_costs(["tokens"])[0].tolist()
+    made = cp.DataLoader(
+        data, batch_size=5, shuffle=True, balance=grouping, virtual_ranks=2, collate_fn=list
+    )
+    sampler = cp.BalancedBatchSampler(data, grouping, rank=0, ranks=1, batch_size=10)
+    for info in [info for step in made.steps() for info in step.infos]:
+        told = [int(key.partition("/")[2]) for key in info.keys if data.source_of(key) == "a"]
+        assert info.costs == {"tokens": sum(lengths[index] for index in told)}
+    assert len(list(sampler)) == 1
+
+
+def test_auto_counts_each_sample_of_all_sources_where_nothing_varies() -> None:
+    known = PlainSource([1] * 9, cost={"tokens": [3] * 9})
+    data = cp.Mixture({"a": (known, 1), "b": ([1] * 9, 1)}, epoch=18)
+    made = cp.DataLoader(
+        data, batch_size=3, shuffle=True, balance="auto", virtual_ranks=2, collate_fn=list
+    )
+    costs = [info.costs for step in made.steps() for info in step.infos]
+    assert costs == [{"samples": 3}] * 6
+
+
 def test_temperature_makes_weights_of_sizes() -> None:
     parts = {"a": list(range(100)), "b": list(range(25))}
     equal = cp.Mixture(parts, epoch=60, temperature=1e9).rows.recipe

@@ -26,6 +26,12 @@ def epoch_samples(source: Any, shuffle: bool) -> int:
     return len(source) if own is None else own.samples(shuffle)
 
 
+def refuse_unsaid_costs(source: Any) -> None:
+    """Raise ValueError for a mixture of which only some sources say what their samples cost."""
+    if isinstance(getattr(source, "recipe", None), Recipe):
+        source.refuse_unsaid_costs()
+
+
 def rows_of(dataset: Any) -> Any:
     """Return what balanced loops read a data set from: a mixture's rows, else itself.
 

@@ -79,18 +79,12 @@ class Recipe:
         """How many passes over each source an epoch may reach into."""
         if self.known_passes:
             return self.known_passes
-        if self.costs is None:
-            most = self._taken
-        elif isinstance(self.epoch, int):
-            most = self._most_samples()
-        else:
-            most = np.maximum(*self._due)
         first = [self._stands(number, 0).samples for number in range(len(self.sizes))]
         if self.continues:  # wherever in a pass an epoch may begin
             first = [size - 1 for size in self.sizes]
         return tuple(
             max(1, -(-(int(count) + begun) // size))
-            for count, begun, size in zip(most, first, self.sizes, strict=True)
+            for count, begun, size in zip(self._most, first, self.sizes, strict=True)
         )
 
     @cached_property
@@ -133,21 +127,20 @@ class Recipe:
             places = np.flatnonzero(sources == number)
             if len(places) >= size:
                 ends[number] = places[size - 1] + 1
+        return int(ends[self._ender(ends)])
+
+    def _ender(self, ends: Any) -> int:
+        """Return the source that ends an epoch, by where each has been through (sources,)."""
         if self.epoch in self.names:
-            return int(ends[self.names.index(str(self.epoch))])
-        return int(ends.min() if self.epoch == FIRST else ends.max())
+            return self.names.index(str(self.epoch))
+        return int(np.argmin(ends) if self.epoch == FIRST else np.argmax(ends))
 
     def _targets(self, until: float | None = None) -> DueShares:
         """Return the targets up to a total; by default of an epoch."""
         dropped, sizes, last = self._ends.tolist(), self.totals, self.epoch
         if isinstance(last, int):  # as far as the last sample's deadline
             return make_targets(self.schedule, sizes, dropped, until or last + 1.0)
-        ends = {FIRST: np.any, ALL: np.all}.get(last)
-
-        def is_over(due: Floats) -> bool:
-            reached = due >= sizes
-            return bool(reached[self.names.index(last)] if ends is None else ends(reached))
-
+        is_over: Any = lambda due: (due >= sizes)[self._ender(due < sizes)]  # noqa: E731
         return make_targets(self.schedule, sizes, dropped, is_over=is_over)
 
     # --- by a cost
@@ -157,9 +150,7 @@ class Recipe:
         """Targets up to where a source ends the epoch, and which does: its last sample is last."""
         targets = self._targets()
         ends = [targets.first_reaching(n, total) for n, total in enumerate(self.totals)]
-        if self.epoch in self.names:
-            return targets, self.names.index(str(self.epoch))
-        return targets, int(np.argmin(ends) if self.epoch == FIRST else np.argmax(ends))
+        return targets, self._ender(ends)
 
     @cached_property
     def _due(self) -> tuple[Int64, Int64]:
@@ -211,19 +202,21 @@ class Recipe:
                 return targets
             until *= 1.5
 
-    def _most_samples(self) -> Int64:
+    @cached_property
+    def _most(self) -> Int64:
+        """The samples of each source that no epoch has more of (sources,)."""
+        if self.costs is None:
+            return self._taken
+        if isinstance(self.epoch, str):
+            return np.maximum(*self._due)
         most = np.ceil((self._longest.due[-1] + self._largest) / self.totals)
-        most = np.where(self._ends, 1, most)
-        found: Int64 = (most * np.array(self.sizes)).astype(np.int64)
-        return found
+        return (np.where(self._ends, 1, most) * self.sizes).astype(np.int64)
 
     # --- orders
 
     def check(self) -> None:
         """Raise ValueError for an epoch that the sources cannot fill."""
-        samples = longest = self.samples()
-        if isinstance(self.epoch, int):
-            longest = len(self._fixed) if self.costs is None else sum(self._most_samples())
+        samples, longest = self.samples(), self._most.sum()
         if longest < samples:
             raise ValueError(
                 f"an epoch of {samples} samples, and by these weights the sources have "
