@@ -103,9 +103,7 @@ class Recipe:
         jobs = make_jobs(targets, [np.ones(count, np.int64) for count in most])
         count = int(np.ceil(targets.end)) if isinstance(self.epoch, str) else self.epoch
         sources = jobs.source[earliest_due(jobs, count)]
-        if isinstance(self.epoch, str):
-            sources = sources[: self._end_in(sources)]
-        return sources
+        return sources[: self._end_in(sources)] if isinstance(self.epoch, str) else sources
 
     @cached_property
     def _taken(self) -> Int64:
@@ -294,11 +292,8 @@ class Recipe:
         if self.costs is not None:
             return self._order_by_cost(seed, epoch, shuffle)
         found = np.empty(len(self._fixed), np.int64)
-        by_source = np.argsort(self._fixed, kind="stable")
-        ends = np.cumsum(self._taken)
-        for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            places = by_source[begin:end]
-            found[places] = self._rows(number, seed, epoch, len(places), shuffle)
+        for number, count in enumerate(self._taken.tolist()):
+            found[self._fixed == number] = self._rows(number, seed, epoch, count, shuffle)
         return found
 
     def _rows(self, number: int, seed: int, epoch: int, count: int, shuffle: bool) -> Int64:
@@ -316,8 +311,9 @@ class Recipe:
     def _pass(self, number: int, seed: int, passed: int, shuffle: bool) -> Int64:
         own = derive_seed(seed, name_number(self.names[number]), passed)
         order = permutation(self.sizes[number], own & 0xFFFFFFFF, 0, shuffle)
-        is_spread = shuffle and self.costs is not None
-        return order[spread_evenly(self.costs[number][order])] if is_spread else order
+        if self.costs is None or not shuffle:
+            return order
+        return order[spread_evenly(self.costs[number][order])]
 
     def _order_by_cost(self, seed: int, epoch: int, shuffle: bool) -> Int64:
         assert self.costs is not None

@@ -74,7 +74,6 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
         label = task.paths[0].rpartition(":")[2]
         named = getattr(source, "source_named", None)
         mixture: Any = getattr(source, "dataset", source)
-
         refuse_unsaid_costs(getattr(source, "rows", source))
 
         def source_at(index: int) -> str:
