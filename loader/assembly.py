@@ -29,6 +29,7 @@ from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
+    COSTLESS,
     check_decode_threads,
     checked_shuffle,
     find_resources,
@@ -59,8 +60,6 @@ DEFAULT_PREFETCH = 2
 UNKNOWN = tuple(DEFAULT_COST)
 # Bytes of a job that may be costs by which a mixture is ordered; the rest has room besides.
 MOST_COSTS = 3 << 20
-# Groupings that look at no cost.
-COSTLESS = ("fixed", "random")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +258,13 @@ class BalancedSettings:
         if source is not None:
             if given.skip_keys:
                 skipped = SkippedSamples(source, given.skip_keys, plan.seed, given.shuffle)
-            count = epoch_samples(source)
-            if count < place.ranks:
+            count_now = partial(epoch_samples, source, given.shuffle)
+            if (count := count_now()) < place.ranks:
                 raise ValueError(
                     f"{count} samples cannot feed {place.ranks} ranks: use fewer ranks"
                 )
             looked_at = KnownData(dataset, count, source.key).looked_at()
-            known = lambda: replace(looked_at, samples=epoch_samples(source))  # noqa: E731
+            known = lambda: replace(looked_at, samples=count_now())  # noqa: E731
             # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
             if plan.accumulate == "auto" or plan.last_step != "whole":
                 plan = replace(plan, spares=not plan.empty_microbatches)

@@ -131,7 +131,7 @@ class LateAutoLoader(LateBalancedLoader):
             )
         balance, plan = terms.plan(choice)
         if 0 in place.played and not self._told:
-            count = None if whole.source is None else epoch_samples(whole.source)
+            count = None if whole.source is None else epoch_samples(whole.source, terms.shuffle)
             whose = self._model if balance.time_ns and self._balance.time_ns is None else ""
             tell(logger, start_line(choice, plan, forecast, count, self._batch_size, whose))
             warn_of_means(choice, balance)

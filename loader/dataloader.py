@@ -266,9 +266,9 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     def _count(self) -> int:
         """Return the number of samples; connects where only the workers know it."""
-        if is_stream(dataset := self.dataset) or isinstance(dataset, RemoteDataset):
-            return self._need_balance("a count").count()
-        return len(dataset)  # type: ignore[arg-type]
+        balanced, data = self._need_balance("a count"), self.dataset
+        is_planned = is_stream(data) or isinstance(data, RemoteDataset) or balanced.sources
+        return balanced.count() if is_planned else len(data)  # type: ignore[arg-type]
 
     def steps(self) -> Iterator[Step[BatchT]]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""

@@ -28,10 +28,10 @@ from ..balancer.planning.problem.options import GroupingName
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
 from ..workers.mixture.mixture import Mixture
-from ..workers.mixture.order import epoch_order, epoch_samples
+from ..workers.mixture.order import epoch_order, epoch_samples, refuse_unsaid_costs
 from ..workers.sources.data_identity import KnownData
 from .adapters.recognition import refuse_to_be_sharded
-from .balanced.arguments import check_label_tokens, check_order
+from .balanced.arguments import COSTLESS, check_label_tokens, check_order
 from .balanced.arrivals import MicrobatchFacts
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .balanced.step_infos import OverBudget, info_of
@@ -102,6 +102,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
         self._rows = costs.rows if isinstance(costs, Mixture) else None
+        if wanted.grouping not in COSTLESS:
+            refuse_unsaid_costs(self._rows)
         columns, names = checked_columns(
             costs.rows.table() if isinstance(costs, Mixture) else costs
         )
@@ -111,7 +113,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._costs = self._loop_costs.rows(everything)  # a view: there may be many
         check_label_tokens(wanted, names, has_batches=False)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
-        self._samples = len(columns) if self._rows is None else epoch_samples(self._rows)
+        self._samples = len(columns) if self._rows is None else epoch_samples(self._rows, shuffle)
         self._data = KnownData(self._rows or _Costs(self._loop_costs), self._samples)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
         self._configure = partial(

@@ -20,6 +20,7 @@ from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
+from ...workers.mixture.order import refuse_unsaid_costs
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
 from ...workers.sources.measuring import MAX_THREADS, refuse_threads
@@ -28,6 +29,8 @@ from ..step.ranks import RankArguments
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 # The first samples of a source may be broken; after this many we stop looking for one that is not.
 TRIES = 100
+# Groupings that look at no cost.
+COSTLESS = ("fixed", "random")
 OWN = "a balanced loader plans its own order"
 
 
@@ -100,6 +103,8 @@ def find_resources(
         known = (*DEFAULT_RESOURCES, IN_BATCHES)
         extra = dict.fromkeys(name for name in named if name not in known)
         return (*DEFAULT_RESOURCES, *extra)
+    if balance.grouping not in COSTLESS:
+        refuse_unsaid_costs(source)
     offered = getattr(source, "resources", None)
     if offered is not None:
         return tuple(offered)

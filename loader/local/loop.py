@@ -113,7 +113,7 @@ class LocalLoop:
 
     def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
         """Return the number of samples."""
-        return Ready(epoch_samples(self._settings.source), "")
+        return Ready(epoch_samples(self._settings.source, self._settings.job.shuffle), "")
 
     def begin(self, start: RunStart) -> None:
         """Start the next run, and its workers."""
@@ -127,7 +127,7 @@ class LocalLoop:
             self._costs.begin_epoch()
         else:
             self._costs = LoopCosts.of_source(source, self._settings.job.resources)
-        count = epoch_samples(source)
+        count = epoch_samples(source, own.job.shuffle)
         if not 0 <= start.at.start <= count:
             raise LoaderError(
                 f"the ledger is at sample {start.at.start}, but the data set has {count}: the "

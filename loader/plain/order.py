@@ -154,6 +154,9 @@ def describe_order(sampler: Any, depth: int = _DEPTH) -> str:
     told = [f"{name}={value}" for name, value in found.items() if type(value) in (bool, int)]
     if type(sampler) is RandomSampler and own_shuffler(sampler) is None:
         told.append("generator")  # whose state is the ledger's; the default seeds one
+    data = getattr(sampler, "data_source", None)  # which may be ordered by its own epoch
+    if hasattr(data, "set_epoch") and type(epoch := getattr(data, "epoch", None)) is int:
+        told.append(f"data.epoch={epoch}")
     inner = getattr(sampler, "sampler", None)
     if inner is not None and inner is not sampler and depth:
         told.append(f"sampler={describe_order(inner, depth - 1)}")

@@ -36,11 +36,22 @@ def batch_sampler() -> Any:
     return DataLoader(numbers, batch_sampler=sampler, collate_fn=list)
 
 
+def mixture(**named: Any) -> cp.Mixture:
+    """Return a mixture of two sources whose epochs have all samples."""
+    parts = {"a": (list(range(32)), 2), "b": (list(range(32, SAMPLES)), 1)}
+    return cp.Mixture(parts, epoch=SAMPLES, **named)
+
+
+def mixed(kind: Any = cp.DataLoader, **named: Any) -> Any:
+    return kind(mixture(), batch_size=4, collate_fn=list, **named)
+
+
 BALANCED: dict[str, Any] = {"balance": "fixed", "cost": {"tokens": [1] * SAMPLES}}
 ALIKE: dict[str, Callable[[], Any]] = {
     "balanced": lambda: loader(shuffle=True, **BALANCED),
     "balanced, with workers": lambda: loader(shuffle=True, num_workers=1, **BALANCED),
     "auto": lambda: loader(shuffle=True, balance="auto"),
+    "a mixture": lambda: mixed(shuffle=True, balance="fixed"),
     "a batch sampler under torch's loader": batch_sampler,
 }
 
@@ -83,6 +94,44 @@ def test_a_distributed_sampler_repeats_as_under_torch(more: dict[str, Any]) -> N
         assert taken(ours, None) == found
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [cp.DataLoader, DataLoader])
+def test_a_plain_loop_over_a_mixture_repeats_until_its_epoch_is_set(
+    kind: Any, workers: int
+) -> None:
+    given = mixed(kind, num_workers=workers, persistent_workers=workers > 0)
+    for epoch in (None, 2, None, 1):
+        if epoch is not None:
+            given.dataset.set_epoch(epoch)
+        begun, rows = taken(given), given.dataset.rows
+        wanted = [rows[row] for row in rows.epoch_order(0, given.dataset.epoch, True).tolist()]
+        assert [*itertools.chain(*begun)] == wanted[: 4 * TAKEN]
+        assert [*itertools.chain(*taken(given, None))] == wanted
+    if kind is cp.DataLoader:
+        given.set_epoch(3)
+        assert given.dataset.epoch == 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_plain_loop_over_a_mixture_resumes_in_its_epoch_only(workers: int) -> None:
+    first = mixed(num_workers=workers)
+    first.set_epoch(2)
+    whole, begun = taken(first, None), iter(first)
+    head = [next(begun), next(begun)]
+    state = first.state_dict()
+    second = mixed(num_workers=workers)
+    second.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"was SequentialSampler\(data.epoch=2\)"):
+        taken(second)
+    second = mixed(num_workers=workers)
+    second.set_epoch(2)
+    second.load_state_dict(state)
+    assert head + taken(second, None) == whole
+    second.set_epoch(3)
+    first.set_epoch(3)
+    assert taken(second, None) == taken(first, None)
+
+
 def test_a_random_sampler_goes_on_as_under_torch() -> None:
     found, kinds = [], tuple[Any, ...]((DataLoader, cp.DataLoader))
     for kind in kinds:
@@ -92,14 +141,15 @@ def test_a_random_sampler_goes_on_as_under_torch() -> None:
     assert found[0] == found[1]
 
 
-def test_a_resumed_epoch_is_followed_by_the_next() -> None:
-    first = ALIKE["balanced"]()
+@pytest.mark.parametrize("kind", ["balanced", "a mixture"])
+def test_a_resumed_epoch_is_followed_by_the_next(kind: str) -> None:
+    first = ALIKE[kind]()
     epochs = [taken(first, None) for _ in range(3)]
-    second = ALIKE["balanced"]()
+    second = ALIKE[kind]()
     taken(second)
     begun = iter(second)
     head = [next(begun), next(begun)]
-    again = ALIKE["balanced"]()
+    again = ALIKE[kind]()
     again.load_state_dict(second.state_dict())
     assert [head + taken(again, None), taken(again, None)] == epochs[1:]
 

@@ -266,6 +266,68 @@ def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
             for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("end", ["first", "all", "docs"])
+def test_an_epoch_by_tokens_has_all_of_the_source_that_ends_it_in_every_loop(
+    end: str, shuffle: bool
+) -> None:
+    def loop(ranks: int = 2) -> Any:
+        data = mixture(by="tokens", epoch=end)
+        balance = cp.Balance(budgets={"tokens": 120}, samples_per_step=24, accumulate="auto")
+        return cp.DataLoader(
+            data, balance=balance, shuffle=shuffle, virtual_ranks=ranks, collate_fn=list
+        )
+
+    data, made, lengths = mixture(by="tokens", epoch=end), loop(), set[int]()
+    for epoch in range(3):
+        rows = data.rows.epoch_order(0, epoch, shuffle).tolist()
+        found = steps_of(made)
+        keys = [key for step in found for key in step]
+        assert sorted(keys) == sorted(map(data.rows.key, rows))
+        assert len(found) == made.num_steps
+        lengths.add(len(rows))
+        first = Counter(map(data.source_of, [key for key in keys if "@" not in key]))
+        used_up = [name for name in SIZES if first[name] == SIZES[name]]
+        assert used_up == {"first": ["small"], "all": [*SIZES]}.get(end, ["docs", "small"])
+    assert len(lengths) == 1
+    sampler = cp.BalancedBatchSampler(data, "fixed", rank=0, ranks=1, batch_size=8, shuffle=shuffle)
+    assert len(list(sampler)) == len(sampler)
+    begun = loop()
+    begun.set_epoch(1)
+    whole, states = steps_of(begun), list[Any]()
+    for _ in begun.steps():
+        states.append(begun.state_dict())
+    for at, state in enumerate(states[:-1]):
+        other = loop(ranks=1 + at % 3)
+        other.load_state_dict(state)
+        assert steps_of(other) == whole[at + 1 :]
+
+
+@pytest.mark.parametrize("grouping", ["fixed", "random"])
+def test_plans_that_look_at_no_cost_take_sources_that_say_none(grouping: Any) -> None:
+    known: Any = source("web")
+    data = cp.Mixture({"a": (known, 1), "b": ([1, 2], 1)}, epoch=10)
+    lengths = known.known_costs(["tokens"])[0].tolist()
+    made = cp.DataLoader(
+        data, batch_size=5, shuffle=True, balance=grouping, virtual_ranks=2, collate_fn=list
+    )
+    sampler = cp.BalancedBatchSampler(data, grouping, rank=0, ranks=1, batch_size=10)
+    for info in [info for step in made.steps() for info in step.infos]:
+        told = [int(key.partition("/")[2]) for key in info.keys if data.source_of(key) == "a"]
+        assert info.costs == {"tokens": sum(lengths[index] for index in told)}
+    assert len(list(sampler)) == 1
+
+
+def test_auto_counts_each_sample_of_all_sources_where_nothing_varies() -> None:
+    known = PlainSource([1] * 9, cost={"tokens": [3] * 9})
+    data = cp.Mixture({"a": (known, 1), "b": ([1] * 9, 1)}, epoch=18)
+    made = cp.DataLoader(
+        data, batch_size=3, shuffle=True, balance="auto", virtual_ranks=2, collate_fn=list
+    )
+    costs = [info.costs for step in made.steps() for info in step.infos]
+    assert costs == [{"samples": 3}] * 6
+
+
 def test_temperature_makes_weights_of_sizes() -> None:
     parts = {"a": list(range(100)), "b": list(range(25))}
     equal = cp.Mixture(parts, epoch=60, temperature=1e9).rows.recipe

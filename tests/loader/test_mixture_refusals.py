@@ -1,5 +1,6 @@
 """Mixtures that contradict themselves or their loop are refused, with what to do."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 from torch.utils.data import WeightedRandomSampler
 
 import counterpoise as cp
+from counterpoise.tools.analyze.scan.measure import measure_task
+from counterpoise.tools.analyze.scan.sources import ScanOptions, ScanTask
 from counterpoise.workers import PlainSource
 from tests.loader.mixtures import loader, mixture, source
 
@@ -48,10 +51,19 @@ def test_what_contradicts_itself_is_refused(given: Any, others: Any, says: str) 
         cp.Mixture(given, **others)
 
 
-def test_only_some_known_costs_are_refused_by_a_balanced_loop() -> None:
+def test_only_some_known_costs_are_refused_where_they_are_planned_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = cp.Mixture({"a": (source("web"), 1), "b": ([1, 2], 1)}, epoch=10)
-    with pytest.raises(ValueError, match="'b' of the mixture does not say"):
-        loader(data)
+    budgets = cp.Balance(budgets={"tokens": 90}, samples_per_step=4, accumulate="auto")
+    monkeypatch.setattr(sys.modules[__name__], "mixed", data, raising=False)
+    for make in (
+        lambda: loader(data),
+        lambda: cp.BalancedBatchSampler(data, budgets, rank=0, ranks=1),
+        lambda: measure_task(ScanTask("dataset", (f"{__name__}:mixed",), 0, 10), ScanOptions()),
+    ):
+        with pytest.raises(ValueError, match="'b' of the mixture does not say"):
+            make()
 
 
 def test_a_weighted_sampler_is_refused_with_its_name() -> None:

@@ -186,7 +186,7 @@ def examine_step(path: Path, step: int, data: str) -> Examination:
         )
     dataset: Any = rows_of(find_dataset(data))
     source = as_source(dataset)
-    count = epoch_samples(source)
+    count = epoch_samples(source, ledger.shuffle)
     check_same_data(ledger, KnownData(dataset, count, source.key).looked_at())
     begin = step * ledger.samples_per_step
     if not 0 <= begin < count:

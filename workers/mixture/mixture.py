@@ -138,7 +138,7 @@ class Mixture:
 
     def __len__(self) -> int:
         """Return the number of samples of an epoch."""
-        return self.rows.recipe.samples
+        return self.rows.recipe.samples()
 
     def __getitem__(self, index: int) -> Any:
         """Return the epoch's sample at a place in its order."""

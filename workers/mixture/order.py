@@ -16,14 +16,20 @@ def epoch_order(source: Any, seed: int, epoch: int, shuffle: bool) -> Int64:
     return permutation(len(source), seed, epoch, shuffle)
 
 
-def epoch_samples(source: Any) -> int:
+def epoch_samples(source: Any, shuffle: bool) -> int:
     """Return how many samples an epoch has: of a mixture fewer than it has indexes.
 
-    >>> epoch_samples([1, 2])
+    >>> epoch_samples([1, 2], shuffle=True)
     2
     """
-    own = _mixture_in(source)
-    return len(source) if own is None else int(own.epoch_samples)
+    own = recipe_of(source)
+    return len(source) if own is None else own.samples(shuffle)
+
+
+def refuse_unsaid_costs(source: Any) -> None:
+    """Raise ValueError for a mixture of which only some sources say what their samples cost."""
+    if isinstance(getattr(source, "recipe", None), Recipe):
+        source.refuse_unsaid_costs()
 
 
 def rows_of(dataset: Any) -> Any:

@@ -14,7 +14,15 @@ from ...balancer.planning.problem.shuffle import derive_seed
 from ..sources.costs import checked_key
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
-from ..sources.interface import Probe, SampleError, Source, checked_probe, data_of, file_of
+from ..sources.interface import (
+    DEFAULT_COST,
+    Probe,
+    SampleError,
+    Source,
+    checked_probe,
+    data_of,
+    file_of,
+)
 from ..sources.registry import open_source
 from ..stores.samples import reads_stores, stored_ranges
 
@@ -43,13 +51,8 @@ class MixtureRows:
         """Return the number of rows, which may be more than an epoch has samples."""
         return self._begins[-1]
 
-    @property
-    def epoch_samples(self) -> int:
-        """The number of samples of an epoch."""
-        return self.recipe.samples
-
     def epoch_order(self, seed: int, epoch: int, shuffle: bool) -> Int64:
-        """Return the rows of an epoch's samples, in order (epoch_samples,)."""
+        """Return the rows of an epoch's samples, in order."""
         return self.recipe.order(seed, epoch, shuffle)
 
     def _at(self, row: int) -> tuple[int, int, int]:
@@ -100,22 +103,25 @@ class MixtureRows:
         return None if found is None else self._whole(self._key(*at), found)
 
     def _whole(self, key: str, found: Probe) -> Probe:
-        return Probe(key, dict.fromkeys(self.resources, 0) | found.cost, found.nbytes)
+        unsaid = {} if self.knows_costs else DEFAULT_COST
+        costs = dict.fromkeys(self.resources, 0) | unsaid | found.cost
+        return Probe(key, costs, found.nbytes)
 
     @cached_property
     def resources(self) -> tuple[str, ...]:
-        """The names of all that samples cost; ValueError where only some sources say it."""
-        told = [bool(getattr(part, "knows_costs", True)) for part in self.parts]
-        if any(told) and not all(told):
-            silent, other = (self.recipe.names[told.index(each)] for each in (False, True))
+        """The names of all that samples cost, in the sources that say it."""
+        told = [part for part in self.parts if getattr(part, "knows_costs", True)]
+        return tuple({name: 0 for part in told or self.parts for name in resources_of(part)})
+
+    def refuse_unsaid_costs(self) -> None:
+        """Raise ValueError where only some sources say what their samples cost."""
+        says = [bool(getattr(part, "knows_costs", True)) for part in self.parts]
+        if any(says) and not all(says):
+            silent, other = (self.recipe.names[says.index(each)] for each in (False, True))
             raise ValueError(
                 f"source {silent!r} of the mixture does not say what its samples cost, and "
                 f"{other!r} does: give PlainSource(data, cost=...), or DataLoader(cost=...) for all"
             )
-        found = dict[str, None]()
-        for part in self.parts:
-            found.update(dict.fromkeys(resources_of(part)))
-        return tuple(found)
 
     def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
         """Return the costs of all rows, a column a resource; None where not all are known."""
@@ -238,4 +244,4 @@ def all_costs(part: Source, resources: Sequence[str]) -> dict[str, np.ndarray] |
         return None
     table = dict(zip(own, found, strict=True))
     none = np.zeros(len(part), np.int64)
-    return {name: table.get(name, none) for name in resources}
+    return {name: table.get(name, none + DEFAULT_COST.get(name, 0)) for name in resources}

@@ -20,11 +20,9 @@ import numpy as np
 from ..kernels.arrays import Int64
 from ..problem.costs import MAX_COST
 from ..problem.shuffle import derive_seed, permutation
-from .shares import DueShares, Floats, Jobs, due_times, earliest_due, make_targets
+from .shares import DueShares, Floats, Jobs, earliest_due, make_jobs, make_targets, spread_evenly
 
 FIRST, ALL = "first", "all"
-# More samples than an epoch is expected to have, among which its order is looked for at first.
-SPARE = 1.25
 # An epoch whose rule makes it longer is a mistake.
 MOST = 1 << 31
 
@@ -66,28 +64,27 @@ class Recipe:
         return np.array([column.sum() for column in self.costs], np.float64)
 
     @cached_property
-    def samples(self) -> int:
-        """The number of samples of an epoch."""
+    def _ends(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each source ends with its last sample, so that the others share its part."""
+        return np.array([name not in self.repeats for name in self.names])
+
+    def samples(self, shuffle: bool = True) -> int:
+        """Return the number of samples of an epoch, the same of all that are shuffled, or not."""
         if isinstance(self.epoch, int):
             return self.epoch
-        if self.costs is None:
-            return len(self._fixed)
-        if self.epoch == ALL and not self.repeats:
-            return sum(self.sizes)
-        return int(self._expected_samples(self._targets().due[-1]))
+        return len(self._fixed) if self.costs is None else int(self._due[shuffle].sum())
 
     @cached_property
     def passes(self) -> tuple[int, ...]:
         """How many passes over each source an epoch may reach into."""
         if self.known_passes:
             return self.known_passes
-        most = self._taken if self.costs is None else self._most_samples()
         first = [self._stands(number, 0).samples for number in range(len(self.sizes))]
         if self.continues:  # wherever in a pass an epoch may begin
             first = [size - 1 for size in self.sizes]
         return tuple(
             max(1, -(-(int(count) + begun) // size))
-            for count, begun, size in zip(most, first, self.sizes, strict=True)
+            for count, begun, size in zip(self._most, first, self.sizes, strict=True)
         )
 
     @cached_property
@@ -100,31 +97,26 @@ class Recipe:
     def _fixed(self) -> Int64:
         """The source of each of an epoch's samples where they count 1: in all epochs the same."""
         targets = self._targets()
-        if targets.end > MOST:
-            raise ValueError(
-                f"an epoch would have {targets.end:,.0f} samples until epoch={self.epoch!r} ends "
-                "it: give it more weight, or epoch= a number of samples"
-            )
-        parts = list[Jobs]()
-        for number, size in enumerate(self.sizes):
-            most = int(targets.due[-1, number]) + 2
-            if self.names[number] not in self.repeats:
-                most = min(most, size)
-            had = np.arange(most + 1, dtype=np.int64)
-            begin, due = due_times(targets, number, had[:-1], had[1:])
-            parts.append(Jobs(np.full(most, number, np.int64), begin, due))
-        jobs = _joined(parts)
+        self._check_length(targets.end)
+        most = targets.due[-1].astype(np.int64) + 2
+        most = np.where(self._ends, np.minimum(most, self.sizes), most)
+        jobs = make_jobs(targets, [np.ones(count, np.int64) for count in most])
         count = int(np.ceil(targets.end)) if isinstance(self.epoch, str) else self.epoch
         sources = jobs.source[earliest_due(jobs, count)]
-        if isinstance(self.epoch, str):
-            sources = sources[: self._end_in(sources)]
-        return sources
+        return sources[: self._end_in(sources)] if isinstance(self.epoch, str) else sources
 
     @cached_property
     def _taken(self) -> Int64:
         """The samples of each source in an epoch (sources,), where they count 1."""
         found: Int64 = np.bincount(self._fixed, minlength=len(self.sizes))
         return found
+
+    def _check_length(self, samples: float) -> None:
+        if samples > MOST:
+            raise ValueError(
+                f"an epoch would have {samples:,.0f} samples until epoch={self.epoch!r} ends "
+                "it: give it more weight, or epoch= a number of samples"
+            )
 
     def _end_in(self, sources: Int64) -> int:
         """Return after how many samples the epoch has ended by its rule."""
@@ -133,37 +125,58 @@ class Recipe:
             places = np.flatnonzero(sources == number)
             if len(places) >= size:
                 ends[number] = places[size - 1] + 1
+        return int(ends[self._ender(ends)])
+
+    def _ender(self, ends: Any) -> int:
+        """Return the source that ends an epoch, by where each has been through (sources,)."""
         if self.epoch in self.names:
-            return int(ends[self.names.index(str(self.epoch))])
-        return int(ends.min() if self.epoch == FIRST else ends.max())
+            return self.names.index(str(self.epoch))
+        return int(np.argmin(ends) if self.epoch == FIRST else np.argmax(ends))
 
-    def _targets(self, until: float = np.inf) -> DueShares:
+    def _targets(self, until: float | None = None) -> DueShares:
         """Return the targets up to a total; by default of an epoch."""
-        dropped = [name not in self.repeats for name in self.names]
-        sizes, last = self.totals, self.epoch
-        if isinstance(last, int):
-            if np.isinf(until):
-                until = last + 1.0  # as far as the last sample's deadline
-            return make_targets(self.schedule, sizes, dropped, until)
-        if not np.isinf(until):
-            return make_targets(self.schedule, sizes, dropped, until)
-        if last == FIRST:
-            return make_targets(
-                self.schedule, sizes, dropped, is_over=lambda due: bool((due >= sizes).any())
-            )
-        if last == ALL:
-            return make_targets(
-                self.schedule, sizes, dropped, is_over=lambda due: bool((due >= sizes).all())
-            )
-        one = self.names.index(last)
-        return make_targets(
-            self.schedule, sizes, dropped, is_over=lambda due: bool(due[one] >= sizes[one])
-        )
-
-    def _expected_samples(self, due: Floats) -> float:
-        return float((due * np.array(self.sizes) / self.totals).sum())
+        dropped, sizes, last = self._ends.tolist(), self.totals, self.epoch
+        if isinstance(last, int):  # as far as the last sample's deadline
+            return make_targets(self.schedule, sizes, dropped, until or last + 1.0)
+        is_over: Any = lambda due: (due >= sizes)[self._ender(due < sizes)]  # noqa: E731
+        return make_targets(self.schedule, sizes, dropped, is_over=is_over)
 
     # --- by a cost
+
+    @cached_property
+    def _ended(self) -> tuple[DueShares, int]:
+        """Targets up to where a source ends the epoch, and which does: its last sample is last."""
+        targets = self._targets()
+        ends = [targets.first_reaching(n, total) for n, total in enumerate(self.totals)]
+        return targets, self._ender(ends)
+
+    @cached_property
+    def _due(self) -> tuple[Int64, Int64]:
+        """The samples of each source in an epoch that a source ends (sources,), and of a shuffle.
+
+        They are those whose costs come closest to the source's target. Of a shuffle the mean cost
+        says how many (see spread_evenly), so that all epochs are of one length.
+        """
+        assert self.costs is not None
+        means = [np.full(len(each), each.sum() / len(each)) for each in self.costs]
+        return self._closest(self.costs), self._closest(means)
+
+    def _closest(self, costs: Sequence[Int64 | Floats]) -> Int64:
+        (targets, ender), sizes = self._ended, np.array(self.sizes)
+        passes, rest = np.divmod(targets.due[-1], self.totals)
+        self._check_length(float((passes * sizes).sum()))
+        of_last = [
+            int(np.searchsorted(np.cumsum(column) - column / 2, amount, "right"))
+            for column, amount in zip(costs, rest, strict=True)
+        ]
+        due: Int64 = passes.astype(np.int64) * sizes + of_last
+        if self.epoch == FIRST:
+            due = np.minimum(due, sizes - 1)
+        elif self.epoch == ALL:
+            due = np.maximum(due, sizes)
+        due = np.where(self._ends, np.minimum(due, sizes), due)
+        due[ender] = sizes[ender]
+        return due
 
     @property
     def _largest(self) -> float:
@@ -171,38 +184,40 @@ class Recipe:
         return 2.0 * max(int(column.max()) for column in self.costs or ())
 
     @cached_property
-    def _longest(self) -> tuple[float, DueShares]:
-        """The total by which an epoch by cost has certainly ended, and targets up to there.
+    def _longest(self) -> DueShares:
+        """Targets up to where an epoch of a number of samples by cost has certainly ended.
 
         Each source is at most a few of its largest samples off its target.
         """
         sizes, totals, largest = np.array(self.sizes), self.totals, self._largest
-        ends = [name not in self.repeats for name in self.names]
         until = float(totals.min())
         while True:
             targets = self._targets(until)
             due = targets.due[-1]
             sure = sizes * np.floor(np.maximum(due - largest, 0) / totals)
-            sure = np.where(ends & (due >= totals), sizes, sure)
-            if sure.sum() >= self.samples or targets.end < until:
-                return min(until, targets.end), targets
-            until *= 2
+            sure = np.where(self._ends & (due >= totals), sizes, sure)
+            if sure.sum() >= self.samples() or targets.end < until:
+                return targets
+            until *= 1.5
 
-    def _most_samples(self) -> Int64:
-        due = self._longest[1].due[-1]
-        most = np.ceil((due + self._largest) / self.totals)
-        most = np.where([name in self.repeats for name in self.names], most, 1)
-        found: Int64 = (most * np.array(self.sizes)).astype(np.int64)
-        return found
+    @cached_property
+    def _most(self) -> Int64:
+        """The samples of each source that no epoch has more of (sources,)."""
+        if self.costs is None:
+            return self._taken
+        if isinstance(self.epoch, str):
+            return np.maximum(*self._due)
+        most = np.ceil((self._longest.due[-1] + self._largest) / self.totals)
+        return (np.where(self._ends, 1, most) * self.sizes).astype(np.int64)
 
     # --- orders
 
     def check(self) -> None:
         """Raise ValueError for an epoch that the sources cannot fill."""
-        longest = len(self._fixed) if self.costs is None else sum(self._most_samples())
-        if longest < self.samples:
+        samples, longest = self.samples(), self._most.sum()
+        if longest < samples:
             raise ValueError(
-                f"an epoch of {self.samples} samples, and by these weights the sources have "
+                f"an epoch of {samples} samples, and by these weights the sources have "
                 f"{longest}: let more repeat, or give fewer"
             )
 
@@ -277,11 +292,8 @@ class Recipe:
         if self.costs is not None:
             return self._order_by_cost(seed, epoch, shuffle)
         found = np.empty(len(self._fixed), np.int64)
-        by_source = np.argsort(self._fixed, kind="stable")
-        ends = np.cumsum(self._taken)
-        for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            places = by_source[begin:end]
-            found[places] = self._rows(number, seed, epoch, len(places), shuffle)
+        for number, count in enumerate(self._taken.tolist()):
+            found[self._fixed == number] = self._rows(number, seed, epoch, count, shuffle)
         return found
 
     def _rows(self, number: int, seed: int, epoch: int, count: int, shuffle: bool) -> Int64:
@@ -298,43 +310,32 @@ class Recipe:
 
     def _pass(self, number: int, seed: int, passed: int, shuffle: bool) -> Int64:
         own = derive_seed(seed, name_number(self.names[number]), passed)
-        return permutation(self.sizes[number], own & 0xFFFFFFFF, 0, shuffle)
+        order = permutation(self.sizes[number], own & 0xFFFFFFFF, 0, shuffle)
+        if self.costs is None or not shuffle:
+            return order
+        return order[spread_evenly(self.costs[number][order])]
 
     def _order_by_cost(self, seed: int, epoch: int, shuffle: bool) -> Int64:
-        longest, targets = self._longest
-        expected = (targets.due * (np.array(self.sizes) / self.totals)).sum(axis=1)
-        until = SPARE * float(np.interp(self.samples, expected, targets.points)) + self._largest
-        while True:
-            until = min(until, longest)
-            parts = [
-                self._jobs(number, targets, until, seed, epoch, shuffle)
-                for number in range(len(self.sizes))
-            ]
-            rows, costs, jobs = (list(each) for each in zip(*parts, strict=True))
-            of_all = np.concatenate(costs)
-            found = earliest_due(_joined(jobs), self.samples, of_all)
-            # Up to there all samples were looked at that may come.
-            if until >= longest or of_all[found[:-1]].sum() < until:
-                return np.concatenate(rows)[found]
-            until *= 2
-
-    def _jobs(
-        self, number: int, targets: DueShares, until: float, seed: int, epoch: int, shuffle: bool
-    ) -> tuple[Int64, Int64, Jobs]:
-        """Return the rows, and costs, of a source's samples that may come before a total."""
         assert self.costs is not None
-        due = float(np.interp(until, targets.points, targets.due[:, number]))
-        size = self.sizes[number]
-        room = self.passes[number] * size - self._stands(number, epoch).samples
-        most = min(room, size * (2 + int(due / self.totals[number])))
-        if self.names[number] not in self.repeats:
-            most = size
-        rows = self._rows(number, seed, epoch, most, shuffle)
-        costs = self.costs[number][(rows - self.first_rows[number]) % size]
-        had = np.concatenate([[0], np.cumsum(costs)])
-        count = min(most, int(np.searchsorted(had, due, side="right")))
-        begin, ends = due_times(targets, number, had[:count], had[1 : count + 1])
-        return rows[:count], costs[:count], Jobs(np.full(count, number, np.int64), begin, ends)
+        sizes, ends = np.array(self.sizes), isinstance(self.epoch, str)
+        targets = self._ended[0] if ends else self._longest
+        begun = [self._stands(number, epoch).samples for number in range(len(sizes))]
+        most = self._due[shuffle] if ends else sizes * self.passes - begun
+        rows, costs = list[Int64](), list[Int64]()
+        for number, column in enumerate(self.costs):
+            rows.append(self._rows(number, seed, epoch, int(most[number]), shuffle))
+            costs.append(column[(rows[-1] - self.first_rows[number]) % len(column)])
+        jobs, count = make_jobs(targets, costs), self.samples(shuffle)
+        # Others begin when so many are over: none is late by more than the largest sample.
+        last = np.sort(jobs.due)[:count][-1] + int(self._largest)
+        begin = np.minimum(jobs.begin, int(targets.end))
+        near = np.flatnonzero(begin <= last)
+        jobs = Jobs(jobs.source[near], begin[near], jobs.due[near])
+        order = near[earliest_due(jobs, count, np.concatenate(costs)[near])]
+        if ends:
+            last = int(most[: self._ended[1] + 1].sum()) - 1
+            order = np.append(order[order != last], last)
+        return np.concatenate(rows)[order]
 
     def stands_after(self, rows: Int64, epoch: int) -> dict[str, Begun]:
         """Return where each source stands after an epoch's first rows (n,)."""
@@ -371,14 +372,6 @@ def _unpacked(columns: Sequence[str], sizes: Sequence[int]) -> tuple[Int64, ...]
 def name_number(name: str) -> int:
     """Return 64 bits that stand for a source's name, on every machine."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-
-
-def _joined(parts: Sequence[Jobs]) -> Jobs:
-    return Jobs(
-        np.concatenate([each.source for each in parts]),
-        np.concatenate([each.begin for each in parts]),
-        np.concatenate([each.due for each in parts]),
-    )
 
 
 def order_of_rows(

@@ -110,27 +110,33 @@ def make_targets(
     return DueShares(np.array(points), np.array(rows))
 
 
-def due_times(targets: DueShares, source: int, before: Int64, after: Int64) -> tuple[Int64, Int64]:
-    """Return from which total on each of a source's samples may come, and when it is due (n,).
-
-    before, after: what the source has had before and after each.
-    """
-    begins = targets.last_at(source, before.astype(np.float64))
-    ends = targets.first_reaching(source, after.astype(np.float64))
-    return _whole(np.floor(begins + _ROUNDING)), _whole(np.ceil(ends - _ROUNDING))
-
-
-def _whole(values: Floats) -> Int64:
-    return np.where(np.isfinite(values), values, NEVER).astype(np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Samples (n,) that may come, of all sources, each source's in its order: see due_times."""
+    """Samples (n,) that may come, of all sources, each source's in its order: see make_jobs."""
 
     source: Int64
     begin: Int64
     due: Int64
+
+
+def make_jobs(targets: DueShares, costs: Sequence[Int64]) -> Jobs:
+    """Return from which total on each sample of all sources may come, and when it is due.
+
+    costs: of each source's samples, in its order (n,).
+    """
+    parts = list[tuple[Int64, Int64, Int64]]()
+    for source, column in enumerate(costs):
+        had = np.concatenate([[0.0], np.cumsum(column)])
+        ends = targets.first_reaching(source, had[1:])
+        # One that costs nothing is due when it may come, also where the source ends.
+        begins = np.minimum(targets.last_at(source, had[:-1]), ends)
+        due = _whole(np.ceil(ends - _ROUNDING))
+        parts.append((np.full(len(column), source), _whole(np.floor(begins + _ROUNDING)), due))
+    return Jobs(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _whole(values: Floats) -> Int64:
+    return np.where(np.isfinite(values), values, NEVER).astype(np.int64)
 
 
 def earliest_due(jobs: Jobs, count: int, costs: Int64 | None = None) -> Int64:
@@ -160,3 +166,20 @@ def earliest_due(jobs: Jobs, count: int, costs: Int64 | None = None) -> Int64:
         order.append(found)
         total += 1 if steps is None else steps[found]
     return by_due[np.array(order, np.int64)]
+
+
+def spread_evenly(costs: Int64) -> Int64:
+    """Return an order of samples whose first k cost about k times the mean, for each k (n,).
+
+    After samples that cost no more than as many means the next is one above the mean, else one that
+    is not, each kind in its order: no prefix is off by more than the largest sample.
+
+    >>> spread_evenly(np.array([1, 9, 1, 1, 9, 1, 1, 1])).tolist()
+    [1, 0, 2, 3, 4, 5, 6, 7]
+    """
+    off = costs - costs.sum() / len(costs)
+    above = off > 0
+    before = np.empty(len(costs))
+    for kind in (above, ~above):
+        before[kind] = np.cumsum(np.abs(off[kind])) - np.abs(off[kind])
+    return np.lexsort((~above, before))

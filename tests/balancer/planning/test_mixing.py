@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from counterpoise.balancer.planning.mixing.recipe import ALL, FIRST, Begun, Recipe
-from counterpoise.balancer.planning.mixing.shares import Floats
+from counterpoise.balancer.planning.mixing.shares import Floats, spread_evenly
 
 
 def recipe_of(rng: np.random.Generator, number: int) -> Recipe:
@@ -30,7 +30,7 @@ def test_no_prefix_of_200_mixtures_is_a_whole_sample_off(part: int) -> None:
     for number in range(25):
         recipe = recipe_of(rng, 25 * part + number)
         order, targets = recipe.order(seed=1, epoch=0), recipe._targets()
-        assert len(order) == recipe.samples
+        assert len(order) == recipe.samples()
         assert len(np.unique(order)) == len(order)
         sources = np.searchsorted(recipe.first_rows, order, side="right") - 1
         had = np.cumsum(sources[:, None] == np.arange(len(recipe.names)), axis=0)
@@ -84,7 +84,7 @@ def test_epochs_end_by_their_rule(epoch: str, repeats: tuple[str], samples: int,
     recipe = simple(epoch=epoch, repeats=repeats)
     order = recipe.order(0, 0)
     assert abs(len(order) - samples) <= 2
-    assert len(order) == recipe.samples
+    assert len(order) == recipe.samples()
     assert abs(int((order < recipe.first_rows[1]).sum()) - of_a) <= 2
     if epoch in (ALL, "b"):
         assert (order >= recipe.first_rows[1]).sum() == 50
@@ -158,3 +158,28 @@ def test_a_source_goes_on_where_it_stood(by_cost: bool) -> None:
             both = min(len(rest), len(mine))
             assert both
             assert mine[:both] == rest[:both]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_shuffle_by_cost_costs_the_mean_at_every_prefix(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    costs = np.rint(np.exp(rng.normal(3, rng.uniform(0, 3), 500))).astype(np.int64) + seed % 2
+    order = spread_evenly(costs)
+    assert sorted(order.tolist()) == list(range(500))
+    off = np.cumsum(costs[order]) - costs.mean() * np.arange(1, 501)
+    assert np.abs(off).max() <= costs.max()
+
+
+def test_samples_that_cost_nothing_come_though_their_source_ends_with_them() -> None:
+    costs = (np.array([5, 0, 0]), np.array([2, 2, 0, 2, 0]))
+    recipe = simple(sizes=(3, 5), costs=costs, epoch=8, repeats=())
+    for shuffle in (False, True):
+        assert sorted(recipe.order(0, 0, shuffle).tolist()) == list(range(8))
+
+
+@pytest.mark.parametrize("by_cost", [False, True])
+def test_an_epoch_without_end_in_sight_is_refused(by_cost: bool) -> None:
+    costs = (np.ones(30, np.int64), np.ones(50, np.int64)) if by_cost else None
+    endless = simple(costs=costs, schedule=((0, np.array([1.0, 1e-9])),), epoch="b")
+    with pytest.raises(ValueError, match="an epoch would have 50,000,000,"):
+        endless.check()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ....workers.mixture.mixture import Mixture
+from ....workers.mixture.order import refuse_unsaid_costs
 from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe
@@ -73,6 +74,7 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
         label = task.paths[0].rpartition(":")[2]
         named = getattr(source, "source_named", None)
         mixture: Any = getattr(source, "dataset", source)
+        refuse_unsaid_costs(getattr(source, "rows", source))
 
         def source_at(index: int) -> str:
             if isinstance(mixture, Mixture):
