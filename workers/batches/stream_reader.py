@@ -28,6 +28,7 @@ from .envelope import (
     StartPosition,
     is_stateful,
     loses_samples,
+    pack_position,
     reader_number,
     state_of,
 )
@@ -206,19 +207,14 @@ class StreamReader(IterableDataset[Any]):
         self._ended = self._batch_size is not None and taken < self._batch_size
 
     def _envelope(self, batch: Any, samples: int, holes: tuple[Any, ...] = ()) -> Envelope:
-        position = self.position().pack() if self._carries else None
+        position = self.position() if self._carries else None
         number = reader_number()
         return Envelope(batch, reader=number, holes=holes, position=position, samples=samples)
 
-    def position(self) -> ReaderPosition:
-        """Return how far this reader is; what is the iterator is not stated twice."""
-        both = self._iterator is self.dataset
-        return ReaderPosition(
-            read=self._read,
-            ended=self._ended,
-            iterator=state_of(self._iterator),
-            dataset=None if both else state_of(self.dataset),
-        )
+    def position(self) -> bytes:
+        """Return how far this reader is, packed; what is the iterator is not stated twice."""
+        dataset = None if self._iterator is self.dataset else self.dataset
+        return pack_position(self._iterator, dataset, self._read, self._ended)
 
 
 class _Begun:
