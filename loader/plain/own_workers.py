@@ -4,6 +4,7 @@ import atexit
 import errno
 import os
 import resource
+import threading
 import time
 import weakref
 from multiprocessing import process
@@ -37,13 +38,16 @@ class OwnWorkers(TorchWorkersIterator):
         # the garbage collector's work (a loop left by an exception), the queues' threads would end
         # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
         queues = (*self._index_queues, self._worker_result_queue)
-        weakref.finalize(self, _let_go, queues).atexit = False
+        weakref.finalize(self, bool, queues).atexit = False  # which only holds them
         _all.add(self)
 
     def _shutdown_workers(self) -> None:
         if self._shutdown or not self.is_own():
             return
         workers, replacer, self._replacer = [*self._workers], self._replacer, None
+        if getattr(self, "_pin_memory_thread", None) is threading.current_thread():
+            del self._pin_memory_thread  # a finalizer, in the thread that torch would wait for
+            self._pin_memory_thread_done_event.set()
         until = time.monotonic() + END_S
         self._workers = [Ending(each, until) for each in workers]  # type: ignore[misc]
         super()._shutdown_workers()
@@ -73,10 +77,6 @@ def _check_descriptors(workers: int) -> None:
             f"{workers} worker processes need about {needed} open files, {held} of them open now, "
             f"and {limit} are allowed: raise that (ulimit -n {2 * needed}), or use fewer workers",
         )
-
-
-def _let_go(_: object) -> None:
-    """Drop what a finalizer has held."""
 
 
 def _leave_to_parent() -> None:

@@ -173,10 +173,8 @@ class StreamReader(IterableDataset[Any]):
         was_loaded = at.dataset is not None or (is_own and at.iterator is not None)
         # Of the first iteration after an end, and only of that.
         follows_end, self.loaded.follows_end = self.loaded.follows_end and not was_loaded, False
-        if was_loaded or follows_end or self.loaded.begun is not None:
-            return _Begun(self, source, was_loaded, follows_end)
-        found: Iterator[Any] = source
-        return found
+        looks = was_loaded or follows_end or self.loaded.begun is not None
+        return _Begun(self, source, was_loaded, follows_end) if looks else source
 
     def collate(self, data: Any) -> Envelope:
         """Return the envelope of a batch; of a sample, if the loader makes no batches."""
