@@ -79,13 +79,18 @@ def _check_descriptors(workers: int) -> None:
         )
 
 
+def _take_from_torch(iterator: OwnWorkers) -> None:
+    """Let torch end nothing of an iterator, nor raise in this process when its workers end."""
+    iterator._shutdown = True
+    if iterator._worker_pids_set:  # torch's table is by id(), which another iterator may get
+        child_reports._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
+
+
 def _leave_to_parent() -> None:
     """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
     for each in list(_all):
-        each._shutdown = True
-        if each._worker_pids_set:  # torch's table is by id(), which another iterator may get
-            child_reports._remove_worker_pids(id(each))
-            each._worker_pids_set = False
+        _take_from_torch(each)
         # At a process' exit multiprocessing ends those that are here.
         process._children.difference_update(each.processes())  # type: ignore[attr-defined]
     _all.clear()
@@ -96,7 +101,7 @@ def _end_all() -> None:
     """End the workers before multiprocessing does, which would wait for ever for one that hangs."""
     for each in list(_all):
         if not each._shutdown:
-            each._shutdown = True
+            _take_from_torch(each)
             end_processes(each.processes())
 
 

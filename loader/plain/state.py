@@ -130,13 +130,8 @@ class Iteration:
             # Until a stream is read its data set's state is the one from before.
             if finished or not self.stream or at.read or at.iterator is not None:
                 return (at,)
-        if not self.readers:
-            return ()
-        beginning = ReaderPosition()
-        return tuple(
-            ReaderPosition.unpack(self.readers[n]) if n in self.readers else beginning
-            for n in range(count)
-        )
+        beginning, numbers = ReaderPosition().pack(), range(count if self.readers else 0)
+        return tuple(ReaderPosition.unpack(self.readers.get(n, beginning)) for n in numbers)
 
     def following(self, finished: bool) -> "Iteration":
         """Return the next iteration, not begun; `finished` says that this one is at its end.
