@@ -4,6 +4,7 @@ import atexit
 import errno
 import os
 import resource
+import threading
 import time
 import weakref
 from multiprocessing import process
@@ -37,13 +38,16 @@ class OwnWorkers(TorchWorkersIterator):
         # the garbage collector's work (a loop left by an exception), the queues' threads would end
         # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
         queues = (*self._index_queues, self._worker_result_queue)
-        weakref.finalize(self, _let_go, queues).atexit = False
+        weakref.finalize(self, bool, queues).atexit = False  # which only holds them
         _all.add(self)
 
     def _shutdown_workers(self) -> None:
         if self._shutdown or not self.is_own():
             return
         workers, replacer, self._replacer = [*self._workers], self._replacer, None
+        if getattr(self, "_pin_memory_thread", None) is threading.current_thread():
+            del self._pin_memory_thread  # a finalizer, in the thread that torch would wait for
+            self._pin_memory_thread_done_event.set()
         until = time.monotonic() + END_S
         self._workers = [Ending(each, until) for each in workers]  # type: ignore[misc]
         super()._shutdown_workers()
@@ -75,17 +79,18 @@ def _check_descriptors(workers: int) -> None:
         )
 
 
-def _let_go(_: object) -> None:
-    """Drop what a finalizer has held."""
+def _take_from_torch(iterator: OwnWorkers) -> None:
+    """Let torch end nothing of an iterator, nor raise in this process when its workers end."""
+    iterator._shutdown = True
+    if iterator._worker_pids_set:  # torch's table is by id(), which another iterator may get
+        child_reports._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
 
 
 def _leave_to_parent() -> None:
     """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
     for each in list(_all):
-        each._shutdown = True
-        if each._worker_pids_set:  # torch's table is by id(), which another iterator may get
-            child_reports._remove_worker_pids(id(each))
-            each._worker_pids_set = False
+        _take_from_torch(each)
         # At a process' exit multiprocessing ends those that are here.
         process._children.difference_update(each.processes())  # type: ignore[attr-defined]
     _all.clear()
@@ -96,7 +101,7 @@ def _end_all() -> None:
     """End the workers before multiprocessing does, which would wait for ever for one that hangs."""
     for each in list(_all):
         if not each._shutdown:
-            each._shutdown = True
+            _take_from_torch(each)
             end_processes(each.processes())
 
 

@@ -76,7 +76,7 @@ class Iteration:
     waiting: list[int] = field(default_factory=list)
     turn: int = 0
     readers: dict[int, bytes] = field(default_factory=dict)
-    live: Callable[[], ReaderPosition] | None = None
+    live: Callable[[], bytes] | None = None
     drawn: int = 0
     order: str | None = None
     samples: int | None = None
@@ -125,23 +125,13 @@ class Iteration:
 
     def positions(self, count: int, finished: bool = False) -> tuple[ReaderPosition, ...]:
         """Return the positions of `count` readers; none if no reader has said anything."""
-        if self.live is not None and (finished or not self.stream or self._has_read()):
-            return (ReaderPosition.unpack(self.live().pack()),)
-        if not self.readers:
-            return ()
-        beginning = ReaderPosition()
-        return tuple(
-            ReaderPosition.unpack(self.readers[n]) if n in self.readers else beginning
-            for n in range(count)
-        )
-
-    def _has_read(self) -> bool:
-        """Return whether a stream in this process is where its state says.
-
-        Until it is read that of a data set is the one from before; an iterator's is its own.
-        """
-        at = None if self.live is None else self.live()
-        return at is not None and (at.read > 0 or at.iterator is not None)
+        if self.live is not None:
+            at = ReaderPosition.unpack(self.live())
+            # Until a stream is read its data set's state is the one from before.
+            if finished or not self.stream or at.read or at.iterator is not None:
+                return (at,)
+        beginning, numbers = ReaderPosition().pack(), range(count if self.readers else 0)
+        return tuple(ReaderPosition.unpack(self.readers.get(n, beginning)) for n in numbers)
 
     def following(self, finished: bool) -> "Iteration":
         """Return the next iteration, not begun; `finished` says that this one is at its end.
@@ -301,7 +291,7 @@ class PlainState:
                 current.sampler, current.start_sampler, current.pending, current.is_over
             ),
             turn=current.turn % count if in_turns else 0,
-            readers=current.positions(count),
+            readers=tuple(each.check_known() for each in current.positions(count)),
         )
         return write_ledger(ledger)
 

@@ -97,7 +97,7 @@ class PackLoader(TorchDataLoader[Any]):
         here = copy.copy(self._iteration)
         here.readers, here.waiting, here.generators = {**here.readers}, [], []
         if here.live is not None:
-            here.readers[0], here.live = here.live().pack(), None
+            here.readers[0], here.live = here.live(), None
         return StreamPlace(here, left_out=left_out)
 
     def ledger(self, at: StreamPlace | None) -> dict[str, Any]:

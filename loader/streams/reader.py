@@ -210,7 +210,7 @@ class PackIterator:
             self._marks.popleft()
         begins, packed = self._marks[0]
         waits = sum(1 << number - begins for number in numbers)
-        position = _as_dict(ReaderPosition.unpack(packed))
+        position = _as_dict(ReaderPosition.unpack(packed).check_known())
         return {"from": position, "read": self._read - begins, "waits": f"{waits:x}"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -259,7 +259,7 @@ class PackIterator:
         # Before the first sample a data set may still state the end of another iteration. That
         # sample is in the first pack, so that nobody goes on before it.
         if self._read == 1 or self._read - self._marks[-1][0] >= MARK_EVERY:
-            self._marks.append((self._read, self._reader.position().pack()))
+            self._marks.append((self._read, self._reader.position()))
 
     def _take(self, number: int, sample: Any, waits: bool) -> SkippedSample | None:
         """Hold a sample, if it is to wait; return why it is left out, None if it is not."""

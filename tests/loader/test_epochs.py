@@ -166,14 +166,24 @@ class Stream(IterableDataset[int]):
         return iter(range(100 * self.epoch, 100 * self.epoch + 8))
 
 
+PACKED = {
+    "balance": cp.Balance(budgets={"tokens": 4}, accumulate=1),
+    "cost": lambda _: {"tokens": 1},
+}
+
+
+@pytest.mark.parametrize("count", [None, 1])
 @pytest.mark.parametrize("stays", [None, False, True])
-def test_the_epoch_of_a_stream_reaches_its_workers(stays: bool | None) -> None:
+@pytest.mark.parametrize("how", [{"batch_size": 4}, PACKED], ids=["plain", "packed"])
+def test_the_epoch_of_a_stream_reaches_its_workers(
+    how: dict[str, Any], stays: bool | None, count: int | None
+) -> None:
     more: dict[str, Any] = {} if stays is None else {"num_workers": 1, "persistent_workers": stays}
-    given: Any = cp.DataLoader(Stream(), batch_size=4, collate_fn=list, **more)
+    given: Any = cp.DataLoader(Stream(), collate_fn=list, **how, **more)
     begins = []
     for epoch in (0, 2, 1):
         given.set_epoch(epoch)
-        begins.append(taken(given, None)[0][0])
+        begins.append(taken(given, count)[0][0])
     assert begins == [0, 200, 100]
 
 

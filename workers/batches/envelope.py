@@ -14,12 +14,17 @@ from torch.utils.data import get_worker_info
 from ..sources.failures import SkippedSample
 
 
+class UnknownPositionError(ValueError):
+    """Says why data cannot state where they are; raised only where somebody asks for that."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderPosition:
     """The position of one reader: a worker, or the trainer itself where there are no workers.
 
     read: items taken from the stream; ended: there are no more; iterator, dataset: their own
-    state_dict() where they have one; over: the iteration is done, the next one starts here.
+    state_dict() where they have one (dataset: or why it is not known); over: the iteration is done,
+    the next one starts here.
     """
 
     read: int = 0
@@ -33,11 +38,14 @@ class ReaderPosition:
         """Return whether the data say themselves where they are."""
         return self.iterator is not None or self.dataset is not None
 
-    def pack(self) -> bytes:
-        """Return the position as it is now: states may be changed in place afterwards.
+    def check_known(self) -> Self:
+        """Return the position; raises UnknownPositionError where the data could not say it."""
+        if isinstance(self.dataset, UnknownPositionError):
+            raise self.dataset
+        return self
 
-        Bytes also keep tensors in a state out of torch's shared memory.
-        """
+    def pack(self) -> bytes:
+        """Return the position as bytes: states change in place, tensors go by shared memory."""
         return pickle.dumps(self, protocol=5)
 
     @classmethod
@@ -111,6 +119,24 @@ def is_stateful(thing: Any) -> bool:
 def state_of(thing: Any) -> Any:
     """Return the state of an object that has one, else None."""
     return thing.state_dict() if is_stateful(thing) else None
+
+
+def pack_position(iterator: Any, dataset: Any, read: int = 0, ended: bool = False) -> bytes:
+    """Return a reader's position, packed, with the states of a data set and of its iterator.
+
+    It is taken along for a ledger that nobody may ask for: so no error of theirs comes from here.
+    """
+    try:
+        return ReaderPosition(read, ended, False, state_of(iterator), state_of(dataset)).pack()
+    except UnknownPositionError as error:  # of a reader inside this one
+        why = error
+    except Exception as error:
+        name, kind = type(iterator if dataset is None else dataset).__name__, type(error).__name__
+        why = UnknownPositionError(
+            f"{name} cannot say where it is ({kind}: {error}): let its state_dict() need no "
+            "argument and return what pickle takes, its iterator's too, or have none"
+        )
+    return ReaderPosition(read, ended, dataset=why).pack()
 
 
 def loses_samples(dataset: Any) -> bool:

@@ -17,11 +17,10 @@ from ..sources.interface import SampleError, file_of, getter_of, source_name
 from ..stores.samples import reads_stores
 from .envelope import (
     Envelope,
-    ReaderPosition,
     StartPosition,
     is_stateful,
+    pack_position,
     reader_number,
-    state_of,
 )
 from .upcoming import expect_tasks
 
@@ -128,13 +127,13 @@ class MapReader(Dataset[Any]):
     def collate(self, loaded: LoadedBatch) -> Envelope:
         """Return the envelope of a batch."""
         batch = None if loaded.empty else self._collate_fn(loaded.found)
-        position = self.position().pack() if self._carries else None
+        position = self.position() if self._carries else None
         rest = loaded.holes, loaded.empty, position, loaded.samples
         return Envelope(batch, loaded.number, reader_number(), *rest)
 
-    def position(self) -> ReaderPosition:
-        """Return the state of the dataset."""
-        return ReaderPosition(dataset=state_of(self.dataset))
+    def position(self) -> bytes:
+        """Return the state of the dataset, packed."""
+        return pack_position(None, self.dataset)
 
     @property
     def _loads_together(self) -> bool:

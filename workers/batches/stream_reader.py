@@ -28,6 +28,7 @@ from .envelope import (
     StartPosition,
     is_stateful,
     loses_samples,
+    pack_position,
     reader_number,
     state_of,
 )
@@ -172,10 +173,8 @@ class StreamReader(IterableDataset[Any]):
         was_loaded = at.dataset is not None or (is_own and at.iterator is not None)
         # Of the first iteration after an end, and only of that.
         follows_end, self.loaded.follows_end = self.loaded.follows_end and not was_loaded, False
-        if was_loaded or follows_end or self.loaded.begun is not None:
-            return _Begun(self, source, was_loaded, follows_end)
-        found: Iterator[Any] = source
-        return found
+        looks = was_loaded or follows_end or self.loaded.begun is not None
+        return _Begun(self, source, was_loaded, follows_end) if looks else source
 
     def collate(self, data: Any) -> Envelope:
         """Return the envelope of a batch; of a sample, if the loader makes no batches."""
@@ -206,19 +205,14 @@ class StreamReader(IterableDataset[Any]):
         self._ended = self._batch_size is not None and taken < self._batch_size
 
     def _envelope(self, batch: Any, samples: int, holes: tuple[Any, ...] = ()) -> Envelope:
-        position = self.position().pack() if self._carries else None
+        position = self.position() if self._carries else None
         number = reader_number()
         return Envelope(batch, reader=number, holes=holes, position=position, samples=samples)
 
-    def position(self) -> ReaderPosition:
-        """Return how far this reader is; what is the iterator is not stated twice."""
-        both = self._iterator is self.dataset
-        return ReaderPosition(
-            read=self._read,
-            ended=self._ended,
-            iterator=state_of(self._iterator),
-            dataset=None if both else state_of(self.dataset),
-        )
+    def position(self) -> bytes:
+        """Return how far this reader is, packed; what is the iterator is not stated twice."""
+        dataset = None if self._iterator is self.dataset else self.dataset
+        return pack_position(self._iterator, dataset, self._read, self._ended)
 
 
 class _Begun:

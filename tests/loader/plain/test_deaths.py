@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from counterpoise import DataLoader
+from counterpoise.loader.plain import own_workers
 from counterpoise.loader.plain.torch_names import killed_worker
+from counterpoise.workers.processes.ending import end_processes
 
 
 class Deadly:
@@ -65,6 +67,25 @@ def test_workers_end_by_themselves_where_the_garbage_collector_ends_the_loop(pin
     del iterator, cycle
     gc.collect()
     assert not terminated  # torch waits 5 s for each of its own in this case, and then does that
+
+
+@pytest.mark.parametrize("how", [{}, {"balance": "fixed", "cost": {"n": [1, 1]}, "shuffle": True}])
+def test_torch_raises_nothing_for_workers_that_end_with_their_process(
+    how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = iter(DataLoader(Deadly("raise"), num_workers=1, **how))
+    next(begun)
+    (mine,) = [each for each in own_workers._all if not each._shutdown]
+    is_reported: list[bool] = []
+
+    def end(processes: Any) -> None:
+        is_reported.append(mine._worker_pids_set)
+        end_processes(processes)
+
+    monkeypatch.setattr(own_workers, "_all", {mine})
+    monkeypatch.setattr(own_workers, "end_processes", end)
+    own_workers._end_all()
+    assert is_reported == [False]
 
 
 def test_only_signals_are_named() -> None:

@@ -9,10 +9,12 @@ python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
   broken   a sample does not decode, on one of them
   torn     two epochs, in which next() is left by exceptions at random moments, of each rank its own
   inline   the same without workers
+  left     an epoch that follows one which each rank has left elsewhere
   late     one epoch, whose end rank 1 takes when rank 0 has already ended, without a goodbye
 """
 
 import faulthandler
+import itertools
 import json
 import os
 import random
@@ -160,6 +162,11 @@ def main(folder):
         loader = make(broken(COUNT), **options)
         came[manner] = attempt(lambda loader=loader: take_torn(loader, 2, rank + 1, TIMES))
         loader.close()
+
+    loader = make(**given)
+    list(itertools.islice(loader, 1 + rank))
+    came["left"] = attempt(lambda: take(loader, 2))
+    loader.close()
 
     def before_step(step):
         if rank == 1 and step == STEPS - 1:

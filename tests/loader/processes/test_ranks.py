@@ -82,6 +82,10 @@ def test_a_rank_that_is_late_gets_its_last_batches_although_the_other_has_ended(
     assert together(came, "late") == alone(epochs=1)
 
 
+def test_ranks_that_have_left_an_epoch_at_different_places_have_the_next(came):
+    assert together(came, "left") == [each for each in alone() if each[0] == 1]
+
+
 @pytest.mark.parametrize("manner", ["torn", "inline"])
 def test_ranks_whose_next_is_left_by_exceptions_go_on_with_the_others(came, manner):
     dataset = rank_trainer.broken(rank_trainer.COUNT)

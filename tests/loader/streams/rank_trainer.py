@@ -71,7 +71,7 @@ def main(folder):
     came["other"] = attempt(lambda: make(rank, ranks, 2).load_state_dict(ledgers[1 - rank]))
 
     left = make(rank, ranks, 1)
-    take(left, 3)  # an epoch is left, and another begun
+    take(left, 3 + rank)  # an epoch is left, elsewhere on each rank, and another begun
     came["left"] = attempt(lambda: take(left, 1))
     left.set_epoch(rank)
     came["apart"] = attempt(lambda: take(left))

@@ -1,5 +1,6 @@
 """Uses of the constructor's arguments, right and wrong."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -48,10 +49,27 @@ def shuffled(make: Make) -> Any:
     return [sorted(epoch) for epoch in epochs], epochs[0] != epochs[1]
 
 
+@use("`shuffle=True`, a loop left by `break`, and a new one: the next epoch, whole")
+def shuffled_and_left(make: Make) -> Any:
+    torch.manual_seed(3)
+    loader = make(Numbers(40), batch_size=8, shuffle=True)
+    left = next(iter(loader)).tolist()
+    epoch = [batch.tolist() for batch in loader]
+    return left != epoch[0], sorted(itertools.chain(*epoch))
+
+
 @use("`generator=` that fixes the shuffle")
 def seeded(make: Make) -> Any:
     generator = torch.Generator().manual_seed(5)
     return batches(make(Numbers(), shuffle=True, generator=generator))
+
+
+@use("`DistributedSampler` without `set_epoch`: each epoch is the first again")
+def not_told(make: Make) -> Any:
+    dataset = Numbers()
+    sampler: Any = torch_data.DistributedSampler(dataset, num_replicas=1, rank=0)
+    loader = make(dataset, sampler=sampler)
+    return batches(loader) == batches(loader)
 
 
 @use("`DistributedSampler` with `set_epoch`")
