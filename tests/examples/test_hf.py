@@ -82,7 +82,9 @@ def run_two(folder: Path) -> Any:
     def run_script(name: str, **given: Any) -> tuple[list[float], str]:
         script = str(SCRIPTS / f"{name}.py")
         done = torchrun(
-            ["--standalone", "--nproc-per-node", "2", script, *options(given)], cwd=folder
+            ["--standalone", "--nproc-per-node", "2", script, *options(given)],
+            cwd=folder,
+            imported=("transformers.trainer", "datasets"),
         )
         assert done.returncode == 0, done.stderr
         return losses_in(done.stdout), done.stdout
