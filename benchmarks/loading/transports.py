@@ -88,7 +88,9 @@ def _one_pass(way: str, nbytes: int, batch: int, workers: int) -> dict[str, floa
     """Run an epoch in new processes; return what the first of them says."""
     world = 1 if way == "torch" else 2
     # They meet as under torchrun: at a store of the process that starts them.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
     shared = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(world),
