@@ -9,11 +9,11 @@ In earnest these are three commands on three machines:
 Run: python examples/train_remote.py
 """
 
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -54,11 +54,12 @@ def train(address: str) -> None:
 def main() -> None:
     """Start everything, train, and end what was started."""
     root = Path(ensure_demo_data(samples=128, shards=2)).parent
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     with ExitStack() as started:
+        # Any port, which the balancer writes into a file; the others read it there.
+        file = Path(started.enter_context(TemporaryDirectory()), "balancer.addr")
+        address = file.as_uri()
         for words in (
-            ("balancer", "--listen", address),
+            ("balancer", "--listen", "tcp://127.0.0.1:*", "--address-file", str(file)),
             ("worker", address, "--root", str(root)),
             ("worker", address, "--root", str(root)),
         ):

@@ -9,7 +9,6 @@ process gets.
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -87,10 +86,15 @@ def _compare(nbytes: int, batch: int, workers: int, pairs: int) -> Iterator[tupl
 
 def _one_pass(way: str, nbytes: int, batch: int, workers: int) -> dict[str, float]:
     """Run an epoch in new processes; return what the first of them says."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     world = 1 if way == "torch" else 2
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    # They meet as under torchrun: at a store of the process that starts them.
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+    shared = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(world),
+    }  # fmt: skip
     words = [sys.executable, "-P", "-m", __name__, way, str(nbytes), str(batch), str(workers)]
     processes = [
         subprocess.Popen(

@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +30,7 @@ from tests.deliveries import cases, library
 from tests.deliveries import data as made
 from tests.deliveries.digest import digest
 from tests.deliveries.place import Place, open_data, real_shards
+from tests.forking.popen import Popen
 
 HERE = Path(__file__).parent
 FILE = HERE / "deliveries.json"
@@ -182,16 +182,14 @@ def from_two_ranks(case: cases.Case, place: Place) -> Iterator[Record]:
 def from_distributed(case: cases.Case, place: Place) -> Iterator[Record]:
     """Yield digests of what comes to two processes, in the order of places."""
     folder = Path(tempfile.mkdtemp(dir=place.folder))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.deliveries.record",
-        "--rank-of",
-        json.dumps([str(folder), _name_of(case)]),
-    ]
+    called = f"play_rank(Path({str(folder)!r}), {_name_of(case)!r})"
+    names = "from pathlib import Path; from tests.deliveries.record import play_rank"
     shared = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     shared = {**os.environ, **shared, "WORLD_SIZE": "2"}
-    ranks = [subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in (0, 1)]
+    ranks = [
+        Popen([sys.executable, "-c", f"{names}; {called}"], env={**shared, "RANK": str(rank)})
+        for rank in (0, 1)
+    ]
     try:
         for process in ranks:
             process.wait(LIMIT_S)
@@ -272,12 +270,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="write deliveries.json")
     parser.add_argument("--show", metavar="CASE", help="print the digest of every batch of a case")
-    parser.add_argument("--rank-of", type=json.loads, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
-    if wanted.rank_of:
-        folder, name = wanted.rank_of
-        play_rank(Path(folder), name)
-        return 0
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
         try:

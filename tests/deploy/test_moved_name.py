@@ -16,7 +16,7 @@ from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.deploy.test_two_hosts import TRAIN
 from tests.forking.popen import COMMAND
-from tests.security.key_party import free_port
+from tests.held_port import held_port
 from tests.tools.services.test_remote import SAMPLES, SMALL, make, take
 
 NAME = "balancer.test"
@@ -65,9 +65,15 @@ def hosts(tmp_path):
         each.wait()
 
 
-def test_the_batches_are_the_same_where_the_balancer_s_name_has_moved(hosts, tmp_path):
+@pytest.fixture
+def port():
+    with held_port() as held:
+        yield held
+
+
+def test_the_batches_are_the_same_where_the_balancer_s_name_has_moved(hosts, port, tmp_path):
     root, out = Path(ensure_demo_data(tmp_path, samples=SAMPLES, shards=2)).parent, tmp_path / "out"
-    port, step, pause = free_port(), tmp_path / "step", threading.Event()
+    step, pause = tmp_path / "step", threading.Event()
     address = f"tcp://{NAME}:{port}"
     for _ in range(2):
         hosts.start(COMMAND, "worker", address, "--root", str(root))

@@ -6,7 +6,6 @@ itself. A command runs in a folder of its own page, unless NOT_RUN gives a reaso
 words are parsed.
 """
 
-import importlib.util
 import io
 import json
 import os
@@ -15,6 +14,8 @@ import shlex
 import sys
 import tarfile
 import tomllib
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -60,6 +61,12 @@ NOT_RUN = {
     "train:Texts": "the reader's own script; tests/tools/trial runs others",
     "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
 }
+FRAMEWORKS = (
+    ("transformers.trainer", "lightning", "torch.distributed.pipelining")
+    if find_spec("transformers")
+    else ()
+)
+USES_FRAMEWORKS = re.compile(r"transformers|trl|lightning|accelerate|hf_pipeline|pipelining")
 SAMPLES = 540
 PROFILE = {
     "placement": [0, 1, 2, 3],
@@ -126,12 +133,29 @@ def program_of(page: str) -> str:
     return "\n".join(lines)
 
 
+def frameworks_of(page: str) -> tuple[str, ...]:
+    """Return what a page's process need not import anew, which takes four seconds of a core."""
+    reader = reader_of(page)
+    text = program_of(page) + (reader.read_text() if reader.exists() else "")
+    return FRAMEWORKS if USES_FRAMEWORKS.search(text) else ()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _caches_are_away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let frameworks that are imported once keep nothing in this machine's caches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page: str, shards: Path, tmp_path: Path) -> None:
     (tmp_path / "shards").symlink_to(shards)
     (tmp_path / "page.py").write_text(program_of(page))
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = run([sys.executable, "page.py"], cwd=tmp_path, env=environment)
+    done = run(
+        [sys.executable, "page.py"], cwd=tmp_path, env=environment, imported=frameworks_of(page)
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -196,7 +220,7 @@ def test_other_programs_are_given_what_is_there(block: Block, words: list[str], 
             extras = [name for each in what for name in re.findall(r"\[(.*)\]", each)]
             assert set(extras) <= set(project["optional-dependencies"])
         case ["python", "-m", module, *_]:
-            assert importlib.util.find_spec(module) is not None
+            assert find_spec(module) is not None
         case ["python", script, *_]:
             assert (root / script).is_file()
         case ["export", setting]:

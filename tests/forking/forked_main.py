@@ -143,7 +143,7 @@ def _print_error(kind: Any, error: BaseException, trace: Any) -> None:
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not longer than the tests
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for _name in PRELOADED:
+    for _name in (*PRELOADED, *sys.argv[2:]):
         importlib.import_module(_name)
     gc.collect()
     gc.freeze()

@@ -10,6 +10,7 @@ that, and of starting itself, use subprocess.
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import select
@@ -31,8 +32,14 @@ COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 class Popen(subprocess.Popen[Any]):
     """A process that runs `[sys.executable, ...]` or `[COMMAND, ...]`, forked.
 
-    Takes cwd, env, text, and what is connected to the standard streams; nothing else.
+    Takes cwd, env, text, and what is connected to the standard streams; nothing else but
+    `imported`: modules that the process that forks it has imported besides, once for all that name
+    the same ones.
     """
+
+    def __init__(self, words: list[str], *, imported: tuple[str, ...] = (), **given: Any) -> None:
+        self._imported = imported
+        super().__init__(words, **given)
 
     def _execute_child(self, args: list[str], *given: Any) -> None:
         """Fork the process; called by Popen once it has made the pipes."""
@@ -47,7 +54,7 @@ class Popen(subprocess.Popen[Any]):
             "env": dict(os.environ if env is None else env),
         }
         try:
-            self.pid = _server().fork(request, [*streams, theirs])
+            self.pid = _server(self._imported).fork(request, [*streams, theirs])
         finally:
             os.close(theirs)
             for at_child, at_parent, _ in ours:
@@ -99,13 +106,16 @@ def run(
 
 
 class Server:
-    """The process that the others are forked from."""
+    """The process that the others are forked from, and what it imports besides the usual."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: tuple[str, ...]) -> None:
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forking.forked_main", str(theirs.fileno())],
+                [
+                    *(sys.executable, "-m", "tests.forking.forked_main"),
+                    *(str(theirs.fileno()), *imported),
+                ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -129,12 +139,9 @@ class Server:
             self._process.wait(10)
 
 
-_servers: list[Server] = []
-
-
-def _server() -> Server:
+@functools.cache
+def _server(imported: tuple[str, ...]) -> Server:
     """Return the server of this process of pytest, started at the first call."""
-    if not _servers:
-        _servers.append(Server())
-        atexit.register(_servers[0].close)
-    return _servers[0]
+    server = Server(imported)
+    atexit.register(server.close)
+    return server

@@ -4,6 +4,7 @@ A pool has `ranks` processes with a gloo group between them (none for one proces
 function by its name in all of them. What a case leaves behind is put back after it.
 """
 
+import functools
 import gc
 import importlib
 import os
@@ -12,9 +13,10 @@ import tempfile
 import traceback
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
+from unittest.mock import patch
 
 CASE_TIMEOUT_S = 200.0
 # How long the others may go on when a process has failed, and then take to end.
@@ -24,6 +26,14 @@ ASKED_S = 2.0
 
 class RankError(AssertionError):
     """A case raised in one of the processes; the message has its traceback."""
+
+
+@functools.cache
+def _server() -> forkserver.ForkServer:
+    """Return a server that has the frameworks; multiprocessing's own has what others wanted."""
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(["tests.frameworks.imported"])
+    return server
 
 
 class Pool:
@@ -36,15 +46,16 @@ class Pool:
         self._processes: list[Any] = []
 
     def _start(self) -> None:
-        # A server that has imported the frameworks, unless one runs already with something else.
         context = get_context("forkserver")
-        context.set_forkserver_preload(["tests.frameworks.imported"])
         self._folder = tempfile.TemporaryDirectory(prefix="counterpoise-frameworks-")
         for rank in range(self.ranks):
             ours, theirs = context.Pipe()
             arguments = (theirs, rank, self.ranks, self._folder.name)
             process = context.Process(target=_serve, args=arguments)
-            process.start()
+            with patch.object(
+                forkserver, "connect_to_new_process", _server().connect_to_new_process
+            ):
+                process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)

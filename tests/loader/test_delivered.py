@@ -28,12 +28,12 @@ def check(seeds: Sequence[int], folder: Path) -> None:
 
 
 def test_samples_are_delivered_or_named(tmp_path: Path) -> None:
-    check(range(300), tmp_path)
+    check(range(120), tmp_path)
 
 
 @pytest.mark.long
 def test_samples_of_many_settings_are_delivered_or_named(tmp_path: Path) -> None:
-    check(range(300, 5300), tmp_path)
+    check(range(120, 5300), tmp_path)
 
 
 def left_out(loader: DataLoader) -> tuple[list[int], int]:

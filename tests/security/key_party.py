@@ -107,12 +107,6 @@ class Party:
         self._threads[-1].start()
 
 
-def free_port():
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @contextlib.contextmanager
 def recorded(address):
     """Give the address of a proxy before another, and what has passed: a record for each way."""

@@ -29,13 +29,6 @@ def report_tables(report: Json, out: Path) -> Iterator[Table]:
     )  # fmt: skip
     if found := report["dispatch"]:
         yield _dispatch(found)
-    if (found := report["all_or_none"]) and found["given"]["mixed"]:
-        rows = {"balanced": found["given"], 'all_or_none="tiles"': found["matched"]}
-        yield _shares(
-            "images on some ranks only (a sharded encoder hangs there)",
-            ("plan", "mixed rows", "waiting, every microbatch", "waiting, once a step"),
-            {name: (one["mixed"], one["microbatch"], one["step"]) for name, one in rows.items()},
-        )
     if found := report["shapes"]:
         yield _shares(
             "padding of tokens in packed microbatches, and work over time, by shapes",

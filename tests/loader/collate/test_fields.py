@@ -339,7 +339,16 @@ def test_a_loader_collates_what_is_right(layout: Any, way: str) -> None:
             check(batch, name, expected)
 
 
-@pytest.mark.parametrize("kind", ["None", "objects", "text or number", "two types", LARGE])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("None", LARGE),
+        *(
+            pytest.param(k, marks=pytest.mark.long)
+            for k in ("objects", "text or number", "two types")
+        ),
+    ],
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_loader_says_what_it_cannot_collate(layout: Any, kind: str, way: str) -> None:
     one, other, message = WRONG[kind]

@@ -15,27 +15,19 @@ from typing import IO, cast
 import pytest
 
 from tests.forking.popen import Popen
+from tests.held_port import held_port
 
 SCRIPT = Path(__file__).with_name("rank_process.py")
 ENDS_WITHIN_S = 30.0
 
 
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 class Ranks:
     """The processes of a job."""
 
-    def __init__(self, task: str, hosts: str) -> None:
-        port = str(free_port())
+    def __init__(self, port: int, task: str, hosts: str) -> None:
         self.processes = [
             Popen(
-                [sys.executable, "-W", "ignore", str(SCRIPT), task, port, hosts, str(rank)],
+                [sys.executable, "-W", "ignore", str(SCRIPT), task, str(port), hosts, str(rank)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -73,9 +65,10 @@ class Ranks:
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    made = Ranks(*request.param)
-    yield made
-    made.kill()
+    with held_port() as port:
+        made = Ranks(port, *request.param)
+        yield made
+        made.kill()
 
 
 @pytest.mark.parametrize("ranks", [("new_group", "aa"), ("new_group", "ab")], indirect=True)

@@ -72,13 +72,13 @@ class Trainers:
         deadline, bell = time.monotonic() + ENDS_WITHIN_S, threading.Event()
         while left := self.left(but):
             assert time.monotonic() < deadline, left
-            bell.wait(0.02)
+            bell.wait(0.1)
 
     def wait_for(self, processes, but=()):
         deadline, bell = time.monotonic() + STARTS_WITHIN_S, threading.Event()
         while len(self.left(but)) < processes:
             assert time.monotonic() < deadline, self.left(but)
-            bell.wait(0.02)
+            bell.wait(0.1)
 
 
 def test_killed_while_it_starts(tmp_path):

@@ -71,8 +71,7 @@ def vars_of(weights):
 @pytest.mark.parametrize("number", range(100))
 def test_each_sample_comes_once_and_ranks_end_together(number):
     of_number = SETTINGS[number * 16 : number * 16 + 16]
-    for setting in (of_number[number % 16], of_number[(number * 7 + 5) % 16]):
-        check(setting)
+    check(of_number[(number * 7 + 5) % 16])
 
 
 @pytest.mark.long

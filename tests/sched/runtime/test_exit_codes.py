@@ -2,12 +2,14 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.held_port import held_port
 
 # Interpreters that import torch anew; `test_dead_peers` has what needs none.
 pytestmark = pytest.mark.long
@@ -23,12 +25,15 @@ def environment() -> dict[str, str]:
     }
 
 
-def start(folder: Path, what: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
+@pytest.fixture
+def port() -> Iterator[int]:
+    with held_port() as held:
+        yield held
+
+
+def start(folder: Path, what: str, port: int, ranks: int = 2) -> list[subprocess.Popen[str]]:
     (folder / "what").write_text(what)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    place = environment() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place = environment() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         subprocess.Popen(
             [sys.executable, "-m", SCRIPT, str(folder)],
@@ -50,8 +55,8 @@ def ends(started: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(process.returncode, text) for process, text in zip(started, said, strict=True)]
 
 
-def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path) -> None:
-    (code, said), (hanging, last_words) = ends(start(tmp_path, "hang"))
+def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path, port) -> None:
+    (code, said), (hanging, last_words) = ends(start(tmp_path, "hang", port))
     assert code == 1
     assert "PipelineStalledError" in said
     assert "for 1B1 of rank 1; rank 1 is at 1F1 since" in said
@@ -59,8 +64,8 @@ def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path) -> N
     assert "rank 1 is in one pass since" in last_words
 
 
-def test_an_error_of_a_pass_is_told_to_the_others(tmp_path) -> None:
-    (code, said), (failed, own) = ends(start(tmp_path, "raise"))
+def test_an_error_of_a_pass_is_told_to_the_others(tmp_path, port) -> None:
+    (code, said), (failed, own) = ends(start(tmp_path, "raise", port))
     assert (code, failed) == (1, 1)
     assert "ValueError: an image of no pixels" in own
     assert "in pass 1F1 of rank 1, step 1" in own
@@ -77,8 +82,8 @@ def wait_for_steps(folder: Path, process: subprocess.Popen, ranks: int) -> list[
     return [int(file.read_text()) for file in files]
 
 
-def test_a_rank_whose_peer_is_killed_ends_with_an_error(tmp_path) -> None:
-    started = start(tmp_path, "train")
+def test_a_rank_whose_peer_is_killed_ends_with_an_error(tmp_path, port) -> None:
+    started = start(tmp_path, "train", port)
     os.kill(wait_for_steps(tmp_path, started[1], 2)[0], signal.SIGKILL)
     (killed, _), (code, said) = ends(started)
     assert (killed, code) == (-signal.SIGKILL, 1)

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from counterpoise.tools.analyze.scan.rows import Rows
 from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, ScanTask, find_tasks
 from counterpoise.tools.runners import TaskFunction, in_this_process, on_cores
+from tests.forking.popen import COMMAND, Popen, run
 
 OPTIONS = ScanOptions((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
 
@@ -234,15 +234,9 @@ def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> Non
     (tmp_path / "slow_data.py").write_text(GATED)
     out, gate = tmp_path / "out", tmp_path / "gate"
     os.mkfifo(gate)
-    program = [str(Path(sys.executable).with_name("counterpoise")), "analyze", "slow_data:data"]
-    words = ["--cost", "slow_data:cost", "--jobs", "1", "--out", str(out)]
-    process = subprocess.Popen(
-        [*program, *words],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        # whoever runs the tests in the background makes their children ignore interrupts
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    words = [COMMAND, "analyze", "slow_data:data"]
+    words += ["--cost", "slow_data:cost", "--jobs", "1", "--out", str(out)]
+    process = Popen(words, cwd=tmp_path, stderr=subprocess.PIPE)
     with gate.open("rb"):  # opens when the second task has come to the gate
         process.send_signal(signal.SIGINT)
         _, printed = process.communicate(timeout=60)
@@ -250,7 +244,7 @@ def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> Non
     assert b"interrupted" in printed
     assert len(list((out / "parts").iterdir())) == 1
     gate.unlink()
-    done = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True)
+    done = run(words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     counts = json.loads((out / "report.json").read_text())
     assert counts["samples"] == 1500

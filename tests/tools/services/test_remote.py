@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.costs import bad_cost
 from tests.flat_options import balanced_loader
+from tests.held_port import held_port
 from tests.loader import balanced_data
 from tests.loader.alarms import Alarms
 from tests.tools.services.commands import LIMIT_S
@@ -298,20 +298,20 @@ def of_step(step):
 def test_a_job_goes_on_where_its_balancer_is_stopped_and_started_again(
     processes, root, local, caplog
 ):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    first = processes("balancer", "--listen", address)
-    start_worker(processes, address, root)
-    loader = make(balancer=address)
-    steps = iter(loader.steps())
-    found = [of_step(next(steps))]
-    assert first.end(signal.SIGTERM) == 0
-    processes("balancer", "--listen", address)
-    found += [of_step(step) for step in steps]
-    loader.close()
-    assert [each for step in found for each in step] == local
-    assert "was stopped; waits up to" in caplog.text
-    assert take(make(balancer=address)) == local
+    with held_port() as port:
+        address = f"tcp://127.0.0.1:{port}"
+        first = processes("balancer", "--listen", address)
+        start_worker(processes, address, root)
+        loader = make(balancer=address)
+        steps = iter(loader.steps())
+        found = [of_step(next(steps))]
+        assert first.end(signal.SIGTERM) == 0
+        processes("balancer", "--listen", address)
+        found += [of_step(step) for step in steps]
+        loader.close()
+        assert [each for step in found for each in step] == local
+        assert "was stopped; waits up to" in caplog.text
+        assert take(make(balancer=address)) == local
 
 
 def test_a_worker_with_another_root_ends_no_job(processes, address, root, local, tmp_path):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from counterpoise.balancer import Balance
+from tests.held_port import held_port
 from tests.imports import ROOT
-from tests.loader.peers.test_processes import free_port
 from tests.tools.trial.test_kinds import HERE, tried
 
 pytestmark = pytest.mark.long
@@ -18,15 +18,19 @@ pytestmark = pytest.mark.long
 
 def run_two(collate: str, balance: str) -> float:
     """Return what the steps of two ranks take a sample, each as long as the slower rank."""
-    port = str(free_port())
     words = [sys.executable, "-W", "ignore", "-m", "tests.tools.trial.two_ranks"]
-    ranks = [
-        subprocess.Popen(
-            [*words, str(rank), port, collate, balance], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    work = np.array([list(map(int, each.communicate(timeout=300)[0].split())) for each in ranks])
+    with held_port() as port:
+        ranks = [
+            subprocess.Popen(
+                [*words, str(rank), str(port), collate, balance],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        said = [each.communicate(timeout=300)[0] for each in ranks]
+    work = np.array([list(map(int, each.split())) for each in said])
     assert not any(each.returncode for each in ranks)
     return float(work.max(axis=0).sum())
 

@@ -18,6 +18,7 @@ from counterpoise.workers.stores.files import open_url
 from counterpoise.workers.stores.repeating import RefusedError
 from counterpoise.workers.stores.samples import expect_samples
 from counterpoise.workers.tar.dataset import TarDataset
+from tests.held_port import held_port
 from tests.workers.stores.servers import begin_anew, served
 
 FIXED = counterpoise.Balance("fixed")
@@ -202,11 +203,9 @@ def test_what_is_missing_is_one_line(held, name, kind):
 
 def test_a_host_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setenv("COUNTERPOISE_STORE", "tries=2")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     begin_anew()
-    with pytest.raises(RepeatedReadError, match="Connection refused") as error:
+    refused = pytest.raises(RepeatedReadError, match="Connection refused")
+    with held_port() as port, refused as error:
         open_url(f"http://127.0.0.1:{port}/a.tar{SIGNATURE}")
     one_line(error)
 

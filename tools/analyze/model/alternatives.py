@@ -1,4 +1,4 @@
-"""Forecasts other values of Balance: images that travel, all_or_none, shapes."""
+"""Forecasts other values of Balance: images that travel, shapes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.partition.all_or_none import mixed_rows
 from ....balancer.planning.problem.options import ENCODER, LLM, NO_WORK
 from ....balancer.planning.problem.shapes import Sizing, resolve_shapes
 from ...inputs.cost_tables import CostTable, encoder_and_llm
@@ -57,40 +56,6 @@ def _dispatched(found: MicroSteps, slowest: Int64) -> dict[str, float]:
         "llm": llm,
         "waiting": 1 - sum(work) / sum(times),
         "time": sum(times) / max(1, int(found.counts.sum())),
-    }
-
-
-ENTERED = "tiles"
-
-
-def all_or_none_figures(forecast: Forecast) -> dict[str, Any] | None:
-    """Return the figures of the plan without and with all_or_none; None if all samples have images.
-
-    A row, the microbatches that run side by side, is mixed where some ranks have images and others
-    have none: with a sharded encoder (FSDP) such a step hangs, unless batches get a dummy tile.
-    Of each {"mixed": share of rows, "microbatch" and "step": waiting, by when ranks wait}, with
-    the plan that `waits` of the settings asks for.
-    """
-    table, plan = forecast.table, forecast.plan
-    if ENTERED not in table.resources:
-        return None
-    column = table.resources.index(ENTERED)
-    has = table.costs[:, column] > 0
-    if has.all() or not has.any():
-        return None
-    matched = micro_steps("balanced", table, replace(plan, all_or_none=ENTERED))
-    return {
-        "given": _mixed(forecast.steps["balanced"], column),
-        "matched": _mixed(matched, column),
-    }
-
-
-def _mixed(found: MicroSteps, column: int) -> dict[str, float]:
-    has = found.loads[..., column] > 0
-    return {
-        "mixed": len(mixed_rows(has.T)) / len(has),
-        "microbatch": found.waiting,
-        "step": found.waiting_once,
     }
 
 

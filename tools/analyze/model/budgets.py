@@ -8,7 +8,7 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ...inputs.cost_tables import CostTable
-from .pipelines import PipelineMachine, most_tiles, peak_bytes
+from .pipelines import PipelineMachine, peak_bytes
 from .strategies import Plan, micro_steps
 
 Json = dict[str, Any]
@@ -52,11 +52,10 @@ def omnibal_budgets(table: CostTable) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSearch:
-    """OmniBal's budgets, the best that fit in memory, and all that were tried."""
+    """OmniBal's budgets, and the best that fit in memory."""
 
     omnibal: BudgetCandidate
     best: BudgetCandidate
-    tried: tuple[BudgetCandidate, ...]
 
 
 def search(table: CostTable, plan: Plan, machine: PipelineMachine) -> BudgetSearch:
@@ -83,7 +82,7 @@ def search(table: CostTable, plan: Plan, machine: PipelineMachine) -> BudgetSear
     best = min(roomy or fitting, key=lambda one: (round(one.time, 3), sum(one.budgets)))
     if not roomy:
         best = min(fitting, key=lambda one: (one.over, one.time))
-    return BudgetSearch(tried[paper], best, tuple(tried.values()))
+    return BudgetSearch(tried[paper], best)
 
 
 def every_kth(table: CostTable, most: int) -> CostTable:
@@ -93,15 +92,9 @@ def every_kth(table: CostTable, most: int) -> CostTable:
 
 
 def budget_figures(found: BudgetSearch, table: CostTable, machine: PipelineMachine) -> Json:
-    """Return the candidates, the frontier of what fits in memory, and the model behind them."""
-    shown = [one for one in found.tried if one.fits or one is found.omnibal]
-    most = 1.25 * max(1, *(one.budgets[_main(table.resources)] for one in shown))
-    border, heaviest_bytes = list[tuple[int, int]](), None
+    """Return both candidates, and the model behind them."""
+    heaviest_bytes = None
     if _has_both(table):
-        # (tokens, most tiles that fit beside them)
-        some = sorted({round(most * k / 12) for k in range(13)})
-        points = ((tokens, most_tiles(machine, tokens)) for tokens in some)
-        border = [point for point in points if point[1] >= 0]
         tiles, tokens = table.column("tiles"), table.column("tokens")
         worst = np.lexsort((tokens, tiles * 4 * TILE_TOKENS + tokens))[-1]
         heaviest_bytes = peak_bytes(machine, int(tiles[worst]), int(tokens[worst]))
@@ -109,8 +102,6 @@ def budget_figures(found: BudgetSearch, table: CostTable, machine: PipelineMachi
         "resources": list(table.resources),
         "omnibal": asdict(found.omnibal),
         "searched": asdict(found.best),
-        "tried": [asdict(one) for one in found.tried],
-        "frontier": border,
         "heaviest_sample_bytes": heaviest_bytes,
         "model": machine.model.name,
         "machine": {

@@ -108,25 +108,6 @@ def simulate_schedule(
     return step(machine.model, machine.device, layout, microbatches)
 
 
-def most_tiles(machine: PipelineMachine, tokens: int) -> int:
-    """Return the most tiles that fit beside `tokens`, -1 if the tokens alone do not fit.
-
-    Peak memory grows with both, so a binary search finds the answer.
-    """
-    if peak_bytes(machine, 0, tokens) > machine.memory_bytes:
-        return -1
-    low, high = 0, 1
-    while peak_bytes(machine, high, tokens) <= machine.memory_bytes:
-        low, high = high, 2 * high
-        if high > 1 << 20:
-            return low
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = peak_bytes(machine, middle, tokens) <= machine.memory_bytes
-        low, high = (middle, high) if fits else (low, middle)
-    return low
-
-
 def shares(model: Model, load: MicrobatchLoad) -> dict[str, float]:
     """Return the encoder's and the vocabulary's share of a microbatch's work."""
     language = model.language

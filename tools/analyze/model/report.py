@@ -12,11 +12,7 @@ from ....balancer.planning.problem.balance import DEFAULTS, Balance
 from ....balancer.planning.problem.options import OPTIONS, Accumulate, Mode
 from ...inputs.cost_tables import CostTable, encoder_and_llm
 from ..scan.rows import Rows
-from .alternatives import (
-    all_or_none_figures,
-    dispatch_figures,
-    shape_figures,
-)
+from .alternatives import dispatch_figures, shape_figures
 from .budgets import budget_figures, search
 from .counts import data_figures, heaviest, over_budget
 from .forecast import (
@@ -125,7 +121,6 @@ def _plan_figures(forecast: Forecast, rows: Rows) -> Json:
         **gains(forecast),
         "waits": waits_figures(forecast),
         "dispatch": dispatch_figures(forecast),
-        "all_or_none": all_or_none_figures(forecast),
         "shapes": shape_figures(forecast),
         "recommended": _recommended(table, plan),
         "heaviest": {"samples": heaviest(rows, tiles * plan.tile_tokens + tokens)},

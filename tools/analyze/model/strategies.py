@@ -50,7 +50,6 @@ class Plan:
     seed: int = 0
     waits: Waits = DEFAULTS.resolved_waits
     dispatch: Dispatch = DEFAULTS.dispatch
-    all_or_none: str | None = DEFAULTS.all_or_none
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
@@ -204,8 +203,7 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
     pairs = zip(table.resources, whole.budgets, strict=True)
     budgets = tuple(None if name in apart else most for name, most in pairs)
     whole = replace(
-        whole, waits=plan.waits, budgets=budgets, dispatched=apart, all_or_none=plan.all_or_none,
-        buckets=plan.buckets,
+        whole, waits=plan.waits, budgets=budgets, dispatched=apart, buckets=plan.buckets
     )  # fmt: skip
     # Where only what travels had budgets, none is left to fill microbatches by.
     if plan.mode == "exact" or (apart and not any(budgets)):

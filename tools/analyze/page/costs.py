@@ -1,6 +1,6 @@
 """Draws the sections about the data: budgets, costs, counts by source, the heaviest samples."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from math import ceil, log1p
 from typing import Any
@@ -17,33 +17,23 @@ from ....sched.render.elements import (
     text,
     tooltip,
 )
-from .bars import both_widths, percent, whole
+from .bars import both_widths
 
 LEFT, BOTTOM = 40, 38
-# The chart of budgets.
-HEIGHT, TOP, RIGHT = 290, 10, 20
 # The heat map. Steps of colour, --heat-0 to --heat-4 in the style sheet.
 LEVELS = 5
 MAP_TOP, MAP_RIGHT = 24, 12
 TALLEST_ROW, TALLEST_MAP = 20.0, 300
 LABELS = 6
 Json = dict[str, Any]
-# Budgets to point out: a name, a CSS colour, tokens and tiles.
-Mark = tuple[str, str, int, int]
 
 
 def budgets(report: Json) -> Json:
-    """Return the chart of feasible budgets, and the budgets given if they differ from the search's.
-
-    chosen: one budget for each resource, or None.
-    """
+    """Return the budgets given, one for each resource; None if they are the search's."""
     found = report["budgets"]
     recommended = report["recommended"]["balance"]["budgets"]
     chosen = [recommended[name] for name in found["resources"]]
-    return {
-        "chart": both_widths(partial(_frontier, found)) if found["frontier"] else None,
-        "chosen": chosen if chosen != list(found["searched"]["budgets"]) else None,
-    }
+    return {"chosen": chosen if chosen != list(found["searched"]["budgets"]) else None}
 
 
 def costs(report: Json) -> Json:
@@ -64,85 +54,6 @@ def heaviest(report: Json) -> Json:
 
 def _most(rows: list[Json]) -> float:
     return max([1.0, *(float(row["times_mean"]) for row in rows)])
-
-
-def _frontier(found: Json, width: int) -> Markup:
-    """Return the chart of what fits in memory, with OmniBal's and the searched budgets marked."""
-    j, k = found["resources"].index("tokens"), found["resources"].index("tiles")
-    searched, omnibal = found["searched"]["budgets"], found["omnibal"]["budgets"]
-    marks: list[Mark] = [
-        ("searched", "--balanced", searched[j], searched[k]),
-        ("OmniBal", "--random", omnibal[j], omnibal[k]),
-    ]
-    if searched == omnibal:
-        marks = [("both", "--balanced", searched[j], searched[k])]
-    # (tokens, most tiles that fit beside them), tokens ascending
-    border: list[tuple[int, int]] = found["frontier"]
-    points = [*border, *((tokens, tiles) for *_, tokens, tiles in marks)]
-    right, foot = width - RIGHT, HEIGHT - BOTTOM
-    # Some room above and beside the outermost point, for its label.
-    across = Scale(0, max(x for x, _ in points) * 1.06 or 1, start=LEFT, end=right)
-    up = Scale(0, max(y for _, y in points) * 1.25 or 1, start=foot, end=TOP)
-    token_labels = [(tokens, f"{_two_digits(tokens):,}") for tokens in across.ticks(5)]
-    axis = line([(LEFT, TOP), (LEFT, foot), (right, foot)])
-    pieces = [
-        *_feasible(border, across, up),
-        *labels_below(across, token_labels, foot + 16),
-        *labels_left(up, [(tiles, f"{tiles:.0f}") for tiles in up.ticks(5)], LEFT - 7),
-        element("path", class_="axis", d=axis),
-        text((LEFT + right) / 2, HEIGHT - 3, "budget of tokens", anchor="middle"),
-        text(LEFT + 6, TOP + 8, "budget of tiles"),
-    ]
-    for one in found["tried"]:
-        tokens, tiles = one["budgets"][j], one["budgets"][k]
-        # Those beyond the axes are left out.
-        if tokens <= across.high and tiles <= up.high:
-            words = f"{tiles} tiles, {tokens:,} tokens: waiting {percent(one['waiting'])}, "
-            words += f"time {whole(one['time'])}"
-            x, y = across(tokens), up(tiles)
-            pieces.append(element("circle", tooltip(words), class_="trial", cx=x, cy=y, r=3.5))
-    highest = max(tiles for *_, tiles in marks)
-    for mark in marks:
-        pieces += _mark(mark, across, up, above=mark[3] >= highest)
-    label = "budgets of tiles and tokens that fit in memory"
-    return Markup(inline(width, HEIGHT, pieces, label=label))
-
-
-def _feasible(border: Sequence[tuple[int, int]], across: Scale, up: Scale) -> Iterator[str]:
-    """Yield the area below the border."""
-    upper = [(across(tokens), up(tiles)) for tokens, tiles in border]
-    right, foot = upper[-1][0], up(0)
-    area = line([(across(0), foot), *upper, (right, foot)], close=True)
-    yield element("path", class_="area", d=area)
-    yield element("path", class_="line", stroke="var(--balanced)", d=line(upper))
-    yield text(right - 8, foot - 8, "fits in memory", "halo", anchor="end")
-
-
-def _mark(mark: Mark, across: Scale, up: Scale, above: bool) -> Iterator[str]:
-    """Yield a dot and its label, which extends toward the middle of the chart."""
-    name, colour, tokens, tiles = mark
-    x, y = across(tokens), up(tiles)
-    yield element("circle", cx=x, cy=y, r=6, fill=f"var({colour})")
-    words = f"{name}: {tiles} tiles, {tokens:,} tokens"
-    at_right = x > (LEFT + across.end) / 2
-    # Marks may be close to each other: the highest is labelled above, the others below.
-    yield text(
-        x - 11 if at_right else x + 11,
-        y - 9 if above else y + 18,
-        words,
-        "strong halo",
-        anchor="end" if at_right else "",
-    )
-
-
-def _two_digits(value: float) -> int:
-    """Return a number with two significant digits, for ticks.
-
-    >>> _two_digits(2_653)
-    2700
-    """
-    size = 10 ** max(0, len(str(int(value))) - 2)
-    return int(round(value / size) * size)
 
 
 def _heat_map(joint: Json, budgets: tuple[int, int] | None, width: int) -> Markup:
