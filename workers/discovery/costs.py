@@ -23,13 +23,15 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class ResourceWork:
     """The cost of a microbatch in one resource, from those of its samples.
 
-    "padded": count x largest, each size rounded up to `multiple` and cut at `limit`; "packed": the
-    sum; "constant": always the same; "unrecognised": none of these, and no plan looks at it.
+    "padded": count x largest, each size with `extra`, rounded up to `multiple` and cut at `limit`;
+    "packed": the sum; "constant": always the same; "unrecognised": none of these, and no plan looks
+    at it.
     """
 
     name: str
     work: Recognised
     multiple: int = 1
+    extra: int = 0
     limit: int | None = None
 
 
@@ -95,13 +97,14 @@ def _to(each: ResourceWork) -> str:
 class FoundResource:
     """A cost of samples: the field that is measured, and the names of all that vary with it.
 
-    A size is rounded up to `multiple`, and is at most `limit`, as the batch has it.
+    A size gets `extra`, is rounded up to `multiple` and cut at `limit`, as the batch has it.
     """
 
     name: str
     field: SampleField
     fields: tuple[str, ...]
     multiple: Positive = 1
+    extra: int = 0
     limit: Positive | None = None
 
     def cost(self, sample: Any) -> int:
@@ -110,7 +113,7 @@ class FoundResource:
 
     def rounded(self, size: int) -> int:
         """Return a size as the batch has it."""
-        size = -(-size // self.multiple) * self.multiple
+        size = -(-(size + self.extra) // self.multiple) * self.multiple
         return size if self.limit is None else min(size, self.limit)
 
 
@@ -170,7 +173,7 @@ class FoundCosts:
             if one is None:
                 found.append(each)
             elif one.work in ("padded", "packed"):
-                found.append(replace(each, multiple=one.multiple, limit=one.limit))
+                found.append(replace(each, multiple=one.multiple, extra=one.extra, limit=one.limit))
         return replace(self, found=tuple(found))
 
     def to_dict(self) -> dict[str, Any]:
