@@ -230,7 +230,7 @@ def rounding(
         for multiple in (k for k in range(1, min(common, 4096) + 1) if common % k == 0):
             lacks = [row - multiple + 1 - cost for row, cost in zip(rows, costs, strict=True)]
             for some in (lacks, [k for k, row in zip(lacks, rows, strict=True) if row < most]):
-                extra = max(0, *some)
+                extra = max([0, *some])
                 filled = [-(-(cost + extra) // multiple) * multiple for cost in costs]
                 if [min(size, most) for size in filled] == rows:
                     fits.append((extra, multiple, max(filled) > most))

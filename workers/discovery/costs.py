@@ -3,13 +3,11 @@
 `FoundWork` is what a microbatch costs of each resource, as it was recognised from collate_fn.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ...balancer.planning.problem.options import Work
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
 from .fields import SampleField
 
@@ -65,11 +63,6 @@ class FoundWork:
     def unrecognised(self) -> tuple[str, ...]:
         """The resources of which it was not seen how they add up."""
         return self._names("unrecognised")
-
-    @property
-    def work(self) -> Work:
-        """The work of the whole: "padded" where a resource is."""
-        return "padded" if self.padded else "packed"
 
     def of(self, name: str) -> ResourceWork | None:
         """Return what was found of one resource; None where it was not asked about."""
@@ -159,11 +152,6 @@ class FoundCosts:
             return "nothing (all samples are of one size)"
         shown = ((each.name, each.field.name) for each in self.found)
         return ", ".join(name if name == field else f"{name} ({field})" for name, field in shown)
-
-    def only(self, names: Iterable[str]) -> "FoundCosts":
-        """Return the costs with some of the work; label tokens stay."""
-        kept = set(names)
-        return replace(self, found=tuple(each for each in self.found if each.name in kept))
 
     def as_batched(self, work: FoundWork) -> "FoundCosts":
         """Return the costs as batches have them: rounded, cut, without what is no work there."""

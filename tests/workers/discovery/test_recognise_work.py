@@ -231,7 +231,7 @@ def test_what_is_neither_is_said_not_to_be_recognised() -> None:
         return torch.zeros(sum(len(each["input_ids"]) for each in samples) ** 2)
 
     work = _work([{"input_ids": [1] * k} for k in (1, 5, 9, 20)], squared)
-    assert (work.unrecognised, work.packed, work.work) == (("tokens",), (), "packed")
+    assert (work.unrecognised, work.packed, work.padded) == (("tokens",), (), ())
     assert work.describe() == "tokens not recognised in the batches, and left alone"
 
 
@@ -288,7 +288,7 @@ def test_a_collate_fn_that_fails_is_one_error_with_ordinals_and_what_to_write() 
 def test_nothing_is_collated_where_nothing_varies() -> None:
     samples = samples_of("samples of constant size")
     work = _work(samples, lambda _: pytest.fail("collated"))
-    assert (work.found, work.work) == ((), "packed")
+    assert work.found == ()
 
 
 def test_a_collate_fn_that_returns_nothing_is_told_so() -> None:
