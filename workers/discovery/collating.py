@@ -224,8 +224,10 @@ def rounding(
     """
     if any(size % count for size in sizes) or not any(sizes):
         return None
-    for less in (0, 1):  # inputs without the last token
-        rows = [size // count + less for size in sizes]
+    whole = math.gcd(*sizes) // count
+    # Tensors of one shape in a list are several wide; less: inputs without the last token.
+    for width, less in ((k, less) for k in (1, 2, 3) for less in (0, 1) if whole % k == 0):
+        rows = [size // count // width + less for size in sizes]
         most, common, fits = max(rows), math.gcd(*rows), list[tuple[int, int, bool]]()
         for multiple in (k for k in range(1, min(common, 4096) + 1) if common % k == 0):
             lacks = [row - multiple + 1 - cost for row, cost in zip(rows, costs, strict=True)]
