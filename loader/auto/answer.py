@@ -25,6 +25,7 @@ from ...workers.discovery import (
     find_costs,
     hold_first,
     recognise_work,
+    telling_samples,
 )
 from ...workers.sources.costs import sample_nbytes
 from ...workers.sources.failures import describe_error, kind_of, load_with_retries
@@ -34,10 +35,8 @@ from ..step.labels import read_batch_labels
 from .choice import Choice, PlanTerms, padded_if_said, rounded_costs, said_work
 from .forecast import Outlook, forecast
 
-# Collating takes this many microbatches' samples.
+# Samples of so many microbatches are held, however large they are.
 COLLATED = 4
-# But as many at least, so that what goes with what is no chance.
-LEAST_COLLATED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +140,10 @@ def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
         probed = {index: found.cost for index, found in _each(question, FIRST, source.probe)}
         costs = [*probed.values()]
         # Batches are made and looked at only where nobody has said whether they are padded.
-        most = 0 if is_said else max(LEAST_COLLATED, COLLATED * size)
-        # Short and long ones: only the longest show where a collate_fn cuts.
-        ranked = sorted(probed, key=lambda index: sum(probed[index].values()))
-        shown = {ranked[k * (len(ranked) - 1) // max(1, most - 1)] for k in range(most)}
-        question = replace(question, order=tuple(k for k in probed if k in shown))
-        pairs = hold_first(_each(question, most, loads(question)) if most else (), COLLATED * size)
+        shown = () if is_said else sorted(telling_samples([sum(cost.values()) for cost in costs]))
+        question = replace(question, order=tuple([*probed][k] for k in shown))
+        some = _each(question, len(shown), loads(question)) if shown else ()
+        pairs = hold_first(some, COLLATED * size)
         samples, sampled = [each for _, each in pairs], [probed[index] for index, _ in pairs]
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
@@ -160,7 +157,7 @@ def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
         always = (ResourceWork(n, "packed") if n in ADD_UP else work.of(n) for n in varying)
         work = FoundWork(tuple(filter(None, always)))
         padded, unknown, said = work.padded, work.unrecognised, work.describe()
-        sizes = tuple(each for each in work.found if each.multiple > 1 or each.limit)
+        sizes = tuple(each for each in work.found if each != ResourceWork(each.name, each.work))
         rows = rounded_costs(names, sizes, rows)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, {*varying} > {*unknown}, words, said, unknown, sizes)

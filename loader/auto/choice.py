@@ -95,7 +95,7 @@ def rounded_costs(names: Sequence[str], sizes: Sequence[ResourceWork], rows: Int
     rows = rows.copy()
     for each in sizes:
         column = rows[:, names.index(each.name)]
-        column += -column % each.multiple
+        column += each.extra + -(column + each.extra) % each.multiple
         np.minimum(column, each.limit or column, out=column)
     return rows
 

@@ -185,5 +185,6 @@ def warn_of_means(choice: Choice, balance: Balance) -> None:
         "microbatches have samples of like lengths and equal counts: a loss that is a mean over a "
         "microbatch's tokens weighs the tokens of short samples more; exact is the sum of losses "
         "in `for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()`, "
-        'with Balance("auto", counts="free") if you like'
+        'with Balance("auto", counts="free") if you like; Fabric takes with_info(), too: '
+        "fabric.setup_dataloaders(loader.with_info())"
     )

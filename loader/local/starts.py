@@ -99,7 +99,7 @@ def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
     by_loading: what a sample costs shows when it is loaded.
     """
     who = f"{workers} worker process(es) of each rank" if workers else "each rank's own process"
-    text = f"local loop: no balancer was asked for, {who} load and collate what the plan says"
+    text = f"balanced without a balancer process: {who} load and collate what the plan says"
     if costs.are_all_known:
         logger.info("%s; all costs are known", text)
     elif not by_loading:

@@ -1,6 +1,6 @@
 """Finds what samples cost, and what a microbatch costs, from the first samples."""
 
-from .collating import recognise_work
+from .collating import recognise_work, telling_samples
 from .costs import FoundCosts, FoundWork, ResourceWork
 from .finding import FIRST, ColumnCosts, FoundSource, column_costs, find_costs, hold_first
 
@@ -15,4 +15,5 @@ __all__ = [
     "find_costs",
     "hold_first",
     "recognise_work",
+    "telling_samples",
 ]

@@ -184,10 +184,10 @@ def _work(
         largest[each.work] = largest.get(each.work, 0) + sum(each.alike)
     work = max(largest, key=lambda kind: largest[kind])
     for each in fields if work in ("padded", "packed") else ():
-        sizes = rounding(each.alike, costs, count) or (1, _cut(each.alike, costs))
-        if each.work == work and sizes != (1, None):
+        sizes = rounding(each.alike, costs, count) or (1, 0, _cut(each.alike, costs))
+        if each.work == work and sizes != (1, 0, None):
             # A sum is rounded up as a whole, if at all.
-            return ResourceWork(name, work, sizes[0] if work == "padded" else 1, sizes[1])
+            return ResourceWork(name, work, sizes[0] if work == "padded" else 1, *sizes[1:])
     return ResourceWork(name, work)
 
 
@@ -205,35 +205,40 @@ def _cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
     limit = max(1, most * sum(rest) // sum(s for s in sizes if s < most))
     # Two texts may have as many tokens by chance, three hardly.
     is_sure = len({*top}) > 2 or max(top) > 1.2 * limit
-    return limit if is_sure and max(top) > limit and min(top) > 0.9 * max(rest) else None
+    # Of texts that are just not cut some have more characters than some that just are.
+    return limit if is_sure and max(top) > limit and np.median(top) > max(rest) else None
 
 
 def rounding(
     sizes: Sequence[int], costs: Sequence[int], count: int
-) -> tuple[int, int | None] | None:
-    """Return the multiple that rows are filled up to, and the most that they have; None: neither.
+) -> tuple[int, int, int | None] | None:
+    """Return how rows follow from costs; None if they do not.
 
-    Rows may have some tokens more than costs, the same in each; the most is then in costs, too.
+    That is the multiple that rows are filled up to, the tokens that each has more than its cost,
+    and the most that they have: the smallest that explain all sizes, larger ones fit by chance.
 
     >>> rounding([16, 32, 48, 48], [3, 9, 20, 30], 2)
-    (8, 24)
+    (8, 0, 24)
     >>> rounding([10, 22, 40, 40], [3, 9, 20, 30], 2)
-    (1, 18)
+    (1, 2, 20)
     """
     if any(size % count for size in sizes) or not any(sizes):
         return None
-    for less in (0, 1):  # inputs without the last token
-        rows = [size // count + less for size in sizes]
-        most, more = max(rows), max(0, min(rows) - min(costs))
-        # The smallest that explains all sizes: a larger one would fit by chance.
-        common = math.gcd(*rows)
-        multiples = [(k, 0) for k in range(1, min(common, 4096) + 1) if common % k == 0]
-        for multiple, extra in [*multiples, (1, more)]:
-            filled = [-(-(cost + extra) // multiple) * multiple for cost in costs]
-            if filled == rows:
-                return multiple, None
-            if [min(size, most) for size in filled] == rows and max(filled) > most > extra:
-                return multiple, most - extra
+    whole = math.gcd(*sizes) // count
+    # Tensors of one shape in a list are several wide; less: inputs without the last token.
+    for width, less in ((k, less) for k in (1, 2, 3) for less in (0, 1) if whole % k == 0):
+        rows = [size // count // width + less for size in sizes]
+        most, common, fits = max(rows), math.gcd(*rows), list[tuple[int, int, bool]]()
+        for multiple in (k for k in range(1, min(common, 4096) + 1) if common % k == 0):
+            lacks = [row - multiple + 1 - cost for row, cost in zip(rows, costs, strict=True)]
+            for some in (lacks, [k for k, row in zip(lacks, rows, strict=True) if row < most]):
+                extra = max([0, *some])
+                filled = [-(-(cost + extra) // multiple) * multiple for cost in costs]
+                if [min(size, most) for size in filled] == rows:
+                    fits.append((extra, multiple, max(filled) > most))
+        if fits:
+            extra, multiple, is_cut = min(fits)
+            return multiple, extra, most if is_cut else None
     return None
 
 
@@ -295,7 +300,7 @@ def recognise_work(
     # that differ, which show whether the shorter is filled up.
     pairs = list(dict.fromkeys(pair for each in columns.values() for pair in _pairs(each)))
     close = list(dict.fromkeys(pair for each in columns.values() for pair in _close(each)))
-    shown = {k for each in columns.values() for k in _spread(each)} | _strided(columns)
+    shown = set[int]().union(*map(telling_samples, columns.values()))
     alike = sorted(shown | {k for pair in close for k in pair})
     seen = _collated(_Collating(some, collate_fn), alike, pairs, close, count)
     return recognised(resources, seen, alike, count)
@@ -339,17 +344,22 @@ def _seen(
     return Mixed(field, sizes[: len(alike)], triples, share, again != sizes[-len(again) :])
 
 
+def telling_samples(costs: Sequence[int]) -> set[int]:
+    """Return which samples show how a batch follows from costs: short and long ones.
+
+    Beside the eighths those of each remainder by 8, which show how rows are rounded up; short ones,
+    since long ones may be cut.
+    """
+    unit = math.gcd(*costs) or 1
+    order = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
+    return {*_spread(costs), *{costs[k] // unit % 8: k for k in order}.values()}
+
+
 def _spread(costs: Sequence[int]) -> Iterator[int]:
     """Yield the samples at the eighths of the costs, shortest and longest included."""
     order = sorted(range(len(costs)), key=costs.__getitem__)
     last = len(order) - 1
     yield from (order[last * part // _PARTS] for part in range(_PARTS + 1))
-
-
-def _strided(costs: Mapping[str, Sequence[int]]) -> set[int]:
-    """Return some samples whatever they cost: of several resources they tell what is of which."""
-    count = len(next(iter(costs.values())))
-    return set(range(0, count, max(1, count // 8))) if len(costs) > 1 else set()
 
 
 def _pairs(costs: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -3,13 +3,11 @@
 `FoundWork` is what a microbatch costs of each resource, as it was recognised from collate_fn.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ...balancer.planning.problem.options import Work
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
 from .fields import SampleField
 
@@ -23,13 +21,15 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class ResourceWork:
     """The cost of a microbatch in one resource, from those of its samples.
 
-    "padded": count x largest, each size rounded up to `multiple` and cut at `limit`; "packed": the
-    sum; "constant": always the same; "unrecognised": none of these, and no plan looks at it.
+    "padded": count x largest, each size with `extra`, rounded up to `multiple` and cut at `limit`;
+    "packed": the sum; "constant": always the same; "unrecognised": none of these, and no plan looks
+    at it.
     """
 
     name: str
     work: Recognised
     multiple: int = 1
+    extra: int = 0
     limit: int | None = None
 
 
@@ -64,11 +64,6 @@ class FoundWork:
         """The resources of which it was not seen how they add up."""
         return self._names("unrecognised")
 
-    @property
-    def work(self) -> Work:
-        """The work of the whole: "padded" where a resource is."""
-        return "padded" if self.padded else "packed"
-
     def of(self, name: str) -> ResourceWork | None:
         """Return what was found of one resource; None where it was not asked about."""
         return next((each for each in self.found if each.name == name), None)
@@ -95,13 +90,14 @@ def _to(each: ResourceWork) -> str:
 class FoundResource:
     """A cost of samples: the field that is measured, and the names of all that vary with it.
 
-    A size is rounded up to `multiple`, and is at most `limit`, as the batch has it.
+    A size gets `extra`, is rounded up to `multiple` and cut at `limit`, as the batch has it.
     """
 
     name: str
     field: SampleField
     fields: tuple[str, ...]
     multiple: Positive = 1
+    extra: int = 0
     limit: Positive | None = None
 
     def cost(self, sample: Any) -> int:
@@ -110,7 +106,7 @@ class FoundResource:
 
     def rounded(self, size: int) -> int:
         """Return a size as the batch has it."""
-        size = -(-size // self.multiple) * self.multiple
+        size = -(-(size + self.extra) // self.multiple) * self.multiple
         return size if self.limit is None else min(size, self.limit)
 
 
@@ -157,11 +153,6 @@ class FoundCosts:
         shown = ((each.name, each.field.name) for each in self.found)
         return ", ".join(name if name == field else f"{name} ({field})" for name, field in shown)
 
-    def only(self, names: Iterable[str]) -> "FoundCosts":
-        """Return the costs with some of the work; label tokens stay."""
-        kept = set(names)
-        return replace(self, found=tuple(each for each in self.found if each.name in kept))
-
     def as_batched(self, work: FoundWork) -> "FoundCosts":
         """Return the costs as batches have them: rounded, cut, without what is no work there."""
         found = []
@@ -170,7 +161,7 @@ class FoundCosts:
             if one is None:
                 found.append(each)
             elif one.work in ("padded", "packed"):
-                found.append(replace(each, multiple=one.multiple, limit=one.limit))
+                found.append(replace(each, multiple=one.multiple, extra=one.extra, limit=one.limit))
         return replace(self, found=tuple(found))
 
     def to_dict(self) -> dict[str, Any]:

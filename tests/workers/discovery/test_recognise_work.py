@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from counterpoise.loader.collate.layouts import collate_packed, collate_padded
-from counterpoise.workers.discovery import FoundWork, find_costs, recognise_work
+from counterpoise.workers.discovery import FoundWork, ResourceWork, find_costs, recognise_work
 from tests.workers.discovery.kinds import samples_of
 
 Collate = Callable[[list[Any]], Any]
@@ -127,14 +127,33 @@ def test_what_a_table_says_is_compared_with_the_batches() -> None:
     assert joined.constant == ("tokens",)
 
 
-@pytest.mark.parametrize("extra", [0, 2])
-def test_a_table_is_cut_where_batches_are(extra: int) -> None:
+@pytest.mark.parametrize("extra", [0, 1, 2, 21])
+@pytest.mark.parametrize("multiple", [1, 8])
+@pytest.mark.parametrize("most", [None, 136])
+def test_a_table_is_made_the_rows_of_batches(extra: int, multiple: int, most: int | None) -> None:
+    def rows(some: list[Any]) -> list[int]:
+        return [min(len(each["input_ids"]) + extra, most or 10**6) for each in some]
+
     def collate(some: list[Any]) -> Any:
-        rows = [torch.ones(min(len(each["input_ids"]) + extra, 130)) for each in some]
-        return pad_sequence(rows, batch_first=True)
+        return torch.zeros(len(some), -(-max(rows(some)) // multiple) * multiple)
 
     (one,) = recognise_work(_table(TOKENS), TOKENS, collate).found
-    assert (one.work, one.multiple, one.limit) == ("padded", 1, 130 - extra)
+    assert one == ResourceWork("tokens", "padded", multiple, extra, most)
+
+
+def test_texts_are_cut_where_their_tokens_are() -> None:
+    # Of two texts with as many words the one may have twice the characters of the other.
+    rng = np.random.default_rng(10)
+    counts = [*rng.integers(10, 41, 48), *[300] * 12]
+    samples = [{"text": " ".join(int(n) * "w" for n in rng.integers(1, 9, k))} for k in counts]
+
+    def collate(some: list[Any]) -> Any:
+        rows = [torch.ones(min(len(each["text"].split()), 36)) for each in some]
+        return pad_sequence(rows, batch_first=True)
+
+    (one,) = recognise_work(find_costs(samples), samples, collate).found
+    assert one.work == "padded"
+    assert 180 < (one.limit or 10**6) < 210
 
 
 @pytest.mark.parametrize("as_tuple", [False, True])
@@ -212,7 +231,7 @@ def test_what_is_neither_is_said_not_to_be_recognised() -> None:
         return torch.zeros(sum(len(each["input_ids"]) for each in samples) ** 2)
 
     work = _work([{"input_ids": [1] * k} for k in (1, 5, 9, 20)], squared)
-    assert (work.unrecognised, work.packed, work.work) == (("tokens",), (), "packed")
+    assert (work.unrecognised, work.packed, work.padded) == (("tokens",), (), ())
     assert work.describe() == "tokens not recognised in the batches, and left alone"
 
 
@@ -269,7 +288,7 @@ def test_a_collate_fn_that_fails_is_one_error_with_ordinals_and_what_to_write() 
 def test_nothing_is_collated_where_nothing_varies() -> None:
     samples = samples_of("samples of constant size")
     work = _work(samples, lambda _: pytest.fail("collated"))
-    assert (work.found, work.work) == ((), "packed")
+    assert work.found == ()
 
 
 def test_a_collate_fn_that_returns_nothing_is_told_so() -> None:
