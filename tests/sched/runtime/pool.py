@@ -54,12 +54,17 @@ def make_square(rows: str, columns: str) -> DeviceMesh:
     return init_device_mesh("cpu", (2, 2), mesh_dim_names=(rows, columns))
 
 
-def _make_store(rank: int, world: int, pipe: Connection) -> dist.TCPStore:
+def _make_store(rank: int, world: int, pipe: Connection) -> Any:
     """Return the group's store: rank 0 serves it at a port that nobody else can have taken."""
-    limit = timedelta(seconds=60)
+    store_at = functools.partial(
+        dist.TCPStore,  # type: ignore[attr-defined]
+        "127.0.0.1",
+        world_size=world,
+        timeout=timedelta(seconds=60),
+    )
     if rank:
-        return dist.TCPStore("127.0.0.1", pipe.recv(), world, False, limit)
-    store = dist.TCPStore("127.0.0.1", 0, world, True, limit, wait_for_workers=False)
+        return store_at(pipe.recv(), is_master=False)
+    store = store_at(0, is_master=True, wait_for_workers=False)
     pipe.send(store.port)
     return store
 
