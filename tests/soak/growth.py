@@ -107,22 +107,25 @@ def cpu_of(process: int) -> float:
 
 def soak(
     turn: Callable[[], int],
-    *looks: Callable[[], Held],
+    look: Callable[[], Held] | Mapping[str, Callable[[], Held]],
     turns: int = 300,
     warm: int = 20,
     clocks: Mapping[str, Callable[[], float]] | None = None,
 ) -> None:
     """Do turns; after the first ones nothing may grow. A turn returns how many steps it had.
 
-    looks: of each process; clocks: whose CPU time counts, that of this thread by default.
+    look: returns what this process holds, or each of several, by name; clocks: whose CPU time
+    counts, that of this thread by default.
     """
+    looks = look if isinstance(look, Mapping) else {"this process": look}
     clocks = clocks or {"this thread": time.thread_time}
     for _ in range(warm):
         turn()
-    before = [look() for look in looks]
+    before = {name: each() for name, each in looks.items()}
     costs = [_cost(turn, clocks) for _ in range(turns - warm)]
-    pairs = [(was, look()) for was, look in zip(before, looks, strict=True)]
-    grown = [line for was, now in pairs for line in was.differences(now)] + dearer(costs)
+    grown = [
+        f"{name}: {line}" for name in looks for line in before[name].differences(looks[name]())
+    ] + dearer(costs)
     assert not grown, f"after {turns} turns, {warm} of them to warm up: {grown}"
 
 

@@ -1,8 +1,10 @@
 """What a balancer, a worker and a trainer hold after many jobs, and what one costs: `make soak`."""
 
+import itertools
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,13 @@ SOON = (
 def settled(process: int, address: str) -> Held:
     """Return what a process holds once no job is left there, or after a while what it holds."""
     until, found = time.monotonic() + LIMIT_S, None
-    while time.monotonic() < until:
-        series = frozenset(scrape(address))
-        now = held_by(process, series)
-        if now == found and not any("training_job" in name for name in series):
-            break
-        found = now
+    while True:
         threading.Event().wait(0.2)
-    return now
+        now = held_by(process, frozenset(scrape(address)))
+        is_left = any("training_job" in name for name in now.series)
+        if (now == found and not is_left) or time.monotonic() > until:
+            return now
+        found = now
 
 
 @pytest.fixture(scope="module")
@@ -61,27 +62,28 @@ def test_jobs_that_come_and_go_leave_nothing(processes: Any, root: Path) -> None
         "--cache", str(root),
     )  # fmt: skip
     worker.wait_for("working for")
-    numbers = iter(range(1_000))
+    job = itertools.count()
 
     def turn() -> int:
         loader: Any = cp.DataLoader(
             RemoteDataset("*.tar", transform="remote_transforms:Measured"),
             balance=cp.Balance("isf", budgets={"tokens": 3000}, samples_per_step=4),
             collate_fn=list, shuffle=True, timeout=LIMIT_S, balancer=address,
-            job=f"run-{next(numbers)}",
+            job=f"run-{next(job)}",
         )  # fmt: skip
         steps = sum(1 for _ in loader)
         loader.close()
         return steps
 
-    others = {name: each.process.pid for name, each in (("worker", worker), ("balancer", balancer))}
-    served = {others["worker"]: metrics_of(worker), others["balancer"]: metrics_of(balancer)}
+    started = {"balancer": balancer, "worker": worker}
+    addresses = {name: metrics_of(each) for name, each in started.items()}
+    numbers = {name: each.process.pid for name, each in started.items()}
+    looks = {n: partial(settled, numbers[n], addresses[n]) for n in started}
+    clocks = {n: partial(cpu_of, numbers[n]) for n in started}
     soak(
         turn,
-        lambda: held(root),
-        *[lambda pid=pid: settled(pid, served[pid]) for pid in served],
+        {**looks, "trainer": lambda: held(root)},
         turns=JOBS,
         warm=5,
-        clocks={"the trainer": time.thread_time}
-        | {name: lambda pid=pid: cpu_of(pid) for name, pid in others.items()},
+        clocks={**clocks, "trainer": time.thread_time},
     )

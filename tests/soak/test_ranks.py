@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +40,8 @@ def look(state: Any = None) -> Held:
     dist.barrier()
     found = held(state=state)
     dist.barrier()
-    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
-    plans = sum(link.startswith("/memfd") for link in links)
+    opened = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    plans = sum(str(each.readlink()).startswith("/memfd") for each in opened)
     return replace(found, files=found.files - min(plans, COUNT // 4))
 
 
