@@ -49,6 +49,8 @@ class Held:
         """Return what is not the same later, a line each."""
         names = [each.name for each in fields(self)]
         pairs = [(name, getattr(self, name), getattr(after, name)) for name in names]
+        if new := sorted(after.series - self.series):  # there are many that were there before
+            pairs[-1] = ("series", "none of these", new[:9])
         return [
             f"{name}: {before}, then {now}"
             for name, before, now in pairs
