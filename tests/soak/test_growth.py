@@ -42,10 +42,10 @@ def kept() -> Iterator[list[Any]]:
 
 def test_turns_that_leave_nothing_pass(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("data")
-    state = {"epoch": 0, "text": "x"}
+    state: dict[str, Any] = {"epoch": 0, "text": "x"}
 
     def turn() -> int:
-        state["epoch"] = 10 * int(state["epoch"]) + 9  # a number may have more digits
+        state["epoch"] = 10 * state["epoch"] + 9  # a number may have more digits
         (tmp_path / "a").read_text()
         return 1
 
@@ -113,8 +113,10 @@ def test_tensors_that_stay_are_seen_and_views_of_one_count_once() -> None:
 
 
 def test_entries_of_the_store_and_groups_that_stay_are_seen(tmp_path: Path) -> None:
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
-    dist.init_process_group("gloo", store=dist.PrefixStore("job", store), rank=0, world_size=1)
+    store = torch._C._distributed_c10d.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    dist.init_process_group(
+        "gloo", store=torch._C._distributed_c10d.PrefixStore("job", store), rank=0, world_size=1
+    )
     try:
         assert "entries: " in said(lambda number: store.set(f"key/{number}", "value"), held)
         assert "groups: " in said(lambda _: dist.new_group([0]), held)

@@ -45,12 +45,16 @@ class Stream(IterableDataset[Any]):
 
 
 def make(data: Any, **options: Any) -> Any:
-    common = {"shuffle": True, "collate_fn": list, "keep_stats": True}
+    common: dict[str, Any] = {"shuffle": True, "collate_fn": list, "keep_stats": True}
     return cp.DataLoader(data, **common | options)
 
 
 def balanced(data: Any, **options: Any) -> Any:
-    common = {"batch_size": 4, "balance": "fixed", "cost": {"tokens": [3] * len(data)}}
+    common: dict[str, Any] = {
+        "batch_size": 4,
+        "balance": "fixed",
+        "cost": {"tokens": [3] * len(data)},
+    }
     return make(data, **common | options)
 
 
