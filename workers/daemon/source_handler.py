@@ -77,9 +77,10 @@ class SourceHandler:
         return len(source), source.fingerprint()
 
     def close(self) -> None:
-        """End the threads; nothing is asked for any more."""
+        """End the threads, and let the source go with its files; nothing is asked for any more."""
         if self._threads is not None:
             self._threads.close()
+        self._of_job = None
 
     def expect(self, tasks: Collection[SampleTask]) -> None:
         """Begin to read from stores, and to load in threads, what is asked for next, in this order.
