@@ -10,6 +10,8 @@ from .assembly import BalancedArguments, settings_of
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches
 from .late import LateBalancedLoader
+from .plain.order import is_stream
+from .remote_dataset import RemoteDataset
 
 
 def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
@@ -27,6 +29,12 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late
+
+
+def count_samples(balanced: BalancedLoader, dataset: Any) -> int:
+    """Return the number of samples; connects where only the workers or a stream know it."""
+    is_planned = is_stream(dataset) or isinstance(dataset, RemoteDataset) or balanced.sources
+    return balanced.count() if is_planned else len(dataset)
 
 
 def count_batches(balanced: BalancedLoader, steps: int, samples: int) -> int:

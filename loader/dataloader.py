@@ -33,7 +33,6 @@ from .refused_arguments import (
     refuse_without_balance,
     refuse_without_policy,
 )
-from .remote_dataset import RemoteDataset
 from .step.info import BatchT, Step, StepInfo
 
 # Where there is a `balance`, methods import .balancing: a plain loop needs nothing of it.
@@ -254,7 +253,8 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             raise TypeError('with accumulate="auto" the number of microbatches is not known')
         from . import balancing
 
-        return balancing.count_batches(self._balanced, self.num_steps, self._count())
+        samples = balancing.count_samples(self._balanced, self.dataset)
+        return balancing.count_batches(self._balanced, self.num_steps, samples)
 
     @property
     def num_steps(self) -> int:
@@ -262,13 +262,9 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         balanced = self._need_balance("num_steps")
         if why := balanced.why_no_steps:
             raise TypeError(why)
-        return balanced.plan.steps_of(self._count())
+        from . import balancing
 
-    def _count(self) -> int:
-        """Return the number of samples; connects where only the workers know it."""
-        balanced, data = self._need_balance("a count"), self.dataset
-        is_planned = is_stream(data) or isinstance(data, RemoteDataset) or balanced.sources
-        return balanced.count() if is_planned else len(data)  # type: ignore[arg-type]
+        return balanced.plan.steps_of(balancing.count_samples(balanced, self.dataset))
 
     def steps(self) -> Iterator[Step[BatchT]]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""

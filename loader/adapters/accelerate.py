@@ -152,16 +152,29 @@ def _with_our_workers(shard: Any, loader: Any) -> Any:
         options["batch_sampler"] = shard.batch_sampler
     shard.base_dataloader = type(loader)(loader.dataset, **options)
     loader._stats = shard.base_dataloader._stats  # what is asked of the one is counted by the other
-    shard.dl_state_dict = shard.base_dataloader.state_dict()
     shard.use_stateful_dataloader = True
-    # It corrects torchdata's counts of batches, which older ones want to be there; ours has none.
-    shard.adjust_state_dict_for_prefetch = _leave_state
+    # Its own corrects torchdata's counts of batches; of ours a state is of what was handed out.
+    shard._update_state_dict = functools.partial(_keep_state, shard)
+    shard.state_dict = functools.partial(_kept_state, shard)
     shard.load_state_dict = functools.partial(_load_state, shard.base_dataloader)
+    _keep_state(shard)
     return shard
 
 
-def _leave_state() -> None:
-    """Leave a state as it is: it is of what was handed out."""
+def _keep_state(shard: Any) -> None:
+    """Keep the state for a batch that the shard, one batch ahead, hands out next."""
+    try:
+        shard.dl_state_dict = shard.base_dataloader.state_dict()
+        shard.dl_state_dict["_iterator_finished"] = shard.end_of_dataloader
+    except Exception as error:  # of a data set or a sampler: nobody has asked yet
+        shard.dl_state_dict = error
+
+
+def _kept_state(shard: Any) -> dict[str, Any]:
+    if isinstance(state := shard.dl_state_dict, Exception):
+        raise state
+    kept: dict[str, Any] = state
+    return kept
 
 
 def _load_state(loader: Any, state: dict[str, Any]) -> None:

@@ -115,6 +115,24 @@ def kept(folder: str, count: int) -> Any:
     return whole, expected, name, rest, seen(resumed)
 
 
+class NoState(Texts):
+    """Texts whose state nobody can have."""
+
+    def state_dict(self, rank: int) -> dict[str, Any]:
+        raise AssertionError(rank)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError(state)
+
+
+def kept_without_state(folder: str) -> tuple[int, str]:
+    """The batches of a data set whose state cannot be had, and what save_state says."""
+    accelerator = Accelerator()
+    loader = cp.DataLoader(NoState(), batch_size=4, collate_fn=collate)
+    prepared = cp.adapters.prepare_accelerate(accelerator, loader)
+    return len(seen(prepared)), error_of(lambda: accelerator.save_state(folder))
+
+
 def sampler_kept() -> tuple[list[list[int]], list[list[int]]]:
     """The batches of a loader over a BalancedBatchSampler, and those of the prepared one."""
     made = cp.adapters.prepare_accelerate(Accelerator(), sampling())

@@ -149,6 +149,12 @@ def test_prepare_accelerate_gives_a_plain_loaders_samples_with_our_workers(
         assert rest == resumed == whole[1:]
 
 
+def test_prepare_accelerate_asks_for_no_state_that_nobody_saves(one: Pool, tmp_path: Path) -> None:
+    ((batches, said),) = one.run(f"{CASES}:kept_without_state", folder=str(tmp_path))
+    assert batches == 24
+    assert "NoState cannot say where it is" in said
+
+
 def test_prepare_accelerate_does_not_shard_a_balanced_batch_sampler_again(two: Pool) -> None:
     found = two.run(f"{CASES}:sampler_kept")
     assert all(ours == prepared for ours, prepared in found)
