@@ -4,7 +4,7 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from math import ceil
+from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
@@ -153,15 +153,9 @@ def _picture(rank_work: Mapping[str, Any], times: Sequence[Mapping[str, float]])
 
 
 def _ticks(most: float) -> list[float]:
-    """Return 2 to 6 even values from 0 to `most` or just above.
-
-    >>> _ticks(1.36), _ticks(8.0)
-    ([0.0, 0.5, 1.0, 1.5], [0.0, 2.0, 4.0, 6.0, 8.0])
-    """
-    apart = 0.5
-    while most > 5 * apart:
-        apart *= 2
-    return [apart * k for k in range(max(1, ceil(most / apart)) + 1)]
+    """Return even values from 0 to `most` or just above, 6 at most."""
+    apart = 0.5 * 2 ** max(0, ceil(log2(max(most, 0.5) / 2.5)))
+    return [apart * k for k in range(ceil(max(most, 0.5) / apart) + 1)]
 
 
 def _labels(ticks: Sequence[float], way: str = "") -> str:

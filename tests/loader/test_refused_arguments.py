@@ -4,9 +4,11 @@ from itertools import chain
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import counterpoise as cp
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
 
 BUDGETS = {"n": 9}
@@ -114,3 +116,9 @@ def test_in_the_datas_order_each_step_has_the_next_samples_and_each_comes_once(
     steps = [sorted(chain.from_iterable(step.microbatches)) for step in loader.steps()]
     numbers = list(range(count))
     assert steps == [numbers[begin : begin + size] for begin in range(0, count, size)]
+
+
+def test_torchs_loader_is_told_apart_from_ours_by_its_module() -> None:
+    theirs = "torch.utils.data.dataloader.DataLoader"
+    with pytest.raises(ValueError, match=f"takes a counterpoise.DataLoader.*got .*{theirs}"):
+        cp.adapters.prepare_accelerate(None, torch.utils.data.DataLoader([1]))

@@ -94,40 +94,20 @@ class CostModel:
         )
 
 
-def amounts_of(
-    resources: tuple[str, ...],
-    costs: Int64,
-    group_of: Int64,
-    groups: int,
-    sequence: str = "tokens",
-    layout: str = "packed",
-) -> dict[str, Int64]:
-    """Return the amount of every resource in each group, int64 (groups,), and its token pairs.
+def token_pairs(lengths: Int64, group_of: Int64, groups: int, padded: bool) -> Int64:
+    """Return int64 (groups,): the sum of the squares of the lengths (n,) of each group's sequences.
 
-    costs (n, resources) by sample. `sequence` names the resource that attention squares: tokens
-    gives token_pairs, the sum of squares. layout="padded": every sequence counts as its group's
-    longest, so a group of n costs n x longest. Raises ValueError for another layout.
+    padded: every sequence counts as its group's longest.
 
-    >>> costs, group_of = np.array([[3], [1], [2]]), np.array([0, 0, 1])
-    >>> {k: v.tolist() for k, v in amounts_of(("tokens",), costs, group_of, 2).items()}
-    {'tokens': [4, 2], 'token_pairs': [10, 4]}
-    >>> found = amounts_of(("tokens",), costs, group_of, 2, layout="padded")
-    >>> {k: v.tolist() for k, v in found.items()}
-    {'tokens': [6, 2], 'token_pairs': [18, 4]}
+    >>> lengths, group_of = np.array([3, 1, 2]), np.array([0, 0, 1])
+    >>> [token_pairs(lengths, group_of, 2, padded).tolist() for padded in (False, True)]
+    [[10, 4], [18, 4]]
     """
-    if layout not in ("packed", "padded"):
-        raise ValueError(f"layout is {layout!r}, allowed are 'packed' and 'padded'")
-    costs = np.array(costs, dtype=np.int64)
-    if sequence in resources:
-        column = resources.index(sequence)
-        if layout == "padded":
-            longest = np.zeros(groups, dtype=np.int64)
-            np.maximum.at(longest, group_of, costs[:, column])
-            costs[:, column] = longest[group_of]
-        costs = np.column_stack([costs, costs[:, column] ** 2])
-        resources = (*resources, sequence.removesuffix("s") + "_pairs")
-    loads = group_loads(costs, group_of, groups)
-    return {name: loads[:, k].copy() for k, name in enumerate(resources)}
+    if padded:
+        longest = np.zeros(groups, dtype=np.int64)
+        np.maximum.at(longest, group_of, lengths)
+        lengths = longest[group_of]
+    return group_loads(lengths[:, None] ** 2, group_of, groups)[:, 0]
 
 
 def _interpolate(points: Points, amounts: Int64) -> Int64:
@@ -178,10 +158,9 @@ def ordered_loads(config: PlanConfig, costs: Int64, group_of: Int64, groups: int
     if LLM not in config.resources:
         return loads
     column = config.resources.index(LLM)
-    layout = "padded" if LLM in config.padded else "packed"
     inside = group_of >= 0
-    sequences = costs[inside][:, [column]]
-    pairs = amounts_of((LLM,), sequences, group_of[inside], groups, LLM, layout)[PAIRS]
+    lengths, is_padded = costs[inside, column], LLM in config.padded
+    pairs = token_pairs(lengths, group_of[inside], groups, is_padded)
     return np.column_stack([loads, pairs])
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ...near_names import near_name
 from .frozen_mapping import FrozenMapping
 from .layout import Layout, LayoutName, as_layout
 from .options import (
@@ -236,6 +237,7 @@ class Balance:
             name = unknown[0]
             raise ValueError(
                 f"{name} is {given[name]!r}, but Balance has no {name}; it has {', '.join(OPTIONS)}"
+                f"{near_name(name, OPTIONS)}"
             )
         if isinstance(given.get("layout"), dict):
             given["layout"] = Layout.from_dict(given["layout"])

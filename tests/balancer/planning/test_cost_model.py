@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.ordering.by_config import CostModel, amounts_of, time_of
+from counterpoise.balancer.planning.ordering.by_config import CostModel, time_of
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
 from counterpoise.balancer.planning.problem.pipeline_costs import PassEntry
@@ -36,18 +36,6 @@ def test_missing_amounts_and_costs_are_named() -> None:
         time_of(PassEntry(0, {"frames": 1}), {"tiles": np.array([1])})
     with pytest.raises(ValueError, match="no costs of passes 'W' are given"):
         CostModel((0,), {"F": (PassEntry(1),)}).nanoseconds("W", {"tokens": np.array([1])})
-    with pytest.raises(ValueError, match="layout"):
-        amounts_of(("tokens",), np.array([[1]]), np.array([0]), 1, layout="ragged")
-
-
-def test_other_resources_are_not_padded() -> None:
-    costs, group_of = np.array([[2, 3], [4, 9]]), np.array([0, 0])
-    found = amounts_of(("tiles", "tokens"), costs, group_of, 1, layout="padded")
-    assert {k: v.tolist() for k, v in found.items()} == {
-        "tiles": [6],
-        "tokens": [18],
-        "token_pairs": [162],
-    }
 
 
 def test_metrics_of_even_and_empty_plans() -> None:
