@@ -340,6 +340,14 @@ def test_a_length_that_is_missing_is_no_length_of_0(tmp_path: Path, values: Any)
         data.probe(0)
 
 
+def test_a_folder_named_as_a_hive_partition_gives_no_column(tmp_path: Path) -> None:
+    (tmp_path / "lang=en").mkdir()
+    write(tmp_path / "lang=en" / "a.parquet", {"text": ["hi"]})
+    data = cp.ParquetDataset(f"{tmp_path}/*/*.parquet")
+    assert {*data.raw(0)} == {"__key__", "json"}
+    assert data.raw(0)["json"] == {"text": "hi"}
+
+
 def test_a_sound_in_a_column_of_files_is_no_image(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"speech": [{"bytes": b"RIFF", "path": "a.wav"}]})
     with pytest.raises(SampleError, match=r"column 'speech' holds 'a\.wav'.*call it audio"):
