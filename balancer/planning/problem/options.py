@@ -87,6 +87,12 @@ def _one_of(option: str, or_none: bool = False) -> Check:
     )
 
 
+_COUNT: Check = (lambda each: each is None or is_positive(each), "is a positive integer or None")
+_RESOURCE: Check = (
+    lambda value: value is None or (isinstance(value, str) and bool(value)),
+    "is the name of a resource or None",
+)
+_FLAG: Check = (lambda value: type(value) is bool, "are True and False")
 # For each option a test of its value, and the words for what passes it.
 OPTIONS: Mapping[str, Check] = {
     "grouping": _one_of("grouping"),
@@ -95,10 +101,7 @@ OPTIONS: Mapping[str, Check] = {
         "is a positive integer for each resource, such as {'tokens': 4096}; "
         "leave out a resource without limit",
     ),
-    "samples_per_step": (
-        lambda value: value is None or is_positive(value),
-        "is a positive integer or None",
-    ),
+    "samples_per_step": _COUNT,
     "accumulate": (
         lambda value: value == "auto" or is_positive(value),
         "is a positive integer or 'auto'",
@@ -119,10 +122,7 @@ OPTIONS: Mapping[str, Check] = {
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
     "dispatch": _one_of("dispatch"),
-    "all_or_none": (
-        lambda value: value is None or (isinstance(value, str) and bool(value)),
-        "is the name of a resource, such as 'tiles', or None",
-    ),
+    "all_or_none": _RESOURCE,
     "align": (
         _is_budgets,
         "is a positive integer for each resource, such as {'tokens': 16}; "
@@ -133,11 +133,8 @@ OPTIONS: Mapping[str, Check] = {
         _is_buckets,
         "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}",
     ),
-    "max_shapes": (
-        lambda value: value is None or is_positive(value),
-        "is a positive integer or None",
-    ),
-    "fixed": (lambda value: type(value) is bool, "are True and False"),
+    "max_shapes": _COUNT,
+    "fixed": _FLAG,
     "oversize": _one_of("oversize"),
     "seed": (lambda value: type(value) is int, "is an integer"),
     "layout": (
@@ -149,12 +146,9 @@ OPTIONS: Mapping[str, Check] = {
         lambda value: type(value) is int and value >= 0,
         "is 0 or a positive integer",
     ),
-    "label_tokens": (
-        lambda value: value is None or (isinstance(value, str) and bool(value)),
-        "is the name of a resource or None",
-    ),
-    "shift_labels": (lambda value: type(value) is bool, "are True and False"),
-    "report": (lambda value: type(value) is bool, "are True and False"),
+    "label_tokens": _RESOURCE,
+    "shift_labels": _FLAG,
+    "report": _FLAG,
 }
 
 
