@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..near_names import check_name
 from ..planning.problem.config import PlanConfig
 from .records import read_record
 
@@ -48,13 +47,17 @@ class JobSpec:
     shift_labels: bool = True
 
     def __post_init__(self) -> None:
-        check_name("on_error", self.on_error, ON_ERROR, "; others cannot be balanced")
+        if self.on_error not in ON_ERROR:
+            raise ValueError(
+                f"on_error is {self.on_error!r}, allowed are {ON_ERROR}; others cannot be balanced"
+            )
         # JSON was checked against the annotations; what Python code gives was not.
         if type(self.buffer_bytes) is not int or self.buffer_bytes < 1:
             raise ValueError(f"buffer_bytes is {self.buffer_bytes!r}, needed is a positive integer")
         if type(self.shuffle) is not bool:
             raise ValueError(f"shuffle is {self.shuffle!r}, needed is True or False")
-        check_name("transport", self.transport, TRANSPORTS)
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport is {self.transport!r}, allowed are {TRANSPORTS}")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         _check_extent(self.plan)

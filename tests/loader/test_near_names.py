@@ -7,21 +7,21 @@ import pytest
 import torch
 
 import counterpoise as cp
-from counterpoise.balancer import Balance, PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise import balancer
 from counterpoise.loader.step.loss import loss_rule
 from counterpoise.tools.inputs.programs import Size, read_program
 from counterpoise.workers.images.resize import resizer
 
-TENSOR, ANY = torch.zeros(1), Any
+NOTHING = torch.zeros(1)
+# Their types refuse what is tried here.
+Balance: Any = balancer.Balance
+scale_loss: Any = cp.scale_loss
+framework_rule: Any = loss_rule
 
 
 def loader(**arguments: Any) -> Callable[[], object]:
-    return lambda: cp.DataLoader([1, 2], batch_size=1, **arguments)
-
-
-def job(**options: Any) -> JobSpec:
-    return JobSpec(PlanConfig(1, 8, 1, ("tokens",), (9,)), {}, **options)
+    samples: Any = [1, 2]
+    return lambda: cp.DataLoader(samples, batch_size=1, **arguments)
 
 
 MISTYPED: dict[str, tuple[Callable[[], object], str]] = {
@@ -41,17 +41,14 @@ MISTYPED: dict[str, tuple[Callable[[], object], str]] = {
     "dispatch": (lambda: Balance(dispatch="image"), "'images'"),
     "oversize": (lambda: Balance(oversize="refused"), "'refuse'"),
     "a layout": (lambda: Balance(layout="Packd"), "'packed'"),
-    "a layout's base": (lambda: cp.Layout("mine", {}, base="pad"), "'padded'"),
     "an option in a file": (
         lambda: Balance.from_json('{"version": 1, "acumulate": 2}'), "'accumulate'"
     ),
     "an argument": (loader(balence="auto"), "'balance'"),
     "an argument of Balance": (loader(layuot="packed"), "'layout'"),
-    "a job's error policy": (lambda: job(on_error="skp"), "'skip'"),
-    "a job's transport": (lambda: job(transport="inlined"), "'inline'"),
-    "what a loss is a mean over": (lambda: cp.scale_loss(TENSOR, ANY, per="tokens"), "'token'"),
-    "a reduction": (lambda: cp.scale_loss(TENSOR, ANY, reduction="avg_mean"), "'mean'"),
-    "a framework": (lambda: loss_rule("lightening"), "'lightning'"),
+    "what a loss is a mean over": (lambda: scale_loss(NOTHING, None, per="tokens"), "'token'"),
+    "a reduction": (lambda: scale_loss(NOTHING, None, reduction="avg_mean"), "'mean'"),
+    "a framework": (lambda: framework_rule("lightening"), "'lightning'"),
     "a resizer": (lambda: resizer("pilow"), "'pillow'"),
     "a schedule": (lambda: read_program("interleave", Size(2, 4)), "'interleaved'"),
 }  # fmt: skip

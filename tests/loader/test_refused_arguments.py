@@ -1,7 +1,7 @@
 """No argument of a loader is dropped without a word, and a balanced loader's order is said."""
 
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -119,6 +119,6 @@ def test_in_the_datas_order_each_step_has_the_next_samples_and_each_comes_once(
 
 
 def test_torchs_loader_is_told_apart_from_ours_by_its_module() -> None:
-    theirs = "torch.utils.data.dataloader.DataLoader"
+    theirs, samples = "torch.utils.data.dataloader.DataLoader", cast("Any", [1])
     with pytest.raises(ValueError, match=f"takes a counterpoise.DataLoader.*got .*{theirs}"):
-        cp.adapters.prepare_accelerate(None, torch.utils.data.DataLoader([1]))
+        cp.adapters.prepare_accelerate(None, torch.utils.data.DataLoader(samples))

@@ -84,10 +84,9 @@ def checked_url(text: str) -> str:
             f"{shown(text)!r} was given with a user or password: put credentials into the "
             "environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say) and leave them out"
         )
-    parts = [part for part in unquote(path).split("/") if part]
     if (
         not PLACE.fullmatch(place)
-        or {".", ".."} & {*parts}
+        or {".", ".."} & {*unquote(path).split("/")}
         or (scheme not in HTTP and "//" in f"/{path}")  # another object than that with one "/"
         or len(text) > LONGEST_URL
         or not text.isprintable()

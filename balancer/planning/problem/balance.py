@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ...near_names import near_name
 from .frozen_mapping import FrozenMapping
 from .layout import Layout, LayoutName, as_layout
 from .options import (
@@ -234,6 +233,8 @@ class Balance:
         if type(version) is not int or version != VERSION:
             raise ValueError(f"version is {version!r}, allowed is {VERSION}")
         if unknown := sorted(given.keys() - OPTIONS.keys()):
+            from ...near_names import near_name
+
             name = unknown[0]
             raise ValueError(
                 f"{name} is {given[name]!r}, but Balance has no {name}; it has {', '.join(OPTIONS)}"

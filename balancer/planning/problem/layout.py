@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from ...near_names import check_name
 from .frozen_mapping import FrozenMapping
 
 LayoutName = Literal["torch", "padded", "packed"]
@@ -150,8 +149,8 @@ class Layout:
                 f"a layout's name is {self.name!r}: give text, and none of 'torch', 'padded', "
                 "'packed', which have a meaning"
             )
-        if self.base is not None:
-            check_name("base", self.base, BASES, " or None")
+        if self.base not in (None, *BASES):
+            raise ValueError(f"base is {self.base!r}, allowed are 'padded', 'packed' or None")
         if not isinstance(self.fields, Mapping) or not all(
             isinstance(each, str) for each in self.fields
         ):

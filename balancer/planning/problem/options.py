@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
-from ...near_names import check_name, near_name
 from .layout import Layout, LayoutName
 from .pipeline_costs import SCHEDULES, is_pipeline
 
@@ -92,7 +91,6 @@ _RESOURCE: Check = (
     lambda value: value is None or (isinstance(value, str) and bool(value)),
     "is the name of a resource or None",
 )
-_FLAG: Check = (lambda value: type(value) is bool, "are True and False")
 # For each option a test of its value, and the words for what passes it.
 OPTIONS: Mapping[str, Check] = {
     "grouping": _one_of("grouping"),
@@ -134,7 +132,7 @@ OPTIONS: Mapping[str, Check] = {
         "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}",
     ),
     "max_shapes": _COUNT,
-    "fixed": _FLAG,
+    "fixed": (lambda value: type(value) is bool, "are True and False"),
     "oversize": _one_of("oversize"),
     "seed": (lambda value: type(value) is int, "is an integer"),
     "layout": (
@@ -147,21 +145,22 @@ OPTIONS: Mapping[str, Check] = {
         "is 0 or a positive integer",
     ),
     "label_tokens": _RESOURCE,
-    "shift_labels": _FLAG,
-    "report": _FLAG,
+    "shift_labels": (lambda value: type(value) is bool, "are True and False"),
+    "report": (lambda value: type(value) is bool, "are True and False"),
 }
 
 
 def check_option(name: str, value: object) -> None:
     """Raise ValueError, with name, value and what is allowed, for a value an option cannot have.
 
-    >>> check_option("grouping", "window")
+    >>> check_option("mode", "step")
     Traceback (most recent call last):
-    ValueError: grouping is 'window', allowed are 'balanced', 'isf', 'fixed', 'random', 'length', \
-'device', 'auto'; did you mean mode='window'?
+    ValueError: mode is 'step', allowed are 'exact', 'window', 'epoch'; did you mean waits='step'?
     """
     is_allowed, allowed = OPTIONS[name]
     if not is_allowed(value):
+        from ...near_names import near_name  # here: who writes no wrong name needs no near one
+
         elsewhere = [f"{option}={value!r}" for option, names in _NAMES.items() if value in names]
         meant = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else ""
         near = near_name(value, _NAMES.get(name, ()))
@@ -234,7 +233,7 @@ def check_counts(
 
 def check_waits(waits: str, partition: str) -> None:
     """Raise ValueError where nothing would be planned for waiting once a step."""
-    check_name("waits", waits, WAITS)
+    check_option("waits", waits)
     if waits == "step" and partition != "multi_resource":
         raise ValueError(
             f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "
