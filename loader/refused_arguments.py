@@ -34,14 +34,15 @@ def refuse_moved_arguments(init: Callable[Given, None]) -> Callable[Given, None]
     @functools.wraps(init)
     def checked(*args: Given.args, **kwargs: Given.kwargs) -> None:
         if unknown := {name: value for name, value in kwargs.items() if name not in known}:
-            _refuse_moved(owner, unknown, kwargs.get("balance"))
+            _refuse_moved(owner, unknown, kwargs.get("balance"), known)
         init(*args, **kwargs)
 
     return checked
 
 
-def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
+def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object, known: set[str]) -> None:
     # here: a plain loop imports nothing of planning
+    from ..balancer.near_names import near_name
     from ..balancer.planning.problem.options import OPTIONS
 
     if moved := {name: unknown[name] for name in OPTIONS if name in unknown}:
@@ -50,6 +51,9 @@ def _refuse_moved(owner: str, unknown: dict[str, Any], balance: object) -> None:
         raise TypeError(
             f"{owner} has no argument {', '.join(moved)} any more: write balance=Balance({options})"
         )
+    for name in unknown:
+        if near := near_name(name, known | OPTIONS.keys()):
+            raise TypeError(f"{owner} has no argument {name}{near}")
 
 
 def named_fleet(fleet: Any, balance: Any, balancer: str | None, keys: object) -> str | None:

@@ -56,6 +56,7 @@ ORDER = (
     "sched.runtime",
     "sched",
     # balancer
+    "balancer.near_names",
     "balancer.planning.kernels",
     "balancer.planning.problem",
     "balancer.planning.mixing",

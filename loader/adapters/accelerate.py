@@ -56,8 +56,7 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
     if not is_ours and not planned:
         raise ValueError(
             f"prepare_accelerate takes a counterpoise.DataLoader, or a DataLoader over a "
-            f"BalancedBatchSampler, got a {type(loader).__name__}: give others to "
-            "accelerator.prepare()"
+            f"BalancedBatchSampler, got {type(loader)}: give others to accelerator.prepare()"
         )
     refuse_one_reader(accelerator)
     if is_ours and is_packing(loader) and not (loader.is_balanced and not accelerator._models):

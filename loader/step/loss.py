@@ -19,6 +19,7 @@ from typing import Literal, get_args
 
 import torch
 
+from ...balancer.near_names import check_name
 from .info import StepInfo
 
 Weighting = Literal["token", "sample"]
@@ -53,15 +54,13 @@ def scale_loss(
     divided_by that is no positive number, a step that has nothing to average over, and an empty
     microbatch whose loss is not a sum.
     """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"unknown reduction {reduction!r}; use one of {', '.join(REDUCTIONS)}")
+    check_name("reduction", reduction, REDUCTIONS)
     if not 0 < divided_by < math.inf:
         raise ValueError(
             f"divided_by is {divided_by!r}, allowed is a positive number: what the framework "
             "divides each microbatch's loss by, such as its accumulation steps"
         )
-    if per not in WEIGHTINGS:
-        raise ValueError(f"unknown weighting per={per!r}; use one of {', '.join(WEIGHTINGS)}")
+    check_name("per", per, WEIGHTINGS)
     here, whole = info.samples, info.step_samples
     if per == "token":
         here, whole = info.label_tokens, info.step_label_tokens
@@ -148,11 +147,8 @@ def loss_rule(framework: Framework, accumulate: int = 1) -> LossRule:
     >>> loss_rule("lightning", accumulate=4).divides
     'accumulate_grad_batches, in the closure'
     """
-    if framework not in RULES:
-        raise ValueError(
-            f"framework is {framework!r}, allowed are {', '.join(map(repr, FRAMEWORKS))}: for any "
-            'other, "ddp" where it averages gradients over ranks, and scale_loss(divided_by=)'
-        )
+    more = ': for any other, "ddp" where it averages over ranks, and scale_loss(divided_by=)'
+    check_name("framework", framework, FRAMEWORKS, more)
     if type(accumulate) is not int or accumulate < 1:
         raise ValueError(f"accumulate is {accumulate!r}, allowed is a positive integer")
     return replace(RULES[framework], accumulate=accumulate)

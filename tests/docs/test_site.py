@@ -129,6 +129,18 @@ def test_no_page_is_wider_than_the_screen(site: Path, chromium: Browser, width: 
         assert chromium.faults == [], page
 
 
+@pytest.mark.parametrize("width", [800, 1300])
+def test_the_home_shows_whole_lines(site: Path, chromium: Browser, width: int) -> None:  # noqa: F811
+    chromium.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=900, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    chromium.visit(site / "index.html")
+    blocks = "[...document.querySelectorAll('pre, pre code')]"
+    assert chromium.see(f"{blocks}.length") > 0
+    assert chromium.see(f"Math.max(...{blocks}.map(b => b.scrollWidth - b.clientWidth))") <= 0
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_a_notebook_runs_and_prints_what_it_kept(notebook: Path) -> None:
     from tests.docs.generate.execute import executed, texts

@@ -1,12 +1,14 @@
 """No argument of a loader is dropped without a word, and a balanced loader's order is said."""
 
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import counterpoise as cp
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
 
 BUDGETS = {"n": 9}
@@ -114,3 +116,9 @@ def test_in_the_datas_order_each_step_has_the_next_samples_and_each_comes_once(
     steps = [sorted(chain.from_iterable(step.microbatches)) for step in loader.steps()]
     numbers = list(range(count))
     assert steps == [numbers[begin : begin + size] for begin in range(0, count, size)]
+
+
+def test_torchs_loader_is_told_apart_from_ours_by_its_module() -> None:
+    theirs, samples = "torch.utils.data.dataloader.DataLoader", cast("Any", [1])
+    with pytest.raises(ValueError, match=f"takes a counterpoise.DataLoader.*got .*{theirs}"):
+        cp.adapters.prepare_accelerate(None, torch.utils.data.DataLoader(samples))

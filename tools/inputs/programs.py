@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from ...balancer.near_names import near_name
 from ...sched import Program, Schedule, lower, parse_program, schedule, schedules
 from ...sched.ir.torch_csv import read_csv
 from ...workers.sources.visible_text import visible
@@ -98,7 +99,7 @@ def read_program(target: str, size: Size, **times: int) -> Program:
     elif "." in target or "/" in target:
         raise ValueError(f"there is no file {target}; give a file or a name of `schedule list`")
     else:
-        known = ", ".join(registered)
+        known = ", ".join(registered) + near_name(name, registered)
         raise ValueError(f"unknown schedule {name!r}; give a file, or one of {known}")
     return lower(program) if size.lowered else program
 

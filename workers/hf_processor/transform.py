@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from PIL import Image
 
+from ...balancer.near_names import check_name
 from ..images.decode import MAX_PIXELS
 from ..media import FrameRule
 from ..sources.fingerprint import digest, library_versions
@@ -71,10 +72,7 @@ class RecordProcessor:
                 f"processor is a {type(processor).__name__}: give an AutoProcessor or a tokenizer, "
                 "or the folder or name that one is loaded from"
             )
-        if overlong not in get_args(Overlong):
-            raise ValueError(
-                f"overlong is {overlong!r}; use one of {', '.join(get_args(Overlong))}"
-            )
+        check_name("overlong", overlong, get_args(Overlong))
         if max_length is not None and max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {max_length}")
         self.max_length, self.overlong, self.max_pixels = max_length, overlong, max_pixels

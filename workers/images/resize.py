@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from ...balancer.near_names import check_name
+
 if TYPE_CHECKING:
     import torch
 
@@ -35,10 +37,9 @@ def resizer(name: str) -> Resizer:
 
     >>> resizer("lanczos")
     Traceback (most recent call last):
-    ValueError: resize must be 'torch' or 'pillow', got 'lanczos'
+    ValueError: resize is 'lanczos', allowed are 'torch', 'pillow'
     """
-    if name not in RESIZERS:
-        raise ValueError(f"resize must be {' or '.join(map(repr, RESIZERS))}, got {name!r:.80}")
+    check_name("resize", name, RESIZERS)
     return RESIZERS[name]
 
 

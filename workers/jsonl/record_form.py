@@ -36,8 +36,8 @@ def raw_form(key: str, record: Record, read: Read, headers: bool = False) -> dic
     if not found:
         return {"__key__": key, "json": record}
     names, media = _names(found), dict[str, Any]()
-    for name, (_, value) in zip(names, found, strict=True):
-        held = _read(value, name, read)
+    for name, (kind, value) in zip(names, found, strict=True):
+        held = _read(value, f"{kind.name} ({name})", read)
         media[name] = io.BytesIO(held) if headers and isinstance(held, bytes) else held
     columns = len(names) - sum(1 for _ in _in_parts(record))
     kept = {name: value for name, value in record.items() if not _holds_bytes(name, value)}

@@ -67,7 +67,7 @@ def checked_to_tell(url: str) -> str:
 def checked_url(text: str) -> str:
     """Return a URL in its plain form; ValueError for what is none that can be read.
 
-    >>> checked_url("S3://bucket//a.tar")
+    >>> checked_url("S3://bucket/a.tar")
     's3://bucket/a.tar'
     """
     scheme, _, rest = text.partition("://")
@@ -84,21 +84,19 @@ def checked_url(text: str) -> str:
             f"{shown(text)!r} was given with a user or password: put credentials into the "
             "environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say) and leave them out"
         )
-    parts = [part for part in unquote(path).split("/") if part]
     if (
         not PLACE.fullmatch(place)
-        or {".", ".."} & {*parts}
+        or {".", ".."} & {*unquote(path).split("/")}
+        or (scheme not in HTTP and "//" in f"/{path}")  # another object than that with one "/"
         or len(text) > LONGEST_URL
         or not text.isprintable()
     ):
         raise ValueError(
             f"{shown(text)[:200]!r} is malformed: write scheme://bucket-or-host/folder/name.tar, "
-            "without . and .."
+            "without ., .. and //"
         )
     if scheme in HTTP:
         place, path = place.lower(), quote(path, "/%{}*[]~!$&'()+,;=:@")
-    else:
-        path = re.sub("/+", "/", path).lstrip("/")
     return f"{scheme}://{place}/{path}{mark}{query.partition('#')[0]}"
 
 

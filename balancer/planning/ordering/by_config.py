@@ -28,7 +28,7 @@ def time_of(entry: PassEntry, amounts: Amounts) -> Int64:
     It is the sum of `fixed`, of per_thousand x amount / 1000 rounded down, and for every resource
     in `points`, (amount, ns) pairs, of the time interpolated linearly between them (as DistTrain,
     2024, section 3, does with measurements). Beyond the points the first or last piece continues.
-    amounts: of each resource, int64 arrays of one length; ValueError where one is missing.
+    amounts: of each resource that the entry names, int64 arrays of one length.
 
     >>> time_of(PassEntry(10, {"tokens": 1500}), {"tokens": np.array([3, 5])}).tolist()
     [14, 17]
@@ -36,10 +36,6 @@ def time_of(entry: PassEntry, amounts: Amounts) -> Int64:
     >>> time_of(steep, {"tiles": np.array([2, 6, 9])})
     array([ 4, 20, 38])
     """
-    missing = (entry.per_thousand.keys() | entry.points.keys()) - amounts.keys()
-    if missing:
-        have = ", ".join(sorted(amounts)) or "none"
-        raise ValueError(f"no amounts of {sorted(missing)[0]!r} are given; given are {have}")
     size = len(next(iter(amounts.values()), np.empty(0)))
     extra = np.zeros(size, dtype=np.int64)
     for name, rate in entry.per_thousand.items():
@@ -60,20 +56,8 @@ class CostModel:
     placement: tuple[int, ...]
     passes: Mapping[str, tuple[PassEntry, ...]]
 
-    def __post_init__(self) -> None:
-        """Check that every kind has as many costs as stages, or one."""
-        for kind, costs in self.passes.items():
-            if len(costs) not in (1, len(self.placement)):
-                raise ValueError(
-                    f"{kind}: got {len(costs)} costs; give all {len(self.placement)}, or 1"
-                )
-
     def nanoseconds(self, kind: str, amounts: Amounts) -> Int64:
-        """Return int64 (stages, microbatches) of one kind of pass; ValueError without its costs."""
-        if kind not in self.passes:
-            raise ValueError(
-                f"no costs of passes {kind!r} are given; given are {sorted(self.passes)}"
-            )
+        """Return int64 (stages, microbatches) of one kind of pass."""
         costs = self.passes[kind]
         each = costs * len(self.placement) if len(costs) == 1 else costs
         return np.stack([time_of(cost, amounts) for cost in each])
@@ -94,40 +78,20 @@ class CostModel:
         )
 
 
-def amounts_of(
-    resources: tuple[str, ...],
-    costs: Int64,
-    group_of: Int64,
-    groups: int,
-    sequence: str = "tokens",
-    layout: str = "packed",
-) -> dict[str, Int64]:
-    """Return the amount of every resource in each group, int64 (groups,), and its token pairs.
+def token_pairs(lengths: Int64, group_of: Int64, groups: int, padded: bool) -> Int64:
+    """Return int64 (groups,): the sum of the squares of the lengths (n,) of each group's sequences.
 
-    costs (n, resources) by sample. `sequence` names the resource that attention squares: tokens
-    gives token_pairs, the sum of squares. layout="padded": every sequence counts as its group's
-    longest, so a group of n costs n x longest. Raises ValueError for another layout.
+    padded: every sequence counts as its group's longest.
 
-    >>> costs, group_of = np.array([[3], [1], [2]]), np.array([0, 0, 1])
-    >>> {k: v.tolist() for k, v in amounts_of(("tokens",), costs, group_of, 2).items()}
-    {'tokens': [4, 2], 'token_pairs': [10, 4]}
-    >>> found = amounts_of(("tokens",), costs, group_of, 2, layout="padded")
-    >>> {k: v.tolist() for k, v in found.items()}
-    {'tokens': [6, 2], 'token_pairs': [18, 4]}
+    >>> lengths, group_of = np.array([3, 1, 2]), np.array([0, 0, 1])
+    >>> [token_pairs(lengths, group_of, 2, padded).tolist() for padded in (False, True)]
+    [[10, 4], [18, 4]]
     """
-    if layout not in ("packed", "padded"):
-        raise ValueError(f"layout is {layout!r}, allowed are 'packed' and 'padded'")
-    costs = np.array(costs, dtype=np.int64)
-    if sequence in resources:
-        column = resources.index(sequence)
-        if layout == "padded":
-            longest = np.zeros(groups, dtype=np.int64)
-            np.maximum.at(longest, group_of, costs[:, column])
-            costs[:, column] = longest[group_of]
-        costs = np.column_stack([costs, costs[:, column] ** 2])
-        resources = (*resources, sequence.removesuffix("s") + "_pairs")
-    loads = group_loads(costs, group_of, groups)
-    return {name: loads[:, k].copy() for k, name in enumerate(resources)}
+    if padded:
+        longest = np.zeros(groups, dtype=np.int64)
+        np.maximum.at(longest, group_of, lengths)
+        lengths = longest[group_of]
+    return group_loads(lengths[:, None] ** 2, group_of, groups)[:, 0]
 
 
 def _interpolate(points: Points, amounts: Int64) -> Int64:
@@ -178,10 +142,9 @@ def ordered_loads(config: PlanConfig, costs: Int64, group_of: Int64, groups: int
     if LLM not in config.resources:
         return loads
     column = config.resources.index(LLM)
-    layout = "padded" if LLM in config.padded else "packed"
     inside = group_of >= 0
-    sequences = costs[inside][:, [column]]
-    pairs = amounts_of((LLM,), sequences, group_of[inside], groups, LLM, layout)[PAIRS]
+    lengths, is_padded = costs[inside, column], LLM in config.padded
+    pairs = token_pairs(lengths, group_of[inside], groups, is_padded)
     return np.column_stack([loads, pairs])
 
 

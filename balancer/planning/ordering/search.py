@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...near_names import check_name
 from ..kernels.arrays import Int64
 from ..problem.options import ORDERINGS
 from ..problem.shuffle import permutation
@@ -79,8 +80,7 @@ def find_order(name: str, pipeline: PipelineEvaluator) -> Int64:
     The order given is 0, 1, 2, ... DistTrain's may be worse, so it is returned only if better.
     Raises ValueError for an unknown name.
     """
-    if name not in ORDERINGS:
-        raise ValueError(f"ordering is {name!r}, allowed are {ORDERINGS}")
+    check_name("ordering", name, ORDERINGS)
     given = np.arange(pipeline.costs.shape[1], dtype=np.int64)
     if name == "given" or len(given) < 2:
         return given

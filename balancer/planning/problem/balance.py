@@ -233,9 +233,12 @@ class Balance:
         if type(version) is not int or version != VERSION:
             raise ValueError(f"version is {version!r}, allowed is {VERSION}")
         if unknown := sorted(given.keys() - OPTIONS.keys()):
+            from ...near_names import near_name
+
             name = unknown[0]
             raise ValueError(
                 f"{name} is {given[name]!r}, but Balance has no {name}; it has {', '.join(OPTIONS)}"
+                f"{near_name(name, OPTIONS)}"
             )
         if isinstance(given.get("layout"), dict):
             given["layout"] = Layout.from_dict(given["layout"])

@@ -70,49 +70,57 @@ def _is_buckets(value: object) -> bool:
 Check = tuple[Callable[[object], bool], str]
 
 
-def _one_of(values: tuple[str, ...], or_none: bool = False) -> Check:
+# Of options that have one of a few names: these.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "grouping": GROUPINGS, "mode": MODES, "partition": PARTITIONS, "ordering": ORDERINGS,
+    "waits": WAITS, "work": WORK, "counts": COUNTS, "dispatch": DISPATCHES, "oversize": OVERSIZE,
+    "layout": LAYOUTS,
+}  # fmt: skip
+
+
+def _one_of(option: str, or_none: bool = False) -> Check:
+    values = _NAMES[option]
     return (
         lambda value: (isinstance(value, str) and value in values) or (or_none and value is None),
         f"are {', '.join(map(repr, values))}{' or None' * or_none}",
     )
 
 
+_COUNT: Check = (lambda each: each is None or is_positive(each), "is a positive integer or None")
+_RESOURCE: Check = (
+    lambda value: value is None or (isinstance(value, str) and bool(value)),
+    "is the name of a resource or None",
+)
 # For each option a test of its value, and the words for what passes it.
 OPTIONS: Mapping[str, Check] = {
-    "grouping": _one_of(GROUPINGS),
+    "grouping": _one_of("grouping"),
     "budgets": (
         _is_budgets,
         "is a positive integer for each resource, such as {'tokens': 4096}; "
         "leave out a resource without limit",
     ),
-    "samples_per_step": (
-        lambda value: value is None or is_positive(value),
-        "is a positive integer or None",
-    ),
+    "samples_per_step": _COUNT,
     "accumulate": (
         lambda value: value == "auto" or is_positive(value),
         "is a positive integer or 'auto'",
     ),
-    "mode": _one_of(MODES),
-    "partition": _one_of(PARTITIONS),
-    "ordering": _one_of(ORDERINGS),
+    "mode": _one_of("mode"),
+    "partition": _one_of("partition"),
+    "ordering": _one_of("ordering"),
     "pipeline": (
         is_pipeline,
         "is a mapping such as {'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}, with a "
         f"schedule of {', '.join(map(repr, SCHEDULES))}, or None",
     ),
-    "waits": _one_of(WAITS, or_none=True),
-    "work": _one_of(WORK, or_none=True),
-    "counts": _one_of(COUNTS, or_none=True),
+    "waits": _one_of("waits", or_none=True),
+    "work": _one_of("work", or_none=True),
+    "counts": _one_of("counts", or_none=True),
     "time_ns": (
         _is_times,
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
-    "dispatch": _one_of(DISPATCHES),
-    "all_or_none": (
-        lambda value: value is None or (isinstance(value, str) and bool(value)),
-        "is the name of a resource, such as 'tiles', or None",
-    ),
+    "dispatch": _one_of("dispatch"),
+    "all_or_none": _RESOURCE,
     "align": (
         _is_budgets,
         "is a positive integer for each resource, such as {'tokens': 16}; "
@@ -123,26 +131,20 @@ OPTIONS: Mapping[str, Check] = {
         _is_buckets,
         "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}",
     ),
-    "max_shapes": (
-        lambda value: value is None or is_positive(value),
-        "is a positive integer or None",
-    ),
+    "max_shapes": _COUNT,
     "fixed": (lambda value: type(value) is bool, "are True and False"),
-    "oversize": _one_of(OVERSIZE),
+    "oversize": _one_of("oversize"),
     "seed": (lambda value: type(value) is int, "is an integer"),
     "layout": (
-        lambda value: isinstance(value, Layout) or _one_of(LAYOUTS)[0](value),
-        f"{_one_of(LAYOUTS)[1]}, or a cp.Layout",
+        lambda value: isinstance(value, Layout) or _one_of("layout")[0](value),
+        f"{_one_of('layout')[1]}, or a cp.Layout",
     ),
     "pad_id": (lambda value: type(value) is int, "is an integer"),
     "dummy_tile": (
         lambda value: type(value) is int and value >= 0,
         "is 0 or a positive integer",
     ),
-    "label_tokens": (
-        lambda value: value is None or (isinstance(value, str) and bool(value)),
-        "is the name of a resource or None",
-    ),
+    "label_tokens": _RESOURCE,
     "shift_labels": (lambda value: type(value) is bool, "are True and False"),
     "report": (lambda value: type(value) is bool, "are True and False"),
 }
@@ -151,13 +153,18 @@ OPTIONS: Mapping[str, Check] = {
 def check_option(name: str, value: object) -> None:
     """Raise ValueError, with name, value and what is allowed, for a value an option cannot have.
 
-    >>> check_option("mode", "exactly")
+    >>> check_option("mode", "step")
     Traceback (most recent call last):
-    ValueError: mode is 'exactly', allowed are 'exact', 'window', 'epoch'
+    ValueError: mode is 'step', allowed are 'exact', 'window', 'epoch'; did you mean waits='step'?
     """
     is_allowed, allowed = OPTIONS[name]
     if not is_allowed(value):
-        raise ValueError(f"{name} is {value!r}, allowed {allowed}")
+        from ...near_names import near_name  # here: who writes no wrong name needs no near one
+
+        elsewhere = [f"{option}={value!r}" for option, names in _NAMES.items() if value in names]
+        meant = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else ""
+        near = near_name(value, _NAMES.get(name, ()))
+        raise ValueError(f"{name} is {value!r}, allowed {allowed}{near or meant}")
 
 
 def check_limits(grouping: str, mode: str, limited: bool, fixes_size: bool = False) -> None:
@@ -226,8 +233,7 @@ def check_counts(
 
 def check_waits(waits: str, partition: str) -> None:
     """Raise ValueError where nothing would be planned for waiting once a step."""
-    if waits not in WAITS:
-        raise ValueError(f"waits is {waits!r}, allowed are {', '.join(map(repr, WAITS))}")
+    check_option("waits", waits)
     if waits == "step" and partition != "multi_resource":
         raise ValueError(
             f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "

@@ -173,8 +173,8 @@ def _check(pipeline: PipelineCosts) -> None:
     if "I" in pipeline.passes and "B" not in pipeline.passes and "W" not in pipeline.passes:
         raise ValueError("the cost profile has costs of I and none of W; profile the job")
     for kind, entries in pipeline.passes.items():
-        # Passes that are divided over the ranks have an entry for each rank.
-        if len(entries) not in (1, stages, ranks):
+        # Passes of the output layer, divided over the ranks, have an entry for each rank.
+        if len(entries) not in (1, stages, stages if kind in "FBIW" else ranks):
             raise ValueError(f"{kind}: got {len(entries)} costs; give all {stages} stages', or one")
         _check_points(kind, entries)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ....balancer.near_names import check_name
 from ..loss import REDUCTIONS, Reduction
 from ..ranks import UnitTopology, as_topology
 from .encoder import EncoderCopy
@@ -54,8 +55,7 @@ class ImageDispatch:
         reduction: Reduction = "mean",
         deadline_s: float = 300.0,
     ) -> None:
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"unknown reduction {reduction!r}; use one of {', '.join(REDUCTIONS)}")
+        check_name("reduction", reduction, REDUCTIONS)
         if together is not None and together < 1:
             raise ValueError(f"together is {together}, allowed are positive numbers and None")
         self._encoder = EncoderCopy(encoder, blank, blank_size)

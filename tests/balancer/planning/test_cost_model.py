@@ -1,12 +1,14 @@
 """Costs and metrics: whole nanoseconds from resources, and figures one can check by hand."""
 
+import json
+
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.ordering.by_config import CostModel, amounts_of, time_of
+from counterpoise.balancer.planning.ordering.by_config import CostModel
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
-from counterpoise.balancer.planning.problem.pipeline_costs import PassEntry
+from counterpoise.balancer.planning.problem.pipeline_costs import PassEntry, parse_pipeline
 
 POINTS = ((0, 0), (10, 100), (20, 400))
 
@@ -26,28 +28,12 @@ def test_split_backward_is_summed() -> None:
     assert pipeline.costs.tolist() == [[1], [7]]
 
 
-def test_a_list_that_leaves_out_a_stage_is_refused() -> None:
-    with pytest.raises(ValueError, match="F: got 2 costs; give all 3, or 1"):
-        CostModel((0, 0, 0), {"F": (PassEntry(1), PassEntry(2))})
-
-
-def test_missing_amounts_and_costs_are_named() -> None:
-    with pytest.raises(ValueError, match="no amounts of 'frames' are given; given are tiles"):
-        time_of(PassEntry(0, {"frames": 1}), {"tiles": np.array([1])})
-    with pytest.raises(ValueError, match="no costs of passes 'W' are given"):
-        CostModel((0,), {"F": (PassEntry(1),)}).nanoseconds("W", {"tokens": np.array([1])})
-    with pytest.raises(ValueError, match="layout"):
-        amounts_of(("tokens",), np.array([[1]]), np.array([0]), 1, layout="ragged")
-
-
-def test_other_resources_are_not_padded() -> None:
-    costs, group_of = np.array([[2, 3], [4, 9]]), np.array([0, 0])
-    found = amounts_of(("tiles", "tokens"), costs, group_of, 1, layout="padded")
-    assert {k: v.tolist() for k, v in found.items()} == {
-        "tiles": [6],
-        "tokens": [18],
-        "token_pairs": [162],
-    }
+@pytest.mark.parametrize(("kind", "count"), [("F", 2), ("W", 3), ("S", 3)])
+def test_a_list_that_leaves_out_a_stage_is_refused(kind: str, count: int) -> None:
+    passes = {"F": [{}], kind: [{}] * count}
+    text = json.dumps({"schedule": "interleaved", "placement": [0, 1, 0, 1], "passes": passes})
+    with pytest.raises(ValueError, match=f"{kind}: got {count} costs; give all 4 stages', or one"):
+        parse_pipeline(text)
 
 
 def test_metrics_of_even_and_empty_plans() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -243,6 +244,16 @@ def test_costs_whose_sums_were_not_seen_leave_the_reference_order(said: Any) -> 
     assert found[:28] == [batch.shape for batch in plain][:28]
     assert "elements not recognised in the batches, and left alone" in line(said)
     assert "in the reference order; if you know what batches are, say work=" in line(said)
+
+
+def test_numbers_of_arrays_are_called_elements_of_their_field(said: Any) -> None:
+    frames = [{"images": torch.zeros(1 + n * n % 13, 6, 8)} for n in range(128)]
+    next(iter(make(frames, collate_fn=joined_images, virtual_ranks=4)))
+    assert re.search("largest microbatch [0-9,]+ elements of images", line(said))
+
+
+def joined_images(samples: Any) -> Any:
+    return torch.cat([sample["images"] for sample in samples])
 
 
 def test_budgets_of_what_was_not_recognised_are_refused() -> None:

@@ -159,7 +159,7 @@ def test_a_step_without_label_tokens_has_no_token_mean() -> None:
 
 @pytest.mark.parametrize("words", [("pixel", "mean"), ("token", "max")])
 def test_unknown_words_are_refused_with_those_allowed(words: tuple[Any, Any]) -> None:
-    with pytest.raises(ValueError, match="use one of"):
+    with pytest.raises(ValueError, match="allowed are"):
         scale_loss(torch.tensor(0.0), INFO, *words)
 
 

@@ -340,6 +340,14 @@ def test_a_length_that_is_missing_is_no_length_of_0(tmp_path: Path, values: Any)
         data.probe(0)
 
 
+def test_a_folder_named_as_a_hive_partition_gives_no_column(tmp_path: Path) -> None:
+    (tmp_path / "lang=en").mkdir()
+    write(tmp_path / "lang=en" / "a.parquet", {"text": ["hi"]})
+    data = cp.ParquetDataset(f"{tmp_path}/*/*.parquet")
+    assert {*data.raw(0)} == {"__key__", "json"}
+    assert data.raw(0)["json"] == {"text": "hi"}
+
+
 @pytest.mark.parametrize(
     ("file", "named"),
     [

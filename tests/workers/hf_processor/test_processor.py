@@ -228,7 +228,7 @@ def test_wrong_arguments_say_what_is_allowed() -> None:
     words = tokenizer()
     for given, message in (
         ({"processor": 3}, "give an AutoProcessor or a tokenizer"),
-        ({"overlong": "drop"}, "overlong is 'drop'; use one of refuse, cut"),
+        ({"overlong": "drop"}, "overlong is 'drop', allowed are 'refuse', 'cut'"),
         ({"max_length": 0}, "at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):

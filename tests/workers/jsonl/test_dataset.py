@@ -1,5 +1,6 @@
 """JSON with images beside it gives the samples of the tar that it was made of."""
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import counterpoise
 from counterpoise.workers import JsonlDataset, PlainSource, TarDataset, VisionLanguage
 from counterpoise.workers.jsonl import dataset as jsonl_dataset
 from counterpoise.workers.sources.failures import DataChangedError
@@ -352,3 +354,19 @@ def test_a_failing_disk_is_no_broken_image(tree, monkeypatch):
 def test_only_what_is_json_is_opened(tree, name):
     with pytest.raises((ValueError, FileNotFoundError)):
         JsonlDataset(Path(name), root=tree)
+
+
+def test_half_a_character_in_a_key_is_written_out(tmp_path):
+    ids = ["a", "\ud800", "é", "b\udfff"]
+    lines = [json.dumps({"id": each, "text": "hi"}) for each in ids]
+    (tmp_path / "keys.jsonl").write_text("\n".join(lines))
+    source = JsonlDataset(tmp_path / "keys.jsonl", key="id")
+    keys = ["a", "\\ud800", "é", "b\\udfff"]
+    assert [source.key(index) for index in range(len(ids))] == keys
+    balance = counterpoise.Balance(budgets={"tokens": 9}, samples_per_step=2)
+    balanced = {"balance": balance, "virtual_ranks": 1, "cost": {"tokens": [1] * len(ids)}}
+    for more in ({"batch_size": 2}, balanced):
+        loader = counterpoise.DataLoader(
+            source, shuffle=True, on_error="skip", collate_fn=list, **more
+        )
+        assert sorted(sample["__key__"] for batch in loader for sample in batch) == sorted(keys)

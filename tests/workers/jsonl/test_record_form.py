@@ -104,9 +104,11 @@ def test_what_is_no_chat_is_left_to_the_transform(columns):
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"image": 3}, "jpg is 3: needed is a path"),
-        ({"images": ["a.png", {"width": 1}]}, r"img1.jpg is {'width': 1}: needed is a path"),
-        ({"image": "data:image/png;base64,?"}, "png: 'data:image/png;base64' is no base64"),
+        ({"image": 3}, r"^image \(jpg\) is 3: needed is a path"),
+        ({"image": ""}, r"^image \(jpg\) is '': needed is a path"),
+        ({"images": ["a.png", {"width": 1}]}, r"image \(img1.jpg\) is {'width': 1}: needed is a"),
+        ({"audio": ""}, r"^audio \(wav\) is '': needed is a path"),
+        ({"image": "data:image/png;base64,?"}, r"png\): 'data:image/png;base64' is no base64"),
         ({"image": [["a"]]}, "needed is a path"),
     ],
 )

@@ -102,6 +102,20 @@ def test_a_pattern_gives_the_samples_of_local_files(local, pattern):
     assert stored.file_of(19) == "s3://shards/train/t-001.tar"
 
 
+def test_names_of_any_letters_are_read_and_another_key_is_never_taken(s3, local):
+    body = (local / "t-000.tar").read_bytes()
+    for key in ("odd/a[x]*.tar", "odd/d/b.tar"):
+        s3.put_object(Bucket="shards", Key=key, Body=body)
+    wanted = digests(TarDataset(str(local / "t-000.tar")))
+    for url in ("s3://shards/odd/", "s3://shards/odd/a[[]x][*].tar"):
+        assert digests(TarDataset(url)) == wanted
+    with pytest.raises(ValueError, match=r"without \., \.\. and //"):
+        TarDataset("s3://shards/odd//d/b.tar")
+    s3.put_object(Bucket="shards", Key="twice/d//e.tar", Body=body)
+    with pytest.raises(ValueError, match=r"s3://shards/twice/d//e\.tar' is malformed"):
+        TarDataset("s3://shards/twice/**/*.tar")
+
+
 def test_local_files_and_urls_may_be_mixed(local):
     mixed = TarDataset([str(local / "t-000.tar"), "s3://shards/train/t-001.tar"])
     assert digests(mixed) == digests(TarDataset(local))

@@ -54,6 +54,9 @@ def test_no_secret_is_shown(text):
     [
         "s3://bucket/../other/a.tar",
         "s3://bucket/a/./b.tar",
+        "s3://bucket//a.tar",
+        "s3://bucket/a//b.tar",
+        "gs://bucket/a//",
         "https://host/%2e%2e/a.tar",
         "s3:///a.tar",
         "s3://-bucket/a.tar",

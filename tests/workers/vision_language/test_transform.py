@@ -181,7 +181,7 @@ def test_images_of_every_mode_are_the_same_by_both_resizers(mode):
 
 
 def test_another_resizer_is_refused():
-    with pytest.raises(ValueError, match="resize must be 'torch' or 'pillow', got 'cv2'"):
+    with pytest.raises(ValueError, match="resize is 'cv2', allowed are 'torch', 'pillow'"):
         VisionLanguage(resize="cv2")
 
 

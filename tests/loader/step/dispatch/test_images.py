@@ -176,7 +176,7 @@ def test_nothing_is_kept_without_gradients() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"reduction": "max"}, "unknown reduction 'max'"),
+        ({"reduction": "max"}, "reduction is 'max', allowed are 'mean', 'sum'"),
         ({"together": 0}, "together is 0, allowed are positive numbers"),
         ({"blank_size": 3}, "blank has 1 rows, needed are the 3"),
     ],
