@@ -1,10 +1,12 @@
 """The order of a source's samples in an epoch: a shuffle, or the source's own."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.mixing.recipe import Recipe
 from ...balancer.planning.problem.shuffle import permutation
+
+if TYPE_CHECKING:
+    from ...balancer.planning.mixing.recipe import Recipe
 
 
 def epoch_order(source: Any, seed: int, epoch: int, shuffle: bool) -> Int64:
@@ -28,7 +30,7 @@ def epoch_samples(source: Any, shuffle: bool) -> int:
 
 def refuse_unsaid_costs(source: Any) -> None:
     """Raise ValueError for a mixture of which only some sources say what their samples cost."""
-    if isinstance(getattr(source, "recipe", None), Recipe):
+    if _is_recipe(getattr(source, "recipe", None)):
         source.refuse_unsaid_costs()
 
 
@@ -49,7 +51,7 @@ def rows_of(dataset: Any) -> Any:
     return dataset if recipe_of(rows) is None else rows
 
 
-def recipe_of(source: Any) -> Recipe | None:
+def recipe_of(source: Any) -> "Recipe | None":
     """Return the recipe of a source that is the rows of a mixture; None of others."""
     own = _mixture_in(source)
     return None if own is None else own.recipe
@@ -67,6 +69,14 @@ def source_of(key: str) -> str:
 def _mixture_in(source: Any) -> Any:
     """Return the rows of a mixture, also where costs were given for them (PlainSource)."""
     for each in (source, getattr(source, "dataset", None)):
-        if isinstance(getattr(each, "recipe", None), Recipe):
+        if _is_recipe(getattr(each, "recipe", None)):
             return each
     return None
+
+
+def _is_recipe(thing: Any) -> bool:
+    if thing is None:
+        return False
+    from ...balancer.planning.mixing.recipe import Recipe  # here: most loops have no mixture
+
+    return isinstance(thing, Recipe)
