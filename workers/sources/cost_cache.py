@@ -63,8 +63,9 @@ class CostsCache:
         self._gathered: list[bytes] = []
         # So much of the file was read.
         self._size = 0
-        self._begun = self._read()
-        if not self._begun:
+        read = self._read()
+        self._begun = bool(read)
+        if read is False:  # not where there was none: another worker may have begun it since
             remove_file(self.path)
 
     def get(self, index: int) -> tuple[dict[str, int], int | None] | None:
@@ -101,13 +102,13 @@ class CostsCache:
             finally:
                 os.close(handle)
 
-    def _read(self) -> bool:
-        """Read the file; return whether it describes this file in its present state."""
+    def _read(self) -> bool | None:
+        """Read the file; return whether it describes this file in its present state, or None."""
         try:
             with open_kept(self.path) as file:
                 head, _, body = file.read().partition(b"\n")
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return None
         except OSError as error:
             logger.warning("%s cannot be read (%s): %s", self.path, error.strerror, AGAIN)
             return False
@@ -138,7 +139,7 @@ class CostsCache:
             if self.path.lstat().st_size <= begin:
                 return
             if not self._begun:
-                self._begun = self._read()
+                self._begun = bool(self._read())
                 self._size = self._size or NOT_OURS
                 return
             with open_kept(self.path) as file:

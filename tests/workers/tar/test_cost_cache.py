@@ -45,6 +45,20 @@ def test_two_writers_join_what_they_know(path):
     assert _known(path) == [(COST, 1), (COST, 2), (COST, 3)]
 
 
+def test_a_file_that_another_begins_while_this_one_opens_stays(path, monkeypatch):
+    read = CostsCache._read
+
+    def read_first(costs):
+        found = read(costs)
+        monkeypatch.setattr(CostsCache, "_read", read)
+        opened(path, "f", 3).put(0, COST, 1)
+        return found
+
+    monkeypatch.setattr(CostsCache, "_read", read_first)
+    opened(path, "f", 3)
+    assert _known(path) == [(COST, 1), None, None]
+
+
 def _put_some(path, first):
     costs = opened(path, "f", 400)
     for index in range(first, 400, 4):
