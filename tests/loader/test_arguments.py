@@ -54,8 +54,8 @@ def test_the_new_form_can_be_pasted() -> None:
     assert eval(form) == Balance("isf", {"tokens": 9}, accumulate="auto")
 
 
-def test_other_wrong_arguments_are_pythons_error() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
+def test_an_argument_that_there_is_not_is_told_the_name_that_was_meant() -> None:
+    with pytest.raises(TypeError, match="no argument batchsize; did you mean 'batch_size'"):
         DataLoader([1], batchsize=2)  # type: ignore[call-arg]
 
 
