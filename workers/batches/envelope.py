@@ -131,11 +131,16 @@ def pack_position(iterator: Any, dataset: Any, read: int = 0, ended: bool = Fals
     except UnknownPositionError as error:  # of a reader inside this one
         why = error
     except Exception as error:
-        name, kind = type(iterator if dataset is None else dataset).__name__, type(error).__name__
-        why = UnknownPositionError(
-            f"{name} cannot say where it is ({kind}: {error}): let its state_dict() need no "
-            "argument and return what pickle takes, its iterator's too, or have none"
-        )
+        try:
+            ReaderPosition(read, ended, False, state_of(iterator), state_of(dataset)).pack()
+        except Exception:
+            name, kind = type(iterator if dataset is None else dataset).__name__, type(error)
+            why = UnknownPositionError(
+                f"{name} cannot say where it is ({kind.__name__}: {error}): let its state_dict() "
+                "need no argument and return what pickle takes, its iterator's too, or have none"
+            )
+        else:
+            raise  # a signal's handler has raised it, in the midst
     return ReaderPosition(read, ended, dataset=why).pack()
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import counterpoise as cp
+from counterpoise.workers.batches.envelope import pack_position
 
 COUNT = 8
 
@@ -72,3 +73,20 @@ def test_a_data_set_without_a_state_to_be_had_ends_no_loop(
         with pytest.raises(ValueError, match=f"{WHY[data]}.*state_dict"):
             loader.state_dict()
         assert len(list(begun)) == COUNT // 2 - 1
+
+
+def test_what_a_handler_of_a_signal_raises_in_the_midst_is_not_taken_for_the_states() -> None:
+    class Once:
+        asked = 0
+
+        def state_dict(self) -> dict[str, int]:
+            self.asked += 1
+            if self.asked == 1:
+                raise TimeoutError("of a handler")
+            return {}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            raise AssertionError(state)
+
+    with pytest.raises(TimeoutError, match="of a handler"):
+        pack_position(None, Once())
