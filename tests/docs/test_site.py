@@ -116,12 +116,17 @@ def test_the_search_knows_names_of_the_api(site: Path) -> None:
     assert "BalancedBatchSampler" in (site / "search" / "search_index.js").read_text()
 
 
-@pytest.mark.parametrize("width", [400, 1400])
-def test_no_page_is_wider_than_the_screen(site: Path, chromium: Browser, width: int) -> None:  # noqa: F811
-    chromium.call(
+def widen(browser: Browser, width: int) -> None:
+    """Give the browser's window a width, in pixels."""
+    browser.call(
         "Emulation.setDeviceMetricsOverride",
         width=width, height=900, deviceScaleFactor=1, mobile=False,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_no_page_is_wider_than_the_screen(site: Path, chromium: Browser, width: int) -> None:  # noqa: F811
+    widen(chromium, width)
     for page in LOOKED_AT:
         chromium.visit(site / page)
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -131,10 +136,7 @@ def test_no_page_is_wider_than_the_screen(site: Path, chromium: Browser, width: 
 
 @pytest.mark.parametrize("width", [800, 1300])
 def test_the_home_shows_whole_lines(site: Path, chromium: Browser, width: int) -> None:  # noqa: F811
-    chromium.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=width, height=900, deviceScaleFactor=1, mobile=False,
-    )  # fmt: skip
+    widen(chromium, width)
     chromium.visit(site / "index.html")
     blocks = "[...document.querySelectorAll('pre, pre code')]"
     assert chromium.see(f"{blocks}.length") > 0

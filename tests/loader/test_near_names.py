@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,3 +66,8 @@ def test_a_mistyped_name_is_refused_with_the_name_that_was_meant(name: str) -> N
 def test_a_name_that_is_near_to_none_is_refused_with_those_that_are_allowed() -> None:
     with pytest.raises(ValueError, match=r"'device', 'auto'$"):
         Balance("magic")
+
+
+def test_a_value_that_compares_by_element_is_refused_as_any_other() -> None:
+    with pytest.raises(ValueError, match=r"mode is array\(\[1, 2\]\), allowed are"):
+        cp.Balance(mode=np.array([1, 2]))  # type: ignore[arg-type]

@@ -161,7 +161,7 @@ def check_option(name: str, value: object) -> None:
     if not is_allowed(value):
         from ...near_names import near_name  # here: who writes no wrong name needs no near one
 
-        elsewhere = [f"{option}={value!r}" for option, names in _NAMES.items() if value in names]
+        elsewhere = [f"{each}={value!r}" for each, named in _NAMES.items() if str(value) in named]
         meant = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else ""
         near = near_name(value, _NAMES.get(name, ()))
         raise ValueError(f"{name} is {value!r}, allowed {allowed}{near or meant}")
