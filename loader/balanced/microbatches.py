@@ -13,23 +13,20 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
-from ...workers.batches.planned_reader import Made, counted_labels
+from ...balancer.run.arrivals import LocalArrival
+from ...balancer.run.tasks import Made
+from ...workers.planned.reader import counted_labels
 from ...workers.sources.data_identity import KnownData
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
-    START,
-    ResumePosition,
-    check_counted,
-    checked_after,
-    needed_samples,
-    read_position,
+    START, ResumePosition, check_counted, checked_after, needed_samples, read_position,
     write_position,
-)
+)  # fmt: skip
 from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
 from ..step.labels import LabelCheck, count_label_tokens_of
-from .arrivals import Fetched, Kept, LocalArrival, MicrobatchSource, PassedOver
+from .arrivals import Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .left_out import record_holes, refuse_late_skips
 from .spare import SpareSample

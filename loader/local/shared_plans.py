@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ...balancer.planning.planner import WHOLE_EPOCH
 from ...balancer.planning.problem.config import Planned, Window
-from .feed import FeedPlanner
+from ...balancer.run.feed import FeedPlanner
 
 if TYPE_CHECKING:
     from ..peers.exchange import Peers

@@ -1,18 +1,25 @@
 """Prepares a worker whose data set is wrapped, before torch makes the worker's fetcher."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.utils.data import get_worker_info
 
-if TYPE_CHECKING:
-    from .map_reader import MapReader
-    from .planned_reader import PlannedReader
-    from .stream_reader import StreamReader
+
+class WrappedData(Protocol):
+    """A data set that is wrapped in a worker: a stream, samples by index, or planned tasks."""
+
+    dataset: Any
+
+    def go_over(self) -> None:
+        """Become as after an iteration that is over."""
+
+    def restore(self) -> None:
+        """Become as inside an iteration."""
 
 
 def prepare_worker(
-    reader: "StreamReader | MapReader | PlannedReader",
+    reader: WrappedData,
     init_fn: Callable[[int], None] | None,
     number: int,
 ) -> None:

@@ -8,22 +8,56 @@ the plan makes: each rank measures its part of a block, and tells the others whe
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from ...workers.sources.measuring import FailedSample
 from .feed import PlanFeed, PlannedStep
-
-if TYPE_CHECKING:
-    from ..peers.exchange import Peers
+from .tasks import FailedSample
 
 Cost = tuple[int, ...] | FailedSample
 # What a rank says of its part of a block: type and bytes of its costs, and samples without, by
 # ordinal.
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, bytes, dict[int, FailedSample]]).decode
+
+
+class OtherRanks(Protocol):
+    """The other ranks of a job, which tell each other values by key: loader/peers/exchange.py."""
+
+    rank: int
+
+    @property
+    def ranks(self) -> int:
+        """How many they are."""
+
+    def post(self, key: str, value: bytes, /) -> None:
+        """Say this rank's value for a key."""
+
+    def gather(self, key: str, /) -> tuple[bytes, ...] | None:
+        """Return all ranks' values for a key, None while some are missing."""
+
+    def poll(self) -> None:
+        """Take what others have said."""
+
+    def end(self, group: str, /) -> None:
+        """Ask for nothing more of the keys that begin with this."""
+
+    def pause_s(self) -> float:
+        """Return how long to wait before the next look."""
+
+    def why_lost(self, key: str, /) -> str:
+        """Return why the values for a key will never be there; "" while they may."""
+
+    def why_missing(self, key: str, /) -> str:
+        """Return which ranks have not said their value for a key."""
+
+    def planner_now(self) -> str:
+        """Return who plans for this host."""
+
+    def close(self) -> None:
+        """Tell the others that this rank ends."""
 
 
 @dataclass(slots=True)
@@ -46,7 +80,12 @@ class PlanAhead:
     """
 
     def __init__(
-        self, feed: PlanFeed, ahead: int, block: int, shares: "Peers | None" = None, group: str = ""
+        self,
+        feed: PlanFeed,
+        ahead: int,
+        block: int,
+        shares: OtherRanks | None = None,
+        group: str = "",
     ) -> None:
         self.feed = feed
         self.to_measure: deque[int] = deque()
@@ -184,7 +223,7 @@ class PlanAhead:
             self._known = block.end
             self._blocks.popleft()
 
-    def _exchange(self, shares: "Peers") -> bool:
+    def _exchange(self, shares: OtherRanks) -> bool:
         """Post what is measured of the blocks; return whether all of the first one is known."""
         for block in self._blocks:
             if not block.open and not block.is_posted:
