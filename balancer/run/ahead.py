@@ -8,7 +8,7 @@ the plan makes: each rank measures its part of a block, and tells the others whe
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,47 +17,11 @@ from .feed import PlanFeed, PlannedStep
 from .tasks import FailedSample
 
 Cost = tuple[int, ...] | FailedSample
+OtherRanks = Any  # what `Peers` of loader/peers/exchange.py is
 # What a rank says of its part of a block: type and bytes of its costs, and samples without, by
 # ordinal.
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, bytes, dict[int, FailedSample]]).decode
-
-
-class OtherRanks(Protocol):
-    """The other ranks of a job, which tell each other values by key: loader/peers/exchange.py."""
-
-    rank: int
-
-    @property
-    def ranks(self) -> int:
-        """How many they are."""
-
-    def post(self, key: str, value: bytes, /) -> None:
-        """Say this rank's value for a key."""
-
-    def gather(self, key: str, /) -> tuple[bytes, ...] | None:
-        """Return all ranks' values for a key, None while some are missing."""
-
-    def poll(self) -> None:
-        """Take what others have said."""
-
-    def end(self, group: str, /) -> None:
-        """Ask for nothing more of the keys that begin with this."""
-
-    def pause_s(self) -> float:
-        """Return how long to wait before the next look."""
-
-    def why_lost(self, key: str, /) -> str:
-        """Return why the values for a key will never be there; "" while they may."""
-
-    def why_missing(self, key: str, /) -> str:
-        """Return which ranks have not said their value for a key."""
-
-    def planner_now(self) -> str:
-        """Return who plans for this host."""
-
-    def close(self) -> None:
-        """Tell the others that this rank ends."""
 
 
 @dataclass(slots=True)
@@ -125,7 +89,7 @@ class PlanAhead:
         """Return why the costs that are awaited will never come; "" while they may."""
         if self._shares is None or not self.awaits_ranks or not self._blocks:
             return ""
-        return self._shares.why_lost(self._key(self._blocks[0]))
+        return str(self._shares.why_lost(self._key(self._blocks[0])))
 
     @property
     def waits_for(self) -> str:

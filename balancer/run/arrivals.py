@@ -1,4 +1,4 @@
-"""Where a run begins, and the microbatches that come of it."""
+"""Where a run begins, and what comes of it: microbatches, or the error that ends it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -44,3 +44,18 @@ class LocalArrival:
 
     batch: MicrobatchFacts
     made: Made | None = None
+
+
+class RunError(Exception):
+    """A run cannot go on: broken data, an impossible plan, ranks that disagree.
+
+    raised: the error of the user's code that ends the run. comes_again: whether the microbatch that
+    could not be made a few times comes again if the loop goes on.
+    """
+
+    def __init__(
+        self, text: str, raised: Exception | None = None, comes_again: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.raised = raised
+        self.comes_again = comes_again

@@ -5,7 +5,7 @@ earlier run, or are measured by the workers, and are then known to later epochs 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +13,6 @@ from ..planning.kernels.arrays import Int64, Mask
 
 # What an earlier run has kept of a sample: its costs by resource, None for nothing.
 Kept = Callable[[int], Any]
-
-
-class Samples(Protocol):
-    """What a run has to know of a source; it may say costs of all its samples, or keep some."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-
-    def key(self, index: int) -> str:
-        """Return the permanent name of a sample."""
 
 
 class LoopCosts:
@@ -41,7 +31,7 @@ class LoopCosts:
         self._failed: set[int] = set()
 
     @classmethod
-    def of_source(cls, source: Samples, resources: Sequence[str]) -> "LoopCosts":
+    def of_source(cls, source: Any, resources: Sequence[str]) -> "LoopCosts":
         """Return the costs that a source says of all its samples, or keeps of some."""
         costs = cls(len(source), resources)
         columns = known_columns(source, costs.resources)
@@ -107,7 +97,7 @@ class LoopCosts:
         self._failed.clear()
 
 
-def known_columns(source: Samples, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+def known_columns(source: Any, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
     """Return the costs that are known of all samples, a column (n,) for each resource, or None."""
     uniform = getattr(source, "uniform_cost", None)
     if uniform is not None and {*resources} <= {*uniform}:

@@ -150,7 +150,7 @@ class Planning:
     def why_lost(self) -> str:
         """Return why what is awaited of other ranks will never come; "" while it may."""
         if self._awaited and self._shares is not None:
-            return self._shares.why_lost(f"{self._group}/{self._awaited[0]}")
+            return str(self._shares.why_lost(f"{self._group}/{self._awaited[0]}"))
         return self._ahead.why_lost if self._ahead is not None else ""
 
     @property

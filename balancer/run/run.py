@@ -18,9 +18,8 @@ from typing import Any
 
 from ..planning.problem.empty_cells import Cell
 from .agreement import KEY, LOOKS, pack_looks, pack_start, why_apart, why_others
-from .arrivals import LocalArrival, MicrobatchFacts, RunStart
+from .arrivals import LocalArrival, MicrobatchFacts, RunError, RunStart
 from .contents import Contents
-from .errors import RunError
 from .feed import PlannedStep
 from .planning import Collected, Planning
 from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal

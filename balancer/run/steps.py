@@ -9,10 +9,8 @@ import numpy as np
 from ..planning.problem.empty_cells import Cell
 from ..protocol.job_spec import JobSpec
 from ..protocol.parts import KNOWN_BEFORE, Hole
-from .arrivals import LocalArrival, MicrobatchFacts, RunStart
+from .arrivals import LocalArrival, MicrobatchFacts, RunError, RunStart
 from .contents import Contents, contents_of, usable_cells
-from .costs import Samples
-from .errors import RunError
 from .feed import PlannedStep
 from .tasks import Failed, FailedSample, Killed, Load, Made
 
@@ -67,7 +65,7 @@ class RunSettings:
     """
 
     job: JobSpec
-    source: Samples
+    source: Any
     played: tuple[int, ...]
     ranks_elsewhere: bool
     named_by_index: bool

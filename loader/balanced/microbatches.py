@@ -19,7 +19,12 @@ from ...workers.planned.reader import counted_labels
 from ...workers.sources.data_identity import KnownData
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
-    START, ResumePosition, check_counted, checked_after, needed_samples, read_position,
+    START,
+    ResumePosition,
+    check_counted,
+    checked_after,
+    needed_samples,
+    read_position,
     write_position,
 )  # fmt: skip
 from ..resume.ledger import BalancedLedger
@@ -380,8 +385,7 @@ class BalancedLoader:
         if isinstance(kept.arrival, LocalArrival):
             return kept.arrival.made or Made(None)
         # here: a local loop needs nothing of it
-        from ...workers.codec.frames import decode_packed
-        from ..collate.payloads import payload_buffer
+        from ...workers.codec.frames import decode_packed, payload_buffer
 
         arrival: Any = kept.arrival
         pairs = zip(arrival.batch.items, arrival.payloads, strict=True)

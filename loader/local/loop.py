@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
 from ...balancer.run.agreement import LOOKED_AT
-from ...balancer.run.arrivals import LocalArrival, RunStart
+from ...balancer.run.arrivals import LocalArrival, RunError, RunStart
 from ...balancer.run.contents import plain_contents
 from ...balancer.run.costs import LoopCosts
-from ...balancer.run.errors import RunError
 from ...balancer.run.planning import Planning, PlanningThread
 from ...balancer.run.run import PlannedRun
 from ...balancer.run.steps import RunSettings
@@ -29,12 +28,11 @@ from ...workers.planned.reader import PlannedReader
 from ...workers.sources.data_identity import spread
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
-from ..peers.members import STOPPED
 from ..step.errors import ComesAgainError, LoaderError
 from ..step.labels import COMPARED, count_label_tokens_of
 from ..step.ranks import Place
 from ..step.waiting import WaitLog
-from .starts import LOST_S, MEET_S, BottleneckLine, make_ahead, meet_ranks, tell_way
+from .starts import LOST_S, MEET_S, make_ahead, meet_ranks, tell_way
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
@@ -99,7 +97,6 @@ class LocalLoop:
         # Whether an exception has left something half done.
         self._is_torn = False
         self._owner = os.getpid()
-        self._line = BottleneckLine()
 
     @property
     def left_out(self) -> int:
@@ -185,10 +182,7 @@ class LocalLoop:
         run.pump()
         arrival = run.head()
         if arrival is None and not run.is_at_end():
-            since = time.monotonic()
             (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
-            if not run.is_first and self._measures_by_loading and self._runs == 1:
-                self._line.waited(time.monotonic() - since)
         # A run whose planning has ended is begun again.
         self._is_torn = arrival is not None and arrival is run.error
         if isinstance(arrival, Exception):
@@ -207,6 +201,8 @@ class LocalLoop:
             # A worker may take its time; ranks wait for each other as long as in collectives.
             limit_s = timeout_s or (math.inf if planning is None else MEET_S)
             if waited >= limit_s:
+                from ..peers.members import STOPPED  # here: a loop on its own meets nobody
+
                 advice = "" if planning is None or STOPPED in what else HELD_UP
                 return (TimeoutError(f"no batch within {limit_s:g} s: waits for {what}{advice}"),)
             if planning and planning.has_ended and run.error:

@@ -12,7 +12,7 @@ from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.run.ahead import PlanAhead
 from ...balancer.run.arrivals import RunStart
 from ...balancer.run.costs import LoopCosts
-from ...balancer.run.feed import PlanFeed
+from ...balancer.run.feed import FeedPlanner, PlanFeed
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.fingerprint import digest_arrays
@@ -20,7 +20,6 @@ from ...workers.sources.interface import Source, source_name
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 from ..step.waiting import tell
-from .shared_plans import shared_planner
 
 if TYPE_CHECKING:
     from ..peers.exchange import Peers
@@ -32,8 +31,6 @@ MEET_S = 1800.0
 LOST_S = 3.0
 # Samples together: of them a host tells, failures too, in one request.
 MOST_MEASURED = 1 << 13
-# After so long it is told if the loop has waited this part of the time for workers.
-TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
 
 _KNOWN = "known costs"
 
@@ -121,29 +118,6 @@ def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
         )
 
 
-class BottleneckLine:
-    """Tells, once, that workers which load each sample twice are what the loop waits for."""
-
-    def __init__(self) -> None:
-        self._waited_s, self._begun_at, self._has_told = 0.0, time.monotonic(), False
-
-    def waited(self, seconds: float) -> None:
-        """Count a wait for a microbatch."""
-        self._waited_s += seconds
-        elapsed = time.monotonic() - self._begun_at
-        is_late = elapsed > TELL_AFTER_S and self._waited_s > MOST_WAITING * elapsed
-        if self._has_told or not is_late:
-            return
-        self._has_told = True
-        tell(
-            logger,
-            f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
-            f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
-            "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
-            "balancer`, whose workers decode each sample once, would help",
-        )
-
-
 def make_ahead(
     start: RunStart,
     plan: PlanConfig,
@@ -158,11 +132,14 @@ def make_ahead(
     """Return the planning of an epoch from a position."""
     order = epoch_order(source, plan.seed, start.epoch, shuffle)
     try:
-        planner = make_planner(plan)
+        planner: FeedPlanner = make_planner(plan)
     except ValueError as error:
         what = "the costs that a pipeline has measured: " if start.costs else ""
         raise ValueError(f"{what}{error}") from error
-    shared = shared_planner(planner, peers, group)
-    feed = PlanFeed(start.epoch, order, shared, costs, start.at, source.key)
+    if peers is not None:
+        from .shared_plans import shared_planner  # here: a loop on its own shares none
+
+        planner = shared_planner(planner, peers, group)
+    feed = PlanFeed(start.epoch, order, planner, costs, start.at, source.key)
     together = min(plan.samples_per_step, MOST_MEASURED)
     return PlanAhead(feed, ahead, together, peers if shares_costs else None, group)

@@ -1,28 +1,12 @@
 """Prepares a worker whose data set is wrapped, before torch makes the worker's fetcher."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import get_worker_info
 
 
-class WrappedData(Protocol):
-    """A data set that is wrapped in a worker: a stream, samples by index, or planned tasks."""
-
-    dataset: Any
-
-    def go_over(self) -> None:
-        """Become as after an iteration that is over."""
-
-    def restore(self) -> None:
-        """Become as inside an iteration."""
-
-
-def prepare_worker(
-    reader: WrappedData,
-    init_fn: Callable[[int], None] | None,
-    number: int,
-) -> None:
+def prepare_worker(reader: Any, init_fn: Callable[[int], None] | None, number: int) -> None:
     """Show the user's data set to get_worker_info(), run the user's worker_init_fn, restore."""
     info: Any = get_worker_info()
     # The record is frozen for its readers; there is no public way to make another one.

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS, JobSpec
 from counterpoise.balancer.run.ahead import PlanAhead
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.run.arrivals import RunError, RunStart
 from counterpoise.balancer.run.costs import LoopCosts
-from counterpoise.balancer.run.errors import RunError
 from counterpoise.balancer.run.planning import Planning
 from counterpoise.balancer.run.run import PlannedRun
 from counterpoise.balancer.run.steps import RunSettings
