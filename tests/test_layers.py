@@ -66,6 +66,8 @@ ORDER = (
     "balancer.planning",
     "balancer.protocol",
     "balancer.run",
+    "balancer.pool",
+    "balancer.parties",
     "balancer.coordinator.delivery",
     "balancer.coordinator.run",
     "balancer.coordinator.peers",

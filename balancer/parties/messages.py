@@ -1,0 +1,196 @@
+"""What a job's balancer and its trainers tell each other: a rank takes its microbatches by credit.
+
+A trainer process plays one rank or several; several processes may share a rank (`sharer`), and each
+of them gets all of its microbatches. Every message may be repeated, lost or late.
+"""
+
+from ..protocol.parts import Cost, Count, EpochPosition, Hole, Weights
+from ..protocol.records import VERSION, ArrayRecord, Integer
+
+# --- trainer to balancer
+
+
+class JoinJob(ArrayRecord, frozen=True):
+    """A trainer process has started: it plays these ranks, as one of `sharers` of each of them.
+
+    job, layout: JSON; all must bring the same. incarnation: of the process, it grows with each that
+    takes the same seats. name: the process, for messages. version: that of counterpoise.
+    """
+
+    ranks: tuple[Count, ...]
+    sharer: Count
+    sharers: Count
+    job: str
+    layout: str
+    incarnation: Integer
+    name: str = ""
+    version: str = VERSION
+
+
+class BeginRun(ArrayRecord, frozen=True):
+    """The process begins run number `run`, or rejoins it at a balancer that was started again.
+
+    epoch, at, served, holes, costs, samples: as in RunStart of run/arrivals. Of a run that is
+    rejoined these say where this process stands: the balancer begins at the least of all, and what
+    a rank has had already it passes over. known: steps whose holes this process knows to be final.
+    """
+
+    run: Count
+    epoch: Count
+    at: EpochPosition
+    served: Count
+    holes: tuple[Integer, ...]
+    costs: str
+    samples: Integer
+    is_rejoined: bool
+    known: tuple[Integer, ...]
+
+
+class WantBatches(ArrayRecord, frozen=True):
+    """Of ranks of this process: microbatches that may be sent, and those that are here.
+
+    wants: (rank, upto, have): microbatches before `upto` may be sent; those before `have` are here,
+    and may be freed. Both count from the run's first. waited_ms: in all, for diagnostics only.
+    """
+
+    run: Count
+    wants: tuple[tuple[Count, Count, Count], ...]
+    waited_ms: Count
+
+
+class LostPieces(ArrayRecord, frozen=True):
+    """Pieces of a microbatch cannot be pulled from their workers, and why.
+
+    pieces: their numbers in GiveBatch. is_rubbish: what came is not what was announced. The
+    balancer sends them itself (or has them made again, where they are rubbish, or gone).
+    """
+
+    run: Count
+    rank: Count
+    index: Count
+    version: Count
+    pieces: tuple[Count, ...]
+    reason: str
+    is_rubbish: bool
+
+
+class CountLabels(ArrayRecord, frozen=True):
+    """The label tokens that this process has counted in a rank's batches of a step.
+
+    It asks for the total of all ranks.
+    """
+
+    run: Count
+    rank: Count
+    step: Count
+    tokens: Cost
+
+
+class TrainerBeat(ArrayRecord, frozen=True):
+    """The process is alive; it asks what its next microbatch waits for if `asks`."""
+
+    number: Count
+    asks: bool
+
+
+class LeaveJob(ArrayRecord, frozen=True):
+    """The process is done with the job."""
+
+
+# --- balancer to trainer
+
+
+class JobReady(ArrayRecord, frozen=True):
+    """The job can run: the number of samples in the source, and the workers' fingerprint."""
+
+    count: Count
+    fingerprint: str
+
+
+class RunBegun(ArrayRecord, frozen=True):
+    """All processes have begun the run; the trainer's `index`es count from `first` of each rank.
+
+    skips: of each rank of this process, how many microbatches it has had already (rejoined).
+    """
+
+    run: Count
+    skips: tuple[tuple[Count, Count], ...]
+
+
+class GivenPiece(ArrayRecord, frozen=True):
+    """Where a piece of a microbatch is: the worker's token, and its number there.
+
+    frames: their bytes. places: of its samples in the microbatch; of a batch none.
+    """
+
+    token: Count
+    serial: Count
+    frames: tuple[Count, ...]
+    places: tuple[Count, ...]
+
+
+class GiveBatch(ArrayRecord, frozen=True):
+    """A rank's microbatch number `index` of the run; a later version is of the same, elsewhere.
+
+    is_batch: the one piece is a batch. No piece: there is no batch. The other fields are those of
+    MicrobatchFacts of run/arrivals, and of Made of run/tasks (labels: two or none; label_tokens: -1
+    if they were not counted).
+    """
+
+    run: Count
+    rank: Count
+    index: Count
+    version: Count
+    is_batch: bool
+    pieces: tuple[GivenPiece, ...]
+    step: Count
+    microbatch: Count
+    microbatches: Count
+    weights: Weights
+    costs: tuple[Integer, ...]
+    padding: tuple[Integer, ...]
+    after: EpochPosition
+    keys: tuple[str, ...]
+    holes: tuple[Hole, ...]
+    step_holes: tuple[Integer, ...]
+    labels: tuple[Count, ...]
+    label_tokens: Integer
+
+
+class EndRun(ArrayRecord, frozen=True):
+    """A rank's run is over: `index` is the number of its microbatches.
+
+    left_out: samples that are in no step.
+    """
+
+    run: Count
+    rank: Count
+    index: Count
+    left_out: Count
+
+
+class LabelSum(ArrayRecord, frozen=True):
+    """The label tokens of a step on all ranks."""
+
+    run: Count
+    step: Count
+    tokens: Count
+
+
+class RunStops(ArrayRecord, frozen=True):
+    """The run cannot go on, and why; comes_again: its batch comes again if the loop goes on."""
+
+    run: Count
+    reason: str
+    comes_again: bool
+
+
+class BeatBack(ArrayRecord, frozen=True):
+    """The answer to a TrainerBeat; waiting: what its next microbatch waits for, "" if not asked."""
+
+    number: Count
+    waiting: str
+
+
+FromTrainer = JoinJob | BeginRun | WantBatches | LostPieces | CountLabels | TrainerBeat | LeaveJob
+ToTrainer = JobReady | RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack

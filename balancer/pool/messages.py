@@ -1,0 +1,120 @@
+"""What a job's balancer and its workers tell each other about tasks.
+
+A worker is given *parts* (DoPart): a whole microbatch, some of its samples, or samples to measure.
+What it makes of one it keeps under a serial number until the balancer frees it, and says so
+(PartMade, PartMeasured, PartBroken). Every message may be repeated, lost or late: a part has a
+number that is never used again in a job, and so has what is kept.
+"""
+
+from ..protocol.parts import Cost, Count
+from ..protocol.records import ArrayRecord, Integer
+
+# What is to be made of a part's samples: a batch, collated; the samples, as they are; what they
+# cost; or their marks, by which ranks see that they have the same data.
+BATCH, SAMPLES, COSTS, LOOKS = "batch", "samples", "costs", "looks"
+
+
+class FailedPlace(ArrayRecord, frozen=True):
+    """A sample of a part that cannot be used, by its place there; as FailedSample of run/tasks."""
+
+    place: Count
+    key: str
+    reason: str
+    is_io: bool
+    source: str
+
+
+# --- balancer to worker
+
+
+class DoPart(ArrayRecord, frozen=True):
+    """Do a part; `task` is as `packed()` of run/tasks has it, form is BATCH, SAMPLES, ...
+
+    freed: serials as in FreeParts, which travel with it.
+    """
+
+    number: Count
+    form: str
+    task: tuple[Integer, ...]
+    freed: tuple[Count, ...] = ()
+
+
+class DropParts(ArrayRecord, frozen=True):
+    """Parts of these numbers are not wanted any more; one that is in work is finished."""
+
+    numbers: tuple[Count, ...]
+
+
+class FreeParts(ArrayRecord, frozen=True):
+    """What is kept under these serials is not wanted any more."""
+
+    serials: tuple[Count, ...]
+
+
+# --- worker to balancer
+
+
+class PartMade(ArrayRecord, frozen=True):
+    """A part of form BATCH or SAMPLES is made; see Made of run/tasks.
+
+    serial, nbytes: of what is kept, 0 where nothing is (a sample ends the run, or all have failed).
+    frames: the bytes of each frame of it. took_us: how long it took. sample_bytes: -1 if not asked.
+    labels: two counts or none. label_tokens: -1 if not counted.
+    """
+
+    number: Count
+    serial: Count
+    nbytes: Count
+    frames: tuple[Count, ...]
+    names: tuple[str, ...]
+    failed: tuple[FailedPlace, ...]
+    costs: tuple[tuple[Cost, ...], ...]
+    labels: tuple[Count, ...]
+    label_tokens: Integer
+    sample_bytes: Integer
+    took_us: Count
+
+
+class PartMeasured(ArrayRecord, frozen=True):
+    """What the samples of a part cost, in its order; of those that failed ().
+
+    kept: the places of samples that had to be loaded for it, and are kept loaded as long as there
+    is room: the worker needs no time to make a part of them.
+    """
+
+    number: Count
+    costs: tuple[tuple[Cost, ...], ...]
+    failed: tuple[FailedPlace, ...]
+    took_us: Count
+    differs: bool
+    kept: tuple[Count, ...]
+
+
+class PartLooked(ArrayRecord, frozen=True):
+    """The marks of the samples of a part of form LOOKS."""
+
+    number: Count
+    marks: tuple[tuple[str, str], ...]
+
+
+class PartBroken(ArrayRecord, frozen=True):
+    """A part could not be made: what collating raised, as text with its traceback."""
+
+    number: Count
+    error: str
+    took_us: Count
+
+
+class PoolBeat(ArrayRecord, frozen=True):
+    """The worker is alive, and works on the sample at `index` of part `number` ((0, -1): idle).
+
+    leaving: it is to end, and is given nothing more.
+    """
+
+    number: Count
+    index: Integer
+    leaving: bool
+
+
+ToWorker = DoPart | DropParts | FreeParts
+FromWorker = PartMade | PartMeasured | PartLooked | PartBroken | PoolBeat

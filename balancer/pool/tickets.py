@@ -1,0 +1,43 @@
+"""What a pool's workers keep for ranks: where the pieces of a microbatch are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """What one worker keeps of a microbatch: places are those of its samples in the microbatch.
+
+    worker: its name, None while it is made again. frames: the bytes of each frame.
+    """
+
+    places: tuple[int, ...]
+    worker: bytes | None = None
+    serial: int = 0
+    nbytes: int = 0
+    frames: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A microbatch that workers keep: the batch of a Made of a run whose workers are elsewhere.
+
+    is_batch: its one piece is a batch; else the pieces are samples, which a trainer collates.
+    version: grows when a piece was lost and made again. Its holder frees it, once: Pool.free.
+    """
+
+    number: int
+    is_batch: bool
+    pieces: Sequence[Piece] = ()
+    version: int = 0
+    is_free: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that workers keep of it."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+    @property
+    def is_there(self) -> bool:
+        """True if no piece is being made again."""
+        return all(piece.worker is not None for piece in self.pieces)
