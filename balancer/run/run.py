@@ -13,42 +13,46 @@ between microbatches (contents.py), which are then loaded again.
 import json
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ..planning.problem.empty_cells import Cell
-from .agreement import KEY, LOOKS, pack_looks, pack_start, why_apart, why_others
+from .agreement import KEY, LOOKS, pack_start, why_apart, why_others
 from .arrivals import LocalArrival, MicrobatchFacts, RunError, RunStart
 from .contents import Contents
 from .feed import PlannedStep
+from .measuring import Measuring
 from .planning import Collected, Planning
 from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
-from .tasks import LOOK, Failed, FailedSample, Killed, Made, Measure, Measured, Tasks
+from .tasks import Failed, FailedSample, Killed, Made, Tasks
 
 logger = logging.getLogger(__name__)
 
 TRIES = 3  # a microbatch that cannot be made is tried again at the next call, this often
-# A portion of samples to measure takes a worker about this long.
-PORTION_S, FIRST_PORTION, MOST_PORTION = 0.05, 4, 256
 
 
 class PlannedRun:
     """The state of one run. A method may be left by an exception: then the run is not used again.
 
-    costs_differ: whether measuring a sample for another epoch gave another cost. changed: samples
-    that cost something else than was planned, by their index in the source. error: why no more is
-    planned.
+    measuring: what planning has had measured. changed: samples that cost something else than was
+    planned, by their index in the source. error: why no more is planned. stirred: ranks whose next
+    microbatch may be there, or another, since whoever reads this has emptied it.
     """
 
     def __init__(
-        self, settings: RunSettings, start: RunStart, tasks: Tasks, planning: Planning, first: int
+        self,
+        settings: RunSettings,
+        start: RunStart,
+        tasks: Tasks,
+        planning: Planning,
+        numbers: Iterator[int],
     ) -> None:
-        """`first` is the number of the first task, above those of runs before."""
+        """`numbers` are those of the tasks, above those of runs before."""
         self._settings = settings
         self._start = start
         self._tasks = tasks
         self._planning = planning
-        self.next_number = first
+        self._numbers = numbers
         self._maker = StepMaker(settings, start)
         self._skips = settings.job.on_error == "skip"
         self._steps: deque[OpenStep] = deque()
@@ -59,9 +63,7 @@ class PlannedRun:
         self._unsent: deque[tuple[OpenStep, MicrobatchTask]] = deque()
         self._sent: dict[int, tuple[OpenStep, MicrobatchTask]] = {}
         self._under_way = 0
-        self._to_measure: deque[tuple[int, int]] = deque()
-        self._measuring: dict[int, list[tuple[int, int]]] = {}
-        self._portion = FIRST_PORTION
+        self.measuring = Measuring(tasks, planning, start.epoch, numbers, self._maker.give_up)
         self._failed: dict[int, FailedSample] = {}
         self._unposted = 0
         self.error: Exception | None = None
@@ -73,10 +75,10 @@ class PlannedRun:
             self._agree()
         self._is_over = False
         self.left_out = 0
-        self.costs_differ = False
         self.changed: set[int] = set()
         self.is_first = True
-        self.measured = self.loaded = 0
+        self.loaded = 0
+        self.stirred: set[int] = set()
 
     # --- what happens
 
@@ -87,7 +89,7 @@ class PlannedRun:
         """
         came = self._take_plans()
         self._send()
-        if not came and seconds and not (self._under_way or self._measuring):
+        if not came and seconds and not (self._under_way or self.measuring.is_under_way):
             self._planning.wait(seconds)
             came = self._take_plans()
             self._send()
@@ -184,7 +186,7 @@ class PlannedRun:
         elif found.error is not None:
             self.error = found.error
         self._failed.update(found.failed)
-        self._to_measure.extend(found.to_measure)
+        self.measuring.want(found.to_measure)
         for plan, contents in found.steps:
             if plan.number >= self._start.at.step:
                 self._add(plan, contents)
@@ -243,6 +245,7 @@ class PlannedRun:
         """Decide what a step's microbatches hold; make those of other samples again."""
         step.contents = self._maker.settled(step)
         for task in step.tasks:
+            self.stirred.add(task.cell[0])
             wanted = step.contents[task.cell].ordinals
             has_spare = bool(wanted) or self._settings.takes_empty or task.load.spare
             usable = tuple([each for each in task.ordinals if each not in step.all_holes])
@@ -256,61 +259,54 @@ class PlannedRun:
 
     def _send(self) -> None:
         """Give tasks to workers: what is needed soonest, and what is to be measured in between."""
-        most = self._tasks.most
         if not (self._has_looks or self._is_agreed):
-            self._has_looks, number = True, self._take_number()
-            self._measuring[number] = []
-            self._tasks.submit(number, [LOOK, self._start.epoch, 0, *self._settings.looks])
-        while self._unsent and self._under_way < most and self._has_room(*self._unsent[0]):
-            step, task = self._unsent.popleft()
+            self._has_looks = True
+            self.measuring.look(self._settings.looks)
+        while self._under_way < self._tasks.most and (found := self._next_unsent()) is not None:
+            step, task = found
             if not task.ordinals and self._maker.is_passed_over(step):
                 task.made = Made(None)
                 continue
-            task.number = self._take_number()
+            task.number = next(self._numbers)
             self._sent[task.number] = step, task
             self._under_way += 1
             self._tasks.submit(task.number, task.load.packed())
-        # A process that does its tasks itself measures only what it waits for.
-        idle = not self._unsent and not self._under_way
-        while self._to_measure and (idle or most > 1) and len(self._measuring) < most:
-            some = [self._to_measure.popleft() for _ in range(self._next_portion())]
-            number = self._take_number()
-            self._measuring[number] = some
-            again = self.measured == 0
-            measure = Measure(self._start.epoch, [index for _, index in some], again)
-            self._tasks.submit(number, measure.packed())
+        self.measuring.send(idle=not self._unsent and not self._under_way)
+
+    def _next_unsent(self) -> tuple[OpenStep, MicrobatchTask] | None:
+        """Take the next microbatch that may be given to a worker; what a rank lacks goes first."""
+        if not self._unsent or self._has_room(*self._unsent[0]):
+            return self._unsent.popleft() if self._unsent else None
+        for head in [heads[0] for heads in self._heads.values() if heads]:
+            if (
+                head[1].number < 0
+                and self._settings.lacks(head[1].cell[0])
+                and head in self._unsent
+            ):
+                self._unsent.remove(head)
+                return head
+        return None
 
     def _has_room(self, step: OpenStep, task: MicrobatchTask) -> bool:
         """Return whether a microbatch may be made now: so many, and so many bytes, are held."""
-        # Of a step that is handed out only when all of it is there, all is needed.
-        if self._head() == (step, task) or (self._skips and step is self._steps[0]):
+        rank = task.cell[0]
+        if self._heads[rank][0][1] is task and self._settings.lacks(rank):
             return True
-        held = (len(self._sent) + 1) * self._maker.mean_bytes
-        limit = self._tasks.most
+        # Of a step that is handed out only when all of it is there, all is needed.
+        if self._skips and step is self._steps[0]:
+            return True
+        tasks, held = self._tasks, (len(self._sent) + 1) * self._maker.mean_bytes
+        limit = tasks.most_held
         if self._skips:
             limit += sum(each.open for each in list(self._steps)[:2])
-        return len(self._sent) < limit and held <= self._settings.job.buffer_bytes
-
-    def _next_portion(self) -> int:
-        """Return how many samples are measured at a time: no worker gets more than its share."""
-        waiting, most = len(self._to_measure), max(1, self._tasks.most)
-        return max(1, min(self._portion, -(-waiting // most), waiting))
-
-    def _take_number(self) -> int:
-        self.next_number += 1
-        return self.next_number
+        budget = self._settings.job.buffer_bytes
+        return len(self._sent) < limit and held + tasks.handed_out_bytes <= budget
 
     def _take_result(self, number: int, result: Any) -> None:
-        if self._measuring.get(number) == []:  # where a sample kills, nothing is compared
-            del self._measuring[number]
-            self._planning.say(LOOKS, pack_looks(result))
+        if self.measuring.take(number, result):
             return
         if isinstance(result, Killed):
             self._give_up(number, result)
-            return
-        if number in self._measuring:
-            some = self._measuring.pop(number)
-            self._take_measured([ordinal for ordinal, _ in some], result)
             return
         found = self._sent.get(number)
         if found is None or found[1].made is not None:
@@ -323,6 +319,7 @@ class PlannedRun:
             self._maker.count_bytes(step, task.made.nbytes)
             self._compare_costs(step, task, task.made)
             self._maker.note_failed(step, task, task.made)
+        self.stirred.add(task.cell[0])
         self._try_settle(step)
         self._say_labels(step)
 
@@ -334,12 +331,6 @@ class PlannedRun:
     def _give_up(self, number: int, killed: Killed) -> None:
         """Give up a sample of which too many workers have died."""
         index, failed = killed.index, self._maker.give_up(killed)
-        if number in self._measuring:
-            some = self._measuring.pop(number)
-            given_up = [ordinal for ordinal, other in some if other == index]
-            self._planning.measured(given_up, [failed] * len(given_up))
-            self._to_measure.extendleft([each for each in some if each[1] != index])
-            return
         step, task = self._sent.pop(number)
         self._under_way -= 1
         if not task.load.spare:  # else another will do
@@ -352,16 +343,6 @@ class PlannedRun:
             task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
         task.load = self._maker.load(step, task.ordinals)
         self._unsent.appendleft((step, task))
-
-    def _take_measured(self, ordinals: Sequence[int], result: Any) -> None:
-        if isinstance(result, Failed):
-            result.reraise()
-        found: Measured = result
-        self._planning.measured(ordinals, found.costs)
-        self.costs_differ |= found.differs
-        self.measured += len(ordinals)
-        each_s = found.seconds / max(1, len(ordinals))
-        self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(each_s, 1e-6))))
 
     def _compare_costs(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
         """Note, and say once, which samples cost something else than was planned."""

@@ -1,6 +1,6 @@
 """The steps of a run that are on their way: their microbatches, holes, and what they hold."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,8 @@ class RunSettings:
     samples. checks_costs: what loading shows is compared with what was planned. post_at: planning
     hears of so many samples that were handed out at once. looks: where in the source samples are
     that ranks compare before they begin. compares: the labels of so many microbatches, the first,
-    are counted sample by sample. stats: counts what is handed out.
+    are counted sample by sample. stats: counts what is handed out. lacks: whether a rank has
+    nothing left of what was handed out to it.
     """
 
     job: JobSpec
@@ -75,6 +76,7 @@ class RunSettings:
     looks: tuple[int, ...] = ()
     compares: int = 0
     stats: Any = None
+    lacks: Callable[[int], bool] = lambda _: True
 
 
 class StepMaker:

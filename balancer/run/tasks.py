@@ -91,9 +91,15 @@ class Measured(NamedTuple):
 
 
 class Tasks(Protocol):
-    """Where tasks are done. most: how many may be under way."""
+    """Where tasks are done.
+
+    most: how many may be under way. most_held: how many microbatches may be under way or made,
+    before they are handed out. handed_out_bytes: what is still kept of those that were.
+    """
 
     most: int
+    most_held: int
+    handed_out_bytes: int
 
     def submit(self, number: int, task: list[int]) -> None:
         """Give a task to a worker."""

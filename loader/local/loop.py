@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ...balancer.protocol.job_spec import JobSpec
@@ -92,7 +93,8 @@ class LocalLoop:
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
         self._run: PlannedRun | None = None
-        self._number = self._runs = 0
+        self._numbers = count(1)
+        self._runs = 0
         self._compares = COMPARED if settings.job.counts_labels else 0
         # Whether an exception has left something half done.
         self._is_torn = False
@@ -345,7 +347,7 @@ class LocalLoop:
             stats=settings.start.stats,
         )
         self._end_of_run()
-        self._run = PlannedRun(run_settings, start, tasks, planning, self._number)
+        self._run = PlannedRun(run_settings, start, tasks, planning, self._numbers)
         self._compares = 0
 
     def _end_run(self) -> None:
@@ -355,11 +357,9 @@ class LocalLoop:
         self._end_of_run()
 
     def _end_of_run(self) -> None:
-        if self._run is not None:
-            self._number = self._run.next_number
-            if self._costs is not None:
-                # What loading draws is measured anew in each epoch.
-                self._costs.is_lasting &= not (self._run.costs_differ or self._run.changed)
+        if self._run is not None and self._costs is not None:
+            # What loading draws is measured anew in each epoch.
+            self._costs.is_lasting &= not (self._run.measuring.differs or self._run.changed)
 
     def _end_workers(self) -> None:
         tasks, self._tasks = self._tasks, None

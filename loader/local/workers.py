@@ -76,7 +76,8 @@ class InlineTasks:
     """Does tasks in this process, one when a result is asked for."""
 
     # Tasks that may be under way: nothing is done ahead of need.
-    most = 1
+    most = most_held = 1
+    handed_out_bytes = 0
 
     def __init__(self, reader: PlannedReader) -> None:
         self._reader = reader
@@ -136,7 +137,8 @@ class WorkerTasks(OwnWorkers):
             context = ArenaContext(context)
         self._progress = reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()
-        self.most = prefetch * start.workers
+        self.most = self.most_held = prefetch * start.workers
+        self.handed_out_bytes = 0
         self._loads = [0] * start.workers
         # By its number: a task that is under way, and who has it.
         self._given: dict[int, tuple[int, list[int]]] = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.run.run import FIRST_PORTION
+from counterpoise.balancer.run.measuring import FIRST_PORTION
 from counterpoise.loader import LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader

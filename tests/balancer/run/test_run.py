@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -51,7 +52,8 @@ class Texts:
 class AnyOrder:
     """Tasks that come back in any order: see run.Tasks."""
 
-    most = MOST
+    most = most_held = MOST
+    handed_out_bytes = 0
 
     def __init__(self, reader: PlannedReader, seed: int) -> None:
         self._reader, self._random = reader, random.Random(seed)
@@ -93,7 +95,7 @@ def begin(
         describe(plan, tuple(range(plan.ranks))),
     )  # fmt: skip
     settings = RunSettings(job, source, tuple(range(plan.ranks)), False, True, True, False)
-    return PlannedRun(settings, RunStart(0, START), tasks, planning, 0)
+    return PlannedRun(settings, RunStart(0, START), tasks, planning, count(1))
 
 
 def deliver(run: PlannedRun) -> list[Any]:
@@ -138,7 +140,7 @@ def test_microbatches_come_in_the_plans_order(
     found = deliver(run)
     came = [(*place(each), each.made.batch) for each in found]
     assert came == planned(plan, lengths)
-    assert run.measured == len(lengths)
+    assert run.measuring.measured == len(lengths)
 
 
 @given(lengths=values, seed=st.integers(0, 999), broken=st.sets(st.integers(0, 59), max_size=5))
@@ -207,7 +209,7 @@ def test_no_more_is_made_ahead_than_is_allowed() -> None:
     assert run.head() is not None
     # Of what nobody takes: as many microbatches as may be under way, beside what is measured.
     assert run.loaded <= MOST * 6
-    assert run.measured <= 60
+    assert run.measuring.measured <= 60
 
 
 @given(
