@@ -384,8 +384,7 @@ class BalancedLoader:
         """Return a microbatch as a worker has made it, or makes it of what a balancer has sent."""
         if isinstance(kept.arrival, LocalArrival):
             return kept.arrival.made or Made(None)
-        # here: a local loop needs nothing of it
-        from ...workers.codec.frames import decode_packed, payload_buffer
+        from ...workers.codec.frames import decode_packed, payload_buffer  # a local loop has none
 
         arrival: Any = kept.arrival
         pairs = zip(arrival.batch.items, arrival.payloads, strict=True)
