@@ -27,17 +27,18 @@ from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ..balancer.planning.problem.options import GroupingName
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
+from ..balancer.run.arrivals import MicrobatchFacts
+from ..balancer.run.contents import contents_of, usable_cells
+from ..balancer.run.costs import LoopCosts
+from ..balancer.run.feed import PlanFeed, PlannedStep
 from ..workers.mixture.mixture import Mixture
 from ..workers.mixture.order import epoch_order, epoch_samples, refuse_unsaid_costs
 from ..workers.sources.data_identity import KnownData
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import COSTLESS, check_label_tokens, check_order
-from .balanced.arrivals import MicrobatchFacts
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .balanced.step_infos import OverBudget, info_of
-from .local.contents import contents_of, usable_cells
-from .local.costs import LoopCosts
-from .local.feed import PlanFeed, PlannedStep
+from .local.starts import digest_of
 from .refused_arguments import refuse_moved_arguments
 from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
 from .step.info import StepInfo
@@ -366,7 +367,7 @@ class _Costs:
 
     @cached_property
     def _digest(self) -> str:
-        return self.costs.digest
+        return digest_of(self.costs)
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""

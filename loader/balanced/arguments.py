@@ -21,9 +21,9 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.mixture.order import refuse_unsaid_costs
+from ...workers.planned.measuring import MAX_THREADS, refuse_threads
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
-from ...workers.sources.measuring import MAX_THREADS, refuse_threads
 from ..step.ranks import RankArguments
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")

@@ -4,38 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...balancer.protocol.parts import EpochPosition, Hole, Ready, Weights
-from ...workers.batches.planned_reader import Made
-from ..resume.balanced_position import ResumePosition, RunStart
+from ...balancer.protocol.parts import Ready
+from ...balancer.run.arrivals import LocalArrival, RunStart
+from ..resume.balanced_position import ResumePosition
 from ..step.info import StepInfo
 
 if TYPE_CHECKING:
     from ...balancer.protocol.rank_session import Arrival
-
-
-@dataclass(frozen=True, slots=True)
-class MicrobatchFacts:
-    """The facts about a microbatch beside its batch, as Batch has them of one from a balancer."""
-
-    rank: int
-    step: int
-    microbatch: int
-    microbatches: int
-    weights: Weights
-    costs: tuple[int, ...]
-    padding: tuple[int, ...]
-    after: EpochPosition
-    keys: tuple[str, ...] = ()
-    holes: tuple[Hole, ...] = ()
-    step_holes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LocalArrival:
-    """A microbatch that a worker has made; made: None where it was handed over already."""
-
-    batch: MicrobatchFacts
-    made: Made | None = None
 
 
 class MicrobatchSource(Protocol):

@@ -13,7 +13,9 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
-from ...workers.batches.planned_reader import Made, counted_labels
+from ...balancer.run.arrivals import LocalArrival
+from ...balancer.run.tasks import Made
+from ...workers.planned.reader import counted_labels
 from ...workers.sources.data_identity import KnownData
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
@@ -24,12 +26,12 @@ from ..resume.balanced_position import (
     needed_samples,
     read_position,
     write_position,
-)
+)  # fmt: skip
 from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
 from ..step.labels import LabelCheck, count_label_tokens_of
-from .arrivals import Fetched, Kept, LocalArrival, MicrobatchSource, PassedOver
+from .arrivals import Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .left_out import record_holes, refuse_late_skips
 from .spare import SpareSample
@@ -382,9 +384,7 @@ class BalancedLoader:
         """Return a microbatch as a worker has made it, or makes it of what a balancer has sent."""
         if isinstance(kept.arrival, LocalArrival):
             return kept.arrival.made or Made(None)
-        # here: a local loop needs nothing of it
-        from ...workers.codec.frames import decode_packed
-        from ..collate.payloads import payload_buffer
+        from ...workers.codec.frames import decode_packed, payload_buffer  # a local loop has none
 
         arrival: Any = kept.arrival
         pairs = zip(arrival.batch.items, arrival.payloads, strict=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec import structs
 
+from ...balancer.run.arrivals import MicrobatchFacts
 from ..step.by_source import counted_sources
 from ..step.info import StepInfo
-from .arrivals import MicrobatchFacts
 
 if TYPE_CHECKING:
     from ...balancer.protocol.payload_messages import Batch

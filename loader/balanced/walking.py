@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ...balancer.run.arrivals import LocalArrival
 from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
 from ..step.info import Step
-from .arrivals import Fetched, Kept, LocalArrival, PassedOver
+from .arrivals import Fetched, Kept, PassedOver
 from .microbatches import BalancedLoader
 from .step_infos import keys_of
 

@@ -22,10 +22,10 @@ from ...balancer.protocol.payload_messages import Batch
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.protocol.trace_messages import StartTrace
+from ...balancer.run.arrivals import RunStart
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import DEFAULT_JOB, peer_name
 from ...workers.codec.fields import why_bad_layout
-from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from ..step.waiting import WaitLog
 from .pull_tracker import PullTracker

@@ -13,32 +13,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...balancer.planning.planner import make_planner
-from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
+from ...balancer.run.agreement import LOOKED_AT
+from ...balancer.run.arrivals import LocalArrival, RunError, RunStart
+from ...balancer.run.contents import plain_contents
+from ...balancer.run.costs import LoopCosts
+from ...balancer.run.planning import Planning, PlanningThread
+from ...balancer.run.run import PlannedRun
+from ...balancer.run.steps import RunSettings
 from ...workers.arena.transport import Transport
-from ...workers.batches.planned_reader import PlannedReader
-from ...workers.mixture.order import epoch_order, epoch_samples
+from ...workers.mixture.order import epoch_samples
+from ...workers.planned.reader import PlannedReader
 from ...workers.sources.data_identity import spread
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
-from ..balanced.arrivals import LocalArrival
-from ..peers.members import STOPPED
-from ..resume.balanced_position import RunStart
-from ..step.errors import LoaderError
+from ..step.errors import ComesAgainError, LoaderError
 from ..step.labels import COMPARED, count_label_tokens_of
 from ..step.ranks import Place
 from ..step.waiting import WaitLog
-from .ahead import PlanAhead
-from .contents import plain_contents
-from .costs import LoopCosts
-from .feed import PlanFeed
-from .planning import Planning, PlanningThread
-from .run import LocalRun
-from .shared_plans import shared_planner
-from .starts import LOOKED_AT, LOST_S, MEET_S, BottleneckLine, meet_ranks, tell_way
-from .steps import RunSettings
+from .starts import LOST_S, MEET_S, make_ahead, meet_ranks, tell_way
 from .workers import InlineTasks, WorkerStart, WorkerTasks
 
 if TYPE_CHECKING:
@@ -48,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
-MOST_MEASURED = 1 << 13  # samples together: of them a host tells, failures too, in one request
 # Returns what is waited for, and whether other ranks have to say it.
 WaitsFor = Callable[[], tuple[str, bool]]
 # What may hold up a rank that has neither ended nor stopped.
@@ -98,13 +91,12 @@ class LocalLoop:
         self._costs: LoopCosts | None = None
         self._tasks: WorkerTasks | InlineTasks | None = None
         self._planning: Planning | None = None
-        self._run: LocalRun | None = None
+        self._run: PlannedRun | None = None
         self._number = self._runs = 0
         self._compares = COMPARED if settings.job.counts_labels else 0
         # Whether an exception has left something half done.
         self._is_torn = False
         self._owner = os.getpid()
-        self._line = BottleneckLine()
 
     @property
     def left_out(self) -> int:
@@ -178,17 +170,19 @@ class LocalLoop:
         Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`, RuntimeError
         for a worker that has ended, and what collate_fn raises.
         """
-        run = self._run
-        if run is None:
+        if self._run is None:
             raise LoaderError("the run has not begun")
+        try:
+            return self._next(self._run, timeout_s)
+        except RunError as error:
+            raise _told(error) from error.__cause__
+
+    def _next(self, run: PlannedRun, timeout_s: float | None) -> LocalArrival | None:
         self._is_torn = True
         run.pump()
         arrival = run.head()
-        if arrival is None and not run.is_at_end:
-            since = time.monotonic()
+        if arrival is None and not run.is_at_end():
             (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
-            if not run.is_first and self._measures_by_loading and self._runs == 1:
-                self._line.waited(time.monotonic() - since)
         # A run whose planning has ended is begun again.
         self._is_torn = arrival is not None and arrival is run.error
         if isinstance(arrival, Exception):
@@ -196,7 +190,7 @@ class LocalLoop:
         return arrival
 
     def _wait(
-        self, run: LocalRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor
+        self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor
     ) -> Any:
         """Return what `look` finds once it is there; in a tuple of one the error to raise."""
         log, since = WaitLog(run.is_first), time.monotonic()
@@ -207,6 +201,8 @@ class LocalLoop:
             # A worker may take its time; ranks wait for each other as long as in collectives.
             limit_s = timeout_s or (math.inf if planning is None else MEET_S)
             if waited >= limit_s:
+                from ..peers.members import STOPPED  # here: a loop on its own meets nobody
+
                 advice = "" if planning is None or STOPPED in what else HELD_UP
                 return (TimeoutError(f"no batch within {limit_s:g} s: waits for {what}{advice}"),)
             if planning and planning.has_ended and run.error:
@@ -244,7 +240,8 @@ class LocalLoop:
         )  # fmt: skip
         self._is_torn = values[0] is run.error
         if isinstance(values[0], Exception):
-            raise values[0]
+            error = values[0]
+            raise _told(error) if isinstance(error, RunError) else error
         return sum(map(int, values))
 
     def finish(self) -> None:
@@ -305,7 +302,7 @@ class LocalLoop:
         # The ranks' runs have the same numbers: one counts from when it can have said something.
         number = self._runs + 1
         make = partial(
-            _make_ahead, start, plan, job.shuffle, costs, settings.source, self._ahead_samples,
+            make_ahead, start, plan, job.shuffle, costs, settings.source, self._ahead_samples,
             self._peers, self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
@@ -348,7 +345,7 @@ class LocalLoop:
             stats=settings.start.stats,
         )
         self._end_of_run()
-        self._run = LocalRun(run_settings, start, tasks, planning, self._number)
+        self._run = PlannedRun(run_settings, start, tasks, planning, self._number)
         self._compares = 0
 
     def _end_run(self) -> None:
@@ -370,31 +367,16 @@ class LocalLoop:
             tasks.close()
 
 
-def _arrived(run: LocalRun) -> tuple[LocalArrival | Exception | None] | None:
+def _told(error: RunError) -> LoaderError:
+    """Return a run's error as the user gets it."""
+    told = (ComesAgainError if error.comes_again else LoaderError)(str(error))
+    if error.raised is not None:
+        told.raised = error.raised
+        error.raised.add_note(str(told))
+    return told
+
+
+def _arrived(run: PlannedRun) -> tuple[LocalArrival | Exception | None] | None:
     """Return the next microbatch, or what is raised for it; None while it is not there."""
     arrival = run.head()
-    return (arrival,) if arrival is not None or run.is_at_end else None
-
-
-def _make_ahead(
-    start: RunStart,
-    plan: PlanConfig,
-    shuffle: bool,
-    costs: LoopCosts,
-    source: Source,
-    ahead: int,
-    peers: "Peers | None",
-    shares_costs: bool,
-    group: str,
-) -> PlanAhead:
-    """Return the planning of an epoch from a position."""
-    order = epoch_order(source, plan.seed, start.epoch, shuffle)
-    try:
-        planner = make_planner(plan)
-    except ValueError as error:
-        what = "the costs that a pipeline has measured: " if start.costs else ""
-        raise ValueError(f"{what}{error}") from error
-    shared = shared_planner(planner, peers, group)
-    feed = PlanFeed(start.epoch, order, shared, costs, start.at, source.key)
-    together = min(plan.samples_per_step, MOST_MEASURED)
-    return PlanAhead(feed, ahead, together, peers if shares_costs else None, group)
+    return (arrival,) if arrival is not None or run.is_at_end() else None

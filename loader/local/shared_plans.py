@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ...balancer.planning.planner import WHOLE_EPOCH
 from ...balancer.planning.problem.config import Planned, Window
-from .feed import FeedPlanner
+from ...balancer.run.feed import FeedPlanner
 
 if TYPE_CHECKING:
     from ..peers.exchange import Peers
@@ -54,7 +54,7 @@ class SharedPlanner:
         return planned
 
 
-def shared_planner(planner: FeedPlanner, host: "Peers | None", group: str) -> FeedPlanner:
+def shared_planner(planner: FeedPlanner, host: "Peers", group: str) -> FeedPlanner:
     """Return what plans for a host; where there is one rank, or an epoch is one window, itself."""
-    is_shared = host is not None and host.shares_host and planner.window_samples < WHOLE_EPOCH
-    return SharedPlanner(planner, host, group) if host is not None and is_shared else planner
+    is_shared = host.shares_host and planner.window_samples < WHOLE_EPOCH
+    return SharedPlanner(planner, host, group) if is_shared else planner

@@ -1,23 +1,25 @@
 """What a local loop does when it starts: ranks meet and agree, and the user is told its price."""
 
-import json
 import logging
-import platform
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+import numpy as np
 
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.run.ahead import PlanAhead
+from ...balancer.run.arrivals import RunStart
+from ...balancer.run.costs import LoopCosts
+from ...balancer.run.feed import FeedPlanner, PlanFeed
+from ...workers.mixture.order import epoch_order
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.fingerprint import digest
+from ...workers.sources.fingerprint import digest_arrays
 from ...workers.sources.interface import Source, source_name
-from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 from ..step.waiting import tell
-from .costs import LoopCosts
 
 if TYPE_CHECKING:
     from ..peers.exchange import Peers
@@ -27,13 +29,9 @@ logger = logging.getLogger(__name__)
 MEET_S = 1800.0
 # Other ranks are given up after so long if they have ended, or closed their loaders.
 LOST_S = 3.0
-# After so long it is told if the loop has waited this part of the time for workers.
-TELL_AFTER_S, MOST_WAITING = 10.0, 0.3
+# Samples together: of them a host tells, failures too, in one request.
+MOST_MEASURED = 1 << 13
 
-# The keys under which each rank says where it begins, and what it has seen of some samples: so
-# many, of which an error names some.
-KEY, LOOKS = "start", "looks"
-LOOKED_AT, NAMED = 16, 4
 _KNOWN = "known costs"
 
 
@@ -50,7 +48,7 @@ def meet_ranks(
 
     dataset: what `source` reads. All ranks must bring the same configuration, data and, where all
     of them know them, costs. What differs in samples without keys shows when some are loaded: see
-    `why_others`.
+    `why_others` of balancer/run/agreement.py.
 
     None where nobody has to be met: all costs are known, and nothing else shows on loading. Raises
     ValueError where they cannot find each other, LoaderError where they disagree.
@@ -74,7 +72,7 @@ def meet_ranks(
     }
     longest_s = timeout_s or MEET_S
     peers = meet(place, name, facts, longest_s)
-    peers.post(_KNOWN, costs.digest.encode())
+    peers.post(_KNOWN, digest_of(costs).encode())
     since = time.monotonic()
     while (digests := peers.gather(_KNOWN)) is None:
         waited = time.monotonic() - since
@@ -91,6 +89,13 @@ def meet_ranks(
             "so that they would plan other batches: give all the same costs"
         )
     return peers, not all(digests)
+
+
+def digest_of(costs: LoopCosts) -> str:
+    """Return a hash of all costs, "" where some are not known."""
+    if not costs.are_all_known:
+        return ""
+    return digest_arrays(repr(costs.resources).encode(), costs.rows(np.arange(len(costs))))
 
 
 def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
@@ -113,97 +118,28 @@ def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
         )
 
 
-class BottleneckLine:
-    """Tells, once, that workers which load each sample twice are what the loop waits for."""
+def make_ahead(
+    start: RunStart,
+    plan: PlanConfig,
+    shuffle: bool,
+    costs: LoopCosts,
+    source: Source,
+    ahead: int,
+    peers: "Peers | None",
+    shares_costs: bool,
+    group: str,
+) -> PlanAhead:
+    """Return the planning of an epoch from a position."""
+    order = epoch_order(source, plan.seed, start.epoch, shuffle)
+    try:
+        planner: FeedPlanner = make_planner(plan)
+    except ValueError as error:
+        what = "the costs that a pipeline has measured: " if start.costs else ""
+        raise ValueError(f"{what}{error}") from error
+    if peers is not None:
+        from .shared_plans import shared_planner  # here: a loop on its own shares none
 
-    def __init__(self) -> None:
-        self._waited_s, self._begun_at, self._has_told = 0.0, time.monotonic(), False
-
-    def waited(self, seconds: float) -> None:
-        """Count a wait for a microbatch."""
-        self._waited_s += seconds
-        elapsed = time.monotonic() - self._begun_at
-        is_late = elapsed > TELL_AFTER_S and self._waited_s > MOST_WAITING * elapsed
-        if self._has_told or not is_late:
-            return
-        self._has_told = True
-        tell(
-            logger,
-            f"the workers are the bottleneck: of {elapsed:.0f} s so far the loop has waited "
-            f"{self._waited_s:.0f} s for them, and in this epoch they load each sample twice, to "
-            "measure it; more workers (num_workers=), a table of costs, or `counterpoise "
-            "balancer`, whose workers decode each sample once, would help",
-        )
-
-
-def pack_start(start: RunStart) -> bytes:
-    """Return what has to be the same on all ranks."""
-    costs = digest([start.costs]) if start.costs else ""
-    return json.dumps([start.epoch, structs.astuple(start.at), costs]).encode()
-
-
-def why_apart(packed: Sequence[bytes]) -> str:
-    """Return why ranks cannot run together, "" if they can; `packed` is what each has said.
-
-    >>> from ...balancer.protocol.parts import EpochPosition
-    >>> starts = [RunStart(epoch, EpochPosition(0, 0, 0, 0, "")) for epoch in (1, 1, 2)]
-    >>> why_apart([pack_start(each) for each in starts[:2]])
-    ''
-    >>> print(why_apart([pack_start(each) for each in starts]))
-    the ranks are not at the same position: rank 0 starts at epoch 1, step 0; rank 2 starts at \
-epoch 2, step 0: resume all of them from one ledger
-    """
-    first = json.loads(packed[0])
-    for rank, each in enumerate(packed):
-        other = json.loads(each)
-        if other[:2] != first[:2]:
-            listed = "; ".join(
-                f"rank {number} starts at epoch {epoch}, step {at[2]}"
-                for number, (epoch, at, _) in ((0, first), (rank, other))
-            )
-            return (
-                f"the ranks are not at the same position: {listed}: resume all of them from one "
-                "ledger"
-            )
-        if other != first:
-            return (
-                f"the ranks go by different costs of their pipeline: rank {rank} by others than "
-                "rank 0: call follow_costs() on all of them or on none, with one pipeline"
-            )
-    return ""
-
-
-def pack_looks(marks: Any) -> bytes:
-    """Return this rank's host, and the hashes of samples; none if a worker has died of them."""
-    return json.dumps([platform.node(), marks if isinstance(marks, list | tuple) else ()]).encode()
-
-
-def why_others(packed: Sequence[bytes], indexes: Sequence[int]) -> str:
-    """Return which rank has other samples at some indexes, "" for none; `packed`: what each saw.
-
-    Hosts may have other decoders: there only what these cannot change is compared.
-
-    >>> why_others([b'["a", [["1", "2"]]]', b'["b", [["1", "3"]]]'], [7])
-    ''
-    >>> why_others([b'["a", [["1", "2"]]]', b'["a", [["1", "3"]]]'], [7])[:60]
-    'of 1 samples that all ranks have loaded rank 1 has others th'
-    """
-    seen: list[tuple[str, list[list[str]]]] = [json.loads(each) for each in packed]
-    hosts = [host for host, _ in seen]
-    for rank, (host, marks) in enumerate(seen):
-        for part, other in ((0, 0), (1, hosts.index(host))):
-            differ = [
-                index
-                for index, here, there in zip(indexes, marks, seen[other][1], strict=False)
-                if here[part] and there[part] and here[part] != there[part]
-            ]
-            if differ:
-                named = ", ".join(map(str, differ[:NAMED]))
-                return (
-                    f"of {len(marks)} samples that all ranks have loaded rank {rank} has others "
-                    f"than rank {other}, or costs them otherwise: at {named}"
-                    f"{' and more' * (len(differ) > NAMED)}: give all ranks the same data in the "
-                    "same order (sort what a folder lists), transform and cost function; with "
-                    "key= ranks compare names, and load nothing for it"
-                )
-    return ""
+        planner = shared_planner(planner, peers, group)
+    feed = PlanFeed(start.epoch, order, planner, costs, start.at, source.key)
+    together = min(plan.samples_per_step, MOST_MEASURED)
+    return PlanAhead(feed, ahead, together, peers if shares_costs else None, group)

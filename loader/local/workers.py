@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
 from types import SimpleNamespace
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import torch
 
+from ...balancer.run.tasks import TASK_HEAD, Failed, Killed
 from ...workers.arena.context import ArenaContext
 from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
-from ...workers.batches.planned_reader import TASK_HEAD, PlannedReader
 from ...workers.batches.prepare import prepare_worker
+from ...workers.planned.reader import PlannedReader
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import (
     quiet_forks,
@@ -33,7 +34,7 @@ from ...workers.processes.start_method import (
 from ...workers.sources.randomness import own_generators
 from ..plain.iterators import refuse_restarts
 from ..plain.own_workers import OwnWorkers
-from ..plain.restarting import Death, WorkerReplacer
+from ..plain.restarting import MOST_DEATHS, Death, WorkerReplacer
 from ..plain.torch_names import TorchExceptionWrapper, killed_worker
 
 logger = logging.getLogger(__name__)
@@ -69,41 +70,6 @@ class WorkerStart:
     def forks(self) -> bool:
         """True if processes are forked from the trainer, as torch would now."""
         return start_method(self.context) == "fork"
-
-
-class Tasks(Protocol):
-    """Where tasks are done: see workers.py. most: how many may be under way."""
-
-    most: int
-
-    def submit(self, number: int, task: list[int]) -> None:
-        """Give a task to a worker."""
-
-    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
-        """Return the number of a task and its result, None if none comes within `seconds`."""
-
-    def who_has(self, number: int) -> str:
-        """Return who works on a task, and on which sample, as text."""
-
-
-class Failed:
-    """What a task raised, in place of a result."""
-
-    def __init__(self, error: Exception | None, wrapper: Any = None) -> None:
-        self._error, self._wrapper = error, wrapper
-
-    def reraise(self) -> NoReturn:
-        """Raise it; what a worker raised has the worker's traceback in its text."""
-        if self._error is None:
-            self._wrapper.reraise()
-        raise self._error or RuntimeError("a worker's error was not raised")
-
-
-@dataclass(frozen=True, slots=True)
-class Killed:
-    """In place of a result: the task's sample at this index in the source has killed workers."""
-
-    index: int
 
 
 class InlineTasks:
@@ -267,7 +233,7 @@ class WorkerTasks(OwnWorkers):
             if death.index is not None and death.index in task[TASK_HEAD:]:
                 del self._given[number]
                 self._loads[death.worker] -= 1
-                self._killed.append((number, Killed(death.index)))
+                self._killed.append((number, Killed(death.index, MOST_DEATHS)))
             else:
                 self._index_queues[death.worker].put((number, task))
 

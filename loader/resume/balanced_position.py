@@ -1,29 +1,16 @@
 """Resumes a loader with balance: writes its position, and checks if a plan can continue there."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import structs
 
 from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import EpochPosition
+from ...balancer.run.arrivals import RunStart
 from ...workers.sources.data_identity import KnownData
 from .ledger import BalancedLedger, check_same, check_same_data, read_ledger, write_ledger
-
-
-class RunStart(NamedTuple):
-    """The beginning of a run, as RankSession.begin takes it.
-
-    costs, samples: as in the message StartRun.
-    """
-
-    epoch: int
-    at: EpochPosition
-    holes: tuple[int, ...] = ()
-    served: int = 0
-    costs: str = ""
-    samples: int = -1
 
 
 @dataclass(frozen=True, slots=True)

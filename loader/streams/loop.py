@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.parts import EpochPosition, Hole, Weights
-from ...workers.batches.planned_reader import Made
-from ..balanced.arrivals import LocalArrival, MicrobatchFacts
-from ..local.starts import LOST_S, MEET_S, pack_start, why_apart
-from ..resume.balanced_position import ResumePosition, RunStart
+from ...balancer.run.agreement import pack_start, why_apart
+from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts, RunStart
+from ...balancer.run.tasks import Made
+from ..local.starts import LOST_S, MEET_S
+from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 from ..step.waiting import WaitLog

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.balancer.run.run import FIRST_PORTION
 from counterpoise.loader import LoaderError
-from counterpoise.loader.local.run import FIRST_PORTION
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made

@@ -12,9 +12,8 @@ from ...workers.sources.urls import SCHEMES, scheme_of
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, job_tables, printable, report_fields
 from .files import examine_dead_letters, examine_ledger, examine_step
-from .installation import examine_installation
+from .installation import examine_installation, examine_store
 from .job import Examination, examine_job
-from .stores import examine_store
 
 
 @click.command("doctor")

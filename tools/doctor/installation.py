@@ -1,4 +1,4 @@
-"""Checks this machine before a job starts: versions, memory, processors, files, keys.
+"""Checks this machine before a job starts: versions, memory, processors, files, keys; and stores.
 
 `Machine` is what was measured, and `judge_machine` what that means, so that tests can judge any
 machine; `examine_installation` does both.
@@ -10,6 +10,7 @@ import platform
 import re
 import resource
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -17,6 +18,11 @@ from pathlib import Path
 
 from ...balancer.transport.keys import ROLES, SECRET, AllowList, peer_keys, server_keys
 from ...workers.arena.memory import why_no_memory_files
+from ...workers.sources.cache_files import kept_path
+from ...workers.sources.urls import scheme_of, shown
+from ...workers.stores.files import list_urls
+from ...workers.stores.obstore_store import is_installed
+from ...workers.stores.options import VARIABLE, StoreOptions
 from .figures import GIB, Finding, judge
 
 # The longest path of a socket (Linux: 108 with the closing 0), and the characters that are added
@@ -24,6 +30,8 @@ from .figures import GIB, Finding, judge
 _LONGEST_PATH, _BELOW = 107, 40
 # Below these a job may fail: open files (a socket and a pipe per worker), and room for payloads.
 _FILES, _SHM_BYTES, _MEMORY_BYTES = 1024, GIB, 4 * GIB
+# Read of a store to see how fast one connection is.
+PART = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +212,34 @@ def _free_bytes(folder: str) -> int | None:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize
+
+
+def examine_store(url: str) -> list[Finding]:
+    """Return the findings about the shards at a URL, a folder or a pattern; OSError as reading."""
+    since = time.perf_counter()
+    files = list_urls(url)
+    listed_s = time.perf_counter() - since
+    size, options = sum(file.size for file in files), StoreOptions.from_environment()
+    since = time.perf_counter()
+    files[0].read_at(0, 1)
+    answer_s = time.perf_counter() - since
+    part = min(PART, files[0].size)
+    since = time.perf_counter()
+    files[0].read_at(0, part)
+    rate = part / 1e6 / (time.perf_counter() - since)
+    kept = sum(kept_path(file, "index.npz").exists() for file in files)
+    slow = scheme_of(url) == "s3" and not is_installed()
+    return [
+        judge("shards", f"{len(files)} of {size / 1e9:.3g} GB in {listed_s:.1f} s: {shown(url)}"),
+        judge("requests", f"{1e3 * answer_s:.0f} ms each, {rate:.0f} MB/s on one connection"),
+        judge("indexes", f"{kept} of {len(files)} kept here; others are made once, of headers"),
+        judge(
+            "client",
+            "s3fs only" if slow else "as fast as there is one",
+            warn=slow and "pip install obstore: a fifth of the CPU time of a request",
+        ),
+        judge(
+            "reads ahead",
+            f"{options.ahead / 1e6:.3g} MB, {options.requests} requests at a time ({VARIABLE})",
+        ),
+    ]

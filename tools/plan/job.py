@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from ...sched.planners.job.planner import CAUSES, JobAnswer, PricedPlan, mfu, pl
 from ...sched.planners.job.pricing import Pricer
 from ...sched.planners.job.schema import dump_job, job_file
 from ...sched.shapes import read_device, read_model
+from ..analyze.page import bars
 from ..console.reporting import emit, live_progress, make_table, write_plan
 from ..inputs.models import device_option, memory_limit, parse_sizes
 from .job_data import balance_of, order_microbatches, read_samples
-from .job_page import render_job
+
+_COLOURS = ("--waiting", "--isf", "--length", "--balanced", "--padding")
 
 _COUNT = click.IntRange(min=1)
 Json = dict[str, Any]
@@ -93,7 +96,7 @@ def job_command(
     if out is not None:
         write_plan(out, _file(job, answer.best, out))
     if html is not None:
-        html.write_text(render_job(report, answer), "utf-8")
+        html.write_text(_render_job(report, answer), "utf-8")
     emit(report, as_json, *_tables(report))
     if not as_json:
         click.echo("\n".join(report["arguments"]))
@@ -195,3 +198,34 @@ def _tables(report: Json) -> Sequence[Table]:
         plans.add_row(name, one["plan"])
     plans.columns[1].justify = "left"
     return [figures, plans]
+
+
+def _render_job(report: Json, answer: JobAnswer) -> str:
+    """Return the page as HTML; nothing is loaded from elsewhere."""
+    rows = [("This plan", _parts_of(report))]
+    if report["today"]:
+        rows.append(("As it would be run today", _parts_of(report["today"])))
+    plan = answer.best.plan
+    stages = [
+        {"layers": size, "again": len(again), "rank": rank}
+        for size, again, rank in zip(
+            plan.stages, plan.recompute, plan.layout().placement, strict=True
+        )
+    ]
+    template = bars.page_environment(__package__).get_template("job.html.j2")
+    page = template.render(
+        report=report,
+        stages=stages,
+        legend=list(zip(("work", *CAUSES), ("--work", *_COLOURS), strict=True)),
+        chart=bars.both_widths(partial(bars.stacked, rows)),
+    )
+    return bars.unbroken(page)
+
+
+def _parts_of(one: Json) -> list[bars.Part]:
+    lost = [one["lost"][cause] for cause in CAUSES]
+    parts = zip(CAUSES, _COLOURS, lost, strict=True)
+    return [
+        bars.Part("work", "--work", max(0.0, 1 - sum(lost))),
+        *(bars.Part(*part) for part in parts if part[2] > 0.0005),
+    ]

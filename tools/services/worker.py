@@ -24,11 +24,11 @@ from ...workers.daemon.jobs import JobsWorker, ServedBalancer
 from ...workers.daemon.loop import JobWorker, open_worker
 from ...workers.daemon.payloads import Payloads
 from ...workers.daemon.source_handler import SourceHandler
+from ...workers.planned.measuring import MAX_THREADS
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
 from ...workers.sources.failures import describe_error
 from ...workers.sources.interface import Source, source_name
-from ...workers.sources.measuring import MAX_THREADS
 from ...workers.sources.randomness import own_generators
 from ...workers.sources.registry import find_name, open_source, registered
 from ...workers.stores.allowed import restrict_urls

@@ -4,9 +4,10 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from rich.text import Text
 from ...loader import DataLoader
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.failures import read_letters
+from ...workers.sources.visible_text import visible
+from ..analyze.page import bars
 from ..bench.turns import SAME, TORCH, Contender, compare, figures, take_turns
 from ..console.reporting import PLAIN, emit, live_progress, make_table
 from .advice import Json, advise, foretell_step
 from .costs import TrialCosts, find_costs
-from .page import render_page
 from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
 
 COUNT = click.IntRange(min=1)
@@ -81,7 +83,7 @@ def command(
             "cores": len(os.sched_getaffinity(0)),
         }  # fmt: skip
         report = try_all(subject, given, seconds, progress, bar)
-    if html is not None and not replace_file(html, render_page(report, LABELS).encode()):
+    if html is not None and not replace_file(html, _render_page(report, LABELS).encode()):
         raise OSError(f"{html} could not be written; choose another path")
     emit(report, as_json, _speeds(report), _steps(report))
     if not as_json:
@@ -277,3 +279,23 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def _render_page(report: Json, labels: Mapping[str, str]) -> str:
+    """Return the page as HTML; nothing is loaded from elsewhere."""
+    rows = [(labels[name].strip(), _parts(report, name)) for name in report["steps"]]
+    page = bars.page_environment(__package__).get_template("trial.html.j2")
+    chart = bars.both_widths(partial(bars.stacked, rows)) if rows else ""
+    return visible(page.render(report=report, labels=labels, chart=chart))
+
+
+def _parts(report: Json, name: str) -> list[bars.Part]:
+    """Return the parts of a step, in units of torch's."""
+    step, whole = report["steps"][name], report["steps"].get("torch", report["steps"][name])
+    unit = step["ms"] / whole["ms"]
+    shares = (
+        ("work", "--work", 1 - step["ranks"] - step["data"]),
+        ("ranks wait", "--waiting", step["ranks"]),
+        ("waits for data", "--padding", step["data"]),
+    )
+    return [bars.Part(word, colour, unit * each) for word, colour, each in shares if each > 0.001]

@@ -1,21 +1,12 @@
 """Prepares a worker whose data set is wrapped, before torch makes the worker's fetcher."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import get_worker_info
 
-if TYPE_CHECKING:
-    from .map_reader import MapReader
-    from .planned_reader import PlannedReader
-    from .stream_reader import StreamReader
 
-
-def prepare_worker(
-    reader: "StreamReader | MapReader | PlannedReader",
-    init_fn: Callable[[int], None] | None,
-    number: int,
-) -> None:
+def prepare_worker(reader: Any, init_fn: Callable[[int], None] | None, number: int) -> None:
     """Show the user's data set to get_worker_info(), run the user's worker_init_fn, restore."""
     info: Any = get_worker_info()
     # The record is frozen for its readers; there is no public way to make another one.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from ..arena.packing import pack, unpack
 from .fields import (
@@ -30,6 +31,8 @@ from .fields import (
 )
 
 Header = dict[str, Any]
+# Tensors are used where they arrived, unless they would lie across machine words.
+_WORD_BYTES = 8
 
 
 def encode(value: object) -> tuple[Header, list[Buffer]]:
@@ -128,3 +131,16 @@ def _decode_object(sizes: Sequence[int], payload: memoryview) -> object:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # nobody is told to write to it
         return unpack(parts[0], parts[1:])
+
+
+def payload_buffer(payload: Any) -> memoryview:
+    """Return a payload's memory: a ZeroMQ frame's own, or a buffer's; copied if not aligned.
+
+    >>> bytes(payload_buffer(bytearray(b"pixels")))
+    b'pixels'
+    """
+    whole = memoryview(getattr(payload, "buffer", payload))
+    view = whole if whole.format == "B" and whole.ndim == 1 else whole.cast("B")
+    if view.nbytes and np.frombuffer(view, np.uint8).ctypes.data % _WORD_BYTES:
+        return memoryview(bytearray(view))
+    return view

@@ -12,12 +12,12 @@ from ...balancer.protocol.parts import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 from ..codec.fields import holds_fields
 from ..codec.frames import encode_packed
+from ..planned.measuring import Measurer, chosen_costs, refuse_threads
 from ..sources.interface import (
     SampleError,
     Source,
     file_of,
 )
-from ..sources.measuring import Measurer, chosen_costs, refuse_threads
 from ..stores.samples import expect_samples, reads_stores
 from .decode_threads import DecodeThreads
 from .results import Decoded

@@ -25,7 +25,7 @@ from counterpoise.balancer.protocol.parts import DecodedItem, Probed, Ready
 from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.rank_session import Arrival, RankSession
 from counterpoise.balancer.protocol.worker_session import SampleTask, WorkerSession
-from counterpoise.loader.resume.balanced_position import RunStart
+from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.loader.step.errors import LoaderError
 from counterpoise.loader.step.waiting import WaitLog
 from counterpoise.workers.codec.frames import payload_of

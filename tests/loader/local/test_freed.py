@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import counterpoise as cp
-from counterpoise.loader.local.planning import PlanningThread
+from counterpoise.balancer.run.planning import PlanningThread
 from counterpoise.loader.plain import own_workers
 
 SAMPLES = 24

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.loader.local.starts import pack_looks, why_others
-from counterpoise.workers.batches.planned_reader import LOOK, PlannedReader
+from counterpoise.balancer.run.agreement import pack_looks, why_others
+from counterpoise.balancer.run.tasks import LOOK
+from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.interface import as_source
 
 Marks = tuple[tuple[str, str], ...]
@@ -103,5 +104,5 @@ def test_decoders_of_another_host_may_give_other_pictures(monkeypatch: pytest.Mo
 
 
 def test_a_slow_look_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.workers.batches.planned_reader.LOOK_S", 0.0)
+    monkeypatch.setattr("counterpoise.workers.planned.reader.LOOK_S", 0.0)
     assert len(looked(0, OTHERS["numbers"])) == 1

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from counterpoise.balancer.run.tasks import Measured
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from counterpoise.loader.local.loop import LocalLoop
-from counterpoise.workers.batches.planned_reader import Measured, PlannedReader
+from counterpoise.workers.planned.reader import PlannedReader
 from tests.loader import balanced_data as made
 
 COUNT = 24

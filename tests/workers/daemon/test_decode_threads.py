@@ -13,7 +13,7 @@ from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers import PlainSource, Probe, SampleError, TarDataset, VisionLanguage
 from counterpoise.workers.daemon.decode_threads import DecodeThreads
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.measuring import refuse_threads
+from counterpoise.workers.planned.measuring import refuse_threads
 from counterpoise.workers.vision_language.token_layout import one_at_a_time
 
 PATIENCE_S = 60.0

@@ -102,7 +102,7 @@ class Unreadable(made.Augmented):
 
 
 def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
-    monkeypatch.setattr("counterpoise.workers.sources.measuring.RETRIES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("counterpoise.workers.planned.measuring.RETRIES", (0.0, 0.0, 0.0))
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(
         Unreadable(16),

@@ -6,29 +6,69 @@ loaded from elsewhere, and the page reads without its script. Templates hold all
 the functions in SECTIONS compute only what a template cannot: charts and a few values.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from markupsafe import Markup
 
 from ....workers.sources.visible_text import visible
-from . import bars, costs, steps
-from .bars import Part, both_widths, page_environment, stacked, unbroken
-from .steps import Json
+from ..model.strategies import STRATEGIES
+from . import bars, costs
+from .bars import COLOURS, Part, both_widths, page_environment, stacked, unbroken
+
+Json = dict[str, Any]
+
+
+def _waiting(report: Json) -> Json:
+    """Return the bars of waiting by strategy."""
+    found = report["strategies"]
+    rows = [(n, COLOURS[n], found[n]["waiting"], found[n]["interval"]) for n in STRATEGIES]
+    return {"chart": both_widths(partial(bars.bars, rows))}
+
+
+def _padding(report: Json) -> Json:
+    """Return the bars of padding by strategy."""
+    return {"chart": _bars(report, "padding")}
+
+
+def _images(report: Json) -> Json:
+    """Return the bars of microbatches without images, None if the data have no tiles."""
+    return {"chart": _bars(report, "no_images") if "tiles" in report["resources"] else None}
+
+
+def _host(report: Json) -> Json:
+    """Return how many worker processes the modelled speed takes, None if that is not known."""
+    workers = report["host"].get("workers")
+    return {"workers": None if workers is None else max(1, math.ceil(workers))}
+
+
+def _pipelines(report: Json) -> Json:
+    """Return the highest throughput of a schedule, the scale of the bars."""
+    schedules = report["pipelines"].get("schedules", [])
+    return {"fastest": max((one["balanced"]["samples_per_s"] for one in schedules), default=1.0)}
+
+
+def _bars(report: Json, figure: str) -> Markup:
+    found = report["strategies"]
+    rows = [(name, COLOURS[name], found[name][figure], 0.0) for name in STRATEGIES]
+    return both_widths(partial(bars.bars, rows))
+
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
 # None in place of values leaves a section out.
 SECTIONS: dict[str, Callable[[Json], Json | None]] = {
-    "waiting": steps.waiting,
-    "padding": steps.padding,
+    "waiting": _waiting,
+    "padding": _padding,
     "budgets": costs.budgets,
     "costs": costs.costs,
     # Of more sources, report.json has the others.
     "data": lambda _: {"most_sources": 14},
     "heaviest": costs.heaviest,
-    "images": steps.images,
-    "host": steps.host,
-    "pipelines": steps.pipelines,
+    "images": _images,
+    "host": _host,
+    "pipelines": _pipelines,
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.parts import EpochPosition
-from tests.loader.local.plans import config, costs_of, feed, plans, seen, take, values
+from tests.balancer.run.plans import config, costs_of, feed, plans, seen, take, values
 
 
 @given(plan=plans, costs=values)

@@ -8,18 +8,16 @@ the plan makes: each rank measures its part of a block, and tells the others whe
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from ...workers.sources.measuring import FailedSample
 from .feed import PlanFeed, PlannedStep
-
-if TYPE_CHECKING:
-    from ..peers.exchange import Peers
+from .tasks import FailedSample
 
 Cost = tuple[int, ...] | FailedSample
+OtherRanks = Any  # what `Peers` of loader/peers/exchange.py is
 # What a rank says of its part of a block: type and bytes of its costs, and samples without, by
 # ordinal.
 _encode = msgspec.msgpack.Encoder().encode
@@ -46,7 +44,12 @@ class PlanAhead:
     """
 
     def __init__(
-        self, feed: PlanFeed, ahead: int, block: int, shares: "Peers | None" = None, group: str = ""
+        self,
+        feed: PlanFeed,
+        ahead: int,
+        block: int,
+        shares: OtherRanks | None = None,
+        group: str = "",
     ) -> None:
         self.feed = feed
         self.to_measure: deque[int] = deque()
@@ -86,7 +89,7 @@ class PlanAhead:
         """Return why the costs that are awaited will never come; "" while they may."""
         if self._shares is None or not self.awaits_ranks or not self._blocks:
             return ""
-        return self._shares.why_lost(self._key(self._blocks[0]))
+        return str(self._shares.why_lost(self._key(self._blocks[0])))
 
     @property
     def waits_for(self) -> str:
@@ -184,7 +187,7 @@ class PlanAhead:
             self._known = block.end
             self._blocks.popleft()
 
-    def _exchange(self, shares: "Peers") -> bool:
+    def _exchange(self, shares: OtherRanks) -> bool:
         """Post what is measured of the blocks; return whether all of the first one is known."""
         for block in self._blocks:
             if not block.open and not block.is_posted:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.loader.local.ahead import PlanAhead
-from counterpoise.loader.local.costs import LoopCosts
-from counterpoise.workers.sources.measuring import FailedSample
-from tests.loader.local.plans import (
+from counterpoise.balancer.run.ahead import PlanAhead
+from counterpoise.balancer.run.costs import LoopCosts
+from counterpoise.balancer.run.tasks import FailedSample
+from tests.balancer.run.plans import (
     RESOURCES,
     START,
     config,

@@ -14,9 +14,9 @@ from itertools import chain
 
 import numpy as np
 
-from ...balancer.planning.problem.empty_cells import Cell, fill_empty
-from ...balancer.planning.problem.shapes import Sizing
-from ...balancer.protocol.parts import Weights
+from ..planning.problem.empty_cells import Cell, fill_empty
+from ..planning.problem.shapes import Sizing
+from ..protocol.parts import Weights
 from .feed import PlannedStep
 
 Cells = Mapping[Cell, Sequence[int]]

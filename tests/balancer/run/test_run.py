@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS, JobSpec
-from counterpoise.loader.local.ahead import PlanAhead
-from counterpoise.loader.local.costs import LoopCosts
-from counterpoise.loader.local.planning import Planning
-from counterpoise.loader.local.run import LocalRun
-from counterpoise.loader.local.steps import RunSettings
-from counterpoise.loader.local.workers import Failed
-from counterpoise.loader.resume.balanced_position import RunStart
-from counterpoise.loader.step.errors import LoaderError
-from counterpoise.workers.batches.planned_reader import PlannedReader
+from counterpoise.balancer.run.ahead import PlanAhead
+from counterpoise.balancer.run.arrivals import RunError, RunStart
+from counterpoise.balancer.run.costs import LoopCosts
+from counterpoise.balancer.run.planning import Planning
+from counterpoise.balancer.run.run import PlannedRun
+from counterpoise.balancer.run.steps import RunSettings
+from counterpoise.balancer.run.tasks import Failed
+from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.interface import SampleError, as_source
-from tests.loader.local.plans import (
+from tests.balancer.run.plans import (
     RESOURCES,
     START,
     config,
@@ -79,7 +78,7 @@ def begin(
     plan: PlanConfig, data: Texts, seed: int, on_error: str = "raise",
     collate: Callable[[list[Any]], Any] = list, buffer_bytes: int = 2**30,
     label_tokens: str = LABEL_TOKENS,
-) -> LocalRun:  # fmt: skip
+) -> PlannedRun:  # fmt: skip
     """Return a run from the epoch's start."""
     job = JobSpec(plan, on_error=on_error, buffer_bytes=buffer_bytes, label_tokens=label_tokens)
     source = as_source(data, lambda text: {"tokens": len(text)})
@@ -94,13 +93,13 @@ def begin(
         describe(plan, tuple(range(plan.ranks))),
     )  # fmt: skip
     settings = RunSettings(job, source, tuple(range(plan.ranks)), False, True, True, False)
-    return LocalRun(settings, RunStart(0, START), tasks, planning, 0)
+    return PlannedRun(settings, RunStart(0, START), tasks, planning, 0)
 
 
-def deliver(run: LocalRun) -> list[Any]:
+def deliver(run: PlannedRun) -> list[Any]:
     """Return all that a run hands out, and the error that ends it."""
     found = []
-    while not run.is_at_end:
+    while not run.is_at_end():
         run.pump(0.01)
         arrival = run.head()
         if isinstance(arrival, Exception):
@@ -163,7 +162,7 @@ def test_what_is_broken_ends_the_run_at_its_own_microbatch(
 ) -> None:
     bad = data.draw(st.integers(0, len(lengths) - 1))
     *came, error = deliver(begin(config(), Texts(lengths, {bad}), seed))
-    assert isinstance(error, LoaderError)
+    assert isinstance(error, RunError)
     assert str(error) == f"sample '{bad}': it is torn"
     costs = [0 if index == bad else length for index, length in enumerate(lengths)]
     whole = [each[:3] for each in planned(config(), costs)]
@@ -188,7 +187,7 @@ class Once:
 def test_a_batch_that_could_not_be_made_is_made_again(lengths: list[int], seed: int) -> None:
     run = begin(config(), Texts(lengths, set()), seed, collate=Once())
     came: list[Any] = []
-    while not run.is_at_end:
+    while not run.is_at_end():
         rest = deliver(run)
         came += [each for each in rest if not isinstance(each, Exception)]
     assert [(*place(each), each.made.batch) for each in came] == planned(config(), lengths)
@@ -197,7 +196,7 @@ def test_a_batch_that_could_not_be_made_is_made_again(lengths: list[int], seed: 
 def test_a_microbatch_over_the_byte_budget_is_named_wherever_it_is() -> None:
     lengths = [5] * 120
     lengths[100] = 5_000
-    with pytest.raises(LoaderError, match="a byte budget of 500 cannot hold one microbatch"):
+    with pytest.raises(RunError, match="a byte budget of 500 cannot hold one microbatch"):
         deliver(begin(config(), Texts(lengths, set()), 0, buffer_bytes=500))
 
 

@@ -9,95 +9,29 @@ import time
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import Dataset
 
+from ...balancer.run.tasks import LOOK, MEASURE, FailedSample, Load, Made, Measure, Measured
+from ..batches.map_reader import SEVERAL
+from ..batches.upcoming import expect_tasks
 from ..sources.costs import sample_nbytes
 from ..sources.data_identity import content_of
 from ..sources.fingerprint import digest
 from ..sources.interface import Source
 from ..sources.labels import count_label_tokens, labels_of
-from ..sources.measuring import FailedSample, Measurer, failed_sample, refuse_threads
 from ..sources.randomness import global_randomness
 from ..stores.samples import reads_stores
-from .map_reader import SEVERAL
-from .upcoming import expect_tasks
+from .measuring import Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
 # Counts the label tokens of a batch, or of its samples where it has none; shift_labels, last.
 CountLabels = Callable[[Any, Sequence[Any], bool], int]
-# Names the randomness of a collate function: no sample has this name.
-_COLLATE = "\x00collate"
-
-
-class Load(NamedTuple):
-    """A microbatch to load and to collate.
-
-    indexes: its samples' in the source. names, costs: whether their names, and their costs as
-    loading shows them, are asked for. labels: whether labels are counted sample by sample.
-    spare: the first of the samples that can be loaded is the batch, for a loop that takes no empty
-    one. size: the bytes of the samples are asked for.
-    """
-
-    epoch: int
-    indexes: Sequence[int]
-    names: bool = False
-    costs: bool = False
-    labels: bool = False
-    spare: bool = False
-    size: bool = False
-
-    def packed(self) -> list[int]:
-        """Return the task as whole numbers."""
-        asked = self.names | self.costs << 1 | self.labels << 2 | self.spare << 3 | self.size << 4
-        return [_LOAD, self.epoch, asked, *self.indexes]
-
-
-class Measure(NamedTuple):
-    """Samples to measure, of an epoch; again: some of them a second time, as of the next epoch."""
-
-    epoch: int
-    indexes: Sequence[int]
-    again: bool = False
-
-    def packed(self) -> list[int]:
-        """Return the task as whole numbers."""
-        return [_MEASURE, self.epoch, int(self.again), *self.indexes]
-
-
-class Made(NamedTuple):
-    """A microbatch that was loaded, and what was asked about it.
-
-    batch: None where a sample ends the run. failed: the places of samples in the task that could
-    not be used, and why. labels: label tokens sample by sample, as they are counted at their token
-    and at the token before; None where no sample has labels. label_tokens: those of the batch.
-    nbytes: of the samples.
-    """
-
-    batch: Any
-    names: tuple[str, ...] = ()
-    failed: tuple[tuple[int, FailedSample], ...] = ()
-    costs: tuple[tuple[int, ...], ...] = ()
-    labels: tuple[int, int] | None = None
-    label_tokens: int | None = None
-    nbytes: int | None = None
-
-
-class Measured(NamedTuple):
-    """What samples cost, in the order of the task; differs: whether another epoch's do."""
-
-    costs: tuple[tuple[int, ...] | FailedSample, ...]
-    seconds: float
-    differs: bool = False
-
-
-# The kinds of tasks; LOOK: at samples, to see that all ranks have the same data.
-_LOAD, _MEASURE, LOOK = 0, 1, 2
 # The first batch waits for a look: no sample is begun after so long.
 LOOK_S = 0.3
-# Numbers of a task before the indexes of its samples.
-TASK_HEAD = 3
+# Names the randomness of a collate function: no sample has this name.
+_COLLATE = "\x00collate"
 
 
 class PlannedReader(Dataset[Any]):
@@ -162,7 +96,7 @@ class PlannedReader(Dataset[Any]):
         kind, epoch, asked, *indexes = task
         if self._reads_stores:
             expect_tasks(self._measurer.source, task, self._samples_of)
-        if kind == _MEASURE:
+        if kind == MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
         if kind == LOOK:
             return self._looked_at(epoch, indexes)
@@ -171,7 +105,7 @@ class PlannedReader(Dataset[Any]):
     def _samples_of(self, task: list[int]) -> Iterator[tuple[int, bool]]:
         """Yield the samples of a task, and whether they are only probed."""
         kind, _, _, *indexes = task
-        is_probed = kind == _MEASURE and not self._measurer.decodes_first
+        is_probed = kind == MEASURE and not self._measurer.decodes_first
         yield from ((index, is_probed) for index in indexes)
 
     def collate(self, done: Any) -> Any:

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...balancer.planning.kernels.arrays import Int64, Mask
-from ...workers.sources.fingerprint import digest_arrays
-from ...workers.sources.interface import Source
+from ..planning.kernels.arrays import Int64, Mask
 
 # What an earlier run has kept of a sample: its costs by resource, None for nothing.
 Kept = Callable[[int], Any]
@@ -33,7 +31,7 @@ class LoopCosts:
         self._failed: set[int] = set()
 
     @classmethod
-    def of_source(cls, source: Source, resources: Sequence[str]) -> "LoopCosts":
+    def of_source(cls, source: Any, resources: Sequence[str]) -> "LoopCosts":
         """Return the costs that a source says of all its samples, or keeps of some."""
         costs = cls(len(source), resources)
         columns = known_columns(source, costs.resources)
@@ -52,13 +50,6 @@ class LoopCosts:
     def are_all_known(self) -> bool:
         """Return whether nothing has to be measured."""
         return bool(self._known.all())
-
-    @property
-    def digest(self) -> str:
-        """Return a hash of all costs, "" where some are not known."""
-        if not self.are_all_known:
-            return ""
-        return digest_arrays(repr(self.resources).encode(), self._costs)
 
     def unknown(self, indexes: Int64) -> Mask:
         """Return which of some samples (n,) are not known (n,); looks at what an earlier run kept.
@@ -106,7 +97,7 @@ class LoopCosts:
         self._failed.clear()
 
 
-def known_columns(source: Source, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+def known_columns(source: Any, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
     """Return the costs that are known of all samples, a column (n,) for each resource, or None."""
     uniform = getattr(source, "uniform_cost", None)
     if uniform is not None and {*resources} <= {*uniform}:

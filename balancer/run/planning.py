@@ -7,7 +7,7 @@ held: both sides are queues, and a descriptor tells the trainer that there is so
 
 An exception may leave the trainer's side anywhere, in the middle of next(). The thread goes on, and
 with it what is agreed with other ranks: what was collected is kept until it has been handed out,
-and a new LocalRun collects it once more (`rewind`).
+and a new PlannedRun collects it once more (`rewind`).
 
 No lock is held over a fork (ADR 14): the thread works only while it holds the gate, which whoever
 forks acquires first. While it waits, it waits outside of it.
@@ -24,16 +24,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...balancer.planning.problem.empty_cells import Cell
-from ...workers.sources.measuring import FailedSample
-from .ahead import PlanAhead
+from ..planning.problem.empty_cells import Cell
+from .ahead import OtherRanks, PlanAhead
 from .contents import Contents
 from .feed import PlannedStep
-
-if TYPE_CHECKING:
-    from ..peers.exchange import Peers
+from .tasks import FailedSample
 
 Describe = Callable[[PlannedStep], dict[Cell, Contents]]  # of this process' microbatches
 
@@ -67,7 +64,7 @@ class Planning:
 
     def __init__(
         self, make: Callable[[], PlanAhead], describe: Describe,
-        shares: "Peers | None" = None, group: str = "",
+        shares: OtherRanks | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """`make` is called by whoever plans: to draw an epoch's order may take a while.
 
@@ -153,7 +150,7 @@ class Planning:
     def why_lost(self) -> str:
         """Return why what is awaited of other ranks will never come; "" while it may."""
         if self._awaited and self._shares is not None:
-            return self._shares.why_lost(f"{self._group}/{self._awaited[0]}")
+            return str(self._shares.why_lost(f"{self._group}/{self._awaited[0]}"))
         return self._ahead.why_lost if self._ahead is not None else ""
 
     @property
@@ -276,7 +273,7 @@ class PlanningThread(Planning):
 
     def __init__(
         self, make: Callable[[], PlanAhead], describe: Describe,
-        shares: "Peers | None" = None, group: str = "",
+        shares: OtherRanks | None = None, group: str = "",
     ) -> None:  # fmt: skip
         """Take what Planning takes; see there."""
         super().__init__(make, describe, shares, group)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.empty_cells import fill_empty
 from counterpoise.balancer.planning.problem.shapes import Sizing
-from counterpoise.loader.local.contents import contents_of, usable_cells
-from tests.loader.local.plans import costs_of, feed, plans, take, values
+from counterpoise.balancer.run.contents import contents_of, usable_cells
+from tests.balancer.run.plans import costs_of, feed, plans, take, values
 
 
 @st.composite

@@ -11,11 +11,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from .costs import checked_key
-from .failures import RETRIES, kind_of, load_with_retries, reason_of
-from .interface import (
+from ...balancer.run.tasks import FailedSample
+from ..sources.costs import checked_key
+from ..sources.failures import RETRIES, kind_of, load_with_retries, reason_of
+from ..sources.interface import (
     PlainSource,
     Probe,
     SampleError,
@@ -24,7 +25,7 @@ from .interface import (
     file_of,
     source_name,
 )
-from .labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
 
 
 class RaisedError:
@@ -47,21 +48,6 @@ def _received(packed: bytes, text: str) -> RaisedError:
     error = pickle.loads(packed)
     error.__cause__ = RuntimeError(f"in a worker process:\n{text}")
     return RaisedError(error)
-
-
-class FailedSample(NamedTuple):
-    """A sample that could not be measured or loaded.
-
-    is_io: an error of the disk or network that persisted after all retries, which says nothing
-    about the sample. source: the file that it is in, empty where that is not known. raised: what
-    was raised, where that is to end the run; other ranks are not told it.
-    """
-
-    key: str
-    reason: str
-    is_io: bool
-    source: str = ""
-    raised: Any = None
 
 
 def failed_sample(source: Source, index: int, error: Exception, skips: bool) -> FailedSample:

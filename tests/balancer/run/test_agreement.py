@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.loader.local.starts import pack_start, why_apart
-from counterpoise.loader.resume.balanced_position import RunStart
+from counterpoise.balancer.run.agreement import pack_start, why_apart
+from counterpoise.balancer.run.arrivals import RunStart
 
 numbers = st.integers(0, 3)
 starts = st.builds(

@@ -16,18 +16,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ...balancer.planning.problem.empty_cells import Cell
-from ...workers.batches.planned_reader import LOOK, Made, Measure, Measured
-from ...workers.sources.measuring import FailedSample
-from ..balanced.arrivals import LocalArrival, MicrobatchFacts
-from ..resume.balanced_position import RunStart
-from ..step.errors import LoaderError
+from ..planning.problem.empty_cells import Cell
+from .agreement import KEY, LOOKS, pack_looks, pack_start, why_apart, why_others
+from .arrivals import LocalArrival, MicrobatchFacts, RunError, RunStart
 from .contents import Contents
 from .feed import PlannedStep
 from .planning import Collected, Planning
-from .starts import KEY, LOOKS, pack_looks, pack_start, why_apart, why_others
-from .steps import WEIGHED, MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
-from .workers import Failed, Killed, Tasks
+from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
+from .tasks import LOOK, Failed, FailedSample, Killed, Made, Measure, Measured, Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +32,7 @@ TRIES = 3  # a microbatch that cannot be made is tried again at the next call, t
 PORTION_S, FIRST_PORTION, MOST_PORTION = 0.05, 4, 256
 
 
-class LocalRun:
+class PlannedRun:
     """The state of one run. A method may be left by an exception: then the run is not used again.
 
     costs_differ: whether measuring a sample for another epoch gave another cost. changed: samples
@@ -56,6 +52,9 @@ class LocalRun:
         self._maker = StepMaker(settings, start)
         self._skips = settings.job.on_error == "skip"
         self._steps: deque[OpenStep] = deque()
+        # Of each rank that is played here, what is not handed out yet, in order.
+        self._heads: dict[int, deque[tuple[OpenStep, MicrobatchTask]]]
+        self._heads = {rank: deque() for rank in settings.played}
         # Microbatches that wait to be given to a worker, and those that were, until handed out.
         self._unsent: deque[tuple[OpenStep, MicrobatchTask]] = deque()
         self._sent: dict[int, tuple[OpenStep, MicrobatchTask]] = {}
@@ -64,7 +63,6 @@ class LocalRun:
         self._measuring: dict[int, list[tuple[int, int]]] = {}
         self._portion = FIRST_PORTION
         self._failed: dict[int, FailedSample] = {}
-        self._mean_bytes = 0
         self._unposted = 0
         self.error: Exception | None = None
         self._has_looks = not settings.looks
@@ -100,18 +98,19 @@ class LocalRun:
             self._send()
         return came
 
-    def head(self) -> LocalArrival | Exception | None:
-        """Return the next microbatch if it can be handed out, None if not yet.
+    def head(self, rank: int | None = None) -> LocalArrival | Exception | None:
+        """Return the next microbatch of a rank if it can be handed out, None if not yet.
 
-        Or the error to raise: a LoaderError for one that never can be handed out, or what
-        collate_fn has raised; then it is made again for the next call.
+        Without a rank, of all that are played here: microbatch by microbatch, each rank's. Or the
+        error to raise: a RunError for one that never can be handed out, or what collate_fn has
+        raised; then it is made again for the next call.
         """
-        step = self._head_step()
-        if step is None and self.error is not None:
+        head = self._head(rank)
+        if head is None and self.error is not None:
             return self.error
-        if step is None or not self._is_agreed:
+        if head is None or not self._is_agreed:
             return None
-        task = step.tasks[0]
+        step, task = head
         # A step that is not settled ends with the first sample that ends the run, whose ever it is.
         due = task.planned if step.contents is not None else sorted(step.fatal)
         if (fatal := first_fatal(step, due)) is not None:
@@ -121,46 +120,52 @@ class LocalRun:
         if isinstance(task.made.batch, Failed):
             return self._make_again(step, task, task.made.batch)
         if task.load.spare and task.made.batch is None and not self._maker.is_passed_over(step):
-            return LoaderError(
+            return RunError(
                 f"none of {len(task.load.indexes)} samples from ordinal {step.plan.start} of epoch "
                 f"{self._start.epoch} can be loaded, and collate_fn cannot make a batch of no "
                 "samples: repair the data, or give a layout"
             )
         return self._maker.arrival(step, task, task.made)
 
-    def waits_for(self) -> tuple[str, bool]:
+    def waits_for(self, rank: int | None = None) -> tuple[str, bool]:
         """Return what the next microbatch waits for, and whether other ranks have to say it."""
-        step, planning = self._head_step(), self._planning
-        if step is None or not self._is_agreed:
+        head, planning = self._head(rank), self._planning
+        if head is None or not self._is_agreed:
             return planning.waits_for or "the plan of the next window", planning.awaits_ranks
+        step, task = head
         if step.is_posted and step.contents is None:
             return planning.waits_for, True
-        who = self._tasks.who_has(step.tasks[0].number)
-        return f"microbatch {step.tasks[0].cell[1]} of step {step.plan.number} from {who}", False
+        who = self._tasks.who_has(task.number)
+        return f"microbatch {task.cell[1]} of step {step.plan.number} from {who}", False
 
-    @property
-    def is_at_end(self) -> bool:
-        """Return whether all has been handed out."""
-        return self._is_over and self._is_agreed and self._head_step() is None
+    def is_at_end(self, rank: int | None = None) -> bool:
+        """Return whether all of a rank, or of all played here, has been handed out."""
+        return self._is_over and self._is_agreed and self._head(rank) is None
 
     def release(self, facts: MicrobatchFacts) -> None:
         """Forget a microbatch that was handed over; does nothing the second time."""
-        step = self._head_step()
-        if step is None or (step.plan.number, step.tasks[0].cell) != (
-            facts.step, (facts.rank, facts.microbatch)
-        ):  # fmt: skip
+        head = self._head(facts.rank)
+        if head is None:
             return
-        task = step.tasks.popleft()
+        step, task = head
+        if (step.plan.number, task.cell[1]) != (facts.step, facts.microbatch):
+            return
+        self._heads[facts.rank].popleft()
         self._sent.pop(task.number, None)
-        self.is_first = False
-        if not step.tasks:
-            self._maker.count(step, self._sent.values())
-            self._unposted += step.plan.samples
-            # Planning is woken up seldom: it has planned ahead.
-            if self._unposted >= self._settings.post_at:
-                self._planning.handed_out(step.plan.number + 1)
-                self._unposted = 0
+        task.made, self.is_first = None, False
+        step.open -= 1
+        while self._steps and not self._steps[0].open:
+            self._count(self._steps.popleft())
         self._send()
+
+    def _count(self, step: OpenStep) -> None:
+        """Take note of a step that was handed out to all ranks played here."""
+        self._maker.count(step, self._sent.values())
+        self._unposted += step.plan.samples
+        # Planning is woken up seldom: it has planned ahead.
+        if self._unposted >= self._settings.post_at:
+            self._planning.handed_out(step.plan.number + 1)
+            self._unposted = 0
 
     # --- plans
 
@@ -174,7 +179,7 @@ class LocalRun:
     def _take_plan(self, found: Collected) -> None:
         # What was planned before is handed out first, whenever planning came upon it.
         if isinstance(found.error, ValueError | MemoryError):
-            self.error = LoaderError(str(found.error))
+            self.error = RunError(str(found.error))
             self.error.__cause__ = found.error
         elif found.error is not None:
             self.error = found.error
@@ -191,21 +196,23 @@ class LocalRun:
         self.left_out = self.left_out or found.left_out
 
     def _agree(self) -> None:
-        """Look whether all ranks have said how they begin; LoaderError if not alike."""
+        """Look whether all ranks have said how they begin; RunError if not alike."""
         heard, looks = self._planning.heard, self._settings.looks
         if self._is_agreed or KEY not in heard or (looks and LOOKS not in heard):
             return
         self._is_agreed = True
         if why := why_apart(heard[KEY]) or why_others(heard.get(LOOKS, ()), looks):
-            raise LoaderError(why)
+            raise RunError(why)
 
     def _add(self, plan: PlannedStep, contents: dict[Cell, Contents]) -> None:
         """Add a step; what ends the run is not made."""
         step = self._maker.open(plan, contents, self._failed)
         for task in step.tasks:
+            self._heads[task.cell[0]].append((step, task))
             if not step.fatal.keys() & {*task.planned}:
                 self._unsent.append((step, task))
-        self._steps.append(step)
+        if step.tasks:
+            self._steps.append(step)
         self._try_settle(step)
 
     # --- settling
@@ -275,15 +282,13 @@ class LocalRun:
 
     def _has_room(self, step: OpenStep, task: MicrobatchTask) -> bool:
         """Return whether a microbatch may be made now: so many, and so many bytes, are held."""
-        is_needed = self._steps and step is self._steps[0] and task is step.tasks[0]
         # Of a step that is handed out only when all of it is there, all is needed.
-        is_needed = is_needed or (self._skips and step is self._head_step())
-        if is_needed:
+        if self._head() == (step, task) or (self._skips and step is self._steps[0]):
             return True
-        held = (len(self._sent) + 1) * self._mean_bytes
+        held = (len(self._sent) + 1) * self._maker.mean_bytes
         limit = self._tasks.most
         if self._skips:
-            limit += sum(len(each.tasks) for each in list(self._steps)[:2])
+            limit += sum(each.open for each in list(self._steps)[:2])
         return len(self._sent) < limit and held <= self._settings.job.buffer_bytes
 
     def _next_portion(self) -> int:
@@ -301,7 +306,7 @@ class LocalRun:
             self._planning.say(LOOKS, pack_looks(result))
             return
         if isinstance(result, Killed):
-            self._give_up(number, result.index)
+            self._give_up(number, result)
             return
         if number in self._measuring:
             some = self._measuring.pop(number)
@@ -315,7 +320,7 @@ class LocalRun:
         task.made = result if type(result) is Made else Made(result)
         self.loaded += len(task.ordinals)
         if not isinstance(result, Failed):
-            self._count_bytes(step, task.made.nbytes)
+            self._maker.count_bytes(step, task.made.nbytes)
             self._compare_costs(step, task, task.made)
             self._maker.note_failed(step, task, task.made)
         self._try_settle(step)
@@ -326,9 +331,9 @@ class LocalRun:
         if (tokens := self._maker.label_tokens_of(step)) is not None:
             self._planning.say(f"labels/{step.plan.number}", str(tokens).encode())
 
-    def _give_up(self, number: int, index: int) -> None:
-        """Give up the sample at an index, of which too many workers have died."""
-        failed = self._maker.give_up(index)
+    def _give_up(self, number: int, killed: Killed) -> None:
+        """Give up a sample of which too many workers have died."""
+        index, failed = killed.index, self._maker.give_up(killed)
         if number in self._measuring:
             some = self._measuring.pop(number)
             given_up = [ordinal for ordinal, other in some if other == index]
@@ -358,19 +363,6 @@ class LocalRun:
         each_s = found.seconds / max(1, len(ordinals))
         self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(each_s, 1e-6))))
 
-    def _count_bytes(self, step: OpenStep, nbytes: int | None) -> None:
-        """Take the bytes of a microbatch's samples, where they were asked for."""
-        if nbytes is None:
-            return
-        budget, need = self._settings.job.buffer_bytes, nbytes * len(self._settings.played)
-        if need > budget:
-            raise LoaderError(
-                f"a byte budget of {budget} cannot hold one microbatch per rank: step "
-                f"{step.plan.number} needs {need}; raise buffer_bytes to at least that"
-            )
-        self._mean_bytes = nbytes if not self._mean_bytes else (7 * self._mean_bytes + nbytes) // 8
-        self._maker.weighs_all = budget < WEIGHED * self._mean_bytes
-
     def _compare_costs(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
         """Note, and say once, which samples cost something else than was planned."""
         changed, first = self._maker.changed_costs(step, task, made)
@@ -380,10 +372,12 @@ class LocalRun:
 
     # --- handing out
 
-    def _head_step(self) -> OpenStep | None:
-        while self._steps and not self._steps[0].tasks:
-            self._steps.popleft()
-        return self._steps[0] if self._steps else None
+    def _head(self, rank: int | None = None) -> tuple[OpenStep, MicrobatchTask] | None:
+        """Return the next microbatch of a rank, or of all that are played here, and its step."""
+        if rank is not None:
+            return next(iter(self._heads[rank]), None)
+        heads = [each[0] for each in self._heads.values() if each]
+        return min(heads, key=lambda head: (head[0].plan.number, head[1].cell[1]), default=None)
 
     def _make_again(self, step: OpenStep, task: MicrobatchTask, failed: Failed) -> Exception:
         """Return what collate_fn has raised; the microbatch is made again, for the next call."""

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.planning.problem.config import Planned, Window
-from counterpoise.loader.local.ahead import PlanAhead
-from counterpoise.loader.local.costs import LoopCosts
-from counterpoise.loader.local.feed import PlanFeed, PlannedStep
-from counterpoise.loader.local.planning import Collected, Planning, PlanningThread
-from tests.loader.local.plans import RESOURCES, config, costs_of, describe, feed, seen, take
-from tests.loader.local.test_ahead import Board, Shares
+from counterpoise.balancer.run.ahead import PlanAhead
+from counterpoise.balancer.run.costs import LoopCosts
+from counterpoise.balancer.run.feed import PlanFeed, PlannedStep
+from counterpoise.balancer.run.planning import Collected, Planning, PlanningThread
+from tests.balancer.run.plans import RESOURCES, config, costs_of, describe, feed, seen, take
+from tests.balancer.run.test_ahead import Board, Shares
 
 PLAN = config()
 COUNT = 120

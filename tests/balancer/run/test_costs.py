@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from counterpoise.loader.local.costs import LoopCosts
+from counterpoise.balancer.run.costs import LoopCosts
+from counterpoise.loader.local.starts import digest_of
 from counterpoise.workers.sources.interface import as_source
 from tests.loader import balanced_data as made
 from tests.loader.local.settings import Kept
@@ -65,7 +66,7 @@ def test_a_digest_is_of_all_costs_and_their_names() -> None:
         {"tiles": [1, 2, 3, 4, 5, 6]},
     ]  # fmt: skip
     found = {
-        LoopCosts.of_source(as_source(range(6), table), tuple(table)).digest for table in tables
+        digest_of(LoopCosts.of_source(as_source(range(6), table), tuple(table))) for table in tables
     }
     assert len(found) == 3
-    assert LoopCosts(6, ("tokens",)).digest == ""
+    assert digest_of(LoopCosts(6, ("tokens",))) == ""

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.config import GlobalBatch, Planned, Window
-from ...balancer.planning.problem.costs import OversizeError
-from ...balancer.protocol.parts import EpochPosition
+from ..planning.kernels.arrays import Int64
+from ..planning.problem.config import GlobalBatch, Planned, Window
+from ..planning.problem.costs import OversizeError
+from ..protocol.parts import EpochPosition
 from .costs import LoopCosts
 
 # Of the samples for a microbatch without any some may be broken; after so many nobody expects a

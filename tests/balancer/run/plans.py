@@ -12,9 +12,9 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.loader.local.contents import plain_contents
-from counterpoise.loader.local.costs import LoopCosts
-from counterpoise.loader.local.feed import PlanFeed, PlannedStep
+from counterpoise.balancer.run.contents import plain_contents
+from counterpoise.balancer.run.costs import LoopCosts
+from counterpoise.balancer.run.feed import PlanFeed, PlannedStep
 
 RESOURCES = ("tokens",)
 START = EpochPosition(0, 0, 0, 0, "")

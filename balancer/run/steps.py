@@ -1,25 +1,18 @@
 """The steps of a run that are on their way: their microbatches, holes, and what they hold."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...balancer.planning.problem.empty_cells import Cell
-from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.parts import KNOWN_BEFORE, Hole
-from ...workers.batches.planned_reader import Load, Made
-from ...workers.sources.interface import Source
-from ...workers.sources.measuring import FailedSample
-from ..balanced.arrivals import LocalArrival, MicrobatchFacts
-from ..plain.restarting import MOST_DEATHS
-from ..resume.balanced_position import RunStart
-from ..step.errors import ComesAgainError, LoaderError
+from ..planning.problem.empty_cells import Cell
+from ..protocol.job_spec import JobSpec
+from ..protocol.parts import KNOWN_BEFORE, Hole
+from .arrivals import LocalArrival, MicrobatchFacts, RunError, RunStart
 from .contents import Contents, contents_of, usable_cells
 from .feed import PlannedStep
-from .workers import Failed
+from .tasks import Failed, FailedSample, Killed, Load, Made
 
 # Keys that an error names.
 QUOTED = 8
@@ -42,7 +35,7 @@ class MicrobatchTask:
 
 @dataclass(slots=True, eq=False)
 class OpenStep:
-    """A planned step on its way; tasks: of this process, in the order in which they are handed out.
+    """A planned step on its way; tasks: of the ranks played here, open: not handed out yet.
 
     plain: what they hold if no sample is a hole; contents: what they do hold, None until the step
     is settled. holes: why samples of this process cannot be used, by
@@ -50,13 +43,14 @@ class OpenStep:
     """
 
     plan: PlannedStep
-    tasks: deque[MicrobatchTask]
+    tasks: list[MicrobatchTask]
     plain: dict[Cell, Contents]
     contents: dict[Cell, Contents] | None
     holes: dict[int, FailedSample] = field(default_factory=dict)
     all_holes: set[int] = field(default_factory=set)
     fatal: dict[int, FailedSample] = field(default_factory=dict)
     is_posted: bool = False
+    open: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ class RunSettings:
     """
 
     job: JobSpec
-    source: Source
+    source: Any
     played: tuple[int, ...]
     ranks_elsewhere: bool
     named_by_index: bool
@@ -86,8 +80,8 @@ class RunSettings:
 class StepMaker:
     """Makes the steps of a run, and decides what their microbatches hold.
 
-    weighs_all: the bytes of each microbatch are to be counted. deadly: where in the source samples
-    are that workers have died of.
+    mean_bytes: of a microbatch's samples, as far as they were counted. deadly: where in the source
+    samples are that workers have died of.
     """
 
     def __init__(self, settings: RunSettings, start: RunStart) -> None:
@@ -97,7 +91,8 @@ class StepMaker:
         self._skips = settings.job.on_error == "skip"
         self._loads = 0
         self._compares = settings.compares
-        self.weighs_all = False
+        self._weighs_all = False
+        self.mean_bytes = 0
         self.deadly: set[int] = set()
 
     def open(
@@ -113,7 +108,7 @@ class StepMaker:
         """
         at, served = self._start.at, self._start.served
         is_inside = plan.number == at.step and bool(at.microbatch or served)
-        step = OpenStep(plan, deque(), contents, contents)
+        step = OpenStep(plan, [], contents, contents)
         self._note_known_holes(step, failed)
         if self._skips and not is_inside:
             step.contents = None  # all ranks have to say first what they could not load
@@ -128,6 +123,7 @@ class StepMaker:
                 own = planned if step.contents is None else step.contents[cell].ordinals
                 usable = tuple([each for each in own if each not in step.all_holes])
                 step.tasks.append(MicrobatchTask(cell, planned, usable, self.load(step, usable)))
+        step.open = len(step.tasks)
         return step
 
     def _note_known_holes(self, step: OpenStep, failed: Mapping[int, FailedSample]) -> None:
@@ -160,10 +156,11 @@ class StepMaker:
             name = str(index)
         return FailedSample(name, why, False)
 
-    def give_up(self, index: int) -> FailedSample:
-        """Give up the sample at an index of the source, of which too many workers have died."""
-        self.deadly.add(index)
-        return self.failed_at(index, f"{MOST_DEATHS} worker processes died while they worked on it")
+    def give_up(self, killed: Killed) -> FailedSample:
+        """Give up a sample of which too many workers have died."""
+        self.deadly.add(killed.index)
+        why = f"{killed.deaths} worker processes died while they worked on it"
+        return self.failed_at(killed.index, why)
 
     def load(self, step: OpenStep, ordinals: tuple[int, ...]) -> Load:
         """Return what a worker is to do for a microbatch of these samples."""
@@ -176,7 +173,7 @@ class StepMaker:
         self._loads += 1
         return Load(
             self._start.epoch, indexes, not settings.named_by_index, settings.checks_costs, counts,
-            is_spare, self.weighs_all or self._loads % WEIGHED == 1,
+            is_spare, self._weighs_all or self._loads % WEIGHED == 1,
         )  # fmt: skip
 
     def settled(self, step: OpenStep) -> dict[Cell, Contents]:
@@ -195,6 +192,22 @@ class StepMaker:
             step.all_holes = plan.all_ordinals()
             cells = dict.fromkeys(usable_cells(plan, (), True) or {}, ())
         return contents_of(plan, cells, self._settings.played, job.label, job.plan.sizing)
+
+    def count_bytes(self, step: OpenStep, nbytes: int | None) -> None:
+        """Take the bytes of a microbatch's samples, where they were asked for.
+
+        Raises RunError where the byte budget cannot hold one for each rank.
+        """
+        if nbytes is None:
+            return
+        budget, need = self._settings.job.buffer_bytes, nbytes * len(self._settings.played)
+        if need > budget:
+            raise RunError(
+                f"a byte budget of {budget} cannot hold one microbatch per rank: step "
+                f"{step.plan.number} needs {need}; raise buffer_bytes to at least that"
+            )
+        self.mean_bytes = nbytes if not self.mean_bytes else (7 * self.mean_bytes + nbytes) // 8
+        self._weighs_all = budget < WEIGHED * self.mean_bytes
 
     def is_passed_over(self, step: OpenStep) -> bool:
         """Return whether nothing of a step can be handed out, on any rank."""
@@ -284,16 +297,15 @@ class StepMaker:
             stats.take_plan(step.plan, step.all_holes, self._settings.job.plan)
             stats.ready = sum(task.made is not None for _, task in sent)
 
-    def comes_again(
-        self, step: OpenStep, task: MicrobatchTask, error: Exception
-    ) -> ComesAgainError:
+    def comes_again(self, step: OpenStep, task: MicrobatchTask, error: Exception) -> RunError:
         """Return the error of a microbatch that could not be made so often."""
         indexes = step.plan.indexes_of(task.ordinals)
         names = ", ".join(str(self._settings.source.key(index)) for index in indexes[:QUOTED])
-        last = ComesAgainError(
+        last = RunError(
             f"microbatch {task.cell[1]} of step {step.plan.number} (samples {names}) could not be "
             f"made {task.failures} times, and comes again until it is: {type(error).__name__}: "
-            f"{error}; mend collate_fn, or go on from a ledger beyond it"
+            f"{error}; mend collate_fn, or go on from a ledger beyond it",
+            comes_again=True,
         )
         last.__cause__ = error
         return last
@@ -307,15 +319,12 @@ class StepMaker:
                 yield Hole(ordinal, why.key, why.reason, why.source)
 
 
-def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> LoaderError | None:
+def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> RunError | None:
     """Return the error of the first of some samples that ends the run."""
     for ordinal in ordinals if step.fatal else ():
         if ordinal in step.fatal:
             why = step.fatal[ordinal]
             place = f" of {why.source}" if why.source else ""
-            error = LoaderError(f"sample {why.key!r}{place}: {why.reason}")
-            if why.raised is not None:
-                error.raised = why.raised.error
-                error.raised.add_note(str(error))
-            return error
+            raised = None if why.raised is None else why.raised.error
+            return RunError(f"sample {why.key!r}{place}: {why.reason}", raised)
     return None

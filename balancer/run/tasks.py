@@ -1,0 +1,126 @@
+"""Tasks of a planned run: what its workers are given, and what comes of it.
+
+A task is a list of whole numbers, which travels in the shortest form: its kind, the epoch, what is
+asked for, and where in the source its samples are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+# The kinds of tasks; LOOK: at samples, to see that all ranks have the same data.
+LOAD, MEASURE, LOOK = 0, 1, 2
+# Numbers of a task before the indexes of its samples.
+TASK_HEAD = 3
+
+
+class FailedSample(NamedTuple):
+    """A sample that could not be measured or loaded.
+
+    is_io: an error of the disk or network that persisted after all retries, which says nothing
+    about the sample. source: the file that it is in, empty where that is not known. raised: what
+    was raised, where that is to end the run; other ranks are not told it.
+    """
+
+    key: str
+    reason: str
+    is_io: bool
+    source: str = ""
+    raised: Any = None
+
+
+class Load(NamedTuple):
+    """A microbatch to load and to collate.
+
+    indexes: its samples' in the source. names, costs: whether their names, and their costs as
+    loading shows them, are asked for. labels: whether labels are counted sample by sample.
+    spare: the first of the samples that can be loaded is the batch, for a loop that takes no empty
+    one. size: the bytes of the samples are asked for.
+    """
+
+    epoch: int
+    indexes: Sequence[int]
+    names: bool = False
+    costs: bool = False
+    labels: bool = False
+    spare: bool = False
+    size: bool = False
+
+    def packed(self) -> list[int]:
+        """Return the task as whole numbers."""
+        asked = self.names | self.costs << 1 | self.labels << 2 | self.spare << 3 | self.size << 4
+        return [LOAD, self.epoch, asked, *self.indexes]
+
+
+class Measure(NamedTuple):
+    """Samples to measure, of an epoch; again: some of them a second time, as of the next epoch."""
+
+    epoch: int
+    indexes: Sequence[int]
+    again: bool = False
+
+    def packed(self) -> list[int]:
+        """Return the task as whole numbers."""
+        return [MEASURE, self.epoch, int(self.again), *self.indexes]
+
+
+class Made(NamedTuple):
+    """A microbatch that was loaded, and what was asked about it.
+
+    batch: None where a sample ends the run. failed: the places of samples in the task that could
+    not be used, and why. labels: label tokens sample by sample, as they are counted at their token
+    and at the token before; None where no sample has labels. label_tokens: those of the batch.
+    nbytes: of the samples.
+    """
+
+    batch: Any
+    names: tuple[str, ...] = ()
+    failed: tuple[tuple[int, FailedSample], ...] = ()
+    costs: tuple[tuple[int, ...], ...] = ()
+    labels: tuple[int, int] | None = None
+    label_tokens: int | None = None
+    nbytes: int | None = None
+
+
+class Measured(NamedTuple):
+    """What samples cost, in the order of the task; differs: whether another epoch's do."""
+
+    costs: tuple[tuple[int, ...] | FailedSample, ...]
+    seconds: float
+    differs: bool = False
+
+
+class Tasks(Protocol):
+    """Where tasks are done. most: how many may be under way."""
+
+    most: int
+
+    def submit(self, number: int, task: list[int]) -> None:
+        """Give a task to a worker."""
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
+        """Return the number of a task and its result, None if none comes within `seconds`."""
+
+    def who_has(self, number: int) -> str:
+        """Return who works on a task, and on which sample, as text."""
+
+
+class Failed:
+    """What a task raised, in place of a result."""
+
+    def __init__(self, error: Exception | None, wrapper: Any = None) -> None:
+        self._error, self._wrapper = error, wrapper
+
+    def reraise(self) -> NoReturn:
+        """Raise it; what a worker raised has the worker's traceback in its text."""
+        if self._error is None:
+            self._wrapper.reraise()
+        raise self._error or RuntimeError("a worker's error was not raised")
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """In place of a result: so many workers have died of the task's sample at this index."""
+
+    index: int
+    deaths: int
