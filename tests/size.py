@@ -28,9 +28,9 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
     PRODUCT: 95_760,
-    WHEEL: 96_180,
-    PLAIN: 6_310,
-    BALANCED: 18_740,
+    WHEEL: 96_170,
+    PLAIN: 6_300,
+    BALANCED: 18_580,
     REMOTE: 6_570,
 }
 

@@ -71,8 +71,8 @@ def leave_loaders(rank: int, hosts: str, options: dict[str, Any]) -> None:
                 break
         return done
 
-    # A loader with a worker takes long to make: as many as a minute allows.
-    soak(turn, look, turns=60 if "num_workers" in options else 300)
+    # As many as a minute allows: one with a worker takes long to make.
+    soak(turn, look, turns=60 if "num_workers" in options else 240)
 
 
 @pytest.fixture(scope="module")
