@@ -9,9 +9,9 @@ number that is never used again in a job, and so has what is kept.
 from ..protocol.parts import Cost, Count
 from ..protocol.records import ArrayRecord, Integer
 
-# What is to be made of a part's samples: a batch, collated; the samples, as they are; what they
-# cost; or their marks, by which ranks see that they have the same data.
-BATCH, SAMPLES, COSTS, LOOKS = "batch", "samples", "costs", "looks"
+# What is to be made of a part's samples: a batch, collated; the samples, as they are; or what they
+# cost.
+BATCH, SAMPLES, COSTS = "batch", "samples", "costs"
 
 
 class FailedPlace(ArrayRecord, frozen=True):
@@ -49,6 +49,13 @@ class FreeParts(ArrayRecord, frozen=True):
     """What is kept under these serials is not wanted any more."""
 
     serials: tuple[Count, ...]
+
+
+class KeepOnly(ArrayRecord, frozen=True):
+    """Of what is kept under serials up to `upto` only these are wanted: others were freed."""
+
+    serials: tuple[Count, ...]
+    upto: Count
 
 
 # --- worker to balancer
@@ -90,13 +97,6 @@ class PartMeasured(ArrayRecord, frozen=True):
     kept: tuple[Count, ...]
 
 
-class PartLooked(ArrayRecord, frozen=True):
-    """The marks of the samples of a part of form LOOKS."""
-
-    number: Count
-    marks: tuple[tuple[str, str], ...]
-
-
 class PartBroken(ArrayRecord, frozen=True):
     """A part could not be made: what collating raised, as text with its traceback."""
 
@@ -108,13 +108,41 @@ class PartBroken(ArrayRecord, frozen=True):
 class PoolBeat(ArrayRecord, frozen=True):
     """The worker is alive, and works on the sample at `index` of part `number` ((0, -1): idle).
 
-    leaving: it is to end, and is given nothing more.
+    kept: how many parts it keeps. leaving: it is to end, and is given nothing more.
     """
 
     number: Count
     index: Integer
+    kept: Count
     leaving: bool
 
 
-ToWorker = DoPart | DropParts | FreeParts
-FromWorker = PartMade | PartMeasured | PartLooked | PartBroken | PoolBeat
+ToWorker = DoPart | DropParts | FreeParts | KeepOnly
+FromWorker = PartMade | PartMeasured | PartBroken | PoolBeat
+
+
+# --- how a worker comes to a job
+
+
+class OpenJob(ArrayRecord, frozen=True):
+    """The job: JSON of its JobSpec, and of how its batches are laid out."""
+
+    number: Count
+    job: str
+    layout: str
+
+
+class JobOpened(ArrayRecord, frozen=True):
+    """The worker's source is open: all that planning has to know of it.
+
+    columns: the costs of all samples, an array of int64 a resource; none where they are not known.
+    loads_first: a sample has to be loaded to learn its cost. names: samples have names of their
+    own; else they are named by their index.
+    """
+
+    number: Count
+    count: Count
+    fingerprint: str
+    columns: tuple[bytes, ...]
+    loads_first: bool
+    names: bool

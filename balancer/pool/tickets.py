@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class KeptPiece:
     """What one worker keeps of a microbatch: places are those of its samples in the microbatch.
 
     worker: its name, None while it is made again. frames: the bytes of each frame.
@@ -28,7 +28,7 @@ class Ticket:
 
     number: int
     is_batch: bool
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[KeptPiece] = ()
     version: int = 0
     is_free: bool = False
 

@@ -251,6 +251,7 @@ class PlannedRun:
             usable = tuple([each for each in task.ordinals if each not in step.all_holes])
             if wanted != usable or not has_spare:
                 self._sent.pop(task.number, None)
+                self._tasks.free(None if task.made is None else task.made.batch)
                 task.ordinals, task.made = wanted, None
                 task.load = self._maker.load(step, wanted)
                 self._unsent.appendleft((step, task))
@@ -295,12 +296,12 @@ class PlannedRun:
         # Of a step that is handed out only when all of it is there, all is needed.
         if self._skips and step is self._steps[0]:
             return True
-        tasks, held = self._tasks, (len(self._sent) + 1) * self._maker.mean_bytes
-        limit = tasks.most_held
+        limit, each = self._tasks.most_held, self._maker.mean_bytes
         if self._skips:
-            limit += sum(each.open for each in list(self._steps)[:2])
-        budget = self._settings.job.buffer_bytes
-        return len(self._sent) < limit and held + tasks.handed_out_bytes <= budget
+            limit += sum(step.open for step in list(self._steps)[:2])
+        held = self._tasks.held_bytes(len(self._sent) - self._under_way, each)
+        held += (self._under_way + 1) * each
+        return len(self._sent) < limit and held <= self._settings.job.buffer_bytes
 
     def _take_result(self, number: int, result: Any) -> None:
         if self.measuring.take(number, result):
@@ -310,6 +311,7 @@ class PlannedRun:
             return
         found = self._sent.get(number)
         if found is None or found[1].made is not None:
+            self._tasks.free(getattr(result, "batch", None))
             return  # of an earlier run, or made twice
         step, task = found
         self._under_way -= 1

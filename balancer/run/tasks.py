@@ -91,15 +91,21 @@ class Measured(NamedTuple):
 
 
 class Tasks(Protocol):
-    """Where tasks are done.
+    """Where tasks are done."""
 
-    most: how many may be under way. most_held: how many microbatches may be under way or made,
-    before they are handed out. handed_out_bytes: what is still kept of those that were.
-    """
+    @property
+    def most(self) -> int:
+        """How many may be under way."""
 
-    most: int
-    most_held: int
-    handed_out_bytes: int
+    @property
+    def most_held(self) -> int:
+        """How many microbatches may be under way or made, before they are handed out."""
+
+    def held_bytes(self, made: int, each: int) -> int:
+        """Return the bytes that are kept of what was made: `made` wait, of about `each` bytes."""
+
+    def free(self, batch: Any) -> None:
+        """Take note that a batch that was made is not wanted."""
 
     def submit(self, number: int, task: list[int]) -> None:
         """Give a task to a worker."""

@@ -72,12 +72,22 @@ class WorkerStart:
         return start_method(self.context) == "fork"
 
 
-class InlineTasks:
+class _OwnTasks:
+    """What is made here is held by the run, and goes with it."""
+
+    def held_bytes(self, made: int, each: int) -> int:
+        """Return the bytes of what was made and is held."""
+        return made * each
+
+    def free(self, batch: Any) -> None:
+        """Do nothing: nobody else keeps a batch."""
+
+
+class InlineTasks(_OwnTasks):
     """Does tasks in this process, one when a result is asked for."""
 
     # Tasks that may be under way: nothing is done ahead of need.
     most = most_held = 1
-    handed_out_bytes = 0
 
     def __init__(self, reader: PlannedReader) -> None:
         self._reader = reader
@@ -110,7 +120,7 @@ class InlineTasks:
         self._waiting.clear()
 
 
-class WorkerTasks(OwnWorkers):
+class WorkerTasks(OwnWorkers, _OwnTasks):
     """Does tasks in worker processes, which start here; results come in the order they are made."""
 
     def __init__(
@@ -138,7 +148,6 @@ class WorkerTasks(OwnWorkers):
         self._progress = reader.progress = shared_numbers(context, start.workers)
         self._killed: deque[tuple[int, Killed]] = deque()
         self.most = self.most_held = prefetch * start.workers
-        self.handed_out_bytes = 0
         self._loads = [0] * start.workers
         # By its number: a task that is under way, and who has it.
         self._given: dict[int, tuple[int, list[int]]] = {}

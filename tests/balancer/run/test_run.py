@@ -53,7 +53,6 @@ class AnyOrder:
     """Tasks that come back in any order: see run.Tasks."""
 
     most = most_held = MOST
-    handed_out_bytes = 0
 
     def __init__(self, reader: PlannedReader, seed: int) -> None:
         self._reader, self._random = reader, random.Random(seed)
@@ -71,6 +70,12 @@ class AnyOrder:
             return number, self._reader.__getitems__(task)
         except Exception as error:
             return number, Failed(error)
+
+    def held_bytes(self, made: int, each: int) -> int:
+        return made * each
+
+    def free(self, batch: Any) -> None:
+        pass
 
     def who_has(self, number: int) -> str:
         return f"who has task {number}"

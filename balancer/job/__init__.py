@@ -1,0 +1,1 @@
+"""A job that a balancer serves: its run, which plays all ranks, its pool and its parties."""

@@ -1,0 +1,197 @@
+"""A job of a balancer: a planned run that plays all ranks, over a pool of workers on the network.
+
+Theory of operation. Trainers say what they begin, want and have (parties); the run says what each
+rank's next microbatch is, as in a local loop, and gives tasks to the pool, which has workers make
+and keep them. What a worker keeps is told to the trainers that lack it, and freed when all of them
+have it. Nothing here knows a socket: events and the time come in, messages are taken out.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+from ..parties.messages import FromTrainer, WantBatches
+from ..parties.parties import Parties
+from ..planning.planner import make_planner
+from ..planning.problem.shuffle import permutation
+from ..pool.messages import FromWorker, JobOpened, OpenJob
+from ..pool.pool import Pool
+from ..protocol.job_spec import JobSpec, from_json
+from ..run.ahead import PlanAhead
+from ..run.arrivals import LocalArrival, RunError, RunStart
+from ..run.contents import plain_contents
+from ..run.costs import LoopCosts
+from ..run.feed import PlanFeed
+from ..run.planning import Planning
+from ..run.run import PlannedRun
+from ..run.steps import RunSettings
+from .told_source import ToldSource
+
+# Planned samples, and steps, that are enough ahead of what is handed out.
+AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# Samples that are measured together, at most.
+MOST_MEASURED = 1 << 13
+
+
+class PlayedJob:
+    """One job; job: JSON of its JobSpec, layout: JSON of how workers make batches of samples.
+
+    makes_planning: `Planning` here and now, or in a thread beside. collates: workers collate.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        layout: str,
+        collates: bool,
+        takes_empty: bool,
+        makes_planning: Callable[..., Planning] = Planning,
+    ) -> None:
+        """Raises ValueError where the job is none."""
+        self.spec: JobSpec = from_json(job)
+        self.pool = Pool(lease_s=self.spec.lease_s, collates=collates)
+        self.parties = Parties(self.spec.plan.ranks, job, layout)
+        self.opening = OpenJob(1, job, layout)
+        self._takes_empty, self._makes_planning = takes_empty, makes_planning
+        self._source: ToldSource | None = None
+        self._costs: LoopCosts | None = None
+        self._planning: Planning | None = None
+        self._run: PlannedRun | None = None
+        self._runs = 0
+        self._numbers = count(1)
+        self._stirred: set[int] = set()
+
+    # --- what happens
+
+    def open_worker(self, worker: bytes, told: JobOpened, now: float) -> str:
+        """Take a worker in whose source is open; return why it cannot take part, "" if it can."""
+        if self._source is None:
+            try:
+                self._source = ToldSource(told, self.spec.resources)
+            except ValueError as error:
+                return str(error)
+            self.parties.ready(told.count, told.fingerprint)
+        elif (len(self._source), self._source.fingerprint) != (told.count, told.fingerprint):
+            return (
+                f"it has {told.count} samples of fingerprint {told.fingerprint}, and the others "
+                f"{len(self._source)} of {self._source.fingerprint}: give all workers the same "
+                "data and software"
+            )
+        self.pool.join(worker, now)
+        return ""
+
+    def from_worker(self, worker: bytes, message: FromWorker, now: float) -> None:
+        """Take what a worker says."""
+        self.pool.handle(worker, message, now)
+
+    def from_trainer(self, peer: bytes, message: FromTrainer, now: float) -> None:
+        """Take what a trainer says."""
+        self.parties.handle(peer, message, now)
+        if isinstance(message, WantBatches):
+            self._stirred.update(rank for rank, _, _ in message.wants)
+
+    def turn(self, now: float) -> list[tuple[bytes, Any]]:
+        """Do what there is to do; return messages, and to whom."""
+        self.pool.tick(now)
+        self.parties.tick(now)
+        if self._source is not None and (start := self.parties.take_begun()) is not None:
+            self._begin(start, self._source)
+        run = self._run
+        if run is not None:
+            try:
+                self._go_on(run)
+            except RunError as error:
+                self._fail(error)
+        for ticket in self.pool.take_renewed():
+            self.parties.renew(ticket)
+        for ticket in self.parties.take_freed():
+            self.pool.free(ticket)
+        for lost in self.parties.take_lost():
+            self.pool.lose_pieces(*lost)
+        return [*self.pool.take_messages(), *self.parties.take_messages()]
+
+    def _go_on(self, run: PlannedRun) -> None:
+        """Give ranks what they want of what is there."""
+        while True:
+            if self._planning is not None:
+                self._planning.turn()
+            came = run.pump()
+            stirred = self._stirred | run.stirred
+            self._stirred, run.stirred = set(), set()
+            for rank in stirred:
+                self._give(run, rank)
+            if not came and not run.stirred:
+                return
+
+    def _give(self, run: PlannedRun, rank: int) -> None:
+        parties = self.parties
+        while parties.wants(rank):
+            head = run.head(rank)
+            if isinstance(head, LocalArrival):
+                parties.give(head.batch, head.made)
+                run.release(head.batch)
+            elif isinstance(head, Exception):
+                self._fail(head)
+                return
+            else:
+                if run.is_at_end(rank):
+                    parties.end(rank, run.left_out)
+                return
+
+    def _fail(self, error: Exception) -> None:
+        """End the run: it cannot go on."""
+        comes_again = isinstance(error, RunError) and error.comes_again
+        self.parties.fail(str(error), comes_again)
+        self._end()
+
+    # --- runs
+
+    def _begin(self, start: RunStart, source: ToldSource) -> None:
+        self._end()
+        if self._costs is None:
+            self._costs = LoopCosts.of_source(source, self.spec.resources)
+        else:
+            self._costs.begin_epoch()
+        self._runs += 1
+        job = self.spec
+        plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
+        played = tuple(range(plan.ranks))
+        describe = partial(
+            plain_contents, played=played, sizing=plan.sizing, label=job.label,
+            may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
+        )  # fmt: skip
+        make = partial(_make_ahead, start, replace(job, plan=plan), source, self._costs)
+        self._planning = self._makes_planning(make, describe)
+        settings = RunSettings(
+            job=job, source=source, played=played, ranks_elsewhere=False,
+            named_by_index=not source.names_samples, takes_empty=self._takes_empty,
+            checks_costs=self._runs > 1 and source.loads_first,
+            post_at=AHEAD_SAMPLES // 4, lacks=self.parties.lacks,
+        )  # fmt: skip
+        self._run = PlannedRun(settings, start, self.pool, self._planning, self._numbers)
+        self._stirred = set(played)
+
+    def _end(self) -> None:
+        if self._planning is not None:
+            self._planning.stop()
+        if self._run is not None and self._costs is not None:
+            run = self._run
+            self._costs.is_lasting &= not (run.measuring.differs or run.changed)
+        self._planning = self._run = None
+        self.pool.forget()
+
+
+def _make_ahead(start: RunStart, job: JobSpec, source: ToldSource, costs: LoopCosts) -> PlanAhead:
+    """Return the planning of an epoch from a position."""
+    plan = job.plan
+    if job.mixture:
+        from ..planning.mixing.recipe import order_of_rows  # here: other data need none
+
+        order = order_of_rows(job.mixture, len(source), plan.seed, start.epoch, job.shuffle)
+    else:
+        order = permutation(len(source), plan.seed, start.epoch, job.shuffle)
+    feed = PlanFeed(start.epoch, order, make_planner(plan), costs, start.at, source.key)
+    ahead = max(AHEAD_SAMPLES, AHEAD_STEPS * plan.samples_per_step)
+    return PlanAhead(feed, ahead, min(plan.samples_per_step, MOST_MEASURED))
