@@ -4,8 +4,13 @@ A trainer process plays one rank or several; several processes may share a rank 
 of them gets all of its microbatches. Every message may be repeated, lost or late.
 """
 
+from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..protocol.parts import Cost, Count, EpochPosition, Hole, Weights
 from ..protocol.records import VERSION, ArrayRecord, Integer
+
+# A version of a microbatch is that of its ticket, after so many bits that say which attempt at the
+# run gives it: whatever is given again is newer than what was given before.
+GENERATION = 20
 
 # --- trainer to balancer
 
@@ -30,19 +35,21 @@ class JoinJob(ArrayRecord, frozen=True):
 class BeginRun(ArrayRecord, frozen=True):
     """The process begins run number `run`, or rejoins it at a balancer that was started again.
 
-    epoch, at, served, holes, costs, samples: as in RunStart of run/arrivals. Of a run that is
-    rejoined these say where this process stands: the balancer begins at the least of all, and what
-    a rank has had already it passes over. known: steps whose holes this process knows to be final.
+    epoch, at, costs, samples: as in RunStart of run/arrivals; `at` is where the run began, also for
+    a process that rejoins it. had: how many microbatches all ranks of this process have had since;
+    served: as many of its ranks have had one more. here: the position of that one. holes: samples
+    that cannot be used, known: steps whose holes this process knows to be final.
     """
 
     run: Count
     epoch: Count
     at: EpochPosition
-    served: Count
-    holes: tuple[Integer, ...]
     costs: str
     samples: Integer
-    is_rejoined: bool
+    here: EpochPosition
+    had: Count
+    served: Count
+    holes: tuple[Integer, ...]
     known: tuple[Integer, ...]
 
 
@@ -94,7 +101,7 @@ class TrainerBeat(ArrayRecord, frozen=True):
 
 
 class LeaveJob(ArrayRecord, frozen=True):
-    """The process is done with the job."""
+    """The process is done with the job. The answer is Bye when no other needs this balancer."""
 
 
 # --- balancer to trainer
@@ -108,9 +115,10 @@ class JobReady(ArrayRecord, frozen=True):
 
 
 class RunBegun(ArrayRecord, frozen=True):
-    """All processes have begun the run; the trainer's `index`es count from `first` of each rank.
+    """All processes have begun the run.
 
-    skips: of each rank of this process, how many microbatches it has had already (rejoined).
+    skips: of each rank of this process, how many microbatches it has had already: the number of the
+    first that it is sent.
     """
 
     run: Count
@@ -132,6 +140,8 @@ class GivenPiece(ArrayRecord, frozen=True):
 class GiveBatch(ArrayRecord, frozen=True):
     """A rank's microbatch number `index` of the run; a later version is of the same, elsewhere.
 
+    Numbers count from where the run began, whoever plays it again from where. Versions of other
+    GENERATIONs have other pieces of the same batch: nothing of an earlier one is of use for them.
     is_batch: the one piece is a batch. No piece: there is no batch. The other fields are those of
     MicrobatchFacts of run/arrivals, and of Made of run/tasks (labels: two or none; label_tokens: -1
     if they were not counted).
@@ -193,4 +203,7 @@ class BeatBack(ArrayRecord, frozen=True):
 
 
 FromTrainer = JoinJob | BeginRun | WantBatches | LostPieces | CountLabels | TrainerBeat | LeaveJob
-ToTrainer = JobReady | RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack
+ToTrainer = (
+    JobReady | RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack
+    | UnknownPeer | PeerRejected | Bye
+)  # fmt: skip

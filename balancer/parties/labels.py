@@ -1,0 +1,76 @@
+"""The label tokens of the last steps, as the trainer's processes count them, and their sums.
+
+What a process has counted goes when it does, so that nothing is left of a former launch; one that
+comes back counts again. A sum stays as long as one of those who were here when it was known: others
+may come to the step later.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..protocol.parts import COUNTED_STEPS
+from .messages import CountLabels, LabelSum
+
+
+@dataclass(slots=True)
+class _Step:
+    """counts: of each rank, by process. total: None until all are there; owners: who was here."""
+
+    counts: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    total: int | None = None
+    owners: set[bytes] = field(default_factory=set)
+
+
+class LabelSums:
+    """The sums of so many ranks."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._steps: dict[tuple[int, int], _Step] = {}
+
+    def add(self, peer: bytes, message: CountLabels) -> int | None:
+        """Take a count; return what another process has for its rank, if that differs."""
+        step = self._steps.get((message.run, message.step))
+        if step is None:
+            step = self._steps[message.run, message.step] = _Step()
+            while len(self._steps) > COUNTED_STEPS:
+                del self._steps[min(self._steps)]
+        counts = step.counts.setdefault(message.rank, {})
+        other = next(iter(counts.values()), message.tokens)
+        counts[peer] = message.tokens
+        return None if other == message.tokens else other
+
+    def settle(self, peer: bytes, run: int, number: int, here: Iterable[bytes]
+               ) -> tuple[LabelSum, set[bytes]] | None:  # fmt: skip
+        """Return the sum of a step, of which `peer` has sent a count, and whom to tell it.
+
+        here: the processes that are here. None while not all ranks' counts are.
+        """
+        step = self._steps.get((run, number))
+        if step is None or (step.total is None and len(step.counts) < self._ranks):
+            return None
+        told = {peer}
+        if step.total is None:
+            step.total = sum(next(iter(counts.values())) for counts in step.counts.values())
+            step.owners = {*here}
+            told = {who for counts in step.counts.values() for who in counts}
+        return LabelSum(run, number, step.total), told
+
+    def lacking(self, peer: bytes) -> tuple[int, int, list[int]] | None:
+        """Return the step of whose sum a process has sent a count, and the ranks that lack."""
+        for (run, number), step in self._steps.items():
+            if step.total is None and any(peer in counts for counts in step.counts.values()):
+                return run, number, [r for r in range(self._ranks) if r not in step.counts]
+        return None
+
+    def remove(self, peer: bytes, ranks: tuple[int, ...]) -> None:
+        """Forget what a process with these ranks has counted, and sums that only concerned it."""
+        for key, step in list(self._steps.items()):
+            step.owners.discard(peer)
+            for rank in ranks:
+                counts = step.counts.get(rank, {})
+                counts.pop(peer, None)
+                if not counts:
+                    step.counts.pop(rank, None)
+            if not step.counts and not step.owners:
+                del self._steps[key]

@@ -1,0 +1,193 @@
+"""The trainer processes of a job, and the seats that they have: (rank, number among its sharers).
+
+A trainer is restarted as a whole, but its processes come one by one, and the end of those before
+may be noticed late. So a newcomer takes the seats of an older incarnation of its name; at seats of
+others it waits until these are known to be gone, or have shown that they are here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..protocol.job_spec import difference
+from ..protocol.parts import EpochPosition
+from .messages import BeginRun, JoinJob, RunStops
+
+# What a process that has a newcomer's seat sends later than this after that shows that it is here:
+# what it sent before may come late.
+LATE_S = 1.0
+# Characters of a name, and of a difference, that a refusal quotes.
+MAX_NAME, MAX_QUOTED = 80, 1000
+
+
+class RunKey(NamedTuple):
+    """What must be the same of all processes in a run."""
+
+    run: int
+    epoch: int
+    at: EpochPosition
+    costs: str
+
+
+@dataclass(slots=True, eq=False)
+class TrainerPeer:
+    """A process that has joined.
+
+    heard_at: when it was last known to be here. begun: the run that it has begun, None before, and
+    while it is to say again where it stands (is_asked). is_playing: it takes microbatches of the
+    current run. stopped: why its run was stopped, which is repeated until it begins another.
+    """
+
+    peer: bytes
+    hello: JoinJob
+    heard_at: float
+    begun: BeginRun | None = None
+    is_asked: bool = False
+    is_playing: bool = False
+    stopped: RunStops | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name for messages."""
+        return name_process(self.hello)
+
+    @property
+    def key(self) -> RunKey | None:
+        """What it has begun."""
+        if (begun := self.begun) is None:
+            return None
+        return RunKey(begun.run, begun.epoch, begun.at, begun.costs)
+
+    def had_of(self, place: int) -> int:
+        """Return how many microbatches the rank at a place of its ranks has had of the run."""
+        return 0 if self.begun is None else self.begun.had + (place < self.begun.served)
+
+
+def name_process(hello: JoinJob) -> str:
+    """Return what messages call a process."""
+    return f"{hello.name or f'the process of ranks {hello.ranks}':.{MAX_NAME}}"
+
+
+@dataclass(slots=True)
+class Seats:
+    """The seats of a job of so many ranks.
+
+    needed: seats of the ranks of which some process has said how many share it; gone: the names of
+    processes that had a seat which is free now.
+    """
+
+    ranks: int
+    peers: dict[bytes, TrainerPeer] = field(default_factory=dict)
+    gone: dict[tuple[int, int], str] = field(default_factory=dict)
+    needed: int = 0
+    taken: int = 0
+    # The sharers of a rank as its processes say, and how many of them are here; who has a seat.
+    _sharers: dict[int, int] = field(default_factory=dict)
+    _present: dict[int, int] = field(default_factory=dict)
+    _holders: dict[tuple[int, int], TrainerPeer] = field(default_factory=dict)
+    # Since when a newcomer waits for seats.
+    _waiting: dict[bytes, float] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """True if every seat of every rank is taken."""
+        return len(self._sharers) == self.ranks and self.taken == self.needed
+
+    def add(self, peer: TrainerPeer) -> None:
+        """Seat a process; its seats are free."""
+        hello = peer.hello
+        self.peers[peer.peer] = peer
+        self._waiting.pop(peer.peer, None)
+        self.taken += len(hello.ranks)
+        for rank in hello.ranks:
+            if rank not in self._sharers:
+                self._sharers[rank] = hello.sharers
+                self.needed += hello.sharers
+            self._present[rank] = self._present.get(rank, 0) + 1
+            self._holders[rank, hello.sharer] = peer
+            self.gone.pop((rank, hello.sharer), None)
+
+    def remove(self, peer: TrainerPeer) -> None:
+        """Free the seats of a process; with the last one all is forgotten."""
+        del self.peers[peer.peer]
+        hello = peer.hello
+        self.taken -= len(hello.ranks)
+        for rank in hello.ranks:
+            self.gone[rank, hello.sharer] = peer.name
+            del self._holders[rank, hello.sharer]
+            self._present[rank] -= 1
+            if not self._present[rank]:
+                del self._present[rank]
+                self.needed -= self._sharers.pop(rank)
+        if not self.peers:
+            self.gone.clear()
+
+    def older_than(self, hello: JoinJob) -> list[TrainerPeer]:
+        """Return those at a newcomer's seats that are older incarnations of it."""
+        return [
+            holder
+            for holder in self._in_way(hello)
+            if hello.name == holder.hello.name and hello.incarnation > holder.hello.incarnation
+        ]
+
+    def _in_way(self, hello: JoinJob) -> list[TrainerPeer]:
+        seated = (self._holders.get((rank, hello.sharer)) for rank in hello.ranks)
+        return list({id(peer): peer for peer in seated if peer is not None}.values())
+
+    def may_sit(self, peer: bytes, hello: JoinJob, now: float) -> bool | str:
+        """Return whether a newcomer may be seated; False: it has to wait. Or why never, as text."""
+        ranks, sharers = hello.ranks, hello.sharers
+        if not ranks or len({*ranks}) < len(ranks) or max(ranks) >= self.ranks:
+            return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
+        if hello.sharer >= sharers:
+            return f"sharer {hello.sharer} is not among the {sharers} from 0 on that share a rank"
+        # Whoever is here has brought the same as all: one of them stands for the others.
+        holders, reason = self._in_way(hello), self._why_unlike(hello)
+        holder = next(iter(holders or self.peers.values())) if holders or reason else None
+        if holder is None:
+            return True
+        since = self._waiting.setdefault(peer, now)
+        if holder.heard_at <= since + LATE_S and holder.peer != peer:
+            return False
+        del self._waiting[peer]
+        return reason or _why_taken(holder, hello)
+
+    def _why_unlike(self, hello: JoinJob) -> str:
+        first = next(iter(self.peers.values()), None)
+        if first is None:
+            return ""
+        pairs = ((first.hello.job, hello.job), (first.hello.layout, hello.layout))
+        if differ := "; ".join(difference(*pair) for pair in pairs if pair[0] != pair[1]):
+            return f"this job was begun by {first.name} with others: {differ:.{MAX_QUOTED}}"
+        for rank in hello.ranks:
+            if (sharers := self._sharers.get(rank, hello.sharers)) != hello.sharers:
+                return (
+                    f"{sharers} processes share rank {rank} as the first of them says, and "
+                    f"{hello.sharers} as {name_process(hello)} does: give all the same topology"
+                )
+        return ""
+
+    def missing(self) -> str:
+        """Return which seats are free, as text."""
+        names = [*dict.fromkeys(self.gone.values())]
+        if names:
+            return f"{', '.join(names[:4])}{' and others' * (len(names) > 4)}, gone"
+        unknown = [rank for rank in range(self.ranks) if rank not in self._sharers]
+        short = [
+            rank for rank, number in self._sharers.items() if self._present.get(rank, 0) < number
+        ]
+        ranks = sorted(unknown + short)
+        return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
+
+    def silent(self, since: float) -> Iterator[TrainerPeer]:
+        """Return the processes that were not heard since a time."""
+        return (peer for peer in list(self.peers.values()) if peer.heard_at < since)
+
+
+def _why_taken(holder: TrainerPeer, hello: JoinJob) -> str:
+    rank = min({*holder.hello.ranks} & {*hello.ranks})
+    return (
+        f"{holder.name} plays rank {rank} of this job already, and goes on; the newcomer is "
+        f"{name_process(hello)}: end the first one, or give the second a job of its own "
+        "(DataLoader(job=NAME)); if both are to get the same samples, give topology="
+    )

@@ -1,0 +1,403 @@
+"""A trainer process' side: it begins runs, asks for its ranks' microbatches, and has them in order.
+
+Sans-IO: messages and what was pulled in; messages, and pieces to pull, out. Microbatches come in
+order for each rank, and are handed out microbatch by microbatch, each rank's. What is not answered
+is told again with each beat. A balancer that does not know this process asks it where it stands.
+
+A signal of the trainer may end a method at any line, and it is called again: each changes what
+counts by one assignment at its end; what comes before may happen twice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from ..protocol.messages import Bye, PeerRejected, UnknownPeer
+from ..protocol.parts import COUNTED_STEPS, EpochPosition
+from ..run.arrivals import RunStart
+from .messages import (
+    GENERATION,
+    BeatBack,
+    BeginRun,
+    CountLabels,
+    EndRun,
+    FromTrainer,
+    GiveBatch,
+    GivenPiece,
+    JobReady,
+    JoinJob,
+    LabelSum,
+    LeaveJob,
+    LostPieces,
+    RunBegun,
+    RunStops,
+    ToTrainer,
+    TrainerBeat,
+    WantBatches,
+)
+
+# The holes of this many steps are kept, for a balancer that was started again.
+KNOWN_STEPS = 32
+
+
+@dataclass(slots=True, eq=False)
+class IncomingBatch:
+    """A microbatch that was announced; frames: of its pieces that are here, by their number.
+
+    lost: pieces that could not be pulled, with why, and whether they were rubbish.
+    """
+
+    give: GiveBatch
+    frames: dict[int, Any] = field(default_factory=dict)
+    lost: dict[int, tuple[str, bool]] = field(default_factory=dict)
+
+    @property
+    def is_here(self) -> bool:
+        """True if all pieces are here."""
+        return len(self.frames) == len(self.give.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceToPull:
+    """A piece of a microbatch that is to be pulled from its worker."""
+
+    rank: int
+    index: int
+    version: int
+    number: int
+    piece: GivenPiece
+
+
+class _Place(NamedTuple):
+    """Where the process stands: all its ranks have had `had` microbatches, `served` one more."""
+
+    had: int
+    served: int
+    here: EpochPosition
+
+
+class _Rank:
+    """A rank's microbatches by number; all before `have` are here. told: what was said of it."""
+
+    def __init__(self, have: int) -> None:
+        self.have = have
+        self.batches: dict[int, IncomingBatch] = {}
+        self.end: int | None = None
+        self.told = (0, have)
+
+
+class _Run:
+    """The run that was begun; known: the holes of the last steps, by step."""
+
+    def __init__(self, number: int, start: RunStart, ranks: tuple[int, ...]) -> None:
+        self.number = number
+        self.start = start
+        self.place = _Place(0, start.served, start.at)
+        is_inside = bool(start.at.microbatch or start.served)
+        self.known = {start.at.step: start.holes} if is_inside else {}
+        self.ranks = {rank: _Rank(place < start.served) for place, rank in enumerate(ranks)}
+        self.is_begun = False
+
+    def message(self, samples: int) -> BeginRun:
+        """Return what tells a balancer where this process stands; samples: in its data."""
+        epoch, at, holes, _, costs, needed = self.start
+        later = {ordinal for ordinal in holes if ordinal >= self.place.here.start}
+        later.update(*self.known.values())
+        had, served, here = self.place
+        return BeginRun(
+            self.number, epoch, at, costs, samples if self.known and samples >= 0 else needed,
+            here, had, served, tuple(sorted(later)), tuple(self.known),
+        )  # fmt: skip
+
+
+class TrainerSession:
+    """The state machine of a trainer process; `credit` microbatches of each rank are under way.
+
+    ready: the balancer's answer, when the job can run. failure: why the run cannot go on;
+    comes_again: its batch comes again if the loop goes on. left_out: samples in no step of the run
+    that has ended. waiting: the answer to the last beat that asked. answered: its number. has_left:
+    the balancer needs this process no more.
+    """
+
+    def __init__(
+        self, ranks: tuple[int, ...], job: str, layout: str, credit: int, sharer: int = 0,
+        sharers: int = 1, incarnation: int = 0, name: str = "",
+    ) -> None:  # fmt: skip
+        self._hello = JoinJob(ranks, sharer, sharers, job, layout, incarnation, name)
+        self._credit = credit
+        self._out: list[FromTrainer] = [self._hello]
+        self._pulls: list[PieceToPull] = []
+        self._run: _Run | None = None
+        self._counted: dict[tuple[int, int], list[CountLabels]] = {}
+        self._sums: dict[tuple[int, int], int] = {}
+        self._has_rejoined = False  # since the last beat
+        self._is_leaving = False
+        self._beats = 0
+        self.waited_ms = 0.0
+        self.ready: JobReady | None = None
+        self.failure, self.comes_again = "", False
+        self.left_out = 0
+        self.waiting, self.answered = "", 0
+        self.has_left = False
+
+    # --- messages
+
+    def receive(self, message: ToTrainer) -> None:
+        """Apply a message of the balancer."""
+        run = self._run
+        match message:
+            case JobReady():
+                self.ready = message
+            case BeatBack():
+                self.waiting, self.answered = message.waiting, max(self.answered, message.number)
+            case UnknownPeer():
+                self._rejoin()
+            case PeerRejected():
+                self.failure = message.reason
+            case Bye():
+                self.has_left = True
+            case LabelSum():
+                if (message.run, message.step) in self._counted:
+                    self._sums[message.run, message.step] = message.tokens
+            case _:
+                if run is not None and message.run == run.number:
+                    self._apply(run, message)
+
+    def _apply(self, run: _Run, message: RunBegun | GiveBatch | EndRun | RunStops) -> None:
+        match message:
+            case RunBegun():
+                run.is_begun = True
+            case GiveBatch() if message.rank in run.ranks:
+                self._take(run, message)
+            case EndRun() if message.rank in run.ranks:
+                self.left_out = message.left_out
+                run.ranks[message.rank].end = message.index
+            case RunStops():
+                self.failure, self.comes_again = message.reason, message.comes_again
+
+    def take_messages(self, waits: bool = False) -> list[FromTrainer]:
+        """Return what is to be sent; `waits`: also that a little more may come."""
+        run = self._run
+        if run is not None and run.is_begun and self._is_due(run, waits):
+            self._out.append(self._wants(run))
+        messages, self._out = self._out, []
+        return messages
+
+    def _is_due(self, run: _Run, waits: bool) -> bool:
+        few = 1 if waits else max(1, self._credit // 2)
+        for rank in run.ranks:
+            upto, have = self._stand(run, rank)
+            told = run.ranks[rank].told
+            if upto >= told[0] + few or (waits and have > told[1]):
+                return True
+        return False
+
+    def _stand(self, run: _Run, rank: int) -> tuple[int, int]:
+        """Return a rank's credit, and how many of its microbatches are here."""
+        return self._next_of(run, rank) + self._credit, run.ranks[rank].have
+
+    def _next_of(self, run: _Run, rank: int) -> int:
+        """Return the number of the microbatch of a rank that is handed out next."""
+        return run.place.had + (self._hello.ranks.index(rank) < run.place.served)
+
+    def _wants(self, run: _Run) -> WantBatches:
+        stands = {rank: self._stand(run, rank) for rank in run.ranks}
+        for rank, stand in stands.items():
+            run.ranks[rank].told = stand
+        wants = tuple((rank, *stand) for rank, stand in stands.items())
+        return WantBatches(run.number, wants, int(self.waited_ms))
+
+    def beat(self, asks: bool = False) -> list[FromTrainer]:
+        """Return a sign of life, and what was not answered; `asks` what the process waits for."""
+        self._beats, self._has_rejoined = self._beats + 1, False
+        again: list[FromTrainer] = [TrainerBeat(self._beats, asks)]
+        if self._is_leaving:
+            return [LeaveJob()]
+        if self.ready is None:
+            again.append(self._hello)
+        run = self._run
+        if run is not None and not self.failure:
+            if run.is_begun:
+                again.append(self._wants(run))
+            else:
+                again.append(self._begun(run))
+            for key, counts in self._counted.items():
+                if key not in self._sums:
+                    again.extend(counts)
+            for rank in run.ranks.values():
+                for batch in rank.batches.values():
+                    again.extend(_lost_of(batch))
+        return [*self.take_messages(), *again]
+
+    def _rejoin(self) -> None:
+        """Join again, once between two beats, at a balancer that does not know this process."""
+        if self._has_rejoined or self._is_leaving:
+            return
+        self._has_rejoined = True
+        self._out.append(self._hello)
+        if self._run is not None:
+            self._run.is_begun = False
+            self._out.append(self._begun(self._run))
+            # Of steps whose sum is known, too: others may need it of a balancer that has it not.
+            for counts in self._counted.values():
+                self._out.extend(counts)
+
+    def leave(self) -> None:
+        """Leave the job."""
+        self._is_leaving = True
+        self._out.append(LeaveJob())
+
+    # --- runs
+
+    def begin(self, start: RunStart) -> None:
+        """Begin the next run, at a position."""
+        number = 0 if self._run is None else self._run.number + 1
+        run = _Run(number, start, self._hello.ranks)
+        self._out.append(self._begun(run))
+        self.failure, self.comes_again = "", False
+        self._pulls = []
+        self._run = run
+
+    def has_begun(self, start: RunStart) -> bool:
+        """Return whether the run was begun at this position, with these costs."""
+        return self._run is not None and _key_of(self._run.start) == _key_of(start)
+
+    def _begun(self, run: _Run) -> BeginRun:
+        return run.message(-1 if self.ready is None else self.ready.count)
+
+    # --- microbatches
+
+    def _take(self, run: _Run, give: GiveBatch) -> None:
+        rank = run.ranks[give.rank]
+        old = rank.batches.get(give.index)
+        if give.index < rank.have or (
+            old is not None and (old.is_here or old.give.version >= give.version)
+        ):
+            return
+        batch = IncomingBatch(give)
+        if old is not None and old.give.version >> GENERATION == give.version >> GENERATION:
+            batch.frames = old.frames
+            is_same = [new == was for new, was in zip(give.pieces, old.give.pieces, strict=True)]
+            batch.lost = {n: why for n, why in old.lost.items() if is_same[n]}
+        else:
+            is_same = [False] * len(give.pieces)
+        self._pulls.extend(
+            PieceToPull(give.rank, give.index, give.version, number, piece)
+            for number, piece in enumerate(give.pieces)
+            if number not in batch.frames and not is_same[number]
+        )
+        run.known[give.step] = give.step_holes
+        if len(run.known) > KNOWN_STEPS:
+            del run.known[min(run.known)]
+        rank.batches[give.index] = batch
+        _move_on(rank)
+
+    def take_pulls(self) -> list[PieceToPull]:
+        """Return, once, the pieces that are to be pulled."""
+        pulls, self._pulls = self._pulls, []
+        return pulls
+
+    def note_pulled(self, rank: int, index: int, version: int, number: int, frames: Any) -> None:
+        """Take a piece's frames: that of the version that was asked for, or of any of its kind."""
+        batch = self._batch_of(rank, index, version)
+        if batch is not None and self._run is not None:
+            batch.frames[number] = frames
+            batch.lost.pop(number, None)
+            _move_on(self._run.ranks[rank])
+
+    def note_lost(self, pull: PieceToPull, reason: str, is_rubbish: bool = False) -> None:
+        """Take note that a piece cannot be pulled, to tell the balancer until it is here."""
+        batch = self._batch_of(pull.rank, pull.index, pull.version)
+        if batch is not None and batch.give.pieces[pull.number] == pull.piece:
+            batch.lost[pull.number] = reason, is_rubbish
+            self._out.extend(_lost_of(batch))
+
+    def _batch_of(self, rank: int, index: int, version: int) -> IncomingBatch | None:
+        """Return a microbatch that is not all here, if its pieces are those of this version."""
+        if self._run is None or rank not in self._run.ranks:
+            return None
+        batch = self._run.ranks[rank].batches.get(index)
+        if batch is None or batch.is_here:
+            return None
+        return batch if batch.give.version >> GENERATION == version >> GENERATION else None
+
+    def peek(self) -> IncomingBatch | None:
+        """Return the next microbatch, if all of it is here; it stays the next until released."""
+        run = self._run
+        if run is None or (rank := self._next_rank(run)).have <= (index := self._index(run)):
+            return None
+        return rank.batches[index]
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if the run has no further microbatch."""
+        run = self._run
+        return run is not None and self._next_rank(run).end == self._index(run)
+
+    def _next_rank(self, run: _Run) -> _Rank:
+        return run.ranks[self._hello.ranks[run.place.served]]
+
+    def _index(self, run: _Run) -> int:
+        return run.place.had
+
+    def release(self, batch: IncomingBatch) -> None:
+        """Go on to the microbatch after this one; does nothing the second time."""
+        run, give = self._run, batch.give
+        if run is None or self.peek() is not batch:
+            return
+        for rank, each in run.ranks.items():
+            each.batches.pop(self._next_of(run, rank) - 1, None)
+        had, served, here = run.place
+        served += 1
+        after = structs.replace(
+            here, step=give.step, microbatch=give.microbatch, costs=give.after.costs
+        )
+        if served == len(run.ranks):
+            had, served = had + 1, 0
+            if give.microbatch + 1 < give.microbatches:
+                after = structs.replace(after, microbatch=give.microbatch + 1)
+            else:
+                after = give.after.reached()
+        run.place = _Place(had, served, after)
+
+    # --- labels
+
+    def count_labels(self, step: int, tokens: Mapping[int, int]) -> None:
+        """Tell the label tokens of each rank here in a step of the run."""
+        run = self._run
+        if run is None:
+            return
+        counts = [CountLabels(run.number, rank, step, count) for rank, count in tokens.items()]
+        self._out.extend(counts)
+        self._counted[run.number, step] = counts
+        while len(self._counted) > COUNTED_STEPS:
+            oldest = min(self._counted)
+            del self._counted[oldest]
+            self._sums.pop(oldest, None)
+
+    def label_sum(self, step: int) -> int | None:
+        """Return the label tokens of a step on all ranks; None before the balancer's answer."""
+        return None if self._run is None else self._sums.get((self._run.number, step))
+
+
+def _key_of(start: RunStart) -> tuple[int, EpochPosition, str]:
+    return start.epoch, start.at, start.costs
+
+
+def _move_on(rank: _Rank) -> None:
+    while (batch := rank.batches.get(rank.have)) is not None and batch.is_here:
+        rank.have += 1
+
+
+def _lost_of(batch: IncomingBatch) -> list[LostPieces]:
+    """Return what tells the balancer of a microbatch's pieces that cannot be pulled."""
+    give = batch.give
+    return [
+        LostPieces(
+            give.run, give.rank, give.index, give.version,
+            tuple(n for n, found in batch.lost.items() if found == why), *why,
+        )
+        for why in dict.fromkeys(batch.lost.values())
+    ]  # fmt: skip
