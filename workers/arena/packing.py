@@ -128,8 +128,11 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def _filling(buffer: Any, code: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor of all of a buffer, which it keeps."""
-    dtype = _DTYPES[code]
+    return tensor_in(buffer, _DTYPES[code], shape)
+
+
+def tensor_in(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """Return a tensor of all of a writable buffer, which it keeps; RuntimeError for no shape."""
     known = _NUMPYS.get(dtype)
     if known is not None:  # in a third of the time
         return torch.from_numpy(np.ndarray(shape, known, buffer))

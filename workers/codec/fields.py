@@ -98,7 +98,7 @@ def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:
         end = start + nbytes
         if end > len(payload):
             raise CodecError(f"{name!r} ends at byte {end}, the payload has {len(payload)}")
-        found[name] = _value(kind, dtype, shape, payload[start:end])
+        found[name] = value_in(kind, dtype, shape, payload[start:end])
     if end != len(payload):
         raise CodecError(f"the fields end at byte {end}, the payload has {len(payload)}")
     return found
@@ -198,14 +198,21 @@ def _extent(kind: str, rest: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]
             dtype, shape = DTYPES["|u1"], [length]
         case _:
             raise CodecError(f"no such field: {reprlib.repr(kind)} of {reprlib.repr(rest)}")
-    lengths = (type(length) is int and 0 <= length <= MAX_EXTENT for length in shape)
-    if len(shape) > MAX_DIMENSIONS or not all(lengths):
+    if not is_shape(shape):
         raise CodecError(f"no such shape: {reprlib.repr(shape)}")
     return dtype, tuple(shape)
 
 
-def _value(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
-    if kind == "array":
+def is_shape(shape: list[Any]) -> bool:
+    """Return whether a list is a shape that is read; strides of an empty one fit 64 bits, too."""
+    lengths = (type(length) is int and 0 <= length <= MAX_EXTENT for length in shape)
+    is_list = len(shape) <= MAX_DIMENSIONS and all(lengths)
+    return is_list and math.prod(length or 1 for length in shape) < 1 << 59
+
+
+def value_in(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
+    """Return bytes or text in as many bytes, or else an array on them; CodecError if it is none."""
+    if kind not in ("bytes", "text"):
         try:
             # An empty one is new, and the caller's.
             return np.ndarray(shape, dtype, data) if len(data) else np.empty(shape, dtype)

@@ -1,0 +1,291 @@
+"""Encodes a batch as frames, and decodes them to the same tree: no pickle, and hardly a copy.
+
+A batch is any nesting of dicts, lists and tuples of tensors, numpy's arrays and scalars, text,
+bytes, numbers and None; a list of samples is one, too. Its frames are
+
+    head       the header's length in 8 bytes, the header, and what is small, at steps of 64
+    frame 1..  what has SMALL bytes or more, each by itself, in the order of the tree
+
+The header is the tree in msgpack. Numbers, short text and None are themselves; all else is a list
+that begins with its kind. Of contents it has type and size, and not where they lie: a reader walks
+the tree, and checks each size against the frames before anything is made of it.
+"""
+
+import math
+import reprlib
+from collections.abc import Container, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+import torch
+
+from ..arena.packing import tensor_in
+from .fields import (
+    DTYPES,
+    MAX_DIMENSIONS,
+    Buffer,
+    CodecError,
+    aligned,
+    bytes_of,
+    is_shape,
+    padded,
+    value_in,
+)
+from .frames import payload_buffer
+
+SMALL = 1024  # bytes
+SHORT = 256  # characters of text that is in the header
+MAX_HEADER_BYTES = 4 << 20  # of which msgpack makes at most 80 times as much
+MAX_FRAMES = 65_537
+MAX_DEPTH = 32
+_FRONT = 8  # bytes of the header's length
+# A quantized tensor (torch.qint8) has scales beside its bytes.
+_TENSORS = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.quint"))
+}
+_NAMES = {dtype: name for name, dtype in _TENSORS.items()}
+# Lists of so many numbers of one kind travel as arrays: a tokenizer's are as long as a text.
+_LEAST_NUMBERS = 8
+_NUMBERS: dict[type, str] = {bool: "|b1", int: "<i8", float: "<f8"}
+_BYTES = DTYPES["|u1"]
+_Path = tuple[str | int, ...]
+
+
+def encode_batch(batch: object) -> list[Buffer]:
+    """Return a batch's frames, the head first; large ones are views of the batch's own memory.
+
+    Raises TypeError, which names the field, for what cannot travel, and ValueError for a tree that
+    is too large.
+
+    >>> (head,) = encode_batch({"label": 3, "text": "cat"})
+    >>> decode_batch([head])
+    {'label': 3, 'text': 'cat'}
+    """
+    writer = _Writer()
+    header = msgpack.packb(writer.node(batch, ()), unicode_errors="surrogatepass")
+    if len(header) > MAX_HEADER_BYTES or len(writer.large) >= MAX_FRAMES:
+        raise ValueError(
+            f"a batch with {len(header)} bytes of structure and {len(writer.large)} large arrays "
+            f"cannot travel, at most {MAX_HEADER_BYTES} and {MAX_FRAMES - 1} may be: give arrays "
+            "in place of nested lists"
+        )
+    parts = [len(header).to_bytes(_FRONT, "little") + header, *writer.small]
+    return [memoryview(bytearray().join(aligned(parts))), *writer.large]
+
+
+def frames_of(head: Any, sizes: Sequence[int], fields: Container[str] | None) -> list[int]:
+    """Return the numbers of the frames that these fields of a batch need, 0 (the head) first.
+
+    sizes: the bytes of all frames, as they were announced; fields: as in decode_batch, which raises
+    CodecError likewise.
+    """
+    reader = _Reader(head, sizes, None)
+    reader.read(fields)
+    return [0, *reader.needed]
+
+
+def decode_batch(frames: Sequence[Any], fields: Container[str] | None = None) -> Any:
+    """Return the batch in frames; of one that is a dict only these fields, None for all.
+
+    frames: contiguous buffers, ZeroMQ's too, None for one that frames_of does not name. Tensors and
+    arrays are writable views of them; a frame that is read-only, or not at a multiple of 8 bytes,
+    is copied. Raises CodecError for anything that encode_batch cannot have made.
+    """
+    sizes = [-1 if f is None else memoryview(getattr(f, "buffer", f)).nbytes for f in frames]
+    if not sizes or sizes[0] < 0:
+        raise CodecError("a batch has at least a head, and none came")
+    return _Reader(frames[0], sizes, frames).read(fields)
+
+
+class _Writer:
+    """Makes the header's tree of a batch, and lists the contents that are beside it."""
+
+    def __init__(self) -> None:
+        self.small: list[Buffer] = []
+        self.large: list[Buffer] = []
+
+    def node(self, value: Any, path: _Path) -> Any:
+        """Return what stands for a value in the tree; path: the keys that lead to it."""
+        kind = type(value)
+        if value is None or kind in (bool, float) or (kind is str and len(value) < SHORT):
+            return value
+        if kind is int and -(1 << 63) <= value < 1 << 63:
+            return value
+        if kind in (str, bytes):
+            content = value if kind is bytes else value.encode("utf-8", "surrogatepass")
+            self._add(content)
+            return [kind.__name__, len(content)]
+        if kind is torch.Tensor:
+            return self._tensor(value, path)
+        if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
+            return self._array(value, path)
+        if kind not in (dict, list, tuple):
+            bits = f"an integer of {value.bit_length()} bits" if kind is int else ""
+            raise _refusal(path, bits or f"of type {kind.__name__}")
+        if len(path) == MAX_DEPTH:
+            raise _refusal(path, f"nested more than {MAX_DEPTH} deep")
+        if kind is dict:
+            if odd := [key for key in value if type(key) not in (str, int)]:
+                raise _refusal(path, f"a dict with {reprlib.repr(odd[0])} among its keys")
+            nodes = ((key, self.node(value[key], (*path, key))) for key in value)
+            return ["dict", *(part for pair in nodes for part in pair)]
+        kinds = {*map(type, value)} if kind is list and len(value) >= _LEAST_NUMBERS else ()
+        if len(kinds) == 1 and (name := _NUMBERS.get(*kinds)):
+            try:
+                self._add(bytes_of(np.array(value, name)))
+                return ["numbers", name, [len(value)]]
+            except OverflowError:  # below it is said of which
+                pass
+        return [kind.__name__, *(self.node(each, (*path, n)) for n, each in enumerate(value))]
+
+    def _tensor(self, tensor: torch.Tensor, path: _Path) -> list[Any]:
+        is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+        if not is_dense or tensor.requires_grad or tensor.device.type != "cpu":
+            what = f"a {'nested ' * tensor.is_nested}tensor of {tensor.dtype}, {tensor.layout}, on"
+            grad = ", that requires grad" * tensor.requires_grad
+            raise _refusal(path, f"{what} {tensor.device}{grad}")
+        node = ["tensor", _NAMES[tensor.dtype], _shape_of(tensor, path)]
+        flat = tensor.resolve_conj().resolve_neg().reshape(-1)
+        self._add(flat.contiguous().view(torch.uint8).numpy().data)
+        return node
+
+    def _array(self, value: Any, path: _Path) -> list[Any]:
+        name, kind = value.dtype.str, "scalar" if isinstance(value, np.generic) else "array"
+        if DTYPES.get(name) != value.dtype:
+            raise _refusal(path, f"an array of {value.dtype}")
+        node = [kind, name, _shape_of(value, path)]
+        self._add(bytes_of(np.asarray(value)))
+        return node
+
+    def _add(self, content: Buffer) -> None:
+        (self.small if len(content) < SMALL else self.large).append(content)
+
+
+def _shape_of(value: Any, path: _Path) -> list[int]:
+    if not is_shape(shape := [*value.shape]):
+        raise _refusal(path, f"of shape {tuple(shape)}")
+    return shape
+
+
+def _refusal(path: _Path, what: str) -> TypeError:
+    where = "".join(f"[{reprlib.repr(key)}]" for key in path)
+    return TypeError(
+        f"batch{where} is {what}, and what travels are dicts (keys: text and integers), lists, "
+        "tuples, text, bytes, numbers of 64 bits, None, and dense CPU tensors and arrays of "
+        f"numbers, of at most {MAX_DIMENSIONS} axes: give such from the transform or collate_fn"
+    )
+
+
+class _Reader:
+    """Walks the tree in a head; of frames that are None only the sizes are known.
+
+    needed: the numbers of the frames of the fields that were asked for.
+    """
+
+    def __init__(self, head: Any, sizes: Sequence[int], frames: Sequence[Any] | None) -> None:
+        whole = _writable(head)
+        end = _FRONT + int.from_bytes(whole[:_FRONT], "little")
+        if len(whole) != sizes[0] or not _FRONT < end <= min(len(whole), MAX_HEADER_BYTES + _FRONT):
+            raise CodecError(f"a head of {len(whole)} bytes has no header that ends at {end}")
+        try:
+            self._tree = msgpack.unpackb(whole[_FRONT:end], unicode_errors="surrogatepass")
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+            raise CodecError(f"its header is none: {type(error).__name__}") from None
+        self._head, self._end = whole, end
+        self._sizes, self._frames = sizes, frames
+        self._is_wanted = True
+        self._number = 1
+        self.needed: list[int] = []
+
+    def read(self, fields: Container[str] | None) -> Any:
+        """Return the batch, or these fields; CodecError where the frames are not those of it."""
+        batch = self._value(self._tree, 0, fields)
+        if (self._end, self._number) != (len(self._head), len(self._sizes)):
+            raise CodecError(
+                f"a batch has {self._number} frames, and {self._end} bytes in its head; it came in "
+                f"{len(self._sizes)}, with {len(self._head)}"
+            )
+        return batch
+
+    def _value(self, node: Any, depth: int, fields: Container[str] | None = None) -> Any:
+        if node is None or type(node) in (bool, int, float, str):
+            return node
+        match node:
+            case ["dict" | "list" | "tuple" as kind, *parts] if depth < MAX_DEPTH:
+                if kind == "dict":
+                    return self._dict(parts, depth + 1, fields)
+                values = [self._value(part, depth + 1) for part in parts]
+                return values if kind == "list" else tuple(values)
+            case ["str" | "bytes" as kind, length]:
+                return self._content("text" if kind == "str" else kind, _BYTES, [length])
+            case ["tensor", str() as name, [*shape]] if name in _TENSORS:
+                return self._content("tensor", _TENSORS[name], shape)
+            case ["array" | "scalar" | "numbers" as kind, str() as name, [*shape]] if (
+                name in DTYPES
+            ):
+                return self._content(kind, DTYPES[name], shape)
+        raise CodecError(f"no such value, or too deep: {reprlib.repr(node)}")
+
+    def _dict(self, parts: list[Any], depth: int, fields: Container[str] | None) -> dict[Any, Any]:
+        keys, nodes = parts[::2], parts[1::2]
+        if len(keys) != len(nodes) or any(type(key) not in (str, int) for key in keys):
+            raise CodecError(f"no such dict: {reprlib.repr(parts)}")
+        found: dict[Any, Any] = {}
+        for key, node in zip(keys, nodes, strict=True):
+            if fields is None:
+                found[key] = self._value(node, depth)
+                continue
+            self._is_wanted = key in fields
+            value = self._value(node, depth)
+            if self._is_wanted:
+                found[key] = value
+            self._is_wanted = True
+        if len({*keys}) < len(keys):
+            raise CodecError(f"two fields have one name: {reprlib.repr(keys)}")
+        return found
+
+    def _content(self, kind: str, dtype: Any, shape: list[Any]) -> Any:
+        """Return a tensor, array, text, ...; None where it is not asked for."""
+        if not is_shape(shape):
+            raise CodecError(f"no such shape: {reprlib.repr(shape)}")
+        content = self._take(math.prod(shape) * dtype.itemsize)
+        if content is None:
+            return None
+        if kind == "tensor":
+            is_empty = not len(content)
+            return torch.empty(shape, dtype=dtype) if is_empty else tensor_in(content, dtype, shape)
+        value: Any = value_in(kind, dtype, tuple(shape), content)
+        if kind == "numbers":
+            return value.tolist()
+        return value[()] if kind == "scalar" else value
+
+    def _take(self, nbytes: int) -> memoryview | None:
+        """Return the next contents, of which the header says how large they are."""
+        number = self._number
+        if nbytes < SMALL:
+            start = padded(self._end) if nbytes else self._end
+            self._end = start + nbytes
+            if self._end > len(self._head):
+                raise CodecError(f"contents end at byte {self._end} of {len(self._head)}")
+            return self._head[start : self._end] if self._is_wanted else None
+        self._number += 1
+        if number >= len(self._sizes) or self._sizes[number] not in (-1, nbytes):
+            raise CodecError(
+                f"frame {number} is to have {nbytes} bytes, and came otherwise, or not at all"
+            )
+        if not self._is_wanted:
+            return None
+        self.needed.append(number)
+        if self._frames is None:
+            return None
+        if self._frames[number] is None:
+            raise CodecError(f"frame {number} is needed, and was left out")
+        return _writable(self._frames[number])
+
+
+def _writable(frame: Any) -> memoryview:
+    buffer = payload_buffer(frame)
+    return memoryview(bytearray(buffer)) if buffer.readonly else buffer
