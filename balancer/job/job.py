@@ -12,8 +12,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from ..parties.messages import FromTrainer, WantBatches
-from ..parties.parties import Parties
+from ..parties.messages import FromTrainer
+from ..parties.parties import Parties, RunAttempt
 from ..planning.planner import make_planner
 from ..planning.problem.shuffle import permutation
 from ..pool.messages import FromWorker, JobOpened, OpenJob
@@ -27,6 +27,7 @@ from ..run.feed import PlanFeed
 from ..run.planning import Planning
 from ..run.run import PlannedRun
 from ..run.steps import RunSettings
+from ..run.tasks import Made
 from .told_source import ToldSource
 
 # Planned samples, and steps, that are enough ahead of what is handed out.
@@ -47,21 +48,25 @@ class PlayedJob:
         layout: str,
         collates: bool,
         takes_empty: bool,
+        generation: int = 0,
         makes_planning: Callable[..., Planning] = Planning,
     ) -> None:
         """Raises ValueError where the job is none."""
         self.spec: JobSpec = from_json(job)
         self.pool = Pool(lease_s=self.spec.lease_s, collates=collates)
-        self.parties = Parties(self.spec.plan.ranks, job, layout)
+        self._tokens: dict[bytes, int] = {}
+        self.parties = Parties(
+            self.spec.plan.ranks, generation, self._tokens.__getitem__, self._waits_for
+        )
         self.opening = OpenJob(1, job, layout)
         self._takes_empty, self._makes_planning = takes_empty, makes_planning
         self._source: ToldSource | None = None
         self._costs: LoopCosts | None = None
         self._planning: Planning | None = None
         self._run: PlannedRun | None = None
+        self._attempt: RunAttempt | None = None
         self._runs = 0
         self._numbers = count(1)
-        self._stirred: set[int] = set()
 
     # --- what happens
 
@@ -72,13 +77,14 @@ class PlayedJob:
                 self._source = ToldSource(told, self.spec.resources)
             except ValueError as error:
                 return str(error)
-            self.parties.ready(told.count, told.fingerprint)
+            self.parties.set_ready(told.count, told.fingerprint)
         elif (len(self._source), self._source.fingerprint) != (told.count, told.fingerprint):
             return (
                 f"it has {told.count} samples of fingerprint {told.fingerprint}, and the others "
                 f"{len(self._source)} of {self._source.fingerprint}: give all workers the same "
                 "data and software"
             )
+        self._tokens.setdefault(worker, len(self._tokens) + 1)
         self.pool.join(worker, now)
         return ""
 
@@ -88,29 +94,36 @@ class PlayedJob:
 
     def from_trainer(self, peer: bytes, message: FromTrainer, now: float) -> None:
         """Take what a trainer says."""
-        self.parties.handle(peer, message, now)
-        if isinstance(message, WantBatches):
-            self._stirred.update(rank for rank, _, _ in message.wants)
+        self.parties.receive(peer, message, now)
 
     def turn(self, now: float) -> list[tuple[bytes, Any]]:
         """Do what there is to do; return messages, and to whom."""
         self.pool.tick(now)
         self.parties.tick(now)
-        if self._source is not None and (start := self.parties.take_begun()) is not None:
-            self._begin(start, self._source)
-        run = self._run
-        if run is not None:
+        self._follow(self.parties.attempt)
+        if self._run is not None:
             try:
-                self._go_on(run)
+                self._go_on(self._run)
             except RunError as error:
                 self._fail(error)
         for ticket in self.pool.take_renewed():
             self.parties.renew(ticket)
-        for ticket in self.parties.take_freed():
+        for lost in self.parties.lost:
+            self.pool.lose_pieces(lost.ticket, lost.message.pieces)
+        self.parties.lost.clear()
+        for ticket in self.parties.freed:
             self.pool.free(ticket)
-        for lost in self.parties.take_lost():
-            self.pool.lose_pieces(*lost)
+        self.parties.freed.clear()
         return [*self.pool.take_messages(), *self.parties.take_messages()]
+
+    def _follow(self, attempt: RunAttempt | None) -> None:
+        """Play what is to be played."""
+        if attempt is self._attempt:
+            return
+        self._end()
+        self._attempt = attempt
+        if attempt is not None and self._source is not None:
+            self._begin(attempt, self._source)
 
     def _go_on(self, run: PlannedRun) -> None:
         """Give ranks what they want of what is there."""
@@ -118,19 +131,20 @@ class PlayedJob:
             if self._planning is not None:
                 self._planning.turn()
             came = run.pump()
-            stirred = self._stirred | run.stirred
-            self._stirred, run.stirred = set(), set()
-            for rank in stirred:
+            stirred = run.stirred | self.parties.to_look_at.keys()
+            run.stirred = set()
+            self.parties.to_look_at.clear()
+            for rank in sorted(stirred):
                 self._give(run, rank)
-            if not came and not run.stirred:
+            if self._run is not run or not (came or run.stirred):
                 return
 
     def _give(self, run: PlannedRun, rank: int) -> None:
         parties = self.parties
-        while parties.wants(rank):
+        while parties.attempt is not None and parties.wanted(rank):
             head = run.head(rank)
             if isinstance(head, LocalArrival):
-                parties.give(head.batch, head.made)
+                parties.give(head.batch, head.made or Made(None))
                 run.release(head.batch)
             elif isinstance(head, Exception):
                 self._fail(head)
@@ -144,12 +158,16 @@ class PlayedJob:
         """End the run: it cannot go on."""
         comes_again = isinstance(error, RunError) and error.comes_again
         self.parties.fail(str(error), comes_again)
-        self._end()
+        self._follow(None)
+
+    def _waits_for(self, rank: int) -> str:
+        """Return what a rank's next microbatch waits for, as text."""
+        return "its turn" if self._run is None else self._run.waits_for(rank)[0]
 
     # --- runs
 
-    def _begin(self, start: RunStart, source: ToldSource) -> None:
-        self._end()
+    def _begin(self, attempt: RunAttempt, source: ToldSource) -> None:
+        start = attempt.start
         if self._costs is None:
             self._costs = LoopCosts.of_source(source, self.spec.resources)
         else:
@@ -168,10 +186,9 @@ class PlayedJob:
             job=job, source=source, played=played, ranks_elsewhere=False,
             named_by_index=not source.names_samples, takes_empty=self._takes_empty,
             checks_costs=self._runs > 1 and source.loads_first,
-            post_at=AHEAD_SAMPLES // 4, lacks=self.parties.lacks,
+            post_at=AHEAD_SAMPLES // 4, lacks=self.parties.lacks, known=attempt.known,
         )  # fmt: skip
         self._run = PlannedRun(settings, start, self.pool, self._planning, self._numbers)
-        self._stirred = set(played)
 
     def _end(self) -> None:
         if self._planning is not None:

@@ -161,6 +161,10 @@ class Parties:
         """Return whether a rank may be given one more."""
         return self.attempt is not None and self._queues[rank].wants_more
 
+    def lacks(self, rank: int) -> bool:
+        """Return whether a rank has nothing left of what it was given."""
+        return self.attempt is None or self._queues[rank].first == self._queues[rank].next
+
     def give(self, facts: MicrobatchFacts, made: Made) -> None:
         """Give a rank its next microbatch of the attempt."""
         queue = self._queues[facts.rank]

@@ -62,7 +62,7 @@ class RunSettings:
     hears of so many samples that were handed out at once. looks: where in the source samples are
     that ranks compare before they begin. compares: the labels of so many microbatches, the first,
     are counted sample by sample. stats: counts what is handed out. lacks: whether a rank has
-    nothing left of what was handed out to it.
+    nothing left of what was handed out to it. known: steps whose holes are all known before.
     """
 
     job: JobSpec
@@ -77,6 +77,7 @@ class RunSettings:
     compares: int = 0
     stats: Any = None
     lacks: Callable[[int], bool] = lambda _: True
+    known: tuple[int, ...] = ()
 
 
 class StepMaker:
@@ -112,7 +113,7 @@ class StepMaker:
         is_inside = plan.number == at.step and bool(at.microbatch or served)
         step = OpenStep(plan, [], contents, contents)
         self._note_known_holes(step, failed)
-        if self._skips and not is_inside:
+        if self._skips and not is_inside and plan.number not in self._settings.known:
             step.contents = None  # all ranks have to say first what they could not load
         elif step.all_holes or not contents:
             step.contents = self.settled(step)

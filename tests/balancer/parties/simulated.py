@@ -53,7 +53,9 @@ class Epoch:
     def facts(self, rank: int, index: int) -> MicrobatchFacts:
         step, microbatch = self.cells[index]
         after = self.position(self.cells.index((step, 0)) + self.sizes[step])
-        inside = EpochPosition(after.start, after.window_step, after.step, 0, f"costs{step - step % self.window}")
+        inside = EpochPosition(
+            after.start, after.window_step, after.step, 0, f"costs{step - step % self.window}"
+        )
         holes = (10 * step + 3,) if step % 3 == 1 else ()
         return MicrobatchFacts(
             rank, step, microbatch, self.sizes[step], WEIGHTS, (), (), inside, (), (), holes
@@ -166,7 +168,12 @@ class Simulation:
         parties = self.parties
         if parties is not None:
             kept = [ticket.number for ticket, *_ in self.places.values()]
-            if not parties.is_empty or kept or parties.attempt is not None or parties._labels._steps:
+            if (
+                not parties.is_empty
+                or kept
+                or parties.attempt is not None
+                or parties._labels._steps
+            ):
                 raise Broken(f"kept at the end: tickets {kept}, {parties._labels._steps}")
 
     def _describe(self) -> str:
@@ -236,16 +243,31 @@ class Simulation:
             return
         self._epoch = epoch = self.epochs[attempt.start.epoch]
         at = attempt.start.at
-        self._first = epoch.cells.index((at.step, at.microbatch)) if at.step < len(epoch.sizes) else len(epoch.cells)
+        self._first = (
+            epoch.cells.index((at.step, at.microbatch))
+            if at.step < len(epoch.sizes)
+            else len(epoch.cells)
+        )
         if at != epoch.position(self._first):
             raise Broken(f"begins at {at}, which is no position")
         base = epoch.cells.index((attempt.key.at.step, attempt.key.at.microbatch))
         self._offset = base
         for trainer in self.trainers:
             run = trainer.session._run
-            if trainer.is_dead or run is None or run.number != attempt.key.run or trainer.peer not in parties._seats.peers or not parties._seats.peers[trainer.peer].is_playing:
+            if (
+                trainer.is_dead
+                or run is None
+                or run.number != attempt.key.run
+                or trainer.peer not in parties._seats.peers
+                or not parties._seats.peers[trainer.peer].is_playing
+            ):
                 continue
-            later = {h for s, holes in run.known.items() for h in holes if s >= at.step and s in attempt.known}
+            later = {
+                h
+                for s, holes in run.known.items()
+                for h in holes
+                if s >= at.step and s in attempt.known
+            }
             if not later <= {*attempt.start.holes}:
                 raise Broken(f"begins without holes {later}")
         self._next = [self._first] * self.ranks
@@ -323,7 +345,11 @@ class Simulation:
             raise Broken(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
         slowest = min(t.session._run.ranks[give.rank].have for t in takers) + self._offset
         cells = self._epoch.cells
-        if slowest < len(cells) and len(takers) > 1 and give.step >= cells[slowest][0] + AHEAD_STEPS:
+        if (
+            slowest < len(cells)
+            and len(takers) > 1
+            and give.step >= cells[slowest][0] + AHEAD_STEPS
+        ):
             raise Broken(f"{taker.name} is sent step {give.step}, while another needs {slowest}")
 
     def _repair(self, ticket: Ticket, peer: bytes, message: Any) -> None:
@@ -379,7 +405,15 @@ class Simulation:
         for sharer, ranks in self.groups:
             self._join(sharer, ranks, epochs, start, served, incarnation)
 
-    def _join(self, sharer: int, ranks: tuple[int, ...], epochs: list[Epoch], start: int, served: int, incarnation: int) -> None:
+    def _join(
+        self,
+        sharer: int,
+        ranks: tuple[int, ...],
+        epochs: list[Epoch],
+        start: int,
+        served: int,
+        incarnation: int,
+    ) -> None:
         name = f"ranks {ranks} of {sharer}"
         session = TrainerSession(
             ranks, '{"plan": 1}', "{}", self.credit, sharer, self.sharers, incarnation, name
@@ -460,7 +494,8 @@ class Simulation:
         """Return whether all have done the steps before, as gradients need."""
         others = (t for t in self.trainers if not t.is_dead and t is not trainer)
         return all(
-            (t.turn, t.session._run.place.here.step if t.session._run else 0) >= (trainer.turn, step)
+            (t.turn, t.session._run.place.here.step if t.session._run else 0)
+            >= (trainer.turn, step)
             for t in others
         )
 
@@ -515,10 +550,18 @@ class Simulation:
             old.is_dead = True
             self._at(
                 self.rng.choice([0.1, 2.0, 40.0]),
-                lambda: self._join(
-                    old.sharer, old.ranks, old.epochs, old.start, old.served, old.incarnation + 1
-                )
-                if all(not t.has_left for t in self.trainers) else None,
+                lambda: (
+                    self._join(
+                        old.sharer,
+                        old.ranks,
+                        old.epochs,
+                        old.start,
+                        old.served,
+                        old.incarnation + 1,
+                    )
+                    if all(not t.has_left for t in self.trainers)
+                    else None
+                ),
             )
         else:
             self._relaunch()
@@ -531,9 +574,14 @@ class Simulation:
         stands = []
         for t in alive:
             turn = min(max(t.turn, 0), len(t.epochs) - 1)
-            done = sum(1 for e, r, _ in t.had if e == t.epochs[turn].number) 
+            done = sum(1 for e, r, _ in t.had if e == t.epochs[turn].number)
             first = t.start if turn == 0 else 0
-            stands.append((t.epochs[turn].number, first + (done + (t.served if turn == 0 else 0)) // len(t.ranks)))
+            stands.append(
+                (
+                    t.epochs[turn].number,
+                    first + (done + (t.served if turn == 0 else 0)) // len(t.ranks),
+                )
+            )
         epoch, index = min(stands)
         for t in self.trainers:
             t.is_dead = True
