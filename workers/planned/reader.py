@@ -23,7 +23,7 @@ from ..sources.interface import Source
 from ..sources.labels import count_label_tokens, labels_of
 from ..sources.randomness import global_randomness
 from ..stores.samples import reads_stores
-from .measuring import Measurer, failed_sample, refuse_threads
+from .measuring import KeptSamples, Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
 # Counts the label tokens of a batch, or of its samples where it has none; shift_labels, last.
@@ -91,16 +91,32 @@ class PlannedReader(Dataset[Any]):
         if self._threads > 1:
             refuse_threads(self._measurer.source, f"{self._threads} decode threads")
 
+    def keep_samples(self, most_bytes: int) -> None:
+        """Keep samples that had to be loaded to be measured, so that none is loaded twice."""
+        self._measurer.kept = KeptSamples(most_bytes)
+
+    def kept_of(self, indexes: Sequence[int]) -> tuple[int, ...]:
+        """Return the places of samples of the last task's epoch that are kept."""
+        kept = self._measurer.kept
+        return tuple(p for p, index in enumerate(indexes) if kept is not None and kept.has(index))
+
     def __getitems__(self, task: list[int]) -> Any:
         """Do a task: return what `collate` is to hand over."""
+        return self.do(task)
+
+    def do(self, task: list[int], collates: bool = True) -> Any:
+        """Do a task; unless `collates`, the batch of a Made is its samples that could be used."""
         kind, epoch, asked, *indexes = task
+        if self._measurer.kept is not None:
+            self._measurer.kept.begin(epoch)
         if self._reads_stores:
             expect_tasks(self._measurer.source, task, self._samples_of)
         if kind == MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
         if kind == LOOK:
             return self._looked_at(epoch, indexes)
-        return self._made(Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5))))
+        load = Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5)))
+        return self._made(load, collates)
 
     def _samples_of(self, task: list[int]) -> Iterator[tuple[int, bool]]:
         """Yield the samples of a task, and whether they are only probed."""
@@ -112,10 +128,11 @@ class PlannedReader(Dataset[Any]):
         """Return what was made: torch's fetcher asks for this."""
         return done
 
-    def _made(self, task: Load) -> Any:
+    def _made(self, task: Load, collates: bool) -> Any:
         """Return a batch, or a Made where more than the batch is to be told."""
+        collate = self._collated if collates else lambda _, samples: samples
         if task.spare:
-            return self._spare(task)
+            return self._spare(task, collate)
         found = self._loaded(task)
         failed = tuple(
             (place, each) for place, each in enumerate(found) if type(each) is FailedSample
@@ -125,13 +142,14 @@ class PlannedReader(Dataset[Any]):
         good = found
         if failed:
             good = [each for each in found if type(each) is not FailedSample]
-        if not good and not self._takes_empty:
+        if not good and not (self._takes_empty and collates):
             return Made(None, failed=failed)
-        batch = self._collated(task, good)
+        batch = collate(task, good)
         # Most batches are told of nothing more, and need no object of their own.
-        if not (failed or any(task[2:]) or self._count_labels):
+        count = self._count_labels if collates else None
+        if not (failed or any(task[2:]) or count):
             return batch
-        return self._told(task, batch, good, failed)
+        return self._told(task, batch, good, failed, count)
 
     def _told(
         self,
@@ -139,11 +157,11 @@ class PlannedReader(Dataset[Any]):
         batch: Any,
         good: list[Any],
         failed: tuple[tuple[int, FailedSample], ...],
+        count: CountLabels | None,
     ) -> Made:
         """Return a batch of the samples that could be used, with what was asked about them."""
         bad = {place for place, _ in failed}
         indexes = [index for place, index in enumerate(task.indexes) if place not in bad]
-        count = self._count_labels
         return Made(
             batch,
             tuple(map(self._measurer.key, indexes)) if task.names else (),
@@ -154,12 +172,12 @@ class PlannedReader(Dataset[Any]):
             sum(map(sample_nbytes, good)) if task.size else None,
         )
 
-    def _spare(self, task: Load) -> Made:
+    def _spare(self, task: Load, collate: Callable[[Load, list[Any]], Any]) -> Made:
         """Make a batch of the first sample that can be loaded."""
         for index in task.indexes:
             sample = self._one(task.epoch, index)
             if type(sample) is not FailedSample:
-                return Made(self._collated(task, [sample]))
+                return Made(collate(task, [sample]))
         return Made(None)
 
     def _collated(self, task: Load, samples: list[Any]) -> Any:

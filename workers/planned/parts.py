@@ -1,0 +1,76 @@
+"""Does the parts of tasks that a pool's balancer gives its workers: balancer/pool/messages.py."""
+
+import time
+import traceback
+from collections.abc import Iterable
+
+from ...balancer.pool.messages import (
+    BATCH,
+    COSTS,
+    LOOKS,
+    SAMPLES,
+    DoPart,
+    FailedPlace,
+    PartBroken,
+    PartLooked,
+    PartMade,
+    PartMeasured,
+)
+from ...balancer.run.tasks import LOAD, LOOK, MEASURE, TASK_HEAD, FailedSample, Made, Measured
+from ..codec.batches import encode_batch
+from ..codec.fields import Buffer
+from .reader import PlannedReader
+
+PartDone = PartMade | PartMeasured | PartLooked | PartBroken
+# Of a traceback this is sent: its end says most.
+ERROR_CHARACTERS = 16_000
+_TASKS = {BATCH: LOAD, SAMPLES: LOAD, COSTS: MEASURE, LOOKS: LOOK}
+
+
+def do_part(reader: PlannedReader, part: DoPart, serial: int) -> tuple[PartDone, list[Buffer]]:
+    """Return what comes of a part, and the frames of what is to be kept under `serial`.
+
+    Where nothing is to be kept there are no frames, and the serial is 0. An error of a sample is
+    told with its place; one of collating, or of a batch that cannot travel, as PartBroken.
+    """
+    since = time.perf_counter()
+    try:
+        if len(part.task) < TASK_HEAD or _TASKS.get(part.form) != part.task[0]:
+            raise ValueError(f"no worker can make {part.form!r:.40} of task {part.task[:4]}")
+        done = reader.do([*part.task], collates=part.form == BATCH)
+        if part.form == LOOKS:
+            return PartLooked(part.number, done), []
+        if part.form == COSTS:
+            return _measured(reader, part, done), []
+        made = done if type(done) is Made else Made(done)
+        frames = [] if made.batch is None else encode_batch(made.batch)
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
+        return PartBroken(part.number, text, _took_us(since)), []
+    return _made(part, made, serial if frames else 0, frames, _took_us(since)), frames
+
+
+def _measured(reader: PlannedReader, part: DoPart, done: Measured) -> PartMeasured:
+    failed = [(p, cost) for p, cost in enumerate(done.costs) if isinstance(cost, FailedSample)]
+    costs = tuple(() if isinstance(cost, FailedSample) else cost for cost in done.costs)
+    return PartMeasured(
+        part.number, costs, _failed_places(failed), round(done.seconds * 1e6), done.differs,
+        reader.kept_of(part.task[TASK_HEAD:]),
+    )  # fmt: skip
+
+
+def _made(part: DoPart, made: Made, serial: int, frames: list[Buffer], took_us: int) -> PartMade:
+    sizes = tuple(map(len, frames))
+    tokens, nbytes = (-1 if count is None else count for count in (made.label_tokens, made.nbytes))
+    return PartMade(
+        part.number, serial, sum(sizes), sizes, made.names, _failed_places(made.failed),
+        made.costs, made.labels or (), tokens, nbytes, took_us,
+    )  # fmt: skip
+
+
+def _failed_places(failed: Iterable[tuple[int, FailedSample]]) -> tuple[FailedPlace, ...]:
+    return tuple(FailedPlace(place, s.key, s.reason, s.is_io, s.source) for place, s in failed)
+
+
+def _took_us(since: float) -> int:
+    return round((time.perf_counter() - since) * 1e6)
