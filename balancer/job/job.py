@@ -17,7 +17,7 @@ from ..parties.parties import Parties, RunAttempt
 from ..planning.planner import make_planner
 from ..planning.problem.shuffle import permutation
 from ..pool.messages import FromWorker, JobOpened, OpenJob
-from ..pool.pool import Pool
+from ..pool.pool import GENERATION, Pool
 from ..protocol.job_spec import JobSpec, from_json
 from ..run.ahead import PlanAhead
 from ..run.arrivals import LocalArrival, RunError, RunStart
@@ -53,8 +53,10 @@ class PlayedJob:
     ) -> None:
         """Raises ValueError where the job is none."""
         self.spec: JobSpec = from_json(job)
-        self.pool = Pool(lease_s=self.spec.lease_s, collates=collates)
+        self.pool = Pool(self.spec.lease_s, collates, generation)
+        # Of workers; those of a balancer before are others.
         self._tokens: dict[bytes, int] = {}
+        self._first_token = generation << GENERATION
         self.parties = Parties(
             self.spec.plan.ranks, generation, self._tokens.__getitem__, self._waits_for
         )
@@ -84,7 +86,7 @@ class PlayedJob:
                 f"{len(self._source)} of {self._source.fingerprint}: give all workers the same "
                 "data and software"
             )
-        self._tokens.setdefault(worker, len(self._tokens) + 1)
+        self._tokens.setdefault(worker, self._first_token + len(self._tokens))
         self.pool.join(worker, now)
         return ""
 

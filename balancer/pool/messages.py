@@ -52,10 +52,10 @@ class FreeParts(ArrayRecord, frozen=True):
 
 
 class KeepOnly(ArrayRecord, frozen=True):
-    """Of what is kept under serials up to `upto` only these are wanted: others were freed."""
+    """Only these are wanted of what is kept, and what was made of parts of these numbers."""
 
     serials: tuple[Count, ...]
-    upto: Count
+    numbers: tuple[Count, ...]
 
 
 # --- worker to balancer

@@ -43,6 +43,8 @@ DEAD_S = 6.0
 MOST_DEATHS = 3
 # The bit of a task's `asked` that says that the first good sample is the batch; see Load.packed.
 _SPARE = 1 << 3
+# Bits of a part's number below its pool's generation.
+GENERATION = 32
 # Beats in a row that show that a message was lost.
 UNLIKE = 3
 
@@ -52,15 +54,18 @@ class Pool:
 
     most_held = sys.maxsize
 
-    def __init__(self, lease_s: float, collates: bool) -> None:
-        """lease_s: how long a worker may take for one sample."""
+    def __init__(self, lease_s: float, collates: bool, generation: int = 0) -> None:
+        """lease_s: how long a worker may take for one sample.
+
+        generation: greater than that of a pool before, whose parts workers may still answer.
+        """
         self._lease_s, self._collates = lease_s, collates
         self.workers: dict[bytes, PoolWorker] = {}
         self._tasks: dict[int, PoolTask] = {}  # those that are not freed
         self._parts: dict[int, Part] = {}
         self._queue = PartQueue()
         self._homes: dict[int, bytes] = {}  # who keeps a sample that was loaded to measure it
-        self._last = 0
+        self._last = generation << GENERATION
         self._results: deque[tuple[int, Any]] = deque()
         self._deaths: Counter[int] = Counter()
         self._out: list[tuple[bytes, ToWorker]] = []
@@ -147,9 +152,10 @@ class Pool:
         worker = self.workers.pop(name, None)
         if worker is None:
             return
-        first = self._parts.get(worker.busy_with[0]) or next(iter(worker.parts.values()), None)
+        held = [part for part in worker.parts.values() if part.number in self._parts]
+        first = worker.parts.get(worker.busy_with[0]) or next(iter(held), None)
         again = []
-        for part in worker.parts.values():
+        for part in held:
             part.holders.pop(name, None)
             again.append(part)
         for part in worker.pieces.values():
@@ -173,8 +179,6 @@ class Pool:
         if isinstance(message, PoolBeat):
             self._beat(worker, message)
             return
-        if isinstance(message, PartMade):
-            worker.last = max(worker.last, message.serial)
         part = self._parts.get(message.number)
         was_given = worker.parts.pop(message.number, None) is not None
         if part is None or part.answer is not None or not was_given:
@@ -400,5 +404,5 @@ class Pool:
                 self._out.append((worker.name, DoPart(part.number, part.form, part.packed)))
         if worker.unlike[1] >= UNLIKE:
             worker.unlike[1] = 0
-            self._out.append((worker.name, KeepOnly(tuple(worker.pieces), worker.last)))
+            self._out.append((worker.name, KeepOnly(tuple(worker.pieces), tuple(worker.parts))))
         self._assign()

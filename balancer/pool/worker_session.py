@@ -53,8 +53,11 @@ class WorkerSession:
             case FreeParts():
                 self._free(message.serials)
             case KeepOnly():
-                wanted = {*message.serials}
-                self._free([s for s in self.kept if s <= message.upto and s not in wanted])
+                serials, numbers = {*message.serials}, {*message.numbers}
+                self._free([
+                    serial for serial, number in self._numbers.items()
+                    if serial not in serials and number not in numbers
+                ])  # fmt: skip
 
     def next_part(self) -> DoPart | None:
         """Return the next part to do, which is in work from now on; None where there is none."""

@@ -28,7 +28,7 @@ class PoolWorker:
     """One worker. heard_at: when it was; busy_with, busy_since: the sample that its beats name.
 
     parts: what it was given and has not answered, in order, and when that was. pieces: what it
-    keeps for tickets, by serial; free: serials that it may forget; last: its latest serial. unlike:
+    keeps for tickets, by serial; free: serials that it may forget. unlike:
     beats in a row that were unlike what is known here, of parts and of what is kept.
     """
 
@@ -39,7 +39,6 @@ class PoolWorker:
     parts: OrderedDict[int, Part] = field(default_factory=OrderedDict)
     pieces: dict[int, Part] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
-    last: int = 0
     busy_with: tuple[int, int] = (0, -1)
     busy_since: float = 0.0
     unlike: list[int] = field(default_factory=lambda: [0, 0])

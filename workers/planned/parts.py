@@ -7,24 +7,22 @@ from collections.abc import Iterable
 from ...balancer.pool.messages import (
     BATCH,
     COSTS,
-    LOOKS,
     SAMPLES,
     DoPart,
     FailedPlace,
     PartBroken,
-    PartLooked,
     PartMade,
     PartMeasured,
 )
-from ...balancer.run.tasks import LOAD, LOOK, MEASURE, TASK_HEAD, FailedSample, Made, Measured
+from ...balancer.run.tasks import LOAD, MEASURE, TASK_HEAD, FailedSample, Made, Measured
 from ..codec.batches import encode_batch
 from ..codec.fields import Buffer
 from .reader import PlannedReader
 
-PartDone = PartMade | PartMeasured | PartLooked | PartBroken
+PartDone = PartMade | PartMeasured | PartBroken
 # Of a traceback this is sent: its end says most.
 ERROR_CHARACTERS = 16_000
-_TASKS = {BATCH: LOAD, SAMPLES: LOAD, COSTS: MEASURE, LOOKS: LOOK}
+_TASKS = {BATCH: LOAD, SAMPLES: LOAD, COSTS: MEASURE}
 
 
 def do_part(reader: PlannedReader, part: DoPart, serial: int) -> tuple[PartDone, list[Buffer]]:
@@ -38,8 +36,6 @@ def do_part(reader: PlannedReader, part: DoPart, serial: int) -> tuple[PartDone,
         if len(part.task) < TASK_HEAD or _TASKS.get(part.form) != part.task[0]:
             raise ValueError(f"no worker can make {part.form!r:.40} of task {part.task[:4]}")
         done = reader.do([*part.task], collates=part.form == BATCH)
-        if part.form == LOOKS:
-            return PartLooked(part.number, done), []
         if part.form == COSTS:
             return _measured(reader, part, done), []
         made = done if type(done) is Made else Made(done)

@@ -1,0 +1,344 @@
+"""A played job in one process: workers and trainers on a network that loses, doubles and delays.
+
+Everything follows from a seed. A worker is a WorkerSession over a real PlannedReader; a trainer is a
+TrainerSession, which pulls frames from workers as it would over a socket of its own.
+"""
+
+import heapq
+import json
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from counterpoise.balancer.job.job import PlayedJob
+from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.pool.messages import DoPart, JobOpened
+from counterpoise.balancer.pool.worker_session import WorkerSession
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.workers.codec.batches import decode_batch
+from counterpoise.workers.planned.parts import do_part
+from counterpoise.workers.planned.reader import PlannedReader
+from counterpoise.workers.sources.interface import SampleError, as_source
+
+START = EpochPosition(0, 0, 0, 0, "")
+BEAT_S, TURN_S = 0.5, 0.02
+
+
+class Texts:
+    """Texts of given lengths; some cannot be read, and one may kill its worker."""
+
+    def __init__(self, lengths: list[int], broken: frozenset[int] = frozenset()) -> None:
+        self.lengths, self.broken = lengths, broken
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> str:
+        if index in self.broken:
+            raise SampleError(str(index), "it is torn")
+        return f"{index}:" + "a" * self.lengths[index]
+
+
+def joined(samples: list[str]) -> list[str]:
+    """Be a collate function whose batch is not its list of samples."""
+    return ["batch", *samples]
+
+
+class Setting:
+    """What a job is, and how unreliable its network: drawn from a seed."""
+
+    def __init__(self, seed: int, faults: bool = True) -> None:
+        chance = self.chance = random.Random(seed)
+        self.seed = seed
+        self.ranks = chance.choice([1, 2, 2, 3])
+        self.sharers = chance.choice([1, 1, 1, 2])
+        self.workers = chance.randint(1, 4)
+        samples = chance.randint(12, 90)
+        self.lengths = [chance.randint(1, 12) for _ in range(samples)]
+        self.on_error = chance.choice(["raise", "skip", "skip"])
+        torn = self.on_error == "skip" and chance.random() < 0.7
+        self.broken = frozenset(chance.sample(range(samples), 3) if torn else ())
+        self.killer = chance.randrange(samples) if torn and faults and chance.random() < 0.3 else -1
+        if self.killer in self.broken:
+            self.killer = -1
+        self.collates = chance.random() < 0.7
+        self.loses = chance.choice([0.0, 0.0, 0.02, 0.1]) if faults else 0.0
+        self.kills = chance.randint(0, 3) if faults else 0
+        self.restarts = faults and chance.random() < 0.3
+        self.knows_costs = chance.random() < 0.5
+        self.credit = chance.choice([1, 2, 4, 8])
+        self.plan = PlanConfig(
+            ranks=self.ranks, samples_per_step=6 * self.ranks, accumulate="auto",
+            resources=("tokens",), budgets=(40,), grouping="balanced", seed=seed,
+        )  # fmt: skip
+
+    @property
+    def job(self) -> JobSpec:
+        return JobSpec(self.plan, on_error=self.on_error, lease_s=20.0)
+
+    def source(self) -> Any:
+        return as_source(Texts(self.lengths, self.broken), cost_of)
+
+    def reader(self) -> PlannedReader:
+        source = self.source()
+        return PlannedReader(
+            source, source, ("tokens",), self.seed, joined, self.on_error == "skip"
+        )
+
+
+def cost_of(text: str) -> dict[str, int]:
+    return {"tokens": len(text.partition(":")[2])}
+
+
+class Cluster:
+    """The whole job, and its network. delivered: what each process got, by rank and sharer."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.chance = setting, random.Random(setting.seed + 1)
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._names = count(1)
+        self.job = self._new_job(1)
+        self.workers: dict[bytes, SimulatedWorker] = {}
+        self.trainers = {
+            (rank, sharer): SimulatedTrainer(self, rank, sharer)
+            for rank in range(setting.ranks)
+            for sharer in range(setting.sharers)
+        }
+        for _ in range(setting.workers):
+            self.new_worker()
+        self.turn_due = False
+        self._tick()
+        for _ in range(setting.kills):
+            self.after(self.chance.uniform(0.1, 8), self._kill_a_worker)
+        if setting.restarts:
+            self.after(self.chance.uniform(0.5, 6), self._restart_balancer)
+
+    def _new_job(self, generation: int) -> PlayedJob:
+        setting = self.setting
+        layout = json.dumps({"kind": "joined"})
+        return PlayedJob(to_json(setting.job), layout, setting.collates, True, generation)
+
+    # --- time and messages
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + seconds, next(self._order), action))
+
+    def run(self, limit_s: float = 600.0) -> None:
+        """Run until all trainers are at the end; AssertionError where that takes too long."""
+        while not all(trainer.is_over for trainer in self.trainers.values()):
+            self.now, _, action = heapq.heappop(self._events)
+            assert self.now < limit_s, self.why_stuck()
+            action()
+
+    def end(self) -> None:
+        """Have all trainers leave, and see that nothing is left of the job."""
+        for trainer in self.trainers.values():
+            trainer.session.leave()
+        until = self.now + 30.0
+        while self.now < until:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        kept = {name: len(worker.session.kept) for name, worker in self.workers.items()}
+        assert not any(kept.values()), f"kept: {kept}"
+        pool = self.job.pool
+        assert (pool.held_bytes(0, 0), len(pool._tasks), len(pool._parts)) == (0, 0, 0), "pool"
+        assert self.job.parties.is_empty
+
+    def why_stuck(self) -> str:
+        return "stuck: " + "; ".join(
+            f"{key}: {len(t.delivered)} {t.session.failure}" for key, t in self.trainers.items()
+        )
+
+    def deliver(self, action: Callable[[], None]) -> None:
+        """Have a message arrive: once, twice, late, or never."""
+        draw = self.chance.random()
+        if draw < self.setting.loses:
+            return
+        for _ in range(1 + (draw > 1 - self.setting.loses)):
+            late = self.chance.random() < self.setting.loses
+            self.after(self.chance.uniform(0.0005, 0.5 if late else 0.004), action)
+
+    def _tick(self) -> None:
+        self.turn()
+        self.after(TURN_S, self._tick)
+
+    def turn(self) -> None:
+        for peer, message in self.job.turn(self.now):
+            if peer in self.workers:
+                self.deliver(lambda p=peer, m=message: self._to_worker(p, m))  # type: ignore[misc]
+            for trainer in self.trainers.values():
+                if trainer.peer == peer:
+                    self.deliver(lambda t=trainer, m=message: t.receive(m))  # type: ignore[misc]
+
+    def _to_worker(self, peer: bytes, message: Any) -> None:
+        if (worker := self.workers.get(peer)) is not None:
+            worker.receive(message)
+
+    def from_worker(self, worker: "SimulatedWorker", message: Any) -> None:
+        job = self.job
+        self.deliver(lambda: job.from_worker(worker.name, message, self.now))
+
+    def from_trainer(self, trainer: "SimulatedTrainer", message: Any) -> None:
+        job = self.job
+        self.deliver(lambda: job.from_trainer(trainer.peer, message, self.now))
+
+    # --- processes
+
+    def new_worker(self) -> None:
+        worker = SimulatedWorker(self, f"w{next(self._names)}".encode())
+        self.workers[worker.name] = worker
+        worker.join()
+
+    def _kill_a_worker(self) -> None:
+        if self.workers:
+            self.kill(self.chance.choice(sorted(self.workers)))
+
+    def kill(self, name: bytes) -> None:
+        """Kill a worker; another is started soon."""
+        worker = self.workers.pop(name, None)
+        if worker is not None:
+            worker.is_dead = True
+            job = self.job
+            if self.chance.random() < 0.5:  # its connection breaks; else it is just silent
+                self.after(0.05, lambda: job.pool.leave(name, self.now))
+            self.after(self.chance.uniform(0.1, 1), self.new_worker)
+
+    def _restart_balancer(self) -> None:
+        self.job = self._new_job(2)
+        for worker in self.workers.values():
+            worker.session.clear()
+            worker.join()
+
+
+class SimulatedWorker:
+    def __init__(self, cluster: Cluster, name: bytes) -> None:
+        self.cluster, self.name = cluster, name
+        self.session, self.reader = WorkerSession(), cluster.setting.reader()
+        self.is_dead = False
+        self.slow = cluster.chance.choice([1, 1, 1, 5])
+        self._is_busy = False
+        self._beat()
+
+    def join(self) -> None:
+        """Open the job at the balancer, which is reliable: see the server's own tests."""
+        setting, source = self.cluster.setting, self.cluster.setting.source()
+        columns: tuple[bytes, ...] = ()
+        if setting.knows_costs and not setting.broken and setting.killer < 0:
+            import numpy as np
+
+            texts = [cost_of(str(source[n]))["tokens"] for n in range(len(source))]
+            columns = (np.array(texts, np.int64).tobytes(),)
+        told = JobOpened(1, len(source), "print", columns, loads_first=False, names=True)
+        assert self.cluster.job.open_worker(self.name, told, self.cluster.now) == ""
+
+    def receive(self, message: Any) -> None:
+        self.session.receive(message)
+        self._work()
+
+    def _beat(self) -> None:
+        if not self.is_dead:
+            self.cluster.from_worker(self, self.session.beat())
+            self.cluster.after(BEAT_S, self._beat)
+
+    def _work(self) -> None:
+        self._flush()
+        if self._is_busy or self.is_dead:
+            return
+        part = self.session.next_part()
+        if part is None:
+            return
+        self._is_busy = True
+        each_s = self.slow * self.cluster.chance.uniform(0.005, 0.03)
+        self.cluster.after(each_s * max(1, len(part.task) - 3), lambda: self._done(part))
+
+    def _done(self, part: DoPart) -> None:
+        if self.is_dead:
+            return
+        if self.cluster.setting.killer in part.task[3:]:
+            self.cluster.kill(self.name)
+            return
+        answer, frames = do_part(self.reader, part, self.session._last + 1)
+        if frames:
+            self.session.keep([bytes(memoryview(each).cast("B")) for each in frames])
+        self.session.done(answer)
+        self._is_busy = False
+        self._work()
+
+    def _flush(self) -> None:
+        for message in self.session.take_messages():
+            self.cluster.from_worker(self, message)
+
+
+class SimulatedTrainer:
+    def __init__(self, cluster: Cluster, rank: int, sharer: int) -> None:
+        setting = cluster.setting
+        self.cluster, self.peer = cluster, f"t{rank}.{sharer}".encode()
+        self.session = TrainerSession(
+            (rank,), to_json(setting.job), '{"kind": "joined"}', setting.credit, sharer,
+            setting.sharers, name=f"trainer {rank}.{sharer}",
+        )  # fmt: skip
+        self.delivered: list[tuple[Any, Any]] = []
+        self.session.begin(RunStart(0, START))
+        self._takes_s = cluster.chance.uniform(0.0, 0.05)
+        self._beat()
+        cluster.after(0.01, self._step)
+
+    @property
+    def is_over(self) -> bool:
+        return self.session.is_at_end or bool(self.session.failure)
+
+    def receive(self, message: Any) -> None:
+        self.session.receive(message)
+        self._flush()
+
+    def _beat(self) -> None:
+        for message in self.session.beat():
+            self.cluster.from_trainer(self, message)
+        self.cluster.after(BEAT_S, self._beat)
+
+    def _flush(self, waits: bool = False) -> None:
+        for pull in self.session.take_pulls():
+            self._pull(pull)
+        for message in self.session.take_messages(waits):
+            self.cluster.from_trainer(self, message)
+
+    def _pull(self, pull: PieceToPull) -> None:
+        cluster, token = self.cluster, pull.piece.token
+        name = next((n for n, known in cluster.job._tokens.items() if known == token), b"")
+
+        def arrive() -> None:
+            worker = cluster.workers.get(name)
+            frames = None if worker is None else worker.session.kept.get(pull.piece.serial)
+            if frames is None:
+                self.session.note_lost(pull, "it is gone")
+            else:
+                self.session.note_pulled(pull.rank, pull.index, pull.version, pull.number, frames)
+            self._flush(waits=True)
+
+        cluster.after(cluster.chance.uniform(0.0005, 0.02), arrive)
+
+    def _step(self) -> None:
+        batch = self.session.peek()
+        if batch is not None:
+            self.delivered.append((batch.give, self._batch_of(batch)))
+            self.session.release(batch)
+        self._flush(waits=True)
+        if not self.is_over:
+            self.cluster.after(0.002 + self._takes_s, self._step)
+
+    def _batch_of(self, batch: Any) -> Any:
+        pieces = [decode_batch(batch.frames[n]) for n in range(len(batch.give.pieces))]
+        if batch.give.is_batch:
+            return pieces[0]
+        placed = {
+            place: sample
+            for given, samples in zip(batch.give.pieces, pieces, strict=True)
+            for place, sample in zip(given.places, samples, strict=False)
+        }
+        return joined([placed[place] for place in sorted(placed)])
