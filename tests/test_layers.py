@@ -82,6 +82,7 @@ ORDER = (
     "workers.images",
     "workers.media",
     "workers.sources",
+    "workers.collate",
     "workers.stores",
     "workers.discovery",
     "workers.tar",
