@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..balancer.planning.problem.balance import Balance as Balance
+    from ..workers.collate.layouts import collate_packed as collate_packed
+    from ..workers.collate.layouts import collate_padded as collate_padded
+    from ..workers.collate.layouts import collate_samples as collate_samples
     from . import adapters as adapters
     from .collate.equivalence import Equivalence as Equivalence
     from .collate.equivalence import check_equivalence as check_equivalence
-    from .collate.layouts import collate_packed as collate_packed
-    from .collate.layouts import collate_padded as collate_padded
-    from .collate.layouts import collate_samples as collate_samples
     from .dataloader import DataLoader as DataLoader
     from .hf_processor import HFProcessor as HFProcessor
     from .models.kwargs import hf_kwargs as hf_kwargs
@@ -51,9 +51,9 @@ _HOMES = {
     "Topology": ".step.ranks",
     "adapters": "",
     "check_equivalence": ".collate.equivalence",
-    "collate_packed": ".collate.layouts",
-    "collate_padded": ".collate.layouts",
-    "collate_samples": ".collate.layouts",
+    "collate_packed": "..workers.collate.layouts",
+    "collate_padded": "..workers.collate.layouts",
+    "collate_samples": "..workers.collate.layouts",
     "hf_kwargs": ".models.kwargs",
     "loss_by_source": ".step.by_source",
     "loss_rule": ".step.loss",

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..workers.collate.layouts import collate_padded
 from ..workers.hf_processor.source import ProcessedRecords
 from ..workers.hf_processor.transform import RecordProcessor
-from .collate.layouts import collate_padded
 
 # What a batch says of itself, and no model takes.
 BESIDE = ("images_per_sample", "videos_per_sample", "tiles_per_image")

@@ -83,6 +83,7 @@ ORDER = (
     "workers.images",
     "workers.media",
     "workers.sources",
+    "workers.collate",
     "workers.stores",
     "workers.discovery",
     "workers.tar",

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
 from ...balancer.planning.problem.layout import base_of
-from ..collate.layouts import collate_packed
+from ...workers.collate.layouts import collate_packed
 from ..models.kwargs import check_length, is_packed
 from ..models.proof import SEEN, check_packing
 from .padded_gather import gather_padded

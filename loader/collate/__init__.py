@@ -1,1 +1,1 @@
-"""Collates samples to batches: layouts, their fields, and reusable buffers."""
+"""What a trainer does about batches: chooses fields, takes them apart, and compares layouts."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.problem.layout import BUILT_IN, Layout, rules_of
-from .fields import Array
-from .images import COUNTS, GRIDS, IMAGE_FIELDS, TILES
-from .tokens import made_fields
+from ...workers.collate.fields import Array
+from ...workers.collate.images import COUNTS, GRIDS, IMAGE_FIELDS, TILES
+from ...workers.collate.tokens import made_fields
 
 LENGTHS = "_lengths"
 

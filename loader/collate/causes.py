@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ...workers.collate.fields import Batch
 from ...workers.sources.labels import IGNORED
-from .fields import Batch
 
 Sample = dict[str, Any]
 # (base, samples, pad_id=0) -> batch

@@ -15,12 +15,12 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import as_layout
+from ...workers.collate.described import CollateFn, options_of, stacked
+from ...workers.collate.fields import EVERY
 from ..step.info import StepInfo
-from .fields import EVERY, kinds_of
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
-CollateFn = Callable[[list[Any]], Any]
 
 
 class ChosenBatch(dict[str, Any]):
@@ -87,14 +87,10 @@ class BatchMaker:
         if balance.layout == "torch":
             if self.collate_fn is not None and self.collate_fn is not default_collate:
                 return self.collate_fn
-            return partial(_stacked, wanted)
-        from .layouts import collate_samples  # here: layout 'torch' needs nothing of it
+            return partial(stacked, wanted)
+        from ...workers.collate.layouts import collate_samples  # here: 'torch' needs nothing of it
 
-        return partial(
-            collate_samples, layout=balance.layout, pad_id=balance.pad_id,
-            dummy_tile=balance.dummy_tile, fields=wanted, shift_labels=balance.shift_labels,
-            **balance.shapes.of_tokens(),
-        )  # fmt: skip
+        return partial(collate_samples, fields=wanted, **options_of(balance))
 
 
 def choose(batch: Any, fields: Container[str]) -> ChosenBatch:
@@ -123,24 +119,3 @@ def checked_fields(fields: Any) -> WantedFields:
     if odd := [name for name in fields if not isinstance(name, str)]:
         raise ValueError(f"fields has {odd[0]!r}, and names of fields are text")
     return frozenset(fields)
-
-
-def _stacked(wanted: Container[str], samples: list[Any]) -> Any:
-    """Return default_collate's batch of the wanted fields; notes to its error say what to do."""
-    has_fields = all(type(sample) is dict for sample in samples)
-    if has_fields and wanted is not EVERY:
-        samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
-    try:
-        return default_collate(samples)
-    except Exception as error:
-        if "equal size" in str(error):  # of torch.stack: there is no class for it
-            error.add_note("Samples differ in size: give a collate_fn that pads.")
-        for name in dict.fromkeys(n for sample in samples if has_fields for n in sample):
-            values = {p: each[name] for p, each in enumerate(samples) if name in each}
-            try:
-                default_collate([*values.values()])
-            except Exception:
-                error.add_note(f"This is about field {name!r}: {kinds_of(values)}.")
-            if len(values) < len(samples):
-                error.add_note(f"Field {name!r} is in samples {[*values]} of {len(samples)} only.")
-        raise

@@ -24,6 +24,8 @@ from ...balancer.planning.problem.layout import (
     as_layout,
     rules_of,
 )
+from ...workers.collate.fields import Batch
+from ...workers.collate.layouts import collate_samples
 from ...workers.sources.labels import IGNORED
 from ..models.kwargs import hf_kwargs
 from ..models.proof import prove_packing
@@ -31,8 +33,6 @@ from ..step.info import Step, StepInfo, moved
 from ..step.loss import scale_loss
 from .apart import samples_of
 from .causes import BORDERS, Collate, find_causes
-from .fields import Batch
-from .layouts import collate_samples
 
 TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
 DROPOUT = (

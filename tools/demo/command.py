@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from ...balancer.planning.kernels.loops import check_work
 from ...balancer.planning.problem.shuffle import permutation
 from ...loader import Balance, DataLoader
-from ...loader.collate.layouts import collate_padded
+from ...workers.collate.layouts import collate_padded
 from ...workers.sources.registry import source_of
 from ..console.reporting import PLAIN, emit, live_progress, make_table, progress_console
 from ..inputs.programs import with_options

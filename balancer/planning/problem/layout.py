@@ -18,7 +18,7 @@ FILL is a number (0 where there is none), "pad_id", or in "tokens next" one that
 sample's largest. Behind a comma may stand "axes N": arrays have N axes, and one with N - 1 is a
 single item of it; and "optional": samples may lack the field, and then have none of it.
 
-This module is data only: `loader/collate` makes batches by it.
+This module is data only: `workers/collate` makes batches by it.
 """
 
 import json
@@ -45,7 +45,7 @@ _HAD = re.compile(
 
 # The rules of both bases for what tokenizers and processors return; a field that has none is laid
 # by its kind: numbers stacked, text listed, arrays concatenated. pixel_values follow what comes
-# beside them (loader/collate/images.py).
+# beside them (workers/collate/images.py).
 _COMMON = {
     **dict.fromkeys(("token_type_ids", "mm_token_type_ids", "assistant_masks"), "tokens 0"),
     "mrope_position_ids": "tokens next",

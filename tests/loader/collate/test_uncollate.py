@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.layout import BUILT_IN
 from counterpoise.loader.collate.apart import samples_of
-from counterpoise.loader.collate.layouts import collate_samples
+from counterpoise.workers.collate.layouts import collate_samples
 
 
 @st.composite

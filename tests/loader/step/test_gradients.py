@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
-from counterpoise.loader.collate.layouts import collate_packed, collate_padded
 from counterpoise.loader.step.info import StepInfo
 from counterpoise.loader.step.loss import Weighting, scale_loss
+from counterpoise.workers.collate.layouts import collate_packed, collate_padded
 from counterpoise.workers.sources.labels import count_label_tokens
 
 WORDS, WIDTH, SIDE = 19, 8, 2

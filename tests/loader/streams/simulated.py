@@ -14,12 +14,12 @@ from torch.utils.data import IterableDataset
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.loader.collate.layouts import collate_packed
 from counterpoise.loader.step.ranks import Place
 from counterpoise.loader.streams.loop import StreamLoop, StreamStart, at_step
 from counterpoise.loader.streams.pack_loader import StreamPlace
 from counterpoise.loader.streams.packing import Limits
 from counterpoise.loader.streams.reader import PackedStream, PackSettings
+from counterpoise.workers.collate.layouts import collate_packed
 from counterpoise.workers.sources.interface import SampleError
 
 BUDGET = 100

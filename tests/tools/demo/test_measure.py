@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.loader.collate.layouts import collate_padded, collate_samples
 from counterpoise.tools.demo.model import DemoModelShape
 from counterpoise.tools.demo.train import (
     DemoMicrobatch,
@@ -18,6 +17,7 @@ from counterpoise.tools.demo.train import (
     timed,
     train,
 )
+from counterpoise.workers.collate.layouts import collate_padded, collate_samples
 
 SHAPE = DemoModelShape(vocabulary=20, image_token=19, tile=8, patch=4, tokens_per_tile=4, width=16)
 Sample = dict[str, Any]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.loader.collate.layouts import collate_packed, collate_padded
 from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
+from counterpoise.workers.collate.layouts import collate_packed, collate_padded
 
 SHAPE = DemoModelShape(vocabulary=50, image_token=49, tile=16, patch=4, tokens_per_tile=4, width=32)
 

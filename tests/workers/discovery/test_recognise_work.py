@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from counterpoise.loader.collate.layouts import collate_packed, collate_padded
+from counterpoise.workers.collate.layouts import collate_packed, collate_padded
 from counterpoise.workers.discovery import FoundWork, ResourceWork, find_costs, recognise_work
 from tests.workers.discovery.kinds import samples_of
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 
 from ...balancer.planning.problem.layout import Rule
-from ...workers.arena.layout import LEAST_IN_SLOT
-from ...workers.arena.worker import this_worker
+from ..arena.layout import LEAST_IN_SLOT
+from ..arena.worker import this_worker
 
 Sample = Mapping[str, Any]
 Batch = dict[str, Any]
@@ -158,7 +158,7 @@ def collate_field(
     # Texts stay a list, None among them.
     texts = [value for value in values.values() if isinstance(value, (str, bytes))]
     if rule.how == "list" or texts:
-        others = len(texts) + [*values.values()].count(None) < len(values)
+        others = any(not isinstance(v, (str, bytes, type(None))) for v in values.values())
         if rule.how != "list" and (others or rule.how != BY_KIND.how):
             raise UnlikeError(name, values)
         if name in fields:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.layout import BUILT_IN
 from counterpoise.balancer.planning.problem.options import LAYOUTS
-from counterpoise.loader.collate.layouts import collate_packed, collate_padded
 from counterpoise.workers.arena.worker import Beginning, this_worker
+from counterpoise.workers.collate.layouts import collate_packed, collate_padded
 from counterpoise.workers.sources.labels import count_label_tokens
 from tests.workers.arena.test_queue import in_child
 

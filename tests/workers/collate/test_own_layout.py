@@ -227,3 +227,10 @@ def test_what_takes_no_layout_of_ones_own_says_what_to_do() -> None:
         ValueError, match="layout 'alone' has no base, and so no tokens to be filled"
     ):
         collate_samples([], ALONE, align=8)
+
+
+def test_a_list_of_arrays_is_theirs_as_they_are() -> None:
+    rows = [{"mel": np.ones(3)}, {"mel": torch.ones(2, 2)}, {"mel": None}]
+    assert list(map(np.shape, collate_samples(rows, Layout("l", {"mel": "list"}))["mel"])) == [
+        (3,), (2, 2), (),
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...balancer.planning.problem.layout import Base, Fill, Layout, rules_of
-from ...workers.sources.labels import IGNORED
+from ..sources.labels import IGNORED
 from .fields import TOO_LARGE, Array, Sample, array_of, empty_array
 
 # What a batch is filled up to: one length, the first of several that is enough, or none.

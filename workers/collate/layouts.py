@@ -44,7 +44,7 @@ from ...balancer.planning.problem.layout import (
     as_layout,
     rules_of,
 )
-from ...workers.sources.labels import IGNORED
+from ..sources.labels import IGNORED
 from .fields import (
     BY_KIND,
     EVERY,

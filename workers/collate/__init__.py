@@ -1,0 +1,1 @@
+"""Collates samples to batches by a layout, wherever that is done: in workers, or in a trainer."""

@@ -1,0 +1,117 @@
+"""Says as JSON how batches are made of samples, so that workers elsewhere make them, and reads it.
+
+What cannot be said so, a collate_fn of the user's or a Layout with code, is made in the trainer.
+"""
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+from torch.utils.data import default_collate
+from torch.utils.data._utils import collate as torchs
+
+from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.layout import Layout, as_layout
+from ...balancer.protocol.records import Integer, read_record
+from .fields import EVERY, kinds_of
+
+CollateFn = Callable[[list[Any]], Any]
+_Tokens = Annotated[int, Meta(ge=1, lt=1 << 31)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """How a batch is made: "samples" are collated by the trainer, "stacked" by default_collate.
+
+    The fields of a "layout" are as in collate_samples; of others they have their defaults.
+    """
+
+    kind: Literal["samples", "stacked", "layout"]
+    takes_empty: bool = False
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    pad_id: Integer = 0
+    dummy_tile: Annotated[int, Meta(ge=0, le=1 << 13)] = 0
+    shift_labels: bool = True
+    align: _Tokens = 1
+    length: tuple[_Tokens, ...] = ()
+
+
+def describe_layout(balance: Balance, collate_fn: CollateFn | None) -> dict[str, Any]:
+    """Return how batches are made, as JSON values for layout_of.
+
+    "kind" is "samples" where workers cannot make them; "takes_empty": they make one of no samples.
+    """
+    layout = as_layout(balance.layout)
+    if layout is None:
+        is_torchs = collate_fn in (None, default_collate) and _is_unchanged()
+        return {"kind": "stacked" if is_torchs else "samples", "takes_empty": False}
+    description = {"kind": "samples", "takes_empty": layout.base is not None}
+    if type(layout) is Layout:  # and has no code of its own
+        description |= {**options_of(balance), "kind": "layout", "layout": layout.to_dict()}
+    return description
+
+
+def layout_of(description: object) -> CollateFn | None:
+    """Return the function that makes batches so, with all their fields; None for "samples".
+
+    Raises ValueError, naming the field, for JSON that describe_layout cannot have made.
+
+    >>> collate = layout_of(describe_layout(Balance(layout="packed"), None))
+    >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7]}])["input_ids"].tolist()
+    [[5, 6, 7]]
+    """
+    if not isinstance(description, dict):
+        raise ValueError(f"layout: needed is a JSON object, got {type(description).__name__}")
+    given = read_record(_Description, description, "layout")
+    if given.kind != "layout":
+        if more := description.keys() - {"kind", "takes_empty"}:
+            raise ValueError(f"layout: kind {given.kind!r} has no {min(more)}")
+        return partial(stacked, EVERY) if given.kind == "stacked" else None
+    from .layouts import collate_samples  # here: whoever only stacks needs nothing of it
+
+    layout = Layout.from_dict(given.layout)
+    if given.takes_empty != (layout.base is not None):
+        raise ValueError(f"layout.takes_empty: it follows from base, which is {layout.base!r}")
+    options = {name: getattr(given, name) for name in ("pad_id", "dummy_tile", "shift_labels")}
+    return partial(
+        collate_samples, layout=layout, align=given.align, length=given.length or None, **options
+    )
+
+
+def options_of(balance: Balance) -> dict[str, Any]:
+    """Return the arguments of collate_samples, but for samples and fields."""
+    return {
+        "layout": balance.layout,
+        "pad_id": balance.pad_id,
+        "dummy_tile": balance.dummy_tile,
+        "shift_labels": balance.shift_labels,
+        **balance.shapes.of_tokens(),
+    }
+
+
+def _is_unchanged() -> bool:
+    """Return whether default_collate does what it does elsewhere: it can be changed."""
+    return all(f.__module__ == torchs.__name__ for f in torchs.default_collate_fn_map.values())
+
+
+def stacked(wanted: Container[str], samples: list[Any]) -> Any:
+    """Return default_collate's batch of the wanted fields; notes to its error say what to do."""
+    has_fields = all(type(sample) is dict for sample in samples)
+    if has_fields and wanted is not EVERY:
+        samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
+    try:
+        return default_collate(samples)
+    except Exception as error:
+        if "equal size" in str(error):  # of torch.stack: there is no class for it
+            error.add_note("Samples differ in size: give a collate_fn that pads.")
+        for name in dict.fromkeys(n for sample in samples if has_fields for n in sample):
+            values = {p: each[name] for p, each in enumerate(samples) if name in each}
+            try:
+                default_collate([*values.values()])
+            except Exception:
+                error.add_note(f"This is about field {name!r}: {kinds_of(values)}.")
+            if len(values) < len(samples):
+                error.add_note(f"Field {name!r} is in samples {[*values]} of {len(samples)} only.")
+        raise
