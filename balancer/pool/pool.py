@@ -351,19 +351,19 @@ class Pool:
         """A worker was lost with this part in work: find out whether a sample kills."""
         part.holders.clear()
         indexes = part.indexes
-        for index in indexes:
-            self._deaths[index] += 1
-        if part.alone or len(indexes) == 1:
-            part.alone = True
-            if self._deaths[indexes[0]] >= MOST_DEATHS:
-                self._deaths.pop(indexes[0])
-                task = part.of
-                self._finish(task, Killed(indexes[0], MOST_DEATHS))
-                self._drop(task)
-                return
-            self._queue.add_first([part])
+        if not part.alone and len(indexes) > 1:
+            for index in indexes:
+                self._deaths[index] = max(1, self._deaths[index])
+            self._split(part)
             return
-        self._split(part)
+        part.alone = True
+        self._deaths[indexes[0]] += 1
+        if self._deaths[indexes[0]] >= MOST_DEATHS:
+            del self._deaths[indexes[0]]
+            self._finish(part.of, Killed(indexes[0], MOST_DEATHS))
+            self._drop(part.of)
+        else:
+            self._queue.add_first([part])
 
     def _split(self, part: Part) -> None:
         """Have the samples of a part made one by one, each alone."""

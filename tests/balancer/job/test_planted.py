@@ -1,0 +1,92 @@
+"""Faults that are planted in the pool and the parties: the simulation reports each, and ends."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from counterpoise.balancer.job.job import PlayedJob
+from counterpoise.balancer.parties.gives import RankQueue
+from counterpoise.balancer.parties.parties import Parties
+from counterpoise.balancer.pool import pool as pools
+from counterpoise.balancer.pool.giving import PartQueue
+from counterpoise.balancer.run.tasks import Made
+from tests.balancer.job.test_job import run_setting
+
+SEEDS = range(12)
+
+
+def lose_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ninth part that is queued is never given."""
+    add = PartQueue.add
+
+    def forgetful(self: PartQueue, parts: Any) -> None:
+        some = [part for part in parts if part.number % 16 != 9]
+        add(self, some)
+
+    monkeypatch.setattr(PartQueue, "add", forgetful)
+
+
+def double_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A microbatch is given twice."""
+    give = Parties.give
+
+    def twice(self: Parties, facts: Any, made: Made) -> None:
+        for _ in range(1 + (facts.step == 1)):
+            give(self, facts, made)
+
+    monkeypatch.setattr(Parties, "give", twice)
+
+
+def swap_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of samples say each other's places."""
+    join = pools.joined_made
+
+    def swapped(task: Any) -> Made:
+        made = join(task)
+        pieces = [] if task.ticket is None else task.ticket.pieces
+        if len(pieces) > 1:
+            pieces[0].places, pieces[1].places = pieces[1].places, pieces[0].places
+        return made
+
+    monkeypatch.setattr(pools, "joined_made", swapped)
+
+
+def free_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ticket is freed when it is given."""
+    give = PlayedJob._give
+
+    def eager(self: PlayedJob, run: Any, rank: int) -> None:
+        give(self, run, rank)
+        queue = self.parties._queues[rank] if self.parties.attempt is not None else None
+        for batch in [] if queue is None else queue._queue.values():
+            if batch.index % 5 == 3:
+                self.pool.free(batch.ticket)
+
+    monkeypatch.setattr(PlayedJob, "_give", eager)
+
+
+def forget_an_ack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a process has a microbatch is not counted."""
+    count_off = RankQueue._count_off
+
+    def forgetful(self: RankQueue, start: int, stop: int) -> Any:
+        return count_off(self, start, stop if self.next % 7 else start)
+
+    monkeypatch.setattr(RankQueue, "_count_off", forgetful)
+
+
+@pytest.mark.parametrize("plant", [lose_a_task, double_one, swap_parts, free_early, forget_an_ack])
+def test_the_simulation_reports_a_planted_fault(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    for seed in SEEDS:
+        run_setting(seed, faults=False)  # nothing is wrong without
+    plant(monkeypatch)
+    found = 0
+    for seed in SEEDS:
+        try:
+            run_setting(seed, faults=False)
+        except (AssertionError, KeyError, AttributeError, IndexError):
+            found += 1
+    assert found
