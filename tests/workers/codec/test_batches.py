@@ -2,6 +2,7 @@
 
 import random
 from collections import OrderedDict
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -162,7 +163,7 @@ def test_what_cannot_travel_is_refused_by_the_name_of_its_field(value, why):
 
 
 def test_what_is_nested_too_deep_is_refused():
-    tree = 1
+    tree: Any = 1
     for _ in range(batches.MAX_DEPTH):
         tree = [tree]
     assert decode_batch(encode_batch(tree)) == tree
@@ -178,7 +179,7 @@ def test_too_large_a_tree_is_refused():
 
 
 def nested(depth):
-    node = 1
+    node: Any = 1
     for _ in range(depth):
         node = ["list", node]
     return node
