@@ -1,5 +1,6 @@
 """Batches come back from their frames, and what no encoder has made does not come in."""
 
+import copy
 import random
 from collections import OrderedDict
 from typing import Any
@@ -301,11 +302,11 @@ def change(draw, node):
     """Change one value somewhere in a tree."""
     at = draw.randrange(1 if len(node) > 1 else 0, len(node)) if len(node) else None
     if at is None:
-        node.append(draw.choice(ODD))
+        node.append(copy.deepcopy(draw.choice(ODD)))
     elif isinstance(node[at], list) and node[at] and draw.random() < 0.8:
         change(draw, node[at])
     else:
-        node[at] = draw.choice(ODD)
+        node[at] = copy.deepcopy(draw.choice(ODD))
 
 
 @given(
