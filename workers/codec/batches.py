@@ -44,7 +44,7 @@ _FRONT = 8  # bytes of the header's length
 _TENSORS = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.quint"))
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith("torch.q")
 }
 _NAMES = {dtype: name for name, dtype in _TENSORS.items()}
 # Lists of so many numbers of one kind travel as arrays: a tokenizer's are as long as a text.
@@ -241,7 +241,9 @@ class _Reader:
 
     def _content(self, kind: str, dtype: Any, shape: list[Any]) -> Any:
         """Return a tensor, array, text, ...; None where it is not asked for."""
-        if not is_shape(shape):
+        # as a list of lists, what is empty could be of any length
+        axes = {"scalar": 0, "numbers": 1}.get(kind, len(shape))
+        if len(shape) != axes or not is_shape(shape):
             raise CodecError(f"no such shape: {reprlib.repr(shape)}")
         content = self._take(math.prod(shape) * dtype.itemsize)
         if content is None:
