@@ -44,7 +44,7 @@ _FRONT = 8  # bytes of the header's length
 _TENSORS = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.quint"))
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith("torch.q")
 }
 _NAMES = {dtype: name for name, dtype in _TENSORS.items()}
 # Lists of so many numbers of one kind travel as arrays: a tokenizer's are as long as a text.
@@ -122,9 +122,10 @@ class _Writer:
             return self._tensor(value, path)
         if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
             return self._array(value, path)
+        if kind is int:
+            raise _refusal(path, f"an integer of {value.bit_length()} bits")
         if kind not in (dict, list, tuple):
-            bits = f"an integer of {value.bit_length()} bits" if kind is int else ""
-            raise _refusal(path, bits or f"of type {kind.__name__}")
+            raise _refusal(path, f"of type {kind.__name__}")
         if len(path) == MAX_DEPTH:
             raise _refusal(path, f"nested more than {MAX_DEPTH} deep")
         if kind is dict:
@@ -133,12 +134,9 @@ class _Writer:
             nodes = ((key, self.node(value[key], (*path, key))) for key in value)
             return ["dict", *(part for pair in nodes for part in pair)]
         kinds = {*map(type, value)} if kind is list and len(value) >= _LEAST_NUMBERS else ()
-        if len(kinds) == 1 and (name := _NUMBERS.get(*kinds)):
-            try:
-                self._add(bytes_of(np.array(value, name)))
-                return ["numbers", name, [len(value)]]
-            except OverflowError:  # below it is said of which
-                pass
+        name = _NUMBERS.get(*kinds) if len(kinds) == 1 else None
+        if name and (numbers := np.array(value)).dtype.str == name:  # else they are larger
+            return ["numbers", *self._array(numbers, path)[1:]]
         return [kind.__name__, *(self.node(each, (*path, n)) for n, each in enumerate(value))]
 
     def _tensor(self, tensor: torch.Tensor, path: _Path) -> list[Any]:
@@ -147,18 +145,17 @@ class _Writer:
             what = f"a {'nested ' * tensor.is_nested}tensor of {tensor.dtype}, {tensor.layout}, on"
             grad = ", that requires grad" * tensor.requires_grad
             raise _refusal(path, f"{what} {tensor.device}{grad}")
-        node = ["tensor", _NAMES[tensor.dtype], _shape_of(tensor, path)]
-        flat = tensor.resolve_conj().resolve_neg().reshape(-1)
-        self._add(flat.contiguous().view(torch.uint8).numpy().data)
-        return node
+        shape = _shape_of(tensor, path)
+        flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
+        self._add(flat.view(torch.uint8).numpy().data)
+        return ["tensor", _NAMES[tensor.dtype], shape]
 
     def _array(self, value: Any, path: _Path) -> list[Any]:
-        name, kind = value.dtype.str, "scalar" if isinstance(value, np.generic) else "array"
-        if DTYPES.get(name) != value.dtype:
+        if DTYPES.get(value.dtype.str) != value.dtype:
             raise _refusal(path, f"an array of {value.dtype}")
-        node = [kind, name, _shape_of(value, path)]
+        shape = _shape_of(value, path)
         self._add(bytes_of(np.asarray(value)))
-        return node
+        return ["scalar" if isinstance(value, np.generic) else "array", value.dtype.str, shape]
 
     def _add(self, content: Buffer) -> None:
         (self.small if len(content) < SMALL else self.large).append(content)
@@ -204,10 +201,8 @@ class _Reader:
         """Return the batch, or these fields; CodecError where the frames are not those of it."""
         batch = self._value(self._tree, 0, fields)
         if (self._end, self._number) != (len(self._head), len(self._sizes)):
-            raise CodecError(
-                f"a batch has {self._number} frames, and {self._end} bytes in its head; it came in "
-                f"{len(self._sizes)}, with {len(self._head)}"
-            )
+            of, here = (self._number, self._end), (len(self._sizes), len(self._head))
+            raise CodecError(f"frames of a batch, and bytes of its head, are {here}, not {of}")
         return batch
 
     def _value(self, node: Any, depth: int, fields: Container[str] | None = None) -> Any:
@@ -231,25 +226,24 @@ class _Reader:
 
     def _dict(self, parts: list[Any], depth: int, fields: Container[str] | None) -> dict[Any, Any]:
         keys, nodes = parts[::2], parts[1::2]
-        if len(keys) != len(nodes) or any(type(key) not in (str, int) for key in keys):
-            raise CodecError(f"no such dict: {reprlib.repr(parts)}")
+        is_dict = len(keys) == len(nodes) and all(type(key) in (str, int) for key in keys)
+        if not is_dict or len({*keys}) < len(keys):
+            raise CodecError(f"no such dict, or a key comes twice: {reprlib.repr(keys)}")
         found: dict[Any, Any] = {}
+        is_wanted = self._is_wanted
         for key, node in zip(keys, nodes, strict=True):
-            if fields is None:
-                found[key] = self._value(node, depth)
-                continue
-            self._is_wanted = key in fields
+            self._is_wanted = is_wanted and (fields is None or key in fields)
             value = self._value(node, depth)
             if self._is_wanted:
                 found[key] = value
-            self._is_wanted = True
-        if len({*keys}) < len(keys):
-            raise CodecError(f"two fields have one name: {reprlib.repr(keys)}")
+        self._is_wanted = is_wanted
         return found
 
     def _content(self, kind: str, dtype: Any, shape: list[Any]) -> Any:
         """Return a tensor, array, text, ...; None where it is not asked for."""
-        if not is_shape(shape):
+        # as a list of lists, what is empty could be of any length
+        axes = {"scalar": 0, "numbers": 1}.get(kind, len(shape))
+        if len(shape) != axes or not is_shape(shape):
             raise CodecError(f"no such shape: {reprlib.repr(shape)}")
         content = self._take(math.prod(shape) * dtype.itemsize)
         if content is None:
@@ -273,13 +267,10 @@ class _Reader:
             return self._head[start : self._end] if self._is_wanted else None
         self._number += 1
         if number >= len(self._sizes) or self._sizes[number] not in (-1, nbytes):
-            raise CodecError(
-                f"frame {number} is to have {nbytes} bytes, and came otherwise, or not at all"
-            )
-        if not self._is_wanted:
-            return None
-        self.needed.append(number)
-        if self._frames is None:
+            raise CodecError(f"frame {number} is to have {nbytes} bytes, and has not, or is none")
+        if self._is_wanted:
+            self.needed.append(number)
+        if not self._is_wanted or self._frames is None:
             return None
         if self._frames[number] is None:
             raise CodecError(f"frame {number} is needed, and was left out")

@@ -18,6 +18,8 @@ from ...balancer.protocol.records import Integer, read_record
 from .fields import EVERY, kinds_of
 
 CollateFn = Callable[[list[Any]], Any]
+# Of a Balance, and of collate_samples.
+_OPTIONS = ("layout", "pad_id", "dummy_tile", "shift_labels")
 _Tokens = Annotated[int, Meta(ge=1, lt=1 << 31)]
 
 
@@ -74,21 +76,13 @@ def layout_of(description: object) -> CollateFn | None:
     layout = Layout.from_dict(given.layout)
     if given.takes_empty != (layout.base is not None):
         raise ValueError(f"layout.takes_empty: it follows from base, which is {layout.base!r}")
-    options = {name: getattr(given, name) for name in ("pad_id", "dummy_tile", "shift_labels")}
-    return partial(
-        collate_samples, layout=layout, align=given.align, length=given.length or None, **options
-    )
+    options = {name: getattr(given, name) for name in _OPTIONS} | {"layout": layout}
+    return partial(collate_samples, align=given.align, length=given.length or None, **options)
 
 
 def options_of(balance: Balance) -> dict[str, Any]:
     """Return the arguments of collate_samples, but for samples and fields."""
-    return {
-        "layout": balance.layout,
-        "pad_id": balance.pad_id,
-        "dummy_tile": balance.dummy_tile,
-        "shift_labels": balance.shift_labels,
-        **balance.shapes.of_tokens(),
-    }
+    return {name: getattr(balance, name) for name in _OPTIONS} | balance.shapes.of_tokens()
 
 
 def _is_unchanged() -> bool:

@@ -1,7 +1,9 @@
 """Batches come back from their frames, and what no encoder has made does not come in."""
 
+import copy
 import random
 from collections import OrderedDict
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -162,7 +164,7 @@ def test_what_cannot_travel_is_refused_by_the_name_of_its_field(value, why):
 
 
 def test_what_is_nested_too_deep_is_refused():
-    tree = 1
+    tree: Any = 1
     for _ in range(batches.MAX_DEPTH):
         tree = [tree]
     assert decode_batch(encode_batch(tree)) == tree
@@ -178,7 +180,7 @@ def test_too_large_a_tree_is_refused():
 
 
 def nested(depth):
-    node = 1
+    node: Any = 1
     for _ in range(depth):
         node = ["list", node]
     return node
@@ -208,6 +210,9 @@ def framed(tree):
         ["array", "|O", [0]],
         ["array", "<f4", [0, 1 << 41]],
         ["numbers", "<i8", 3],
+        ["numbers", "<i8", [1 << 40, 0]],
+        ["numbers", "<i8", []],
+        ["scalar", "<i8", [0]],
         ["bytes", "3"],
         ["str", 1 << 41],
         ["dict", "a"],
@@ -300,11 +305,11 @@ def change(draw, node):
     """Change one value somewhere in a tree."""
     at = draw.randrange(1 if len(node) > 1 else 0, len(node)) if len(node) else None
     if at is None:
-        node.append(draw.choice(ODD))
+        node.append(copy.deepcopy(draw.choice(ODD)))
     elif isinstance(node[at], list) and node[at] and draw.random() < 0.8:
         change(draw, node[at])
     else:
-        node[at] = draw.choice(ODD)
+        node[at] = copy.deepcopy(draw.choice(ODD))
 
 
 @given(

@@ -40,7 +40,7 @@ def described(balance: Balance, collate_fn: Any = None) -> Any:
 @pytest.mark.parametrize("balance", BALANCES)
 def test_a_description_makes_the_batches_that_the_loader_makes(balance):
     description = described(balance)
-    collate = layout_of(description)
+    collate: Any = layout_of(description)
     assert description["kind"] == "layout"
     same(BatchMaker(balance, None).in_worker(SAMPLES), collate(SAMPLES))
     assert description["takes_empty"] == (balance.layout != BARE)
@@ -52,7 +52,7 @@ def test_a_description_makes_the_batches_that_the_loader_makes(balance):
 def test_torchs_own_batches_are_described_with_notes_to_their_errors(collate_fn):
     description = described(Balance(), collate_fn)
     assert description == {"kind": "stacked", "takes_empty": False}
-    collate = layout_of(description)
+    collate: Any = layout_of(description)
     same({"x": torch.tensor([1, 2])}, collate([{"x": 1}, {"x": 2}]))
     with pytest.raises(RuntimeError) as raised:
         collate([{"x": torch.ones(1)}, {"x": torch.ones(2)}])

@@ -230,7 +230,7 @@ def test_what_takes_no_layout_of_ones_own_says_what_to_do() -> None:
 
 
 def test_a_list_of_arrays_is_theirs_as_they_are() -> None:
-    rows = [{"mel": np.ones(3)}, {"mel": torch.ones(2, 2)}, {"mel": None}]
+    rows: list[dict[str, Any]] = [{"mel": np.ones(3)}, {"mel": torch.ones(2, 2)}, {"mel": None}]
     assert list(map(np.shape, collate_samples(rows, Layout("l", {"mel": "list"}))["mel"])) == [
         (3,), (2, 2), (),
     ]  # fmt: skip
