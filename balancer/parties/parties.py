@@ -3,8 +3,8 @@
 Theory of operation. A run is begun once every process has begun it (RunKey says what must be
 alike), and is played from where the process stands that is farthest behind; the others pass over
 what they have had. It is the same whether the balancer has just been started while ranks stood
-here and there, or a process has come (back) to a run that goes on: then all are asked where they stand
-(UnknownPeer), as by a balancer that knows nothing, and the run begins again. Processes that are
+here and there, or a process has come (back) to a run that goes on: then all are asked where they
+stand (UnknownPeer), as by a balancer that knows nothing, and the run begins again. Processes that are
 gone, or have begun a later run, need nothing: what their ranks are given is freed at once.
 
 Sans-IO: messages and a time in seconds in; messages, tickets to free and the current run out.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..pool.tickets import Ticket
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
-from ..run.arrivals import MicrobatchFacts, RunStart
+from ..run.arrivals import MicrobatchFacts
 from ..run.tasks import Made
 from .gives import QueuedBatch, RankQueue, Taker, pack_batch
 from .labels import LabelSums
@@ -36,8 +36,9 @@ from .messages import (
     ToTrainer,
     TrainerBeat,
     WantBatches,
-)
-from .seats import RunKey, Seats, TrainerPeer
+)  # fmt: skip
+from .seats import Seats, TrainerPeer
+from .starts import RunAttempt, RunKey, is_apart, join_starts, why_apart
 
 # A process that was not heard for this long is dead.
 SILENT_S = 30.0
@@ -46,17 +47,6 @@ APART_S = 35.0
 # A run that was begun at another balancer goes on without those who stay away for this long: they
 # may have had all of it. Those who are to begin the next may come back for so long.
 HELD_UP_S, MISSING_S = 30.0, 120.0
-
-
-class RunAttempt(NamedTuple):
-    """A run to be played from a position on; known: steps whose holes among those of start are all.
-
-    An attempt is another object than the one before, also at the same run.
-    """
-
-    key: RunKey
-    start: RunStart
-    known: tuple[int, ...]
 
 
 class Lost(NamedTuple):
@@ -163,33 +153,20 @@ class Parties:
 
     def give(self, facts: MicrobatchFacts, made: Made) -> None:
         """Give a rank its next microbatch of the attempt."""
-        queue = self._queues[facts.rank]
-        batch = queue.add(facts, made)
-        if batch is None:
-            self._free([QueuedBatch(facts.rank, 0, facts, made, 0)])
-            return
-        if batch.ticket is not None:
+        batch = self._queues[facts.rank].give(facts, made, self._now)
+        if not batch.lacking:
+            self._free([batch])
+        elif batch.ticket is not None:
             self._tickets[batch.ticket.number] = batch
-        for taker in queue.takers.values():
-            self._give_on(queue, taker)
 
     def end(self, rank: int, left_out: int) -> None:
         """Say that a rank has been given all of the run."""
-        queue = self._queues[rank]
-        queue.finish(left_out)
-        for taker in queue.takers.values():
-            queue.tell_end(taker, self._run, self._send)
+        self._queues[rank].finish(self._run, left_out)
 
     def renew(self, ticket: Ticket) -> None:
         """Say that a lost piece of a ticket was made again: it is told to those who lack it."""
-        batch = self._tickets.get(ticket.number)
-        if batch is None:
-            return
-        queue = self._queues[batch.rank]
-        for taker in queue.takers.values():
-            if taker.have <= batch.index < taker.sent:
-                self._send(taker.peer, self._pack(batch))
-            self._give_on(queue, taker)
+        if (batch := self._tickets.get(ticket.number)) is not None:
+            self._queues[batch.rank].renew(batch, self._now)
 
     def fail(self, reason: str, comes_again: bool = False) -> None:
         """Stop the run for all who are in it."""
@@ -345,40 +322,23 @@ class Parties:
         return self._now - self._since.setdefault(what, self._now) > limit_s
 
     def _is_apart(self) -> bool:
-        """Return whether processes cannot be in one run: some may be one ahead of the others."""
-        if len(self._starts) < 2:
-            return False
-        first, *others = sorted(self._starts, key=lambda key: key.run)
-        is_first = self.attempt is None or self.attempt.key == first
-        return not is_first or len(others) > 1 or others[0].run != first.run + 1
+        return is_apart(self._starts, None if self.attempt is None else self.attempt.key)
 
     def _why_apart(self) -> str:
-        names = {trainer.key: trainer.name for trainer in self._seats.peers.values()}
-        listed = "; ".join(
-            f"{names[key]} begins run {key.run} at epoch {key.epoch}, step {key.at.step}"
-            + f", with costs {key.costs:.40}" * bool(key.costs)
-            for key in [*self._starts][:4]
-        )
-        return f"the ranks are not at one position: {listed}: resume all of them from one ledger"
+        peers = self._seats.peers.values()
+        return why_apart((t.key, t.name) for t in peers if t.key is not None)
 
     def _start(self, key: RunKey) -> None:
         """Begin a run, at the position of the process that is farthest behind."""
         playing = [trainer for trainer in self._seats.peers.values() if trainer.key == key]
         begun = [trainer.begun for trainer in playing if trainer.begun is not None]
-        samples = {each.samples for each in begun if each.samples >= 0}
-        if len(samples) > 1:
-            numbers = " and ".join(map(str, sorted(samples)))
-            reason = (
-                f"the ranks go on in data of {numbers} samples: resume all of them from one ledger"
-            )
-            self._fail(playing, reason, False)
+        try:
+            start = join_starts(begun)
+        except ValueError as error:
+            self._fail(playing, str(error), False)
             return
-        least = min(begun, key=lambda each: each.had)
-        holes = sorted({ordinal for each in begun for ordinal in each.holes})
-        known = sorted({step for each in begun for step in each.known})
-        start = RunStart(
-            key.epoch, least.here, tuple(holes), 0, key.costs, max(samples, default=-1)
-        )
+        first = min(message.had for message in begun)
+        known = sorted({step for message in begun for step in message.known})
         self.attempt = RunAttempt(key, start, tuple(known))
         self._generation += 1
         takers: list[dict[bytes, Taker]] = [{} for _ in range(self._seats.ranks)]
@@ -387,7 +347,8 @@ class Parties:
             for place, rank in enumerate(trainer.hello.ranks):
                 takers[rank][trainer.peer] = Taker(trainer.peer, trainer.had_of(place))
         self._queues = [
-            RankQueue(rank, least.had, each, self._ahead_steps) for rank, each in enumerate(takers)
+            RankQueue(rank, first, each, self._ahead_steps, self._pack, self._send)
+            for rank, each in enumerate(takers)
         ]
         self.to_look_at.update(dict.fromkeys(range(self._seats.ranks)))
         for trainer in playing:
@@ -416,25 +377,14 @@ class Parties:
 
     def _take_wants(self, trainer: TrainerPeer, message: WantBatches) -> None:
         for rank, upto, have in message.wants:
-            queue = self._queues[rank] if rank in trainer.hello.ranks else None
-            if queue is None:
-                continue
-            taker = queue.takers[trainer.peer]
-            step = queue.first_step
-            self._free(queue.take(taker, upto, have))
-            queue.rewind(taker, self._run, self._send, self._now)
-            self._give_on(queue, taker)
-            if len(queue.takers) > 1 and queue.first_step != step:
-                for other in queue.takers.values():
-                    self._give_on(queue, other)
-            self._look_at(queue)
+            if rank in trainer.hello.ranks:
+                queue = self._queues[rank]
+                self._free(queue.take(trainer.peer, upto, have, self._now))
+                self._look_at(queue)
 
     def _look_at(self, queue: RankQueue) -> None:
         if queue.wants_more:
             self.to_look_at[queue.rank] = None
-
-    def _give_on(self, queue: RankQueue, taker: Taker) -> None:
-        queue.send(taker, self._pack, self._send, self._now)
 
     def _pack(self, batch: QueuedBatch) -> GiveBatch:
         return pack_batch(batch, self._run, self._generation, self._token_of)
@@ -443,11 +393,12 @@ class Parties:
         if message.rank not in trainer.hello.ranks:
             return
         batch = self._queues[message.rank].find(message.index)
-        if batch is None or batch.ticket is None or not batch.ticket.is_there:
+        if batch is None or batch.ticket is None or not batch.is_there:
             return
         packed = self._pack(batch)
-        if packed.version != message.version:
-            self._send(trainer.peer, packed)
+        if packed.version != message.version:  # that was lost, or of a former attempt
+            if batch.index < self._queues[message.rank].takers[trainer.peer].sent:
+                self._send(trainer.peer, packed)
         elif max(message.pieces, default=0) < len(packed.pieces):
             self.lost.append(Lost(batch.ticket, trainer.peer, message))
 
@@ -465,19 +416,13 @@ class Parties:
     def _count(self, trainer: TrainerPeer, message: CountLabels) -> None:
         if message.rank not in trainer.hello.ranks:
             return
-        other = self._labels.add(trainer.peer, message)
-        if other is not None:
-            self.fail(
-                f"processes that share rank {message.rank} count {message.tokens} and {other} "
-                f"label tokens in its batches of step {message.step}: let collate_fn make the same "
-                "batch of the same samples"
-            )
+        try:
+            settled = self._labels.count(trainer.peer, message, self._seats.peers)
+        except ValueError as error:
+            self.fail(str(error))
             return
-        peers = self._seats.peers
-        settled = self._labels.settle(trainer.peer, message.run, message.step, peers)
-        if settled is not None:
-            for peer in settled[1]:
-                self._send(peer, settled[0])
+        for peer in settled[1] if settled is not None else ():
+            self._send(peer, settled[0])
 
     def _waiting(self, trainer: TrainerPeer) -> str:
         """Return what a process waits for, as text."""

@@ -36,7 +36,7 @@ from .messages import (
     ToTrainer,
     TrainerBeat,
     WantBatches,
-)
+)  # fmt: skip
 
 # The holes of this many steps are kept, for a balancer that was started again.
 KNOWN_STEPS = 32
@@ -132,6 +132,7 @@ class TrainerSession:
         self._run: _Run | None = None
         self._counted: dict[tuple[int, int], list[CountLabels]] = {}
         self._sums: dict[tuple[int, int], int] = {}
+        self._unsummed = set[tuple[int, int]]()  # steps that this balancer has not added up yet
         self._has_rejoined = False  # since the last beat
         self._is_leaving = False
         self._beats = 0
@@ -159,8 +160,9 @@ class TrainerSession:
             case Bye():
                 self.has_left = True
             case LabelSum():
-                if (message.run, message.step) in self._counted:
-                    self._sums[message.run, message.step] = message.tokens
+                if (key := (message.run, message.step)) in self._counted:
+                    self._sums[key] = message.tokens
+                    self._unsummed.discard(key)
             case _:
                 if run is not None and message.run == run.number:
                     self._apply(run, message)
@@ -223,9 +225,7 @@ class TrainerSession:
                 again.append(self._wants(run))
             else:
                 again.append(self._begun(run))
-            for key, counts in self._counted.items():
-                if key not in self._sums:
-                    again.extend(counts)
+            again.extend(count for key in self._unsummed for count in self._counted[key])
             for rank in run.ranks.values():
                 for batch in rank.batches.values():
                     again.extend(_lost_of(batch))
@@ -240,9 +240,8 @@ class TrainerSession:
         if self._run is not None:
             self._run.is_begun = False
             self._out.append(self._begun(self._run))
-            # Of steps whose sum is known, too: others may need it of a balancer that has it not.
-            for counts in self._counted.values():
-                self._out.extend(counts)
+            # Others may need sums that are known here of a balancer that has them not.
+            self._unsummed.update(self._counted)
 
     def leave(self) -> None:
         """Leave the job."""
@@ -372,10 +371,12 @@ class TrainerSession:
         counts = [CountLabels(run.number, rank, step, count) for rank, count in tokens.items()]
         self._out.extend(counts)
         self._counted[run.number, step] = counts
+        self._unsummed.add((run.number, step))
         while len(self._counted) > COUNTED_STEPS:
             oldest = min(self._counted)
             del self._counted[oldest]
             self._sums.pop(oldest, None)
+            self._unsummed.discard(oldest)
 
     def label_sum(self, step: int) -> int | None:
         """Return the label tokens of a step on all ranks; None before the balancer's answer."""

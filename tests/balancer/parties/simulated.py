@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from counterpoise.balancer.parties.messages import GiveBatch
+from msgspec import structs
+
+from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
 from counterpoise.balancer.parties.parties import Parties, RunAttempt
 from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
 from counterpoise.balancer.pool.tickets import Piece, Ticket
@@ -53,7 +55,9 @@ class Epoch:
     def facts(self, rank: int, index: int) -> MicrobatchFacts:
         step, microbatch = self.cells[index]
         after = self.position(self.cells.index((step, 0)) + self.sizes[step])
-        inside = EpochPosition(after.start, after.window_step, after.step, 0, f"costs{step - step % self.window}")
+        inside = EpochPosition(
+            after.start, after.window_step, after.step, 0, f"costs{step - step % self.window}"
+        )
         holes = (10 * step + 3,) if step % 3 == 1 else ()
         return MicrobatchFacts(
             rank, step, microbatch, self.sizes[step], WEIGHTS, (), (), inside, (), (), holes
@@ -101,10 +105,11 @@ class Trainer:
 class Simulation:
     """One seed's world."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, latest_s: float = LATEST_S) -> None:
+        self.latest_s = latest_s
         self.rng = random.Random(seed)
         rng = self.rng
-        self.now = 0.0
+        self.now = self.done_at = 0.0
         self._numbers = count(1)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self.loss = rng.choice([0, 0, 0.02, 0.1])
@@ -123,7 +128,7 @@ class Simulation:
         self.kept: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         self.places: dict[int, tuple[Ticket, int, int, int]] = {}
         self.parties: Parties | None = None
-        self.generation = 100
+        self.generation, self.launches, self.to_come = 100, 0, 0
         self._attempt: RunAttempt | None = None
         self.trainers: list[Trainer] = []
         self._start_balancer()
@@ -151,8 +156,8 @@ class Simulation:
 
     def play(self) -> None:
         """Play until all trainers are done; raises Broken."""
-        while not all(t.has_left or t.is_dead for t in self.trainers):
-            if self.now > LATEST_S:
+        while self.to_come or not all(t.has_left or t.is_dead for t in self.trainers):
+            if self.now > self.latest_s:
                 raise Broken(f"hangs: {self._describe()}")
             self.now, _, act = heapq.heappop(self._events)
             act()
@@ -166,8 +171,15 @@ class Simulation:
         parties = self.parties
         if parties is not None:
             kept = [ticket.number for ticket, *_ in self.places.values()]
-            if not parties.is_empty or kept or parties.attempt is not None or parties._labels._steps:
-                raise Broken(f"kept at the end: tickets {kept}, {parties._labels._steps}")
+            if (
+                not parties.is_empty
+                or kept
+                or parties.attempt is not None
+                or parties._labels._steps
+            ):
+                raise Broken(
+                    f"kept at the end: {parties._seats.peers} tickets {kept}, {parties._labels._steps}"
+                )
 
     def _describe(self) -> str:
         stand = [(t.name, t.turn, len(t.had), t.session.waiting) for t in self.trainers]
@@ -201,6 +213,12 @@ class Simulation:
         if self.parties is not None:
             self.parties.tick(self.now)
             self._serve()
+        self.done_at = self.done_at if self._are_all_done() else self.now
+        if self.places and self.now > self.done_at + 60:
+            raise Broken(f"kept although all have it: tickets {[*self.places]}")
+
+    def _are_all_done(self) -> bool:
+        return all(t.is_done for t in self.trainers if not t.is_dead)
 
     def _receive(self, peer: bytes, message: Any) -> None:
         if self.parties is not None:
@@ -236,16 +254,32 @@ class Simulation:
             return
         self._epoch = epoch = self.epochs[attempt.start.epoch]
         at = attempt.start.at
-        self._first = epoch.cells.index((at.step, at.microbatch)) if at.step < len(epoch.sizes) else len(epoch.cells)
-        if at != epoch.position(self._first):
+        self._first = (
+            epoch.cells.index((at.step, at.microbatch))
+            if at.step < len(epoch.sizes)
+            else len(epoch.cells)
+        )
+        inside = structs.replace(at, costs=epoch.position(self._first).costs)
+        if inside != epoch.position(self._first):
             raise Broken(f"begins at {at}, which is no position")
         base = epoch.cells.index((attempt.key.at.step, attempt.key.at.microbatch))
         self._offset = base
         for trainer in self.trainers:
             run = trainer.session._run
-            if trainer.is_dead or run is None or run.number != attempt.key.run or trainer.peer not in parties._seats.peers or not parties._seats.peers[trainer.peer].is_playing:
+            if (
+                trainer.is_dead
+                or run is None
+                or run.number != attempt.key.run
+                or trainer.peer not in parties._seats.peers
+                or not parties._seats.peers[trainer.peer].is_playing
+            ):
                 continue
-            later = {h for s, holes in run.known.items() for h in holes if s >= at.step and s in attempt.known}
+            later = {
+                h
+                for s, holes in run.known.items()
+                for h in holes
+                if s >= at.step and s in attempt.known
+            }
             if not later <= {*attempt.start.holes}:
                 raise Broken(f"begins without holes {later}")
         self._next = [self._first] * self.ranks
@@ -316,14 +350,18 @@ class Simulation:
     def _check_give(self, peer: bytes, give: GiveBatch) -> None:
         takers = self._takers(give.rank, self._epoch.number)
         taker = next((t for t in takers if t.peer == peer), None)
-        if taker is None or self.parties.attempt is None:
+        if taker is None or give.version >> GENERATION != self.parties._generation:
             return
         session = taker.session
         if give.index >= session._stand(session._run, give.rank)[0]:
             raise Broken(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
         slowest = min(t.session._run.ranks[give.rank].have for t in takers) + self._offset
         cells = self._epoch.cells
-        if slowest < len(cells) and len(takers) > 1 and give.step >= cells[slowest][0] + AHEAD_STEPS:
+        if (
+            slowest < len(cells)
+            and len(takers) > 1
+            and give.step >= cells[slowest][0] + AHEAD_STEPS
+        ):
             raise Broken(f"{taker.name} is sent step {give.step}, while another needs {slowest}")
 
     def _repair(self, ticket: Ticket, peer: bytes, message: Any) -> None:
@@ -364,6 +402,8 @@ class Simulation:
 
     def _launch(self, epochs: list[Epoch], start: int, incarnation: int = 0) -> None:
         rng = self.rng
+        self.launches += 1
+        self.to_come -= incarnation > 0
         if not incarnation:
             self.groups = []
             for sharer in range(self.sharers):
@@ -379,7 +419,15 @@ class Simulation:
         for sharer, ranks in self.groups:
             self._join(sharer, ranks, epochs, start, served, incarnation)
 
-    def _join(self, sharer: int, ranks: tuple[int, ...], epochs: list[Epoch], start: int, served: int, incarnation: int) -> None:
+    def _join(
+        self,
+        sharer: int,
+        ranks: tuple[int, ...],
+        epochs: list[Epoch],
+        start: int,
+        served: int,
+        incarnation: int,
+    ) -> None:
         name = f"ranks {ranks} of {sharer}"
         session = TrainerSession(
             ranks, '{"plan": 1}', "{}", self.credit, sharer, self.sharers, incarnation, name
@@ -422,7 +470,7 @@ class Simulation:
         if trainer.is_busy or trainer.is_frozen or session.ready is None:
             return
         if session.has_left or trainer.is_done:
-            if not session._is_leaving and all(t.is_done for t in self.trainers if not t.is_dead):
+            if not session._is_leaving and self._are_all_done() and not self.places:
                 session.leave()
                 self._send(trainer, session.take_messages())
             trainer.has_left = session._is_leaving
@@ -460,7 +508,8 @@ class Simulation:
         """Return whether all have done the steps before, as gradients need."""
         others = (t for t in self.trainers if not t.is_dead and t is not trainer)
         return all(
-            (t.turn, t.session._run.place.here.step if t.session._run else 0) >= (trainer.turn, step)
+            (t.turn, t.session._run.place.here.step if t.session._run else 0)
+            >= (trainer.turn, step)
             for t in others
         )
 
@@ -512,16 +561,17 @@ class Simulation:
         alive = [t for t in self.trainers if not t.is_dead]
         if all(t.turn < 1 for t in alive) and alive:
             old = self.rng.choice(alive)
-            old.is_dead = True
-            self._at(
-                self.rng.choice([0.1, 2.0, 40.0]),
-                lambda: self._join(
-                    old.sharer, old.ranks, old.epochs, old.start, old.served, old.incarnation + 1
-                )
-                if all(not t.has_left for t in self.trainers) else None,
-            )
+            old.is_dead, launch = True, self.launches
+            self.to_come += 1
+            self._at(self.rng.choice([0.1, 2.0, 40.0]), lambda: self._restart(old, launch))
         else:
             self._relaunch()
+
+    def _restart(self, old: Trainer, launch: int) -> None:
+        self.to_come -= 1
+        if launch == self.launches and not any(t.has_left for t in self.trainers):
+            number = old.incarnation + 1
+            self._join(old.sharer, old.ranks, old.epochs, old.start, old.served, number)
 
     def _relaunch(self) -> None:
         """End all trainers; they begin where the slowest has been, as from a ledger."""
@@ -531,14 +581,20 @@ class Simulation:
         stands = []
         for t in alive:
             turn = min(max(t.turn, 0), len(t.epochs) - 1)
-            done = sum(1 for e, r, _ in t.had if e == t.epochs[turn].number) 
+            done = sum(1 for e, r, _ in t.had if e == t.epochs[turn].number)
             first = t.start if turn == 0 else 0
-            stands.append((t.epochs[turn].number, first + (done + (t.served if turn == 0 else 0)) // len(t.ranks)))
+            stands.append(
+                (
+                    t.epochs[turn].number,
+                    first + (done + (t.served if turn == 0 else 0)) // len(t.ranks),
+                )
+            )
         epoch, index = min(stands)
         for t in self.trainers:
             t.is_dead = True
         index = min(index, len(self.epochs[epoch].cells) - 1)
         incarnation = max(t.incarnation for t in self.trainers) + 1
+        self.to_come += 1
         self._at(0.5, lambda: self._launch(self.epochs[epoch:], index, incarnation))
 
     def _freeze(self) -> None:
