@@ -7,11 +7,12 @@ Numbers of microbatches count from where the run began, whoever plays it again, 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..pool.tickets import Ticket
 from ..run.arrivals import MicrobatchFacts
 from ..run.tasks import Made
-from .messages import GENERATION, EndRun, GiveBatch, GivenPiece
+from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces
 
 # What was sent this long ago, and is not said to be there, may be lost: it is sent again to who
 # asks.
@@ -54,6 +55,14 @@ class QueuedBatch:
     def is_there(self) -> bool:
         """True if no piece of it is being made again."""
         return self.ticket is None or self.ticket.is_there
+
+
+class Lost(NamedTuple):
+    """Pieces of a ticket that a process cannot pull, by number, and why, as in LostPieces."""
+
+    ticket: Ticket
+    peer: bytes
+    message: LostPieces
 
 
 class RankQueue:
@@ -118,11 +127,13 @@ class RankQueue:
         self._send_on(self.takers.values() if is_held else [taker], now)
         return unneeded
 
-    def drop(self, peer: bytes) -> list[QueuedBatch]:
+    def drop(self, peer: bytes, now: float) -> list[QueuedBatch]:
         """Forget a process, which needs nothing more; return what nobody lacks now."""
         taker = self.takers.pop(peer)
         self._upto = max((each.upto for each in self.takers.values()), default=0)
-        return self._count_off(taker.have, self.next)
+        unneeded = self._count_off(taker.have, self.next)
+        self._send_on(self.takers.values(), now)  # they may have been held back by it
+        return unneeded
 
     def _count_off(self, start: int, stop: int) -> list[QueuedBatch]:
         for index in range(max(start, self.first), min(stop, self.next)):

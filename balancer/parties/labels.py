@@ -14,11 +14,15 @@ from .messages import CountLabels, LabelSum
 
 @dataclass(slots=True)
 class _Step:
-    """counts: of each rank, by process. total: None until all are there; owners: who was here."""
+    """counts: of each rank, by process. total: None until all are there.
+
+    owners: who was here then; before, who has counted. lacking: so many counts, and what is said.
+    """
 
     counts: dict[int, dict[bytes, int]] = field(default_factory=dict)
     total: int | None = None
     owners: set[bytes] = field(default_factory=set)
+    lacking: tuple[int, str] = (-1, "")
 
 
 class LabelSums:
@@ -45,20 +49,24 @@ class LabelSums:
                 "batch of the same samples"
             )
         counts[peer] = message.tokens
+        step.owners.add(peer)
         told: Iterable[bytes] = (peer,)
         if step.total is None and len(step.counts) == self._ranks:
             step.total = sum(next(iter(counts.values())) for counts in step.counts.values())
-            step.owners = {*here}
-            told = {who for counts in step.counts.values() for who in counts}
+            told, step.owners = step.owners, {*here}
         while len(self._steps) > COUNTED_STEPS:
             del self._steps[min(self._steps)]
         return None if step.total is None else (LabelSum(*key, step.total), told)
 
-    def lacking(self, peer: bytes) -> tuple[int, int, list[int]] | None:
-        """Return the step of whose sum a process has sent a count, and the ranks that lack."""
-        for (run, number), step in self._steps.items():
-            if step.total is None and any(peer in counts for counts in step.counts.values()):
-                return run, number, [r for r in range(self._ranks) if r not in step.counts]
+    def lacking(self, peer: bytes) -> str | None:
+        """Return, as text, which counts the sum of a step lacks of which a process has sent one."""
+        for (_, number), step in self._steps.items():
+            if step.total is None and peer in step.owners:
+                if step.lacking[0] != len(step.counts):
+                    ranks = [str(rank) for rank in range(self._ranks) if rank not in step.counts]
+                    text = f"the label tokens of step {number} from ranks {', '.join(ranks[:8])}"
+                    step.lacking = len(step.counts), text
+                return step.lacking[1]
         return None
 
     def remove(self, peer: bytes, ranks: tuple[int, ...]) -> None:

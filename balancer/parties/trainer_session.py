@@ -221,10 +221,7 @@ class TrainerSession:
             again.append(self._hello)
         run = self._run
         if run is not None and not self.failure:
-            if run.is_begun:
-                again.append(self._wants(run))
-            else:
-                again.append(self._begun(run))
+            again.append(self._wants(run) if run.is_begun else self._begun(run))
             again.extend(count for key in self._unsummed for count in self._counted[key])
             for rank in run.ranks.values():
                 for batch in rank.batches.values():
@@ -325,7 +322,7 @@ class TrainerSession:
     def peek(self) -> IncomingBatch | None:
         """Return the next microbatch, if all of it is here; it stays the next until released."""
         run = self._run
-        if run is None or (rank := self._next_rank(run)).have <= (index := self._index(run)):
+        if run is None or (rank := self._next_rank(run)).have <= (index := run.place.had):
             return None
         return rank.batches[index]
 
@@ -333,13 +330,10 @@ class TrainerSession:
     def is_at_end(self) -> bool:
         """True if the run has no further microbatch."""
         run = self._run
-        return run is not None and self._next_rank(run).end == self._index(run)
+        return run is not None and self._next_rank(run).end == run.place.had
 
     def _next_rank(self, run: _Run) -> _Rank:
         return run.ranks[self._hello.ranks[run.place.served]]
-
-    def _index(self, run: _Run) -> int:
-        return run.place.had
 
     def release(self, batch: IncomingBatch) -> None:
         """Go on to the microbatch after this one; does nothing the second time."""

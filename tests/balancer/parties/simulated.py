@@ -1,9 +1,9 @@
-"""Parties and trainers' sessions on a simulated network, which loses, doubles and reorders messages.
+"""Parties and trainers' sessions on a network that loses, doubles and reorders messages.
 
 One seed decides all: the topology, the plan, the network, and the faults. A fault is the balancer's
 end and start, a trainer's, that of all trainers, a trainer that is silent for long, and a worker
-with all that it keeps. `Simulation(seed).play()` raises Broken for the first property that does not
-hold.
+with all that it keeps. `Simulation(seed).play()` raises BrokenError for the first property that
+does not hold.
 """
 
 import heapq
@@ -16,7 +16,8 @@ from typing import Any
 from msgspec import structs
 
 from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
-from counterpoise.balancer.parties.parties import Parties, RunAttempt
+from counterpoise.balancer.parties.parties import Parties
+from counterpoise.balancer.parties.starts import RunAttempt
 from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
 from counterpoise.balancer.pool.tickets import Piece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
@@ -28,7 +29,7 @@ LATEST_S = 3000.0
 WEIGHTS = Weights(1, 1, 1, 1, 1, 1)
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """A property does not hold."""
 
 
@@ -155,15 +156,15 @@ class Simulation:
             self._at(late, act)
 
     def play(self) -> None:
-        """Play until all trainers are done; raises Broken."""
+        """Play until all trainers are done; raises BrokenError."""
         while self.to_come or not all(t.has_left or t.is_dead for t in self.trainers):
             if self.now > self.latest_s:
-                raise Broken(f"hangs: {self._describe()}")
+                raise BrokenError(f"hangs: {self._describe()}")
             self.now, _, act = heapq.heappop(self._events)
             act()
         for trainer in self.trainers:
             if not trainer.is_dead and trainer.had != trainer.expected():
-                raise Broken(f"{trainer.name} had {trainer.had}, not {trainer.expected()}")
+                raise BrokenError(f"{trainer.name} had {trainer.had}, not {trainer.expected()}")
         until = self.now + 40
         while self.now < until and self._events:
             self.now, _, act = heapq.heappop(self._events)
@@ -171,15 +172,9 @@ class Simulation:
         parties = self.parties
         if parties is not None:
             kept = [ticket.number for ticket, *_ in self.places.values()]
-            if (
-                not parties.is_empty
-                or kept
-                or parties.attempt is not None
-                or parties._labels._steps
-            ):
-                raise Broken(
-                    f"kept at the end: {parties._seats.peers} tickets {kept}, {parties._labels._steps}"
-                )
+            left = parties._seats.peers, kept, parties.attempt, parties._labels._steps
+            if any(left):
+                raise BrokenError(f"kept at the end: {left}")
 
     def _describe(self) -> str:
         stand = [(t.name, t.turn, len(t.had), t.session.waiting) for t in self.trainers]
@@ -215,7 +210,7 @@ class Simulation:
             self._serve()
         self.done_at = self.done_at if self._are_all_done() else self.now
         if self.places and self.now > self.done_at + 60:
-            raise Broken(f"kept although all have it: tickets {[*self.places]}")
+            raise BrokenError(f"kept although all have it: tickets {[*self.places]}")
 
     def _are_all_done(self) -> bool:
         return all(t.is_done for t in self.trainers if not t.is_dead)
@@ -261,27 +256,16 @@ class Simulation:
         )
         inside = structs.replace(at, costs=epoch.position(self._first).costs)
         if inside != epoch.position(self._first):
-            raise Broken(f"begins at {at}, which is no position")
+            raise BrokenError(f"begins at {at}, which is no position")
         base = epoch.cells.index((attempt.key.at.step, attempt.key.at.microbatch))
         self._offset = base
-        for trainer in self.trainers:
-            run = trainer.session._run
-            if (
-                trainer.is_dead
-                or run is None
-                or run.number != attempt.key.run
-                or trainer.peer not in parties._seats.peers
-                or not parties._seats.peers[trainer.peer].is_playing
-            ):
-                continue
-            later = {
-                h
-                for s, holes in run.known.items()
-                for h in holes
-                if s >= at.step and s in attempt.known
-            }
-            if not later <= {*attempt.start.holes}:
-                raise Broken(f"begins without holes {later}")
+        for rank in range(self.ranks):
+            for trainer in self._takers(rank, epoch.number):
+                known = trainer.session._run.known.items()
+                holes = {h for step, of_step in known if step >= at.step for h in of_step}
+                # What it has got while it was asked the balancer need not know.
+                if not {h for h in holes if h // 10 in attempt.known} <= {*attempt.start.holes}:
+                    raise BrokenError(f"begins without holes of {holes}")
         self._next = [self._first] * self.ranks
         when = self.now
         for index in range(self._first, len(epoch.cells)):
@@ -325,7 +309,7 @@ class Simulation:
         parties = self.parties
         for ticket in parties.freed:
             if ticket.is_free:
-                raise Broken(f"ticket {ticket.number} is freed twice")
+                raise BrokenError(f"ticket {ticket.number} is freed twice")
             ticket.is_free = True
             _, epoch, rank, index = self.places.pop(ticket.number)
             for piece in ticket.pieces:
@@ -333,7 +317,9 @@ class Simulation:
                     self.kept.pop((int(piece.worker), piece.serial), None)
             for trainer in self._takers(rank, epoch):
                 if trainer.session._run.ranks[rank].have <= index - self._offset:
-                    raise Broken(f"ticket of {rank, index} is freed before {trainer.name} has it")
+                    raise BrokenError(
+                        f"ticket of {rank, index} is freed before {trainer.name} has it"
+                    )
         parties.freed.clear()
 
     def _takers(self, rank: int, epoch: int) -> list[Trainer]:
@@ -354,7 +340,7 @@ class Simulation:
             return
         session = taker.session
         if give.index >= session._stand(session._run, give.rank)[0]:
-            raise Broken(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
+            raise BrokenError(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
         slowest = min(t.session._run.ranks[give.rank].have for t in takers) + self._offset
         cells = self._epoch.cells
         if (
@@ -362,7 +348,9 @@ class Simulation:
             and len(takers) > 1
             and give.step >= cells[slowest][0] + AHEAD_STEPS
         ):
-            raise Broken(f"{taker.name} is sent step {give.step}, while another needs {slowest}")
+            raise BrokenError(
+                f"{taker.name} is sent step {give.step}, while another needs {slowest}"
+            )
 
     def _repair(self, ticket: Ticket, peer: bytes, message: Any) -> None:
         """Send lost pieces through the balancer, or have them made again."""
@@ -446,7 +434,7 @@ class Simulation:
             return
         trainer.session.receive(message)
         if trainer.session.failure:
-            raise Broken(f"{trainer.name}: {trainer.session.failure}")
+            raise BrokenError(f"{trainer.name}: {trainer.session.failure}")
         self._act(trainer)
 
     def _beat(self, trainer: Trainer) -> None:
@@ -496,7 +484,9 @@ class Simulation:
             return
         total = sum(epoch.labels(rank, give.step) for rank in range(self.ranks))
         if self.counts and session.label_sum(give.step) != total:
-            raise Broken(f"labels of step {give.step}: {session.label_sum(give.step)}, not {total}")
+            raise BrokenError(
+                f"labels of step {give.step}: {session.label_sum(give.step)}, not {total}"
+            )
         if self.in_step and not self._may_go(trainer, give.step):
             self._at(0.05, lambda: trainer.is_dead or self._act(trainer))
             return
@@ -524,7 +514,7 @@ class Simulation:
         epoch = trainer.epochs[trainer.turn]
         trainer.had.append((epoch.number, give.rank, epoch.cells.index((step, microbatch))))
         if trainer.had != trainer.expected()[: len(trainer.had)]:
-            raise Broken(f"{trainer.name} had {trainer.had[-3:]} in this order")
+            raise BrokenError(f"{trainer.name} had {trainer.had[-3:]} in this order")
         self._act(trainer)
 
     def _check_frames(self, trainer: Trainer, batch: Any) -> None:
@@ -532,7 +522,7 @@ class Simulation:
         index = epoch.cells.index((give.step, give.microbatch))
         expected = {n: (epoch.number, give.rank, index, n) for n in range(len(give.pieces))}
         if batch.frames != expected:
-            raise Broken(f"{trainer.name} has {batch.frames} for {expected}")
+            raise BrokenError(f"{trainer.name} has {batch.frames} for {expected}")
 
     def _post_pull(self, trainer: Trainer, pull: PieceToPull) -> None:
         late = self.rng.random() * (3 if self.rng.random() < 0.05 else 0.02)

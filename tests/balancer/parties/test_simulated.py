@@ -1,15 +1,15 @@
-"""Trainers and their balancer on a simulated network: what holds for every seed, and planted bugs."""
+"""Trainers and their balancer on a simulated network: what holds for every seed; planted bugs."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from counterpoise.balancer.parties import parties
+from counterpoise.balancer.parties import begun_runs
 from counterpoise.balancer.parties.gives import QueuedBatch, RankQueue
 from counterpoise.balancer.parties.messages import RunBegun
 from counterpoise.balancer.parties.trainer_session import TrainerSession
-from tests.balancer.parties.simulated import Broken, Simulation
+from tests.balancer.parties.simulated import BrokenError, Simulation
 
 SEEDS, MANY, CHUNK = 300, 20_000, 500
 
@@ -20,7 +20,7 @@ def find_broken(seeds: range) -> list[str]:
     for seed in seeds:
         try:
             Simulation(seed).play()
-        except Broken as error:
+        except BrokenError as error:
             broken.append(f"seed {seed}: {error}")
     return broken
 
@@ -57,12 +57,12 @@ def _ignore_credit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lose_give(patch: pytest.MonkeyPatch) -> None:
-    pack = parties.pack_batch
+    pack = begun_runs.pack_batch
 
     def loses(batch: QueuedBatch, *more: Any) -> Any:
         return pack(batch, *more) if batch.index != 1 else RunBegun(0, ())
 
-    patch.setattr(parties, "pack_batch", loses)
+    patch.setattr(begun_runs, "pack_batch", loses)
 
 
 def _double_give(patch: pytest.MonkeyPatch) -> None:
@@ -95,8 +95,8 @@ def _ignore_allowance(patch: pytest.MonkeyPatch) -> None:
 
 
 def _pass_over_one_more(patch: pytest.MonkeyPatch) -> None:
-    taker = parties.Taker
-    patch.setattr(parties, "Taker", lambda peer, have: taker(peer, have + (have > 1)))
+    taker = begun_runs.Taker
+    patch.setattr(begun_runs, "Taker", lambda peer, have: taker(peer, have + (have > 1)))
 
 
 def _miscount(patch: pytest.MonkeyPatch) -> None:
@@ -128,6 +128,6 @@ def test_a_planted_bug_is_reported(planted: str, monkeypatch: pytest.MonkeyPatch
     for seed in range(200):
         try:
             Simulation(seed, latest_s=400.0).play()
-        except (Broken, ValueError, KeyError, IndexError):
+        except (BrokenError, ValueError, KeyError, IndexError):
             return
     pytest.fail(f"{planted}: 200 seeds report nothing")
