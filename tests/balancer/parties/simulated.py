@@ -10,6 +10,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -77,7 +78,7 @@ class Trainer:
     sharer: int
     incarnation: int
     pace_s: float
-    session: TrainerSession
+    session: Any
     epochs: list[Epoch]
     start: int  # the number in the first epoch
     served: int
@@ -186,7 +187,8 @@ class Simulation:
         self.generation += 50
         self.parties = Parties(self.ranks, self.generation, int, ahead_steps=AHEAD_STEPS)
         self._attempt = None
-        self._at(self.rng.choice([0.0, 2.0]), lambda p=self.parties: self._make_ready(p))
+        parties = self.parties
+        self._at(self.rng.choice([0.0, 2.0]), lambda: self._make_ready(parties))
 
     def _make_ready(self, parties: Parties) -> None:
         if parties is self.parties:
@@ -240,7 +242,7 @@ class Simulation:
                 self._check_give(peer, message)
             trainer = next((t for t in self.trainers if t.peer == peer and not t.is_dead), None)
             if trainer is not None:
-                self._post(lambda t=trainer, m=message: self._hear(t, m))
+                self._post(partial(self._hear, trainer, message))
 
     def _begin(self, parties: Parties) -> None:
         self._attempt = attempt = parties.attempt
@@ -362,7 +364,7 @@ class Simulation:
             if frames is not None and not message.is_rubbish:
                 trainer = next((t for t in self.trainers if t.peer == peer), None)
                 if trainer is not None:
-                    self._post(lambda t=trainer, n=number, f=frames: self._pulled(t, message, n, f))
+                    self._post(partial(self._pulled, trainer, message, number, frames))
             else:
                 self._lose(ticket, number)
 
@@ -393,13 +395,13 @@ class Simulation:
         self.launches += 1
         self.to_come -= incarnation > 0
         if not incarnation:
-            self.groups = []
+            self.groups: list[tuple[int, tuple[int, ...]]] = []
             for sharer in range(self.sharers):
-                ranks = [*range(self.ranks)]
-                while ranks:
-                    size = rng.choice([1, 1, len(ranks)])
-                    self.groups.append((sharer, tuple(ranks[:size])))
-                    del ranks[:size]
+                left = [*range(self.ranks)]
+                while left:
+                    size = rng.choice([1, 1, len(left)])
+                    self.groups.append((sharer, tuple(left[:size])))
+                    del left[:size]
         served = 0
         if len(self.groups) == 1 and incarnation and start < len(epochs[0].cells):
             served = rng.randrange(self.ranks)
@@ -447,11 +449,13 @@ class Simulation:
 
     def _send(self, trainer: Trainer, messages: list[Any]) -> None:
         for message in messages:
-            self._post(lambda m=message: self._receive(trainer.peer, m))
+            self._post(partial(self._receive, trainer.peer, message))
 
     def _act(self, trainer: Trainer) -> None:
         """Let a trainer go on as far as it can."""
         session = trainer.session
+        if trainer.is_dead:
+            return
         self._send(trainer, session.take_messages())
         for pull in session.take_pulls():
             self._post_pull(trainer, pull)
@@ -488,7 +492,7 @@ class Simulation:
                 f"labels of step {give.step}: {session.label_sum(give.step)}, not {total}"
             )
         if self.in_step and not self._may_go(trainer, give.step):
-            self._at(0.05, lambda: trainer.is_dead or self._act(trainer))
+            self._at(0.05, lambda: self._act(trainer))
             return
         self._check_frames(trainer, batch)
         trainer.is_busy = True

@@ -41,7 +41,7 @@ class World:
     """Parties at a time; messages of processes "a", "b", ... and what they are told."""
 
     def __init__(self, ranks: int = 2, **more: Any) -> None:
-        self.parties = Parties(ranks, 1, int, **more)
+        self.parties: Any = Parties(ranks, 1, int, **more)
         self.parties.set_ready(64, "print")
         self.now = 0.0
 
@@ -50,11 +50,17 @@ class World:
             self.parties.receive(peer.encode(), message, self.now)
 
     def join(self, peer: str, *ranks: int, **more: Any) -> None:
-        fields = {"sharer": 0, "sharers": 1, "job": "{}", "layout": "{}", "incarnation": 0}
+        fields: dict[str, Any] = {
+            "sharer": 0,
+            "sharers": 1,
+            "job": "{}",
+            "layout": "{}",
+            "incarnation": 0,
+        }
         self.say(peer, JoinJob(ranks, name=more.pop("name", peer), **(fields | more)))
 
     def begin(self, peer: str, run: int = 0, **more: Any) -> None:
-        fields = {
+        fields: dict[str, Any] = {
             "epoch": 0, "at": AT, "costs": "", "samples": -1, "here": AT, "had": 0, "served": 0,
             "holes": (), "known": (),
         }  # fmt: skip
@@ -96,6 +102,10 @@ def sharing(steps: int = 2) -> World:
         world.begin(peer)
     world.told()
     return world
+
+
+def attempt_of(world: World) -> Any:
+    return world.parties.attempt
 
 
 def kept(number: int = 7) -> Ticket:
@@ -208,7 +218,7 @@ def test_a_run_begins_once_all_have_begun_it() -> None:
     assert world.parties.attempt is None
     world.join("b", 1)
     world.begin("b")
-    assert world.parties.attempt.start.at == AT
+    assert attempt_of(world).start.at == AT
     assert world.told()["a"][-1] == RunBegun(0, ((0, 0),))
 
 
@@ -228,9 +238,9 @@ def test_a_run_is_played_from_the_one_farthest_behind_with_the_holes_of_all() ->
     world.join("b", 1)
     world.begin("a", here=LATER, had=2, holes=(5,), known=(1,), samples=64)
     world.begin("b", here=AT, had=0, holes=(4,))
-    start = world.parties.attempt.start
+    start = attempt_of(world).start
     assert (start.at, start.holes, start.samples) == (AT, (4, 5), 64)
-    assert world.parties.attempt.known == (1,)
+    assert attempt_of(world).known == (1,)
     assert world.told()["a"][-1] == RunBegun(0, ((0, 2),))
 
 
@@ -289,7 +299,7 @@ def test_one_may_begin_the_next_run_while_others_are_in_this() -> None:
     assert world.parties.freed == [ticket]
     assert world.parties.wanted(0)
     world.begin("b", 1)
-    assert world.parties.attempt.key.run == 1
+    assert attempt_of(world).key.run == 1
 
 
 def test_one_that_comes_back_makes_the_run_begin_again() -> None:
@@ -302,7 +312,7 @@ def test_one_that_comes_back_makes_the_run_begin_again() -> None:
     assert world.parties.attempt is None
     assert world.told()["a"] == [UnknownPeer()]
     world.begin("a", here=LATER, had=2)
-    assert world.parties.attempt.key == first.key
+    assert attempt_of(world).key == first.key
     assert world.parties.attempt is not first
 
 
@@ -313,7 +323,7 @@ def test_a_run_that_was_begun_goes_on_without_those_who_stay_away() -> None:
     world.wait(29, "a")
     assert world.parties.attempt is None
     world.wait(4, "a")
-    assert world.parties.attempt.start.at == LATER
+    assert attempt_of(world).start.at == LATER
     assert world.parties.wanted(1)
 
 
@@ -337,7 +347,7 @@ def test_why_a_run_was_stopped_is_told_again_until_another_is_begun() -> None:
     assert world.told() == {"a": [stop]}
     for peer in "ab":
         world.begin(peer, 1)
-    assert world.parties.attempt.key.run == 1
+    assert attempt_of(world).key.run == 1
 
 
 # --- giving

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.parties import begun_runs
-from counterpoise.balancer.parties.gives import QueuedBatch, RankQueue
+from counterpoise.balancer.parties.gives import QueuedBatch, RankQueue, Taker, pack_batch
 from counterpoise.balancer.parties.messages import RunBegun
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from tests.balancer.parties.simulated import BrokenError, Simulation
@@ -57,10 +57,9 @@ def _ignore_credit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lose_give(patch: pytest.MonkeyPatch) -> None:
-    pack = begun_runs.pack_batch
 
     def loses(batch: QueuedBatch, *more: Any) -> Any:
-        return pack(batch, *more) if batch.index != 1 else RunBegun(0, ())
+        return pack_batch(batch, *more) if batch.index != 1 else RunBegun(0, ())
 
     patch.setattr(begun_runs, "pack_batch", loses)
 
@@ -95,8 +94,7 @@ def _ignore_allowance(patch: pytest.MonkeyPatch) -> None:
 
 
 def _pass_over_one_more(patch: pytest.MonkeyPatch) -> None:
-    taker = begun_runs.Taker
-    patch.setattr(begun_runs, "Taker", lambda peer, have: taker(peer, have + (have > 1)))
+    patch.setattr(begun_runs, "Taker", lambda peer, have: Taker(peer, have + (have > 1)))
 
 
 def _miscount(patch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ AT = EpochPosition(0, 0, 0, 0, "")
 NEXT = EpochPosition(8, 1, 1, 0, "costs")
 
 
-def begun(ranks: tuple[int, ...] = (0,), credit: int = 2, **start: Any) -> TrainerSession:
+def begun(ranks: tuple[int, ...] = (0,), credit: int = 2, **start: Any) -> Any:
     session = TrainerSession(ranks, "{}", "{}", credit)
     session.receive(JobReady(64, "print"))
     session.begin(RunStart(0, start.pop("at", AT), **start))
@@ -41,7 +41,13 @@ def begun(ranks: tuple[int, ...] = (0,), credit: int = 2, **start: Any) -> Train
 def give(
     index: int = 0, rank: int = 0, version: int = 0, pieces: int = 0, **more: Any
 ) -> GiveBatch:
-    fields = {"step": index, "microbatch": 0, "microbatches": 1, "step_holes": (), "after": NEXT}
+    fields: dict[str, Any] = {
+        "step": index,
+        "microbatch": 0,
+        "microbatches": 1,
+        "step_holes": (),
+        "after": NEXT,
+    }
     fields |= more
     return GiveBatch(
         0, rank, index, version, False,
