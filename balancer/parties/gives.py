@@ -5,19 +5,18 @@ further ahead of the slowest than an allowance of steps. A ticket is free once a
 Numbers of microbatches count from where the run began, whoever plays it again, and from where.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..pool.tickets import Ticket
 from ..run.arrivals import MicrobatchFacts
 from ..run.tasks import Made
-from .messages import GENERATION, EndRun, GiveBatch, GivenPiece
+from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces
 
 # What was sent this long ago, and is not said to be there, may be lost: it is sent again to who
 # asks.
 AGAIN_S = 1.0
-
-Send = Callable[[bytes, GiveBatch | EndRun], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,22 +51,38 @@ class QueuedBatch:
         kept = self.made.batch
         return kept if isinstance(kept, Ticket) else None
 
+    @property
+    def is_there(self) -> bool:
+        """True if no piece of it is being made again."""
+        return self.ticket is None or self.ticket.is_there
+
+
+class Lost(NamedTuple):
+    """Pieces of a ticket that a process cannot pull, by number, and why, as in LostPieces."""
+
+    ticket: Ticket
+    peer: bytes
+    message: LostPieces
+
 
 class RankQueue:
     """What a rank was given of a run and some process lacks, in order.
 
-    first: the number of the oldest; next: of the one to come. end: how many there are in the run,
-    once that is known. A rank that nobody plays (any more) takes and frees whatever comes.
+    first: the number of the oldest; next: of the one to come. end: tells how many there are, once
+    that is known. A rank that nobody plays (any more) takes and frees whatever comes.
     """
 
-    def __init__(self, rank: int, first: int, takers: dict[bytes, Taker], ahead_steps: int) -> None:
+    def __init__(
+        self, rank: int, first: int, takers: dict[bytes, Taker], ahead_steps: int,
+        pack: Callable[[QueuedBatch], GiveBatch], send: Callable[[bytes, GiveBatch | EndRun], None],
+    ) -> None:  # fmt: skip
         self.rank = rank
         self.first = self.next = first
         self.takers = takers
-        self.end: int | None = None
-        self._left_out = 0
+        self.end: EndRun | None = None
         self._upto = max((taker.have for taker in takers.values()), default=0)
         self._ahead_steps = ahead_steps
+        self._pack, self._send = pack, send
         self._queue: dict[int, QueuedBatch] = {}
 
     @property
@@ -79,38 +94,46 @@ class RankQueue:
             self.first == self.next or self._is_near(self._queue[self.next - 1])
         )
 
-    @property
-    def first_step(self) -> int:
-        """The step of the oldest, -1 if there is none."""
-        return self._queue[self.first].facts.step if self.first < self.next else -1
-
     def _is_near(self, batch: QueuedBatch) -> bool:
         """Return whether a microbatch may be sent: the slowest process is not too far behind."""
-        return len(self.takers) < 2 or batch.facts.step < self.first_step + self._ahead_steps
+        return len(self.takers) < 2 or batch.facts.step < self._first_step + self._ahead_steps
 
-    def add(self, facts: MicrobatchFacts, made: Made) -> QueuedBatch | None:
-        """Add the next microbatch; None if nobody lacks it."""
+    @property
+    def _first_step(self) -> int:
+        return self._queue[self.first].facts.step if self.first < self.next else -1
+
+    def give(self, facts: MicrobatchFacts, made: Made, now: float) -> QueuedBatch:
+        """Add the next microbatch; lacking: how many processes are to get it."""
         lacking = sum(taker.have <= self.next for taker in self.takers.values())
         batch = QueuedBatch(self.rank, self.next, facts, made, lacking)
         self.next += 1
-        if not lacking:  # and nobody lacks one before it
+        if lacking:
+            self._queue[batch.index] = batch
+            self._send_on(self.takers.values(), now)
+        else:  # and nobody lacks one before it
             self.first = self.next
-            return None
-        self._queue[batch.index] = batch
         return batch
 
-    def take(self, taker: Taker, upto: int, have: int) -> list[QueuedBatch]:
+    def take(self, peer: bytes, upto: int, have: int, now: float) -> list[QueuedBatch]:
         """Take note of a process' credit, and of what it has; return what nobody lacks now."""
+        taker, step = self.takers[peer], self._first_step
         taker.upto = max(taker.upto, upto)
         self._upto = max(self._upto, upto)
         before, taker.have = taker.have, max(taker.have, have)
-        return self._count_off(before, taker.have)
+        unneeded = self._count_off(before, taker.have)
+        if now >= taker.sent_at + AGAIN_S:
+            self._rewind(taker, now)
+        is_held = len(self.takers) > 1 and self._first_step != step
+        self._send_on(self.takers.values() if is_held else [taker], now)
+        return unneeded
 
-    def drop(self, peer: bytes) -> list[QueuedBatch]:
+    def drop(self, peer: bytes, now: float) -> list[QueuedBatch]:
         """Forget a process, which needs nothing more; return what nobody lacks now."""
         taker = self.takers.pop(peer)
         self._upto = max((each.upto for each in self.takers.values()), default=0)
-        return self._count_off(taker.have, self.next)
+        unneeded = self._count_off(taker.have, self.next)
+        self._send_on(self.takers.values(), now)  # they may have been held back by it
+        return unneeded
 
     def _count_off(self, start: int, stop: int) -> list[QueuedBatch]:
         for index in range(max(start, self.first), min(stop, self.next)):
@@ -126,37 +149,40 @@ class RankQueue:
         queue, self._queue, self.first = self._queue, {}, self.next
         return list(queue.values())
 
-    def finish(self, left_out: int) -> None:
-        """Note that there are no more."""
-        self.end, self._left_out = self.next, left_out
+    def finish(self, run: int, left_out: int) -> None:
+        """Tell all that there are no more."""
+        self.end = EndRun(run, self.rank, self.next, left_out)
+        for peer in self.takers:
+            self._send(peer, self.end)
 
     # --- sending
 
-    def send(self, taker: Taker, pack: Callable[[QueuedBatch], GiveBatch], send: Send,
-             now: float) -> None:  # fmt: skip
-        """Send a process what it may have, and was not sent."""
-        taker.sent = max(taker.sent, taker.have)
-        while taker.sent < min(taker.upto, self.next):
-            batch = self._queue[taker.sent]
-            if not self._is_near(batch) or not (batch.ticket is None or batch.ticket.is_there):
-                return
-            send(taker.peer, pack(batch))
-            taker.sent += 1
-            taker.sent_at = now
+    def _send_on(self, takers: Iterable[Taker], now: float) -> None:
+        """Send some processes what they may have, and were not sent."""
+        for taker in takers:
+            taker.sent = max(taker.sent, taker.have)
+            while taker.sent < min(taker.upto, self.next):
+                batch = self._queue[taker.sent]
+                if not self._is_near(batch) or not batch.is_there:
+                    break
+                self._send(taker.peer, self._pack(batch))
+                taker.sent += 1
+                taker.sent_at = now
 
-    def rewind(self, taker: Taker, run: int, send: Send, now: float) -> None:
+    def _rewind(self, taker: Taker, now: float) -> None:
         """Let what a process lacks, and was sent a while ago, be sent again, and the end."""
-        if now < taker.sent_at + AGAIN_S:
-            return
         taker.sent = taker.have
         if self.end is not None:
             taker.sent_at = now
-            self.tell_end(taker, run, send)
+            self._send(taker.peer, self.end)
 
-    def tell_end(self, taker: Taker, run: int, send: Send) -> None:
-        """Tell a process where the rank's run ends, once that is known."""
-        if self.end is not None:
-            send(taker.peer, EndRun(run, self.rank, self.end, self._left_out))
+    def renew(self, batch: QueuedBatch, now: float) -> None:
+        """Send a microbatch of which pieces were made again to those that lack it."""
+        if batch.is_there:
+            for taker in self.takers.values():
+                if taker.have <= batch.index < taker.sent:
+                    self._send(taker.peer, self._pack(batch))
+            self._send_on(self.takers.values(), now)
 
     def find(self, index: int) -> QueuedBatch | None:
         """Return a microbatch that some process lacks."""

@@ -14,11 +14,15 @@ from .messages import CountLabels, LabelSum
 
 @dataclass(slots=True)
 class _Step:
-    """counts: of each rank, by process. total: None until all are there; owners: who was here."""
+    """counts: of each rank, by process. total: None until all are there.
+
+    owners: who was here then; before, who has counted. lacking: so many counts, and what is said.
+    """
 
     counts: dict[int, dict[bytes, int]] = field(default_factory=dict)
     total: int | None = None
     owners: set[bytes] = field(default_factory=set)
+    lacking: tuple[int, str] = (-1, "")
 
 
 class LabelSums:
@@ -28,39 +32,41 @@ class LabelSums:
         self._ranks = ranks
         self._steps: dict[tuple[int, int], _Step] = {}
 
-    def add(self, peer: bytes, message: CountLabels) -> int | None:
-        """Take a count; return what another process has for its rank, if that differs."""
-        step = self._steps.get((message.run, message.step))
-        if step is None:
-            step = self._steps[message.run, message.step] = _Step()
-            while len(self._steps) > COUNTED_STEPS:
-                del self._steps[min(self._steps)]
-        counts = step.counts.setdefault(message.rank, {})
-        other = next(iter(counts.values()), message.tokens)
-        counts[peer] = message.tokens
-        return None if other == message.tokens else other
+    def count(
+        self, peer: bytes, message: CountLabels, here: Iterable[bytes]
+    ) -> tuple[LabelSum, Iterable[bytes]] | None:
+        """Take a count; return the step's sum and whom to tell it, None while counts are lacking.
 
-    def settle(self, peer: bytes, run: int, number: int, here: Iterable[bytes]
-               ) -> tuple[LabelSum, set[bytes]] | None:  # fmt: skip
-        """Return the sum of a step, of which `peer` has sent a count, and whom to tell it.
-
-        here: the processes that are here. None while not all ranks' counts are.
+        here: the processes that are here. Raises ValueError if another has counted otherwise.
         """
-        step = self._steps.get((run, number))
-        if step is None or (step.total is None and len(step.counts) < self._ranks):
-            return None
-        told = {peer}
-        if step.total is None:
+        key = message.run, message.step
+        step = self._steps.setdefault(key, _Step())
+        counts = step.counts.setdefault(message.rank, {})
+        if (other := next(iter(counts.values()), message.tokens)) != message.tokens:
+            raise ValueError(
+                f"processes that share rank {message.rank} count {message.tokens} and {other} "
+                f"label tokens in its batches of step {message.step}: let collate_fn make the same "
+                "batch of the same samples"
+            )
+        counts[peer] = message.tokens
+        step.owners.add(peer)
+        told: Iterable[bytes] = (peer,)
+        if step.total is None and len(step.counts) == self._ranks:
             step.total = sum(next(iter(counts.values())) for counts in step.counts.values())
-            step.owners = {*here}
-            told = {who for counts in step.counts.values() for who in counts}
-        return LabelSum(run, number, step.total), told
+            told, step.owners = step.owners, {*here}
+        while len(self._steps) > COUNTED_STEPS:
+            del self._steps[min(self._steps)]
+        return None if step.total is None else (LabelSum(*key, step.total), told)
 
-    def lacking(self, peer: bytes) -> tuple[int, int, list[int]] | None:
-        """Return the step of whose sum a process has sent a count, and the ranks that lack."""
-        for (run, number), step in self._steps.items():
-            if step.total is None and any(peer in counts for counts in step.counts.values()):
-                return run, number, [r for r in range(self._ranks) if r not in step.counts]
+    def lacking(self, peer: bytes) -> str | None:
+        """Return, as text, which counts the sum of a step lacks of which a process has sent one."""
+        for (_, number), step in self._steps.items():
+            if step.total is None and peer in step.owners:
+                if step.lacking[0] != len(step.counts):
+                    ranks = [str(rank) for rank in range(self._ranks) if rank not in step.counts]
+                    text = f"the label tokens of step {number} from ranks {', '.join(ranks[:8])}"
+                    step.lacking = len(step.counts), text
+                return step.lacking[1]
         return None
 
     def remove(self, peer: bytes, ranks: tuple[int, ...]) -> None:

@@ -1,112 +1,40 @@
-"""The trainers of a job at its balancer: who they are, what they have begun, what they may have.
-
-Theory of operation. A run is begun once every process has begun it (RunKey says what must be
-alike), and is played from where the process stands that is farthest behind; the others pass over
-what they have had. It is the same whether the balancer has just been started while ranks stood
-here and there, or a process has come (back) to a run that goes on: then all are asked where they stand
-(UnknownPeer), as by a balancer that knows nothing, and the run begins again. Processes that are
-gone, or have begun a later run, need nothing: what their ranks are given is freed at once.
+"""The trainers of a job at its balancer: who they are, what they may have, what they have.
 
 Sans-IO: messages and a time in seconds in; messages, tickets to free and the current run out.
 """
 
-import math
-from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
-
 from ..pool.tickets import Ticket
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
-from ..run.arrivals import MicrobatchFacts, RunStart
+from ..run.arrivals import MicrobatchFacts
 from ..run.tasks import Made
-from .gives import QueuedBatch, RankQueue, Taker, pack_batch
-from .labels import LabelSums
+from .begun_runs import BegunRuns
+from .gives import Lost
 from .messages import (
     BeatBack,
     BeginRun,
     CountLabels,
     FromTrainer,
-    GiveBatch,
     JobReady,
     JoinJob,
     LeaveJob,
     LostPieces,
-    RunBegun,
-    RunStops,
     ToTrainer,
     TrainerBeat,
     WantBatches,
-)
-from .seats import RunKey, Seats, TrainerPeer
+)  # fmt: skip
+from .seats import TrainerPeer
 
 # A process that was not heard for this long is dead.
 SILENT_S = 30.0
-# Processes that have begun different runs may be of two launches, until the former is known dead.
-APART_S = 35.0
-# A run that was begun at another balancer goes on without those who stay away for this long: they
-# may have had all of it. Those who are to begin the next may come back for so long.
-HELD_UP_S, MISSING_S = 30.0, 120.0
 
 
-class RunAttempt(NamedTuple):
-    """A run to be played from a position on; known: steps whose holes among those of start are all.
-
-    An attempt is another object than the one before, also at the same run.
-    """
-
-    key: RunKey
-    start: RunStart
-    known: tuple[int, ...]
-
-
-class Lost(NamedTuple):
-    """Pieces of a ticket that a process cannot pull, by number, and why, as in LostPieces."""
-
-    ticket: Ticket
-    peer: bytes
-    message: LostPieces
-
-
-class Parties:
+class Parties(BegunRuns):
     """The trainers of a job of so many ranks.
 
     attempt: what is to be played; None where nothing is. freed, lost: for the caller, who empties
     them; of `freed` each ticket comes once. to_look_at: ranks that may want more since it was
     emptied.
     """
-
-    def __init__(
-        self,
-        ranks: int,
-        generation: int,
-        token_of: Callable[[bytes], int],
-        waits_for: Callable[[int], str] = lambda _: "its workers",
-        ahead_steps: int = 2,
-    ) -> None:
-        """`generation`: greater than that of a balancer before, and its runs: seconds will do.
-
-        token_of: returns the token of a worker. waits_for: returns what a rank's next microbatch
-        waits for. ahead_steps: how far processes that share a rank may be apart.
-        """
-        self._seats = Seats(ranks)
-        self._generation = generation
-        self._token_of = token_of
-        self._waits_for = waits_for
-        self._ahead_steps = ahead_steps
-        self._ready: JobReady | None = None
-        self._starts: Counter[RunKey] = Counter()  # seats, by what their processes have begun
-        self._queues: list[RankQueue] = []
-        self._tickets: dict[int, QueuedBatch] = {}
-        self._labels = LabelSums(ranks)
-        self._leaving: set[bytes] = set()
-        self._out: list[tuple[bytes, ToTrainer]] = []
-        self._since: dict[str, float] = {}
-        self._missing = (-math.inf, "")
-        self._now = 0.0
-        self.attempt: RunAttempt | None = None
-        self.freed: list[Ticket] = []
-        self.lost: list[Lost] = []
-        self.to_look_at: dict[int, None] = {}
 
     # --- what happens
 
@@ -167,33 +95,20 @@ class Parties:
 
     def give(self, facts: MicrobatchFacts, made: Made) -> None:
         """Give a rank its next microbatch of the attempt."""
-        queue = self._queues[facts.rank]
-        batch = queue.add(facts, made)
-        if batch is None:
-            self._free([QueuedBatch(facts.rank, 0, facts, made, 0)])
-            return
-        if batch.ticket is not None:
+        batch = self._queues[facts.rank].give(facts, made, self._now)
+        if not batch.lacking:
+            self._free([batch])
+        elif batch.ticket is not None:
             self._tickets[batch.ticket.number] = batch
-        for taker in queue.takers.values():
-            self._give_on(queue, taker)
 
     def end(self, rank: int, left_out: int) -> None:
         """Say that a rank has been given all of the run."""
-        queue = self._queues[rank]
-        queue.finish(left_out)
-        for taker in queue.takers.values():
-            queue.tell_end(taker, self._run, self._send)
+        self._queues[rank].finish(self._run, left_out)
 
     def renew(self, ticket: Ticket) -> None:
         """Say that a lost piece of a ticket was made again: it is told to those who lack it."""
-        batch = self._tickets.get(ticket.number)
-        if batch is None:
-            return
-        queue = self._queues[batch.rank]
-        for taker in queue.takers.values():
-            if taker.have <= batch.index < taker.sent:
-                self._send(taker.peer, self._pack(batch))
-            self._give_on(queue, taker)
+        if (batch := self._tickets.get(ticket.number)) is not None:
+            self._queues[batch.rank].renew(batch, self._now)
 
     def fail(self, reason: str, comes_again: bool = False) -> None:
         """Stop the run for all who are in it."""
@@ -241,7 +156,8 @@ class Parties:
             case TrainerBeat():
                 waiting = self._waiting(trainer) if message.asks else ""
                 self._send(trainer.peer, BeatBack(message.number, waiting))
-                self._ask(trainer)
+                if trainer.is_asked:
+                    self._send(trainer.peer, UnknownPeer())
             case LeaveJob():
                 self._leaving.add(trainer.peer)
                 self._remove(trainer)
@@ -258,227 +174,38 @@ class Parties:
                     else:
                         self._take_lost(trainer, message)
 
-    def _ask(self, trainer: TrainerPeer) -> None:
-        if trainer.is_asked:
-            self._send(trainer.peer, UnknownPeer())
-
-    def _begin(self, trainer: TrainerPeer, message: BeginRun) -> None:
-        before = trainer.begun
-        if trainer.stopped is not None and message.run <= trainer.stopped.run:
-            self._send(trainer.peer, trainer.stopped)
-            return
-        if before is not None and message.run <= before.run:
-            if message.run == before.run and trainer.is_playing:
-                self._tell_begun(trainer)
-            return
-        self._unstate(trainer)
-        trainer.begun, trainer.is_asked, trainer.stopped = message, False, None
-        key = trainer.key
-        assert key is not None
-        self._starts[key] += len(trainer.hello.ranks)
-        if self.attempt is not None and self.attempt.key == key:
-            self._begin_again(trainer)
-        self._look()
-
-    def _unstate(self, trainer: TrainerPeer) -> None:
-        """Forget what a process has begun."""
-        if (key := trainer.key) is not None:
-            self._starts[key] -= len(trainer.hello.ranks)
-            if not self._starts[key]:
-                del self._starts[key]
-        trainer.begun = None
-        if trainer.is_playing:
-            trainer.is_playing = False
-            for rank in trainer.hello.ranks:
-                self._free(self._queues[rank].drop(trainer.peer))
-                self._look_at(self._queues[rank])
-
-    def _begin_again(self, newcomer: TrainerPeer) -> None:
-        """Ask all in the current run where they stand: a newcomer may need what was freed."""
-        self._stop()
-        for trainer in self._seats.peers.values():
-            if trainer is not newcomer and trainer.key == newcomer.key:
-                self._unstate(trainer)
-                trainer.is_asked = True
-                self._ask(trainer)
-
-    def _stop(self) -> None:
-        """Forget the current run."""
-        self.attempt = None
-        for queue in self._queues:
-            self._free(queue.clear())
-        self._queues = []
-        for trainer in self._seats.peers.values():
-            trainer.is_playing = False
-
-    def _look(self) -> None:
-        """Begin the next run if its time has come, or find that it never will."""
-        if self.attempt is not None and self.attempt.key not in self._starts:
-            self._stop()
-        is_apart = self._is_apart()
-        if is_apart or self._ready is None or self.attempt is not None or not self._starts:
-            self._since.pop("missing", None)
-            if self._has_lasted("apart", is_apart, APART_S):
-                self._fail([*self._seats.peers.values()], self._why_apart(), False)
-            return
-        seats = self._seats
-        if sum(self._starts.values()) < seats.taken:
-            self._since.pop("missing", None)
-        elif seats.is_full or self._may_do_without():
-            self._since.clear()
-            self._start(min(self._starts, key=lambda key: key.run))
-
-    def _may_do_without(self) -> bool:
-        """Return whether a run begins although some stay away; it fails where that lasts."""
-        was_begun = self._has_lasted("missing", True, HELD_UP_S) and any(
-            trainer.begun is not None and (trainer.begun.had or trainer.begun.served)
-            for trainer in self._seats.peers.values()
-        )
-        if not was_begun and self._seats.gone and self._has_lasted("missing", True, MISSING_S):
-            reason = (
-                f"{self._seats.missing()}, and the others have waited {MISSING_S:.0f} s for them "
-                "to begin the next epoch: let all ranks run the same epochs, or restart all ranks"
-            )
-            self._fail([*self._seats.peers.values()], reason, False)
-        return was_begun
-
-    def _has_lasted(self, what: str, is_so: bool, limit_s: float) -> bool:
-        if not is_so:
-            self._since.pop(what, None)
-            return False
-        return self._now - self._since.setdefault(what, self._now) > limit_s
-
-    def _is_apart(self) -> bool:
-        """Return whether processes cannot be in one run: some may be one ahead of the others."""
-        if len(self._starts) < 2:
-            return False
-        first, *others = sorted(self._starts, key=lambda key: key.run)
-        is_first = self.attempt is None or self.attempt.key == first
-        return not is_first or len(others) > 1 or others[0].run != first.run + 1
-
-    def _why_apart(self) -> str:
-        names = {trainer.key: trainer.name for trainer in self._seats.peers.values()}
-        listed = "; ".join(
-            f"{names[key]} begins run {key.run} at epoch {key.epoch}, step {key.at.step}"
-            + f", with costs {key.costs:.40}" * bool(key.costs)
-            for key in [*self._starts][:4]
-        )
-        return f"the ranks are not at one position: {listed}: resume all of them from one ledger"
-
-    def _start(self, key: RunKey) -> None:
-        """Begin a run, at the position of the process that is farthest behind."""
-        playing = [trainer for trainer in self._seats.peers.values() if trainer.key == key]
-        begun = [trainer.begun for trainer in playing if trainer.begun is not None]
-        samples = {each.samples for each in begun if each.samples >= 0}
-        if len(samples) > 1:
-            numbers = " and ".join(map(str, sorted(samples)))
-            reason = (
-                f"the ranks go on in data of {numbers} samples: resume all of them from one ledger"
-            )
-            self._fail(playing, reason, False)
-            return
-        least = min(begun, key=lambda each: each.had)
-        holes = sorted({ordinal for each in begun for ordinal in each.holes})
-        known = sorted({step for each in begun for step in each.known})
-        start = RunStart(
-            key.epoch, least.here, tuple(holes), 0, key.costs, max(samples, default=-1)
-        )
-        self.attempt = RunAttempt(key, start, tuple(known))
-        self._generation += 1
-        takers: list[dict[bytes, Taker]] = [{} for _ in range(self._seats.ranks)]
-        for trainer in playing:
-            trainer.is_playing = True
-            for place, rank in enumerate(trainer.hello.ranks):
-                takers[rank][trainer.peer] = Taker(trainer.peer, trainer.had_of(place))
-        self._queues = [
-            RankQueue(rank, least.had, each, self._ahead_steps) for rank, each in enumerate(takers)
-        ]
-        self.to_look_at.update(dict.fromkeys(range(self._seats.ranks)))
-        for trainer in playing:
-            self._tell_begun(trainer)
-
-    def _tell_begun(self, trainer: TrainerPeer) -> None:
-        skips = ((r, trainer.had_of(place)) for place, r in enumerate(trainer.hello.ranks))
-        self._send(trainer.peer, RunBegun(self._run, tuple(skips)))
-
-    def _fail(self, trainers: list[TrainerPeer], reason: str, comes_again: bool) -> None:
-        self._since.clear()
-        for trainer in trainers:
-            if (begun := trainer.begun) is not None:
-                trainer.stopped = RunStops(begun.run, reason, comes_again)
-                self._send(trainer.peer, trainer.stopped)
-        self._stop()
-        for trainer in trainers:
-            self._unstate(trainer)
-
     # --- giving
-
-    @property
-    def _run(self) -> int:
-        assert self.attempt is not None, "no run is played"
-        return self.attempt.key.run
 
     def _take_wants(self, trainer: TrainerPeer, message: WantBatches) -> None:
         for rank, upto, have in message.wants:
-            queue = self._queues[rank] if rank in trainer.hello.ranks else None
-            if queue is None:
-                continue
-            taker = queue.takers[trainer.peer]
-            step = queue.first_step
-            self._free(queue.take(taker, upto, have))
-            queue.rewind(taker, self._run, self._send, self._now)
-            self._give_on(queue, taker)
-            if len(queue.takers) > 1 and queue.first_step != step:
-                for other in queue.takers.values():
-                    self._give_on(queue, other)
-            self._look_at(queue)
-
-    def _look_at(self, queue: RankQueue) -> None:
-        if queue.wants_more:
-            self.to_look_at[queue.rank] = None
-
-    def _give_on(self, queue: RankQueue, taker: Taker) -> None:
-        queue.send(taker, self._pack, self._send, self._now)
-
-    def _pack(self, batch: QueuedBatch) -> GiveBatch:
-        return pack_batch(batch, self._run, self._generation, self._token_of)
+            if rank in trainer.hello.ranks:
+                queue = self._queues[rank]
+                self._free(queue.take(trainer.peer, upto, have, self._now))
+                self._look_at(queue)
 
     def _take_lost(self, trainer: TrainerPeer, message: LostPieces) -> None:
         if message.rank not in trainer.hello.ranks:
             return
         batch = self._queues[message.rank].find(message.index)
-        if batch is None or batch.ticket is None or not batch.ticket.is_there:
+        if batch is None or batch.ticket is None or not batch.is_there:
             return
         packed = self._pack(batch)
-        if packed.version != message.version:
-            self._send(trainer.peer, packed)
+        if packed.version != message.version:  # that was lost, or of a former attempt
+            if batch.index < self._queues[message.rank].takers[trainer.peer].sent:
+                self._send(trainer.peer, packed)
         elif max(message.pieces, default=0) < len(packed.pieces):
             self.lost.append(Lost(batch.ticket, trainer.peer, message))
-
-    def _free(self, batches: list[QueuedBatch]) -> None:
-        for batch in batches:
-            if batch.ticket is not None:
-                self._tickets.pop(batch.ticket.number, None)
-                self.freed.append(batch.ticket)
-
-    def _send(self, peer: bytes, message: ToTrainer) -> None:
-        self._out.append((peer, message))
 
     # --- labels, and what is waited for
 
     def _count(self, trainer: TrainerPeer, message: CountLabels) -> None:
         if message.rank not in trainer.hello.ranks:
             return
-        other = self._labels.add(trainer.peer, message)
-        if other is not None:
-            self.fail(
-                f"processes that share rank {message.rank} count {message.tokens} and {other} "
-                f"label tokens in its batches of step {message.step}: let collate_fn make the same "
-                "batch of the same samples"
-            )
+        try:
+            settled = self._labels.count(trainer.peer, message, self._seats.peers)
+        except ValueError as error:
+            self.fail(str(error))
             return
-        peers = self._seats.peers
-        settled = self._labels.settle(trainer.peer, message.run, message.step, peers)
         if settled is not None:
             for peer in settled[1]:
                 self._send(peer, settled[0])
@@ -488,8 +215,7 @@ class Parties:
         if self._ready is None:
             return "a worker that can read the data"
         if (counts := self._labels.lacking(trainer.peer)) is not None:
-            ranks = ", ".join(map(str, counts[2][:8]))
-            return f"the label tokens of step {counts[1]} from ranks {ranks}"
+            return counts
         if not trainer.is_playing:
             return self._waiting_for()
         queues = [self._queues[rank] for rank in trainer.hello.ranks]

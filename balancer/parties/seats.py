@@ -7,26 +7,16 @@ others it waits until these are known to be gone, or have shown that they are he
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ..protocol.job_spec import difference
-from ..protocol.parts import EpochPosition
 from .messages import BeginRun, JoinJob, RunStops
+from .starts import RunKey, key_of
 
 # What a process that has a newcomer's seat sends later than this after that shows that it is here:
 # what it sent before may come late.
 LATE_S = 1.0
 # Characters of a name, and of a difference, that a refusal quotes.
 MAX_NAME, MAX_QUOTED = 80, 1000
-
-
-class RunKey(NamedTuple):
-    """What must be the same of all processes in a run."""
-
-    run: int
-    epoch: int
-    at: EpochPosition
-    costs: str
 
 
 @dataclass(slots=True, eq=False)
@@ -54,9 +44,7 @@ class TrainerPeer:
     @property
     def key(self) -> RunKey | None:
         """What it has begun."""
-        if (begun := self.begun) is None:
-            return None
-        return RunKey(begun.run, begun.epoch, begun.at, begun.costs)
+        return None if self.begun is None else key_of(self.begun)
 
     def had_of(self, place: int) -> int:
         """Return how many microbatches the rank at a place of its ranks has had of the run."""

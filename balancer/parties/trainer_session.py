@@ -36,7 +36,7 @@ from .messages import (
     ToTrainer,
     TrainerBeat,
     WantBatches,
-)
+)  # fmt: skip
 
 # The holes of this many steps are kept, for a balancer that was started again.
 KNOWN_STEPS = 32
@@ -132,6 +132,7 @@ class TrainerSession:
         self._run: _Run | None = None
         self._counted: dict[tuple[int, int], list[CountLabels]] = {}
         self._sums: dict[tuple[int, int], int] = {}
+        self._unsummed = set[tuple[int, int]]()  # steps that this balancer has not added up yet
         self._has_rejoined = False  # since the last beat
         self._is_leaving = False
         self._beats = 0
@@ -159,8 +160,9 @@ class TrainerSession:
             case Bye():
                 self.has_left = True
             case LabelSum():
-                if (message.run, message.step) in self._counted:
-                    self._sums[message.run, message.step] = message.tokens
+                if (key := (message.run, message.step)) in self._counted:
+                    self._sums[key] = message.tokens
+                    self._unsummed.discard(key)
             case _:
                 if run is not None and message.run == run.number:
                     self._apply(run, message)
@@ -219,13 +221,8 @@ class TrainerSession:
             again.append(self._hello)
         run = self._run
         if run is not None and not self.failure:
-            if run.is_begun:
-                again.append(self._wants(run))
-            else:
-                again.append(self._begun(run))
-            for key, counts in self._counted.items():
-                if key not in self._sums:
-                    again.extend(counts)
+            again.append(self._wants(run) if run.is_begun else self._begun(run))
+            again.extend(count for key in self._unsummed for count in self._counted[key])
             for rank in run.ranks.values():
                 for batch in rank.batches.values():
                     again.extend(_lost_of(batch))
@@ -240,9 +237,8 @@ class TrainerSession:
         if self._run is not None:
             self._run.is_begun = False
             self._out.append(self._begun(self._run))
-            # Of steps whose sum is known, too: others may need it of a balancer that has it not.
-            for counts in self._counted.values():
-                self._out.extend(counts)
+            # Others may need sums that are known here of a balancer that has them not.
+            self._unsummed.update(self._counted)
 
     def leave(self) -> None:
         """Leave the job."""
@@ -326,7 +322,7 @@ class TrainerSession:
     def peek(self) -> IncomingBatch | None:
         """Return the next microbatch, if all of it is here; it stays the next until released."""
         run = self._run
-        if run is None or (rank := self._next_rank(run)).have <= (index := self._index(run)):
+        if run is None or (rank := self._next_rank(run)).have <= (index := run.place.had):
             return None
         return rank.batches[index]
 
@@ -334,13 +330,10 @@ class TrainerSession:
     def is_at_end(self) -> bool:
         """True if the run has no further microbatch."""
         run = self._run
-        return run is not None and self._next_rank(run).end == self._index(run)
+        return run is not None and self._next_rank(run).end == run.place.had
 
     def _next_rank(self, run: _Run) -> _Rank:
         return run.ranks[self._hello.ranks[run.place.served]]
-
-    def _index(self, run: _Run) -> int:
-        return run.place.had
 
     def release(self, batch: IncomingBatch) -> None:
         """Go on to the microbatch after this one; does nothing the second time."""
@@ -372,10 +365,12 @@ class TrainerSession:
         counts = [CountLabels(run.number, rank, step, count) for rank, count in tokens.items()]
         self._out.extend(counts)
         self._counted[run.number, step] = counts
+        self._unsummed.add((run.number, step))
         while len(self._counted) > COUNTED_STEPS:
             oldest = min(self._counted)
             del self._counted[oldest]
             self._sums.pop(oldest, None)
+            self._unsummed.discard(oldest)
 
     def label_sum(self, step: int) -> int | None:
         """Return the label tokens of a step on all ranks; None before the balancer's answer."""

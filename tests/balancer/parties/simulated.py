@@ -1,22 +1,26 @@
-"""Parties and trainers' sessions on a simulated network, which loses, doubles and reorders messages.
+"""Parties and trainers' sessions on a network that loses, doubles and reorders messages.
 
 One seed decides all: the topology, the plan, the network, and the faults. A fault is the balancer's
 end and start, a trainer's, that of all trainers, a trainer that is silent for long, and a worker
-with all that it keeps. `Simulation(seed).play()` raises Broken for the first property that does not
-hold.
+with all that it keeps. `Simulation(seed).play()` raises BrokenError for the first property that
+does not hold.
 """
 
 import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
-from counterpoise.balancer.parties.messages import GiveBatch
-from counterpoise.balancer.parties.parties import Parties, RunAttempt
+from msgspec import structs
+
+from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
+from counterpoise.balancer.parties.parties import Parties
+from counterpoise.balancer.parties.starts import RunAttempt
 from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
-from counterpoise.balancer.pool.tickets import Piece, Ticket
+from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
 from counterpoise.balancer.run.arrivals import MicrobatchFacts, RunStart
 from counterpoise.balancer.run.tasks import Made
@@ -26,7 +30,7 @@ LATEST_S = 3000.0
 WEIGHTS = Weights(1, 1, 1, 1, 1, 1)
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """A property does not hold."""
 
 
@@ -74,7 +78,7 @@ class Trainer:
     sharer: int
     incarnation: int
     pace_s: float
-    session: TrainerSession
+    session: Any
     epochs: list[Epoch]
     start: int  # the number in the first epoch
     served: int
@@ -103,10 +107,11 @@ class Trainer:
 class Simulation:
     """One seed's world."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, latest_s: float = LATEST_S) -> None:
+        self.latest_s = latest_s
         self.rng = random.Random(seed)
         rng = self.rng
-        self.now = 0.0
+        self.now = self.done_at = 0.0
         self._numbers = count(1)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self.loss = rng.choice([0, 0, 0.02, 0.1])
@@ -125,7 +130,7 @@ class Simulation:
         self.kept: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         self.places: dict[int, tuple[Ticket, int, int, int]] = {}
         self.parties: Parties | None = None
-        self.generation = 100
+        self.generation, self.launches, self.to_come = 100, 0, 0
         self._attempt: RunAttempt | None = None
         self.trainers: list[Trainer] = []
         self._start_balancer()
@@ -152,15 +157,15 @@ class Simulation:
             self._at(late, act)
 
     def play(self) -> None:
-        """Play until all trainers are done; raises Broken."""
-        while not all(t.has_left or t.is_dead for t in self.trainers):
-            if self.now > LATEST_S:
-                raise Broken(f"hangs: {self._describe()}")
+        """Play until all trainers are done; raises BrokenError."""
+        while self.to_come or not all(t.has_left or t.is_dead for t in self.trainers):
+            if self.now > self.latest_s:
+                raise BrokenError(f"hangs: {self._describe()}")
             self.now, _, act = heapq.heappop(self._events)
             act()
         for trainer in self.trainers:
             if not trainer.is_dead and trainer.had != trainer.expected():
-                raise Broken(f"{trainer.name} had {trainer.had}, not {trainer.expected()}")
+                raise BrokenError(f"{trainer.name} had {trainer.had}, not {trainer.expected()}")
         until = self.now + 40
         while self.now < until and self._events:
             self.now, _, act = heapq.heappop(self._events)
@@ -168,13 +173,9 @@ class Simulation:
         parties = self.parties
         if parties is not None:
             kept = [ticket.number for ticket, *_ in self.places.values()]
-            if (
-                not parties.is_empty
-                or kept
-                or parties.attempt is not None
-                or parties._labels._steps
-            ):
-                raise Broken(f"kept at the end: tickets {kept}, {parties._labels._steps}")
+            left = parties._seats.peers, kept, parties.attempt, parties._labels._steps
+            if any(left):
+                raise BrokenError(f"kept at the end: {left}")
 
     def _describe(self) -> str:
         stand = [(t.name, t.turn, len(t.had), t.session.waiting) for t in self.trainers]
@@ -186,7 +187,8 @@ class Simulation:
         self.generation += 50
         self.parties = Parties(self.ranks, self.generation, int, ahead_steps=AHEAD_STEPS)
         self._attempt = None
-        self._at(self.rng.choice([0.0, 2.0]), lambda p=self.parties: self._make_ready(p))
+        parties = self.parties
+        self._at(self.rng.choice([0.0, 2.0]), lambda: self._make_ready(parties))
 
     def _make_ready(self, parties: Parties) -> None:
         if parties is self.parties:
@@ -208,6 +210,12 @@ class Simulation:
         if self.parties is not None:
             self.parties.tick(self.now)
             self._serve()
+        self.done_at = self.done_at if self._are_all_done() else self.now
+        if self.places and self.now > self.done_at + 60:
+            raise BrokenError(f"kept although all have it: tickets {[*self.places]}")
+
+    def _are_all_done(self) -> bool:
+        return all(t.is_done for t in self.trainers if not t.is_dead)
 
     def _receive(self, peer: bytes, message: Any) -> None:
         if self.parties is not None:
@@ -234,7 +242,7 @@ class Simulation:
                 self._check_give(peer, message)
             trainer = next((t for t in self.trainers if t.peer == peer and not t.is_dead), None)
             if trainer is not None:
-                self._post(lambda t=trainer, m=message: self._hear(t, m))
+                self._post(partial(self._hear, trainer, message))
 
     def _begin(self, parties: Parties) -> None:
         self._attempt = attempt = parties.attempt
@@ -248,28 +256,18 @@ class Simulation:
             if at.step < len(epoch.sizes)
             else len(epoch.cells)
         )
-        if at != epoch.position(self._first):
-            raise Broken(f"begins at {at}, which is no position")
+        inside = structs.replace(at, costs=epoch.position(self._first).costs)
+        if inside != epoch.position(self._first):
+            raise BrokenError(f"begins at {at}, which is no position")
         base = epoch.cells.index((attempt.key.at.step, attempt.key.at.microbatch))
         self._offset = base
-        for trainer in self.trainers:
-            run = trainer.session._run
-            if (
-                trainer.is_dead
-                or run is None
-                or run.number != attempt.key.run
-                or trainer.peer not in parties._seats.peers
-                or not parties._seats.peers[trainer.peer].is_playing
-            ):
-                continue
-            later = {
-                h
-                for s, holes in run.known.items()
-                for h in holes
-                if s >= at.step and s in attempt.known
-            }
-            if not later <= {*attempt.start.holes}:
-                raise Broken(f"begins without holes {later}")
+        for rank in range(self.ranks):
+            for trainer in self._takers(rank, epoch.number):
+                known = trainer.session._run.known.items()
+                holes = {h for step, of_step in known if step >= at.step for h in of_step}
+                # What it has got while it was asked the balancer need not know.
+                if not {h for h in holes if h // 10 in attempt.known} <= {*attempt.start.holes}:
+                    raise BrokenError(f"begins without holes of {holes}")
         self._next = [self._first] * self.ranks
         when = self.now
         for index in range(self._first, len(epoch.cells)):
@@ -296,7 +294,7 @@ class Simulation:
         if self.rng.random() < 0.1:
             return None
         number = next(self._numbers)
-        pieces = [Piece((n,)) for n in range(self.rng.randint(1, 3))]
+        pieces = [KeptPiece((n,)) for n in range(self.rng.randint(1, 3))]
         ticket = Ticket(number, len(pieces) == 1, pieces)
         self.places[number] = ticket, epoch.number, rank, index
         for place in range(len(pieces)):
@@ -313,7 +311,7 @@ class Simulation:
         parties = self.parties
         for ticket in parties.freed:
             if ticket.is_free:
-                raise Broken(f"ticket {ticket.number} is freed twice")
+                raise BrokenError(f"ticket {ticket.number} is freed twice")
             ticket.is_free = True
             _, epoch, rank, index = self.places.pop(ticket.number)
             for piece in ticket.pieces:
@@ -321,7 +319,9 @@ class Simulation:
                     self.kept.pop((int(piece.worker), piece.serial), None)
             for trainer in self._takers(rank, epoch):
                 if trainer.session._run.ranks[rank].have <= index - self._offset:
-                    raise Broken(f"ticket of {rank, index} is freed before {trainer.name} has it")
+                    raise BrokenError(
+                        f"ticket of {rank, index} is freed before {trainer.name} has it"
+                    )
         parties.freed.clear()
 
     def _takers(self, rank: int, epoch: int) -> list[Trainer]:
@@ -338,11 +338,11 @@ class Simulation:
     def _check_give(self, peer: bytes, give: GiveBatch) -> None:
         takers = self._takers(give.rank, self._epoch.number)
         taker = next((t for t in takers if t.peer == peer), None)
-        if taker is None or self.parties.attempt is None:
+        if taker is None or give.version >> GENERATION != self.parties._generation:
             return
         session = taker.session
         if give.index >= session._stand(session._run, give.rank)[0]:
-            raise Broken(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
+            raise BrokenError(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
         slowest = min(t.session._run.ranks[give.rank].have for t in takers) + self._offset
         cells = self._epoch.cells
         if (
@@ -350,7 +350,9 @@ class Simulation:
             and len(takers) > 1
             and give.step >= cells[slowest][0] + AHEAD_STEPS
         ):
-            raise Broken(f"{taker.name} is sent step {give.step}, while another needs {slowest}")
+            raise BrokenError(
+                f"{taker.name} is sent step {give.step}, while another needs {slowest}"
+            )
 
     def _repair(self, ticket: Ticket, peer: bytes, message: Any) -> None:
         """Send lost pieces through the balancer, or have them made again."""
@@ -362,7 +364,7 @@ class Simulation:
             if frames is not None and not message.is_rubbish:
                 trainer = next((t for t in self.trainers if t.peer == peer), None)
                 if trainer is not None:
-                    self._post(lambda t=trainer, n=number, f=frames: self._pulled(t, message, n, f))
+                    self._post(partial(self._pulled, trainer, message, number, frames))
             else:
                 self._lose(ticket, number)
 
@@ -390,14 +392,16 @@ class Simulation:
 
     def _launch(self, epochs: list[Epoch], start: int, incarnation: int = 0) -> None:
         rng = self.rng
+        self.launches += 1
+        self.to_come -= incarnation > 0
         if not incarnation:
-            self.groups = []
+            self.groups: list[tuple[int, tuple[int, ...]]] = []
             for sharer in range(self.sharers):
-                ranks = [*range(self.ranks)]
-                while ranks:
-                    size = rng.choice([1, 1, len(ranks)])
-                    self.groups.append((sharer, tuple(ranks[:size])))
-                    del ranks[:size]
+                left = [*range(self.ranks)]
+                while left:
+                    size = rng.choice([1, 1, len(left)])
+                    self.groups.append((sharer, tuple(left[:size])))
+                    del left[:size]
         served = 0
         if len(self.groups) == 1 and incarnation and start < len(epochs[0].cells):
             served = rng.randrange(self.ranks)
@@ -432,7 +436,7 @@ class Simulation:
             return
         trainer.session.receive(message)
         if trainer.session.failure:
-            raise Broken(f"{trainer.name}: {trainer.session.failure}")
+            raise BrokenError(f"{trainer.name}: {trainer.session.failure}")
         self._act(trainer)
 
     def _beat(self, trainer: Trainer) -> None:
@@ -445,18 +449,20 @@ class Simulation:
 
     def _send(self, trainer: Trainer, messages: list[Any]) -> None:
         for message in messages:
-            self._post(lambda m=message: self._receive(trainer.peer, m))
+            self._post(partial(self._receive, trainer.peer, message))
 
     def _act(self, trainer: Trainer) -> None:
         """Let a trainer go on as far as it can."""
         session = trainer.session
+        if trainer.is_dead:
+            return
         self._send(trainer, session.take_messages())
         for pull in session.take_pulls():
             self._post_pull(trainer, pull)
         if trainer.is_busy or trainer.is_frozen or session.ready is None:
             return
         if session.has_left or trainer.is_done:
-            if not session._is_leaving and all(t.is_done for t in self.trainers if not t.is_dead):
+            if not session._is_leaving and self._are_all_done() and not self.places:
                 session.leave()
                 self._send(trainer, session.take_messages())
             trainer.has_left = session._is_leaving
@@ -482,9 +488,11 @@ class Simulation:
             return
         total = sum(epoch.labels(rank, give.step) for rank in range(self.ranks))
         if self.counts and session.label_sum(give.step) != total:
-            raise Broken(f"labels of step {give.step}: {session.label_sum(give.step)}, not {total}")
+            raise BrokenError(
+                f"labels of step {give.step}: {session.label_sum(give.step)}, not {total}"
+            )
         if self.in_step and not self._may_go(trainer, give.step):
-            self._at(0.05, lambda: trainer.is_dead or self._act(trainer))
+            self._at(0.05, lambda: self._act(trainer))
             return
         self._check_frames(trainer, batch)
         trainer.is_busy = True
@@ -510,7 +518,7 @@ class Simulation:
         epoch = trainer.epochs[trainer.turn]
         trainer.had.append((epoch.number, give.rank, epoch.cells.index((step, microbatch))))
         if trainer.had != trainer.expected()[: len(trainer.had)]:
-            raise Broken(f"{trainer.name} had {trainer.had[-3:]} in this order")
+            raise BrokenError(f"{trainer.name} had {trainer.had[-3:]} in this order")
         self._act(trainer)
 
     def _check_frames(self, trainer: Trainer, batch: Any) -> None:
@@ -518,7 +526,7 @@ class Simulation:
         index = epoch.cells.index((give.step, give.microbatch))
         expected = {n: (epoch.number, give.rank, index, n) for n in range(len(give.pieces))}
         if batch.frames != expected:
-            raise Broken(f"{trainer.name} has {batch.frames} for {expected}")
+            raise BrokenError(f"{trainer.name} has {batch.frames} for {expected}")
 
     def _post_pull(self, trainer: Trainer, pull: PieceToPull) -> None:
         late = self.rng.random() * (3 if self.rng.random() < 0.05 else 0.02)
@@ -547,24 +555,17 @@ class Simulation:
         alive = [t for t in self.trainers if not t.is_dead]
         if all(t.turn < 1 for t in alive) and alive:
             old = self.rng.choice(alive)
-            old.is_dead = True
-            self._at(
-                self.rng.choice([0.1, 2.0, 40.0]),
-                lambda: (
-                    self._join(
-                        old.sharer,
-                        old.ranks,
-                        old.epochs,
-                        old.start,
-                        old.served,
-                        old.incarnation + 1,
-                    )
-                    if all(not t.has_left for t in self.trainers)
-                    else None
-                ),
-            )
+            old.is_dead, launch = True, self.launches
+            self.to_come += 1
+            self._at(self.rng.choice([0.1, 2.0, 40.0]), lambda: self._restart(old, launch))
         else:
             self._relaunch()
+
+    def _restart(self, old: Trainer, launch: int) -> None:
+        self.to_come -= 1
+        if launch == self.launches and not any(t.has_left for t in self.trainers):
+            number = old.incarnation + 1
+            self._join(old.sharer, old.ranks, old.epochs, old.start, old.served, number)
 
     def _relaunch(self) -> None:
         """End all trainers; they begin where the slowest has been, as from a ledger."""
@@ -587,6 +588,7 @@ class Simulation:
             t.is_dead = True
         index = min(index, len(self.epochs[epoch].cells) - 1)
         incarnation = max(t.incarnation for t in self.trainers) + 1
+        self.to_come += 1
         self._at(0.5, lambda: self._launch(self.epochs[epoch:], index, incarnation))
 
     def _freeze(self) -> None:
