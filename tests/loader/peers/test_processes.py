@@ -78,7 +78,7 @@ def test_a_group_is_made_while_a_thread_waits_for_a_peer(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("ranks", [("run", "aabb")], indirect=True)
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [*(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)), 3])
 def test_a_stopped_rank_is_named_by_all_others(ranks: Ranks, rank: int) -> None:
     ranks.wait_until_started()
     time.sleep(0.5)

@@ -155,7 +155,10 @@ def test_without_workers_it_is_torchs(start):
         compare(seed, workers=False)
 
 
-@pytest.mark.parametrize("start", range(0, 40, 5))
+@pytest.mark.parametrize(
+    "start",
+    [*range(0, 20, 5), *(pytest.param(n, marks=pytest.mark.long) for n in range(20, 40, 5))],
+)
 def test_with_workers_it_is_torchs(start):
     for seed in range(start, start + 5):
         compare(1000 + seed, workers=True)

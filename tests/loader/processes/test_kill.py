@@ -81,9 +81,10 @@ class Trainers:
             bell.wait(0.1)
 
 
-def test_killed_while_it_starts(tmp_path):
-    moments = random.Random(11)
-    for _ in range(4):
+@pytest.mark.parametrize(("seed", "kills"), [(11, 2), pytest.param(12, 6, marks=pytest.mark.long)])
+def test_killed_while_it_starts(tmp_path, seed, kills):
+    moments = random.Random(seed)
+    for _ in range(kills):
         trainer = Trainers(tmp_path)
         trainer.let_run(moments.uniform(0, 3))
         trainer.process.kill()

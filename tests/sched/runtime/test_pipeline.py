@@ -27,12 +27,16 @@ NAMES = [known.name for known in schedules() if known.name != "own"]
 
 
 def covering() -> list[Case]:
-    """Return cases in which every two values of two factors occur together."""
+    """Return two cases a schedule, in which every two values of the other factors occur together.
+
+    The first has two steps, with the first of FROZEN; that of the second goes round.
+    """
     return [
-        # What a step leaves behind does not depend on what is frozen: one of four runs a second.
+        # What a step leaves behind does not depend on what is frozen: one of two runs a second.
         Case(name, (2, 4)[(at + nth) % 2], frozen, bool((at + nth // 2) % 2), steps=1 + (nth == 0))
         for at, name in enumerate(NAMES)
         for nth, frozen in enumerate(FROZEN)
+        if nth in (0, 1 + at % (len(FROZEN) - 1))
     ]
 
 
@@ -61,11 +65,12 @@ def assert_equal(case: Case, pool) -> None:
         assert [p for p in found.passes if p in set(wanted)] == wanted
 
 
-def test_the_cases_cover_all_pairs_of_values() -> None:
-    rows = [(c.name, c.ranks, c.frozen, c.equal) for c in covering()]
-    values = (NAMES, (2, 4), list(FROZEN), (True, False))
-    for a, b in combinations(range(4), 2):
+def test_the_cases_cover_all_pairs_of_values_with_every_schedule() -> None:
+    rows = [(c.ranks, c.frozen, c.equal) for c in covering()]
+    values = ((2, 4), list(FROZEN), (True, False))
+    for a, b in combinations(range(3), 2):
         assert {(row[a], row[b]) for row in rows} == set(product(values[a], values[b]))
+    assert {c.name for c in covering()} == {*NAMES}
 
 
 @pytest.mark.parametrize("case", covering(), ids=str)

@@ -36,8 +36,9 @@ def step_of(lines: list[str], monkeypatch: Any) -> float:
 @pytest.mark.parametrize(
     ("data", "collate", "accumulate"),
     [
-        ("texts", "join", 1), ("texts", "pad", 1), ("texts", "pad", 2),
-        ("unlabelled", "pad", 2), ("unlabelled", "pad_with_new_labels", 2),
+        ("texts", "join", 1), ("texts", "pad", 2), ("unlabelled", "pad_with_new_labels", 2),
+        pytest.param("texts", "pad", 1, marks=pytest.mark.long),
+        pytest.param("unlabelled", "pad", 2, marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_advice_that_is_taken_is_better(
