@@ -13,7 +13,8 @@ from itertools import count
 from typing import Any
 
 from ..parties.messages import FromTrainer
-from ..parties.parties import Parties, RunAttempt
+from ..parties.parties import Parties
+from ..parties.starts import RunAttempt
 from ..planning.planner import make_planner
 from ..planning.problem.shuffle import permutation
 from ..pool.messages import FromWorker, JobOpened, OpenJob

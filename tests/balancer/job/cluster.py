@@ -1,6 +1,6 @@
 """A played job in one process: workers and trainers on a network that loses, doubles and delays.
 
-Everything follows from a seed. A worker is a WorkerSession over a real PlannedReader; a trainer is a
+Everything follows from a seed. A worker is a WorkerSession over a real PlannedReader, a trainer a
 TrainerSession, which pulls frames from workers as it would over a socket of its own.
 """
 

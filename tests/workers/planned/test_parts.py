@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.pool.messages import BATCH, COSTS, LOOKS, SAMPLES, DoPart, FailedPlace
+from counterpoise.balancer.pool.messages import BATCH, COSTS, SAMPLES, DoPart, FailedPlace
 from counterpoise.balancer.pool.messages import PartBroken as Broken
 from counterpoise.balancer.run.tasks import Load, Made, Measure
 from counterpoise.workers.codec.batches import decode_batch
@@ -133,12 +133,6 @@ def test_costs_are_told_and_failures_in_their_places():
     assert not message.differs
 
 
-def test_looks_are_the_marks_that_the_reader_makes():
-    reader = reader_of(Numbers())
-    message, frames = do_part(reader, DoPart(3, LOOKS, (2, 0, 0, 1, 2)), 7)
-    assert (message.marks, frames) == (reader.do([2, 0, 0, 1, 2]), [])
-
-
 def fails(samples: list[Any]) -> Any:
     raise KeyError("pixel_values")
 
@@ -164,7 +158,6 @@ def test_what_collating_raises_is_told_with_its_traceback(collate, why):
     [
         (BATCH, (1, 0, 0)),
         (COSTS, (0, 0, 0, 1)),
-        (LOOKS, (0, 0, 0)),
         ("tea", (0, 0, 0)),
         (BATCH, ()),
     ],
