@@ -30,12 +30,14 @@ class FailedPlace(ArrayRecord, frozen=True):
 class DoPart(ArrayRecord, frozen=True):
     """Do a part; `task` is as `packed()` of run/tasks has it, form is BATCH, SAMPLES, ...
 
+    alone: its sample may kill the worker, which says that it begins (PoolBeat) before it does.
     freed: serials as in FreeParts, which travel with it.
     """
 
     number: Count
     form: str
     task: tuple[Integer, ...]
+    alone: bool = False
     freed: tuple[Count, ...] = ()
 
 

@@ -166,7 +166,7 @@ class Pool:
             del self._homes[index]
         self._queue.add_first(part for part in again if part is not first)
         if first is not None and first.answer is None and first in again and not first.of.is_over:
-            self._suspect(first)
+            self._suspect(first, was_begun=worker.busy_with[0] == first.number)
         self._assign()
 
     def handle(self, name: bytes, message: FromWorker, now: float) -> None:
@@ -246,11 +246,8 @@ class Pool:
         task = part.of
         if part.alone:
             self._deaths.pop(part.indexes[0], None)
-        for name in part.holders:  # copies of it
-            if name != worker.name and (other := self.workers.get(name)) is not None:
-                other.parts.pop(part.number, None)
-                self._out.append((name, DropParts((part.number,))))
-        part.holders.clear()
+        part.holders.pop(worker.name, None)
+        self._take_back(part)
         if isinstance(message, PartBroken):
             self._finish(task, PartFailed(message.error))
             self._drop(task)
@@ -307,12 +304,16 @@ class Pool:
         self._tasks.pop(task.number, None)
         for part in task.parts:
             self._parts.pop(part.number, None)
-            for name in part.holders:
-                if (worker := self.workers.get(name)) is not None:
-                    worker.parts.pop(part.number, None)
-                    self._out.append((name, DropParts((part.number,))))
-            part.holders.clear()
+            self._take_back(part)
             self._free_piece(part)
+
+    def _take_back(self, part: Part) -> None:
+        """Have nobody do a part."""
+        for name in part.holders:
+            if (worker := self.workers.get(name)) is not None:
+                worker.parts.pop(part.number, None)
+                self._out.append((name, DropParts((part.number,))))
+        part.holders.clear()
 
     def _free_piece(self, part: Part) -> None:
         piece = part.piece
@@ -343,22 +344,26 @@ class Pool:
         part.holders[worker.name] = self._now
         worker.parts[part.number] = part
         freed, worker.free = tuple(worker.free), []
-        self._out.append((worker.name, DoPart(part.number, part.form, part.packed, freed)))
+        self._out.append((worker.name, DoPart(part.number, part.form, part.packed, part.alone, freed)))
 
     # --- deaths and lost messages
 
-    def _suspect(self, part: Part) -> None:
-        """A worker was lost with this part in work: find out whether a sample kills."""
-        part.holders.clear()
+    def _suspect(self, part: Part, was_begun: bool) -> None:
+        """A worker was lost with this part in work: find out whether a sample kills.
+
+        was_begun: it has said that it began; else it may have died of something else, which counts
+        half.
+        """
+        self._take_back(part)
         indexes = part.indexes
-        if not part.alone and len(indexes) > 1:
+        if not part.alone and len(indexes) != 1:
             for index in indexes:
-                self._deaths[index] = max(1, self._deaths[index])
+                self._deaths[index] = max(2, self._deaths[index])
             self._split(part)
             return
         part.alone = True
-        self._deaths[indexes[0]] += 1
-        if self._deaths[indexes[0]] >= MOST_DEATHS:
+        self._deaths[indexes[0]] += 1 + was_begun
+        if self._deaths[indexes[0]] >= 2 * MOST_DEATHS:
             del self._deaths[indexes[0]]
             self._finish(part.of, Killed(indexes[0], MOST_DEATHS))
             self._drop(part.of)
@@ -401,7 +406,7 @@ class Pool:
         if worker.unlike[0] >= UNLIKE:
             worker.unlike[0] = 0
             for part in worker.parts.values():
-                self._out.append((worker.name, DoPart(part.number, part.form, part.packed)))
+                self._out.append((worker.name, DoPart(part.number, part.form, part.packed, part.alone)))
         if worker.unlike[1] >= UNLIKE:
             worker.unlike[1] = 0
             self._out.append((worker.name, KeepOnly(tuple(worker.pieces), tuple(worker.parts))))

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from msgspec import structs
+
 from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
@@ -254,10 +256,13 @@ class SimulatedWorker:
         if part is None:
             return
         self._is_busy = True
+        if part.alone:
+            self.cluster.from_worker(self, self.session.beat())
         each_s = self.slow * self.cluster.chance.uniform(0.005, 0.03)
-        self.cluster.after(each_s * max(1, len(part.task) - 3), lambda: self._done(part))
+        took_s = each_s * max(1, len(part.task) - 3)
+        self.cluster.after(took_s, lambda: self._done(part, took_s))
 
-    def _done(self, part: DoPart) -> None:
+    def _done(self, part: DoPart, took_s: float) -> None:
         if self.is_dead:
             return
         if self.cluster.setting.killer in part.task[3:]:
@@ -266,7 +271,7 @@ class SimulatedWorker:
         answer, frames = do_part(self.reader, part, self.session._last + 1)
         if frames:
             self.session.keep([bytes(memoryview(each).cast("B")) for each in frames])
-        self.session.done(answer)
+        self.session.done(structs.replace(answer, took_us=round(1e6 * took_s)))
         self._is_busy = False
         self._work()
 

@@ -13,7 +13,7 @@ from counterpoise.balancer.pool.giving import PartQueue
 from counterpoise.balancer.run.tasks import Made
 from tests.balancer.job.test_job import run_setting
 
-SEEDS = range(6)
+SEEDS = range(12)
 
 
 def lose_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
