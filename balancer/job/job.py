@@ -18,7 +18,7 @@ from ..parties.starts import RunAttempt
 from ..planning.planner import make_planner
 from ..planning.problem.shuffle import permutation
 from ..pool.messages import FromWorker, JobOpened, OpenJob
-from ..pool.pool import GENERATION, Pool
+from ..pool.pool import GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
 from ..run.ahead import PlanAhead
 from ..run.arrivals import LocalArrival, RunError, RunStart
@@ -28,7 +28,7 @@ from ..run.feed import PlanFeed
 from ..run.planning import Planning
 from ..run.run import PlannedRun
 from ..run.steps import RunSettings
-from ..run.tasks import Made
+from ..run.tasks import Failed, Killed, Made
 from .told_source import ToldSource
 
 # Planned samples, and steps, that are enough ahead of what is handed out.
@@ -54,7 +54,8 @@ class PlayedJob:
     ) -> None:
         """Raises ValueError where the job is none."""
         self.spec: JobSpec = from_json(job)
-        self.pool = Pool(self.spec.lease_s, collates, generation)
+        skips = self.spec.on_error == "skip"
+        self.pool = NetworkPool(self.spec.lease_s, collates, skips, generation)
         # Of workers; those of a balancer before are others.
         self._tokens: dict[bytes, int] = {}
         self._first_token = generation << GENERATION
@@ -88,12 +89,12 @@ class PlayedJob:
                 "data and software"
             )
         self._tokens.setdefault(worker, self._first_token + len(self._tokens))
-        self.pool.join(worker, now)
+        self.pool.add_worker(worker, now)
         return ""
 
     def from_worker(self, worker: bytes, message: FromWorker, now: float) -> None:
         """Take what a worker says."""
-        self.pool.handle(worker, message, now)
+        self.pool.take(worker, message, now)
 
     def from_trainer(self, peer: bytes, message: FromTrainer, now: float) -> None:
         """Take what a trainer says."""
@@ -101,7 +102,7 @@ class PlayedJob:
 
     def turn(self, now: float) -> list[tuple[bytes, Any]]:
         """Do what there is to do; return messages, and to whom."""
-        self.pool.tick(now)
+        self.pool.look(now)
         self.parties.tick(now)
         self._follow(self.parties.attempt)
         if self._run is not None:
@@ -109,11 +110,14 @@ class PlayedJob:
                 self._go_on(self._run)
             except RunError as error:
                 self._fail(error)
-        for ticket in self.pool.take_renewed():
+        for ticket in self.pool.renewed:
             self.parties.renew(ticket)
+        self.pool.renewed.clear()
         for lost in self.parties.lost:
-            self.pool.lose_pieces(lost.ticket, lost.message.pieces)
+            self.pool.remake(lost.ticket, lost.message.pieces)
         self.parties.lost.clear()
+        for _, why in self.pool.spoiled[:1]:
+            self._fail(RunError(f"a microbatch was lost and cannot be made again: {_text_of(why)}"))
         for ticket in self.parties.freed:
             self.pool.free(ticket)
         self.parties.freed.clear()
@@ -201,6 +205,15 @@ class PlayedJob:
             self._costs.is_lasting &= not (run.measuring.differs or run.changed)
         self._planning = self._run = None
         self.pool.forget()
+
+
+def _text_of(why: Killed | Failed) -> str:
+    if isinstance(why, Killed):
+        return f"{why.deaths} workers died of the sample at {why.index}"
+    try:
+        why.reraise()
+    except Exception as error:
+        return str(error)
 
 
 def _make_ahead(start: RunStart, job: JobSpec, source: ToldSource, costs: LoopCosts) -> PlanAhead:

@@ -1,94 +1,168 @@
-"""Which worker gets which part: parts that wait, and how long workers take for what they have."""
+"""Gives parts to workers: to the one that would end a part first, in the order of the queue."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from heapq import heappop, heappush
+from math import ceil
+from typing import Any
 
-from .parts import Part
-from .workers import AHEAD_S, Pace, PoolWorker
+from .messages import COSTS, LOOKS, DoPart, ToWorker
+from .workers import AHEAD_S, LEAST_AHEAD, MOST_AHEAD, Giving, PoolPart, PoolWorker
 
-# A worker is late with a part when it takes so many times what another would.
-LATE = 2
+# What a sample takes, as long as nothing is known of it.
+GUESS_S = 1e-3
 
 
-class PartQueue:
-    """Parts that wait for a worker, in the order of need.
+class PartGiver:
+    """The parts that wait, and who gets them; it measures what a sample takes.
 
-    loading, measuring: how long a sample takes, over all workers.
+    out: messages to be sent. load_s: what it takes to load a sample, 0 if that is not known.
+    parts_per_task: of a microbatch, 0 before there was one. now: the time of what happens.
     """
 
-    def __init__(self) -> None:
-        self._waiting: deque[Part] = deque()
-        self.loading, self.measuring = Pace(), Pace()
+    def __init__(self, workers: dict[bytes, PoolWorker], first: int) -> None:
+        """`workers` is the pool's, which it changes; numbers of parts are above `first`."""
+        self._workers = workers
+        self.now = 0.0
+        self.out: list[tuple[bytes, ToWorker]] = []
+        self.load_s = self._cost_s = self._part_s = self.parts_per_task = 0.0
+        self._last = first
+        # Parts that wait, in the order of their tasks, and those that a worker does by themselves.
+        self._queue: list[tuple[int, int, PoolPart]] = []
+        self._trials: list[tuple[int, int, PoolPart]] = []
+        self._ready: list[tuple[float, int, PoolWorker]] = []
+        self._is_reserving = False
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    @property
+    def most(self) -> int:
+        """How many tasks fill all workers, with one to follow."""
+        ahead = ceil(AHEAD_S / max(self._part_s, GUESS_S)) if self._part_s else LEAST_AHEAD
+        parts = len(self._workers) * max(LEAST_AHEAD, min(MOST_AHEAD, ahead))
+        return ceil(parts / max(1.0, self.parts_per_task or len(self._workers))) + 1
 
-    def add(self, parts: Iterable[Part]) -> None:
-        """Add parts behind all others."""
-        for part in parts:
-            part.is_queued = True
-            self._waiting.append(part)
+    def enqueue(self, part: PoolPart) -> None:
+        """Let a part wait for a worker."""
+        self._last += 1
+        queue = self._trials if part.is_alone else self._queue
+        heappush(queue, (part.task.order, self._last, part))
 
-    def add_first(self, parts: Iterable[Part]) -> None:
-        """Add parts before all others, in their order, unless somebody does them."""
-        again = [part for part in parts if part.is_wanted and not (part.holders or part.is_queued)]
-        self._waiting.extendleft(reversed(again))
-        for part in again:
-            part.is_queued = True
+    def ask(self, worker: PoolWorker) -> None:
+        """Put a worker in the queue of those that have room, by when it would be done."""
+        if worker.name in self._workers and worker.has_room:
+            self._last += 1
+            worker.key = float(self._last)
+            unit = max(self.load_s, GUESS_S)
+            heappush(self._ready, ((worker.work_s + unit) * worker.pace, self._last, worker))
 
-    def give(self, workers: Mapping[bytes, PoolWorker]) -> Iterator[tuple[PoolWorker, Part]]:
-        """Yield the parts that are given now: to who would end each first, if that one has room.
+    def _next_worker(self, work_s: float) -> PoolWorker | None:
+        """Return who would end a part first; None where it is better to wait for one that is busy.
 
-        The caller takes note of each before it asks for the next.
+        One that stays idle though it was slow is tried again after as long as it would take.
         """
-        if not self._waiting:
-            return
-        ahead = {name: self._ahead_s(worker) for name, worker in workers.items()}
-        while self._waiting:
-            part = self._waiting[0]
-            worker = self._first_to_end(part, workers, ahead) if part.is_wanted else None
-            if part.is_wanted and worker is None:
+        while self._ready:
+            _, key, worker = self._ready[0]
+            if key != worker.key or not worker.has_room:
+                heappop(self._ready)
+                continue
+            end_s = (worker.work_s + work_s) * worker.pace
+            if not worker.given:
+                end_s -= self.now - worker.idle_since
+            if len(self._workers) > 1 and end_s > max(3 * work_s, AHEAD_S + work_s) + GUESS_S:
+                return None
+            heappop(self._ready)
+            return worker
+        return None
+
+    def give(self) -> None:
+        """Give parts to workers that have room."""
+        self._give_trials()
+        while self._queue:
+            part = self._queue[0][-1]
+            if part.is_over or part.given or part.answer is not None:
+                heappop(self._queue)
+                continue
+            keeper = part.keeper
+            if keeper is not None and keeper.name in self._workers and not keeper.is_leaving:
+                worker: PoolWorker | None = keeper
+            else:
+                part.keeper = None
+                worker = self._next_worker(self._work_s(part))
+            if worker is None:
                 return
-            self._waiting.popleft()
-            part.is_queued = False
-            if worker is not None:
-                ahead[worker.name] += self._seconds(worker, part)
-                yield worker, part
+            heappop(self._queue)
+            self.hand(worker, part)
 
-    def give_copies(
-        self, workers: Mapping[bytes, PoolWorker], now: float
-    ) -> Iterator[tuple[PoolWorker, Part]]:
-        """Yield what others are late with, for idle workers: the first result counts."""
-        idle = [worker for worker in workers.values() if not (worker.parts or worker.is_leaving)]
-        for worker in [] if self._waiting else idle:
-            for other in workers.values():
-                part = next((p for p in other.parts.values() if len(p.holders) == 1), None)
-                if part is None or part.alone:
-                    continue
-                here_s = self._seconds(worker, part)
-                if here_s and now - part.holders[other.name] > LATE * max(here_s, AHEAD_S / 4):
-                    yield worker, part
+    def _give_trials(self) -> None:
+        """Give each part that is tried by itself to a worker that has nothing else."""
+        if not (self._trials or self._is_reserving):
+            return
+        able = [worker for worker in self._workers.values() if not worker.is_leaving]
+        idle = [worker for worker in able if not worker.given]
+        while self._trials:
+            part = self._trials[0][-1]
+            if not (part.is_over or part.given or part.answer is not None):
+                if not idle:
                     break
+                self.hand(idle.pop(), part)
+            heappop(self._trials)
+        # Where all are busy, one is given nothing until it has nothing else.
+        self._is_reserving = bool(self._trials)
+        reserved = min(able, key=lambda worker: len(worker.given), default=None)
+        for worker in able:
+            was_reserved = worker.is_reserved
+            worker.is_reserved = self._is_reserving and worker is reserved
+            if was_reserved and not worker.is_reserved:
+                self.ask(worker)
 
-    def _first_to_end(
-        self, part: Part, workers: Mapping[bytes, PoolWorker], ahead: Mapping[bytes, float]
-    ) -> PoolWorker | None:
-        """Return who would end a part first, None where that one has no room yet."""
-        home = None if part.home is None else workers.get(part.home)
-        if home is not None and not home.is_leaving:
-            return home if home.has_room(ahead[home.name]) else None
-        able = [w for w in workers.values() if not (w.is_leaving or (part.alone and w.parts))]
-        if not able:
-            return None
-        first = min(able, key=lambda w: (ahead[w.name] + self._seconds(w, part), len(w.parts)))
-        return first if first.has_room(ahead[first.name]) else None
+    def _work_s(self, part: PoolPart) -> float:
+        """Return how long a part takes a worker of the usual speed."""
+        if part.keeper is not None or part.form == LOOKS:
+            return GUESS_S
+        sample_s = self._cost_s if part.form == COSTS else self.load_s
+        return (sample_s or GUESS_S) * max(1, len(part.places))
 
-    def _ahead_s(self, worker: PoolWorker) -> float:
-        return sum(self._seconds(worker, part) for part in worker.parts.values())
+    def hand(self, worker: PoolWorker, part: PoolPart) -> None:
+        """Give a part to a worker."""
+        self._last += 1
+        giving = Giving(part, self.now, self._work_s(part))
+        worker.given[self._last] = giving
+        worker.work_s += giving.work_s
+        self._part_s += (0.1 if self._part_s else 1.0) * (giving.work_s - self._part_s)
+        part.given[worker] = self._last
+        self.send_part(worker, self._last, part)
+        self.ask(worker)
 
-    def _seconds(self, worker: PoolWorker, part: Part) -> float:
-        """Return about how long a worker takes for a part; 0 if nothing is known."""
-        own, all_of = worker.loading, self.loading
-        if not part.of.is_load:
-            own, all_of = worker.measuring, self.measuring
-        return (own.each_s or all_of.each_s) * len(part.places)
+    def send_part(self, worker: PoolWorker, number: int, part: PoolPart) -> None:
+        """Tell a worker what to do, and what it need not keep."""
+        freed, worker.freeing = tuple(worker.freeing), []
+        self.out.append((worker.name, DoPart(number, part.form, part.words(), freed)))
+
+    def copy_late(self) -> None:
+        """Give idle workers what others are late with, by twice what it would take here."""
+        idle = [w for w in self._workers.values() if not (w.given or w.is_leaving)]
+        if self._queue or not idle:
+            return
+        idle.sort(key=lambda worker: -worker.pace)
+        late = [
+            (giving.since, number, giving.part)
+            for worker in self._workers.values()
+            for number, giving in worker.given.items()
+            if len(giving.part.given) == 1 and giving.part.form != LOOKS
+        ]
+        for since, _, part in sorted(late, key=lambda each: each[:2]):
+            if not idle or part.is_alone:
+                continue
+            if self.now - since > 2 * self._work_s(part) * idle[-1].pace:
+                self.hand(idle.pop(), part)
+
+    def note_time(self, worker: PoolWorker, part: PoolPart, message: Any) -> None:
+        """Note how long a sample takes, and how much longer this worker."""
+        if part.form == LOOKS or not part.places or part.keeper is not None:
+            return
+        sample_s = getattr(message, "took_us", 0) / 1e6 / len(part.places)
+        usual = self._cost_s if part.form == COSTS else self.load_s
+        if usual:
+            worker.note_pace(sample_s / usual)
+        mean = usual + (0.1 if usual else 1.0) * (sample_s - usual)
+        if part.form == COSTS:
+            self._cost_s = mean
+        else:
+            self.load_s = mean

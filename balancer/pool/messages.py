@@ -9,9 +9,9 @@ number that is never used again in a job, and so has what is kept.
 from ..protocol.parts import Cost, Count
 from ..protocol.records import ArrayRecord, Integer
 
-# What is to be made of a part's samples: a batch, collated; the samples, as they are; or what they
-# cost.
-BATCH, SAMPLES, COSTS = "batch", "samples", "costs"
+# What is to be made of a part's samples: a batch, collated; the samples, as they are; what they
+# cost; or their marks, by which ranks see that they have the same data.
+BATCH, SAMPLES, COSTS, LOOKS = "batch", "samples", "costs", "looks"
 
 
 class FailedPlace(ArrayRecord, frozen=True):
@@ -30,14 +30,12 @@ class FailedPlace(ArrayRecord, frozen=True):
 class DoPart(ArrayRecord, frozen=True):
     """Do a part; `task` is as `packed()` of run/tasks has it, form is BATCH, SAMPLES, ...
 
-    alone: its sample may kill the worker, which says that it begins (PoolBeat) before it does.
     freed: serials as in FreeParts, which travel with it.
     """
 
     number: Count
     form: str
     task: tuple[Integer, ...]
-    alone: bool = False
     freed: tuple[Count, ...] = ()
 
 
@@ -51,13 +49,6 @@ class FreeParts(ArrayRecord, frozen=True):
     """What is kept under these serials is not wanted any more."""
 
     serials: tuple[Count, ...]
-
-
-class KeepOnly(ArrayRecord, frozen=True):
-    """Only these are wanted of what is kept, and what was made of parts of these numbers."""
-
-    serials: tuple[Count, ...]
-    numbers: tuple[Count, ...]
 
 
 # --- worker to balancer
@@ -99,6 +90,13 @@ class PartMeasured(ArrayRecord, frozen=True):
     kept: tuple[Count, ...]
 
 
+class PartLooked(ArrayRecord, frozen=True):
+    """The marks of the samples of a part of form LOOKS."""
+
+    number: Count
+    marks: tuple[tuple[str, str], ...]
+
+
 class PartBroken(ArrayRecord, frozen=True):
     """A part could not be made: what collating raised, as text with its traceback."""
 
@@ -110,17 +108,18 @@ class PartBroken(ArrayRecord, frozen=True):
 class PoolBeat(ArrayRecord, frozen=True):
     """The worker is alive, and works on the sample at `index` of part `number` ((0, -1): idle).
 
-    kept: how many parts it keeps. leaving: it is to end, and is given nothing more.
+    leaving: it is to end, and is given nothing more. kept: (number, serial) of parts of which it
+    keeps something, some of them with each beat: what the balancer has freed it frees again.
     """
 
     number: Count
     index: Integer
-    kept: Count
     leaving: bool
+    kept: tuple[tuple[Count, Count], ...]
 
 
-ToWorker = DoPart | DropParts | FreeParts | KeepOnly
-FromWorker = PartMade | PartMeasured | PartBroken | PoolBeat
+ToWorker = DoPart | DropParts | FreeParts
+FromWorker = PartMade | PartMeasured | PartLooked | PartBroken | PoolBeat
 
 
 # --- how a worker comes to a job

@@ -1,172 +1,149 @@
-"""Parts of tasks: which samples are made together, and what a task is once its parts are made."""
+"""How a task becomes parts for several workers, and their results one: pure.
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import NoReturn
+A microbatch is cut where one worker would need more than PART_S for it, into runs of samples of
+about that long, and into as many parts as there are workers while no time is known. Samples that a
+worker has loaded to measure them are parts of their own there.
+"""
 
-from ..run.tasks import TASK_HEAD, Failed, FailedSample, Made, Measured
-from .messages import BATCH, FailedPlace, PartMade, PartMeasured
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from ..run.tasks import MEASURE, FailedSample, Made, Measured
+from .messages import BATCH, COSTS, LOOKS, SAMPLES, FailedPlace, PartLooked, PartMade, PartMeasured
 from .tickets import KeptPiece, Ticket
+from .workers import PoolPart, PoolTask, PoolWorker
 
-# A part takes a worker about this long.
 PART_S = 0.1
 
 
-@dataclass(slots=True, eq=False)
-class PoolTask:
-    """A task of the run: its parts, what came of them, and its ticket once it is done.
+def cut(
+    task: PoolTask,
+    workers: int,
+    sample_s: float,
+    collates: bool,
+    keepers: Mapping[tuple[int, int], PoolWorker],
+) -> list[PoolPart]:
+    """Return the parts of a task for a number of workers.
 
-    open: parts that are not made. is_told: its result was handed over. is_over: nothing of it is
-    wanted any more.
+    sample_s: how long a worker takes to load a sample, 0 if that is not known. collates: whether
+    workers make batches. keepers: who has a sample loaded, by its epoch and index.
     """
+    places = range(len(task.indexes))
+    if not task.is_load:
+        return [PoolPart(task, COSTS if task.words[0] == MEASURE else LOOKS, places)]
+    whole = BATCH if collates else SAMPLES
+    if task.is_spare or workers < 2 or not places:
+        return [PoolPart(task, whole, places)]
+    by_keeper: dict[PoolWorker, list[int]] = {}
+    rest: Sequence[int] = places
+    if keepers:
+        rest = []
+        for place, index in enumerate(task.indexes):
+            keeper = keepers.get((task.words[1], index))
+            (rest if keeper is None else by_keeper.setdefault(keeper, [])).append(place)
+    count = ceil(len(rest) * sample_s / PART_S) if sample_s else workers
+    runs = [*_cut_evenly(rest, count)]
+    if len(runs) + len(by_keeper) > 1:
+        whole = SAMPLES
+    kept = [PoolPart(task, whole, own, keeper=keeper) for keeper, own in by_keeper.items()]
+    return kept + [PoolPart(task, whole, run) for run in runs]
 
-    number: int
-    task: list[int]
-    is_load: bool
-    parts: "list[Part]" = field(default_factory=list)
-    open: int = 0
-    ticket: Ticket | None = None
-    is_told: bool = False
-    is_over: bool = False
 
+def _cut_evenly(places: Sequence[int], count: int) -> Iterator[Sequence[int]]:
+    """Yield at most so many runs of places, of which none is empty.
 
-@dataclass(slots=True, eq=False)
-class Part:
-    """Some samples of a task, by their places in it. holders: the workers that were given it.
-
-    home: the worker that has its samples loaded already. answer, piece: what a worker has made of
-    it. alone: its one sample may kill workers, and is worked on while nothing else is.
+    >>> [*_cut_evenly([1, 2, 3, 5, 7], 2)]
+    [[1, 2], [3, 5, 7]]
     """
-
-    number: int
-    of: PoolTask
-    form: str
-    places: tuple[int, ...]
-    home: bytes | None = None
-    alone: bool = False
-    holders: dict[bytes, float] = field(default_factory=dict)
-    answer: PartMade | PartMeasured | None = None
-    piece: KeptPiece | None = None
-    is_queued: bool = False
-
-    @property
-    def is_wanted(self) -> bool:
-        """True if it is not made, and its task is not over."""
-        return self.answer is None and not self.of.is_over
-
-    @property
-    def indexes(self) -> list[int]:
-        """Where in the source its samples are."""
-        task = self.of.task
-        return [task[TASK_HEAD + place] for place in self.places]
-
-    @property
-    def packed(self) -> tuple[int, ...]:
-        """The task that a worker does."""
-        return (*self.of.task[:TASK_HEAD], *self.indexes)
+    count = min(count, len(places))
+    for number in range(count):
+        yield places[len(places) * number // count : len(places) * (number + 1) // count]
 
 
-class PartFailed(Failed):
-    """What collating a part raised, as its worker tells it."""
+def cut_singly(part: PoolPart) -> list[PoolPart]:
+    """Return what a part becomes of which a worker has died: each sample is tried by itself.
 
-    def __init__(self, text: str) -> None:
-        super().__init__(None)
-        self.text = text
-
-    def reraise(self) -> NoReturn:
-        """Raise it."""
-        raise RuntimeError(self.text)
-
-
-def spread_places(count: int, parts: int) -> list[tuple[int, ...]]:
-    """Return the places of samples in so many parts of equal counts.
-
-    >>> spread_places(5, 2)
-    [(0, 1), (2, 3, 4)]
+    Of spare samples the first is tried, and then the others until one can be loaded.
     """
-    ends = [count * n // parts for n in range(parts + 1)]
-    return [tuple(range(a, b)) for a, b in pairwise(ends) if a < b]
+    form = SAMPLES if part.form == BATCH and not part.task.is_spare else part.form
+    places = part.places[:1] if part.task.is_spare else part.places
+    return [
+        PoolPart(part.task, form, (place,), is_alone=True, failed=_failed_there(part, place))
+        for place in places
+    ]
 
 
-def divide(
-    indexes: Sequence[int], homes: Mapping[int, bytes], workers: int, each_s: float
-) -> list[tuple[tuple[int, ...], bytes | None]]:
-    """Return the places of a microbatch's samples in parts, and who has these loaded already.
+def _failed_there(part: PoolPart, place: int) -> tuple[int, ...] | None:
+    return part.failed if part.failed is None else tuple({place} & {*part.failed})
 
-    each_s: how long a sample takes, 0 if that is not known: then all workers load.
+
+def failed_places(part: PoolPart, failed: Sequence[FailedPlace]) -> tuple[int, ...]:
+    """Return the places in the task of samples that failed in a part."""
+    return tuple(part.places[each.place] for each in failed)
+
+
+def join(task: PoolTask, skips: bool, collates: bool) -> Any:
+    """Return the result of a task from the answers of all its parts.
+
+    Its ticket has a piece of each part that keeps something. There is none where a sample ends the
+    run (without `skips`, or an error of the disk), and where nothing is kept; workers that do not
+    collate keep nothing of a microbatch without samples, whose ticket has no piece.
     """
-    count = len(indexes)
-    if homes and any(index in homes for index in indexes):
-        groups = group_places([homes.get(index) for index in indexes])
-        return [(tuple(places), home) for home, places in groups.items()]
-    parts = min(count, math.ceil(each_s * count / PART_S)) if each_s else min(count, workers)
-    return [(places, None) for places in spread_places(count, parts if workers > 1 else 1)]
-
-
-def group_places(homes: Sequence[bytes | None]) -> dict[bytes | None, list[int]]:
-    """Return the places of samples by the worker that has them loaded already, None for none.
-
-    >>> group_places([b"a", None, b"a"])
-    {b'a': [0, 2], None: [1]}
-    """
-    found: dict[bytes | None, list[int]] = {}
-    for place, home in enumerate(homes):
-        found.setdefault(home, []).append(place)
-    return found
-
-
-def joined_made(task: PoolTask) -> Made:
-    """Return what a task is whose parts are all made; its ticket says where."""
-    answers = [part.answer for part in task.parts if isinstance(part.answer, PartMade)]
-    pairs = list(zip(task.parts, answers, strict=True))
-    failed: dict[int, FailedSample] = {}
-    names: dict[int, str] = {}
-    costs: dict[int, tuple[int, ...]] = {}
-    is_lost = False
-    for part, answer in pairs:
-        here = _failed_of(part, answer.failed)
-        failed |= here
-        good = [place for place in part.places if place not in here]
-        is_lost |= not answer.serial and bool(good)
-        names.update(zip(good, answer.names, strict=False))
-        costs.update(zip(good, answer.costs, strict=False))
-    labels = [answer.labels for answer in answers if answer.labels]
-    is_batch = bool(pairs) and pairs[0][0].form == BATCH
-    if is_lost or (is_batch and not answers[0].serial):
-        return Made(None, failed=tuple(sorted(failed.items())))
-    pieces = tuple(part.piece for part in task.parts if part.piece is not None)
-    task.ticket = Ticket(task.number, is_batch, pieces)
-    sizes = [answer.sample_bytes for answer in answers]
+    answers = [part.answer for part in task.parts]
+    if isinstance(answers[0], PartLooked):
+        return answers[0].marks
+    failed = dict(_failures(task))
+    if isinstance(answers[0], PartMeasured):
+        costs = {
+            part.places[n]: failed.get(part.places[n], cost)
+            for part in task.parts
+            for n, cost in enumerate(part.answer.costs)
+        }
+        seconds = sum(each.took_us for each in answers) / 1e6
+        rows = tuple(costs[place] for place in sorted(costs))
+        return Measured(rows, seconds, any(each.differs for each in answers))
+    pieces = [part.piece for part in task.parts if part.piece is not None]
+    ends = failed and (not skips or any(each.is_io for each in failed.values()))
+    if (pieces or not (collates or task.is_spare)) and not ends:
+        task.ticket = Ticket(task.number, all(p.form == BATCH for p in task.parts), pieces)
+    labels = [each.labels for each in answers if each.labels]
     return Made(
         task.ticket,
-        tuple(names[place] for place in sorted(names)),
+        _in_order(task, "names"),
         tuple(sorted(failed.items())),
-        tuple(costs[place] for place in sorted(costs)),
-        (sum(a for a, _ in labels), sum(b for _, b in labels)) if labels else None,
-        answers[0].label_tokens if is_batch and answers[0].label_tokens >= 0 else None,
-        sum(sizes) if sizes and min(sizes) >= 0 else None,
+        _in_order(task, "costs"),
+        (sum(own[0] for own in labels), sum(own[1] for own in labels)) if labels else None,
+        _sum_told([each.label_tokens for each in answers]),
+        _sum_told([each.sample_bytes for each in answers]),
     )
 
 
-def joined_measured(task: PoolTask) -> Measured:
-    """Return what the samples of a task cost whose parts are all measured."""
-    costs: dict[int, tuple[int, ...] | FailedSample] = {}
-    seconds, differs = 0.0, False
+def _failures(task: PoolTask) -> Iterator[tuple[int, FailedSample]]:
     for part in task.parts:
-        if isinstance(part.answer, PartMeasured):
-            costs.update(zip(part.places, part.answer.costs, strict=False))
-            costs.update(_failed_of(part, part.answer.failed))
-            seconds += part.answer.took_us / 1e6
-            differs |= part.answer.differs
-    return Measured(tuple(costs[place] for place in sorted(costs)), seconds, differs)
+        for each in part.answer.failed:
+            failed = FailedSample(each.key, each.reason, each.is_io, each.source)
+            yield part.places[each.place], failed
 
 
-def _failed_of(part: Part, failed: Sequence[FailedPlace]) -> dict[int, FailedSample]:
-    """Return the samples of a part that cannot be used, by their place in the task."""
-    return {
-        part.places[each.place]: FailedSample(each.key, each.reason, each.is_io, each.source)
-        for each in failed
-        if each.place < len(part.places)
-    }
+def _in_order(task: PoolTask, name: str) -> tuple[Any, ...]:
+    """Return what was told of each sample that could be used, in the task's order."""
+    told: dict[int, Any] = {}
+    for part in task.parts:
+        bad = {*failed_places(part, part.answer.failed)}
+        good = [place for place in part.places if place not in bad]
+        told.update(zip(good, getattr(part.answer, name), strict=False))
+    return tuple(told[place] for place in sorted(told))
+
+
+def _sum_told(counts: Sequence[int]) -> int | None:
+    return None if min(counts) < 0 else sum(counts)
+
+
+def piece_of(part: PoolPart, worker: bytes, answer: PartMade) -> KeptPiece | None:
+    """Return what a worker keeps of a part, None for nothing."""
+    if not answer.serial:
+        return None
+    bad = failed_places(part, answer.failed)
+    places = (0,) if part.task.is_spare else tuple(p for p in part.places if p not in bad)
+    return KeptPiece(places, worker, answer.serial, answer.nbytes, answer.frames)

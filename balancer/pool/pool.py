@@ -1,413 +1,401 @@
-"""A job's pool of workers: gives parts of a run's tasks, and knows who keeps what was made.
+"""The tasks of a planned run whose workers are on the network: events in, messages out.
 
-Theory of operation. A task of the run is divided into parts, which are queued, and given to the
-worker that would end each first. What is made of a part its worker keeps; when all parts of a task
-are made, the run gets a Made whose batch is a ticket, which says where the pieces are, until it is
-freed. Where a worker is lost, others get its parts, and make again, in place, what it kept.
+Theory of operation. A task is cut into parts (parts.py). A part waits in the order in which the run
+has asked, and is given to the worker that would end it first, each time under a new number. What a
+number's answer announces is kept at that worker until its ticket is freed; an answer to a number
+that is over is freed at once, so that any message may be repeated, late, or lost: what a worker
+does not do though it has time is told it again, and so is what it keeps and need not.
 
-A sample that kills workers is found by giving suspects alone: those of the part that was in work
-when a worker was lost. Whoever is made alone without a death is none.
-
-Events and the time come in, messages are taken out; see Tasks of run/tasks for the run's side.
+Where a worker is lost, others make again what it had and what it kept. Of what it worked on each
+sample is suspected, and is tried by itself at a worker that has nothing else: one that MOST_DEATHS
+workers have died of is told to the run, which leaves it out.
 """
 
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from ..run.tasks import LOAD, Killed
-from .giving import PartQueue
+from ..run.tasks import Failed, Killed
+from .giving import PartGiver
 from .messages import (
     BATCH,
-    COSTS,
-    SAMPLES,
-    DoPart,
+    LOOKS,
     DropParts,
     FreeParts,
     FromWorker,
-    KeepOnly,
     PartBroken,
     PartMade,
     PartMeasured,
     PoolBeat,
     ToWorker,
 )  # fmt: skip
-from .parts import Part, PartFailed, PoolTask, divide, joined_made, joined_measured
+from .parts import cut, cut_singly, failed_places, join, piece_of
 from .tickets import KeptPiece, Ticket
-from .workers import PoolWorker
+from .workers import PoolPart, PoolTask, PoolWorker
 
-# A worker that is not heard for this long is lost.
-DEAD_S = 6.0
-# A sample of which this many workers have died is given up.
-MOST_DEATHS = 3
-# The bit of a task's `asked` that says that the first good sample is the batch; see Load.packed.
-_SPARE = 1 << 3
-# Bits of a part's number below its pool's generation.
+DEAD_S, MOST_DEATHS = 6.0, 3
+# Bits of a part's number below the generation of its balancer.
 GENERATION = 32
-# Beats in a row that show that a message was lost.
-UNLIKE = 3
 
 
-class Pool:
-    """See above. collates: whether workers make batches; else a trainer does, of samples."""
+class NetworkPool:
+    """The pool of a job's workers; `Tasks` of a run. Names of workers are never used again.
 
-    most_held = sys.maxsize
+    generation: greater than that of a balancer before, whose parts workers may still answer.
+    lease_s: seconds that a worker may take for one sample. collates: whether workers make batches.
+    skips: whether samples that cannot be used are left out.
+    renewed: tickets of which all pieces are there again. spoiled: tickets that cannot be made
+    again, and why. lost: workers that were given up. The server empties these.
+    """
 
-    def __init__(self, lease_s: float, collates: bool, generation: int = 0) -> None:
-        """lease_s: how long a worker may take for one sample.
+    most_held = sys.maxsize  # bytes bound what is made ahead
 
-        generation: greater than that of a pool before, whose parts workers may still answer.
-        """
-        self._lease_s, self._collates = lease_s, collates
+    def __init__(self, lease_s: float, collates: bool, skips: bool, generation: int = 0) -> None:
+        self._lease_s, self._collates, self._skips = lease_s, collates, skips
         self.workers: dict[bytes, PoolWorker] = {}
-        self._tasks: dict[int, PoolTask] = {}  # those that are not freed
-        self._parts: dict[int, Part] = {}
-        self._queue = PartQueue()
-        self._homes: dict[int, bytes] = {}  # who keeps a sample that was loaded to measure it
-        self._last = generation << GENERATION
+        self.renewed: list[Ticket] = []
+        self.spoiled: list[tuple[Ticket, Killed | Failed]] = []
+        self.lost: list[bytes] = []
+        self._giver = PartGiver(self.workers, generation << GENERATION)
+        self._orders = 0
+        self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
+        self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self._deaths: Counter[int] = Counter()
-        self._out: list[tuple[bytes, ToWorker]] = []
-        self._renewed: list[Ticket] = []
-        self._held = self._under_way = 0
-        self._now = 0.0
+        self._sample_bytes = 0.0
+        self._kept_bytes = self._awaited = 0
 
-    # --- what a run asks
+    # --- what the run asks
 
     @property
     def most(self) -> int:
-        """How many tasks may be under way: one more as long as workers have room."""
-        return self._under_way + (len(self._queue) < len(self.workers) and bool(self.workers))
+        """How many tasks may be under way: as many as fill all workers, and one to follow."""
+        return self._giver.most
 
-    def held_bytes(self, made: int, each: int) -> int:  # noqa: ARG002
+    def held_bytes(self, made: int = 0, each: int = 0) -> int:  # noqa: ARG002
         """Return the bytes that workers keep."""
-        return self._held
+        return self._kept_bytes
 
-    def submit(self, number: int, task: list[int]) -> None:
-        """Take a task, and give parts of it."""
-        kind, _, asked, *indexes = task
-        whole = self._tasks[number] = PoolTask(number, task, kind == LOAD)
-        self._under_way += 1
-        places: list[tuple[tuple[int, ...], bytes | None]] = [(tuple(range(len(indexes))), None)]
-        if whole.is_load and indexes and not asked & _SPARE:
-            places = divide(indexes, self._homes, len(self.workers), self._queue.loading.each_s)
-        form = COSTS
-        if whole.is_load:
-            is_batch = self._collates and len(places) == 1 and places[0][1] is None
-            form = BATCH if is_batch else SAMPLES
-        for some, home in places:
-            self._add_part(whole, form, some).home = home
-        self._queue.add(whole.parts)
-        self._assign()
+    def submit(self, number: int, task: Sequence[int]) -> None:
+        """Take a task; its parts are given to workers in the order of submitting."""
+        self._orders += 1
+        new = self._tasks[number] = PoolTask(number, self._orders, tuple(task))
+        count = sum(not each.is_leaving for each in self.workers.values())
+        new.parts = cut(new, count, self._giver.load_s, self._collates, self._keepers)
+        if new.is_load:
+            some = self._giver.parts_per_task or len(new.parts)
+            self._giver.parts_per_task = some + 0.1 * (len(new.parts) - some)
+        for part in [*new.parts]:
+            self._make(part)
+        if new.is_load and not new.indexes and not self._collates:
+            self._take_answer(new.parts[0], None, 0, PartMade(0, 0, 0, (), (), (), (), (), 0, 0, 0))
+        self._giver.give()
 
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:  # noqa: ARG002
-        """Return the number of a task and its result, None if none is there."""
+        """Return the number of a task and its result, None if there is none: nothing waits here."""
         return self._results.popleft() if self._results else None
 
     def who_has(self, number: int) -> str:
-        """Return who works on a task, as text."""
+        """Return who works on a task, and on which sample, as text."""
         task = self._tasks.get(number)
-        holders = (
-            [] if task is None else [n for p in task.parts if p.answer is None for n in p.holders]
-        )
-        if holders:
-            return "worker " + ", ".join(
-                sorted({each.decode(errors="replace") for each in holders})
-            )
+        for part in task.parts if task else ():
+            for worker in part.given:
+                sample = f" (sample {worker.at[1]})" if worker.at[1] >= 0 else ""
+                return f"worker {worker.name.decode(errors='replace')}{sample}"
         return "a worker" if self.workers else "a worker: none has come"
 
-    def free(self, batch: Any) -> None:
-        """Free what is kept of a microbatch; does nothing the second time."""
-        if not isinstance(batch, Ticket) or batch.is_free:
-            return
-        batch.is_free = True
-        task = self._tasks.pop(batch.number, None)
-        if task is not None:
-            self._drop(task)
+    def free(self, ticket: Any) -> None:
+        """Free what workers keep of a microbatch; does nothing the second time, or for None."""
+        if isinstance(ticket, Ticket) and not ticket.is_free:
+            ticket.is_free = True
+            self._end(self._tasks[ticket.number])
+            self._giver.give()
+
+    def remake(self, ticket: Ticket, numbers: Sequence[int]) -> None:
+        """Have pieces of a ticket made again, which their workers do not have, or as rubbish."""
+        wanted = [ticket.pieces[number] for number in numbers]
+        for part in self._tasks[ticket.number].parts if not ticket.is_free else ():
+            if part.piece in wanted and part.piece.worker is not None:
+                self._free_piece(part)
+                self._make(part)
+        self._giver.give()
 
     def forget(self) -> None:
-        """Forget all tasks: the run is over."""
-        for task in list(self._tasks.values()):
-            self._drop(task)
-        self._tasks.clear()
+        """The run is over: nothing that was asked for is wanted, tickets are freed."""
+        for task in [*self._tasks.values()]:
+            if task.ticket is not None:
+                task.ticket.is_free = True
+            self._end(task)
         self._results.clear()
-        self._deaths.clear()
-        self._under_way = 0
-        self._homes.clear()
+        self._keepers.clear()
+        self.renewed.clear()
+        self.spoiled.clear()
 
-    # --- what comes
+    # --- workers
 
-    def join(self, name: bytes, now: float) -> None:
-        """Take in a worker whose source is open; one of the same name is a new process."""
-        if name in self.workers:
-            self.leave(name, now)
-        self._now = now
-        self.workers[name] = PoolWorker(name, now)
-        self._assign()
+    def add_worker(self, name: bytes, now: float) -> None:
+        """A worker has come, which has nothing of this job."""
+        self._giver.now = now
+        self.workers[name] = PoolWorker(name, now, idle_since=now)
+        self._giver.ask(self.workers[name])
+        self._giver.give()
 
-    def leave(self, name: bytes, now: float) -> None:
-        """A worker is gone: others do what it had, and make again what it kept."""
-        self._now = now
-        worker = self.workers.pop(name, None)
+    def take(self, name: bytes, message: FromWorker, now: float) -> None:
+        """Take a message of a worker; that of one who was given up is ignored."""
+        worker, self._giver.now = self.workers.get(name), now
         if worker is None:
             return
-        held = [part for part in worker.parts.values() if part.number in self._parts]
-        first = worker.parts.get(worker.busy_with[0]) or next(iter(held), None)
-        again = []
-        for part in held:
-            part.holders.pop(name, None)
-            again.append(part)
-        for part in worker.pieces.values():
-            self._held -= part.piece.nbytes if part.piece else 0
-            self._lose_piece(part)
-            again.append(part)
-        for index in [index for index, home in self._homes.items() if home == name]:
-            del self._homes[index]
-        self._queue.add_first(part for part in again if part is not first)
-        if first is not None and first.answer is None and first in again and not first.of.is_over:
-            self._suspect(first, was_begun=worker.busy_with[0] == first.number)
-        self._assign()
-
-    def handle(self, name: bytes, message: FromWorker, now: float) -> None:
-        """Apply what a worker says."""
-        self._now = now
-        worker = self.workers.get(name)
-        if worker is None:
-            return
-        worker.heard_at = now
+        worker.heard = now
         if isinstance(message, PoolBeat):
-            self._beat(worker, message)
-            return
-        part = self._parts.get(message.number)
-        was_given = worker.parts.pop(message.number, None) is not None
-        if part is None or part.answer is not None or not was_given:
-            serial = message.serial if isinstance(message, PartMade) else 0
-            if serial and serial not in worker.pieces:
-                worker.free.append(serial)
+            self._take_beat(worker, message)
         else:
-            self._answered(worker, part, message)
-        self._assign()
-
-    def tick(self, now: float) -> None:
-        """Do what the time asks for: give up workers, give copies of what is late."""
-        self._now = now
-        for worker in list(self.workers.values()):
-            hangs = worker.busy_with[1] >= 0 and now > worker.busy_since + self._lease_s
-            if hangs or now > worker.heard_at + DEAD_S:
-                self.leave(worker.name, now)
-        for worker, part in self._queue.give_copies(self.workers, now):
-            self._give(worker, part)
-
-    def take_messages(self) -> list[tuple[bytes, ToWorker]]:
-        """Return what is to be sent, and to whom."""
-        for worker in self.workers.values():
-            if worker.free:
-                self._out.append((worker.name, FreeParts(tuple(worker.free))))
-                worker.free = []
-        messages, self._out = self._out, []
-        return messages
-
-    def take_renewed(self) -> list[Ticket]:
-        """Return tickets of which a lost piece was made again."""
-        renewed, self._renewed = self._renewed, []
-        return renewed
-
-    def lose_pieces(self, ticket: Ticket, numbers: Iterable[int]) -> None:
-        """Have pieces of a ticket made again: what their workers have is of no use."""
-        task = self._tasks.get(ticket.number)
-        if task is None or ticket.is_free:
-            return
-        parts = [part for part in task.parts if part.piece is not None]
-        for part in [parts[number] for number in numbers if number < len(parts)]:
-            if part.piece is not None and part.piece.worker is not None:
-                self._free_piece(part)
-                self._lose_piece(part)
-                self._queue.add_first([part])
-        self._assign()
+            self._take_done(worker, message)
+        self._giver.give()
 
     def may_go(self, name: bytes) -> bool:
-        """Return whether a worker that leaves has nothing that is needed."""
+        """Return whether nothing would be lost with a worker."""
         worker = self.workers.get(name)
-        return worker is None or not (worker.parts or worker.pieces)
+        return worker is None or not (worker.given or worker.kept)
 
-    # --- parts
+    def look(self, now: float) -> None:
+        """Give up workers that are silent or hang, and have made twice what one is late with."""
+        self._giver.now = now
+        for worker in [*self.workers.values()]:
+            if now > worker.heard + DEAD_S or self._hangs(worker):
+                self.lose(worker.name, now)
+                self.lost.append(worker.name)
+        self._giver.give()
+        self._giver.copy_late()
 
-    def _add_part(self, task: PoolTask, form: str, places: tuple[int, ...]) -> Part:
-        self._last += 1
-        part = Part(self._last, task, form, places)
-        self._parts[part.number] = part
-        task.parts.append(part)
-        task.open += 1
-        return part
+    def take_messages(self) -> list[tuple[bytes, ToWorker]]:
+        """Return the messages that are to be sent, each with its worker."""
+        out, self._giver.out = self._giver.out, []
+        for worker in self.workers.values():
+            if worker.dropping:
+                out.append((worker.name, DropParts(tuple(worker.dropping))))
+            if worker.freeing:
+                out.append((worker.name, FreeParts(tuple(worker.freeing))))
+            worker.dropping, worker.freeing = [], []
+        return out
 
-    def _answered(self, worker: PoolWorker, part: Part, message: Any) -> None:
-        """Take what was made of a part."""
-        task = part.of
-        if part.alone:
-            self._deaths.pop(part.indexes[0], None)
-        part.holders.pop(worker.name, None)
-        self._take_back(part)
-        if isinstance(message, PartBroken):
-            self._finish(task, PartFailed(message.error))
-            self._drop(task)
+    # --- what workers say
+
+    def _take_beat(self, worker: PoolWorker, beat: PoolBeat) -> None:
+        if (beat.number, beat.index) != worker.at:
+            worker.at, worker.at_since = (beat.number, beat.index), self._giver.now
+        worker.is_leaving |= beat.leaving
+        if beat.number == 0 or beat.number in worker.given:
+            for number, giving in worker.given.items():
+                if number == beat.number:
+                    break
+                giving.beats += 1
+                if giving.beats > 1:  # the part or its answer was lost
+                    giving.beats = 0
+                    self._giver.send_part(worker, number, giving.part)
+        for number, serial in beat.kept:
+            if number not in worker.given and number not in worker.kept:
+                worker.freeing.append(serial)
+
+    def _take_done(self, worker: PoolWorker, message: Any) -> None:
+        giving = worker.take_given(message.number, self._giver.now)
+        if giving is None:
+            if isinstance(message, PartMade) and message.number not in worker.kept:
+                worker.freeing += [message.serial] if message.serial else []
             return
-        queue = self._queue
-        paces = (queue.loading, worker.loading)
-        if not task.is_load:
-            paces = (queue.measuring, worker.measuring)
-        for pace in paces:
-            pace.add(message.took_us / 1e6, len(part.places))
-        part.answer = message
-        if isinstance(message, PartMade) and message.serial:
-            part.piece = part.piece or KeptPiece(part.places)
-            piece = part.piece
-            piece.worker, piece.serial = worker.name, message.serial
-            piece.nbytes, piece.frames = message.nbytes, message.frames
-            worker.pieces[message.serial] = part
-            self._held += message.nbytes
-        if isinstance(message, PartMeasured):
-            indexes = part.indexes
-            self._homes.update({indexes[place]: worker.name for place in message.kept})
-        elif self._homes:
-            for index in part.indexes:
-                self._homes.pop(index, None)
-        task.open -= 1
-        if not task.open:
+        part = giving.part
+        self._giver.note_time(worker, part, message)
+        self._giver.ask(worker)
+        self._drop_part(part, is_beaten=True)
+        for index in part.indexes:
+            self._deaths.pop(index, None)
+        if isinstance(message, PartBroken):
+            self._fail(part.task, Failed(RuntimeError(message.error)))
+        else:
+            self._take_answer(part, worker, message.number, message)
+
+    def _take_answer(
+        self, part: PoolPart, worker: PoolWorker | None, number: int, answer: Any
+    ) -> None:
+        """Take what was made of a part; the last answer of a task makes its result."""
+        task = part.task
+        if isinstance(answer, PartMeasured) and worker is not None:
+            for place in answer.kept:
+                self._keepers[task.words[1], part.indexes[place]] = worker
+        if isinstance(answer, PartMade):
+            failed = failed_places(part, answer.failed)
+            if part.failed is not None and failed != part.failed:
+                if worker is not None and answer.serial:
+                    worker.freeing.append(answer.serial)
+                reason = answer.failed[0].reason if answer.failed else "it could be used now"
+                why = f"a sample that is made again gave another result: {reason}"
+                self._fail(task, Failed(RuntimeError(why)))
+                return
+            part.failed = failed
+            if worker is not None and answer.serial:
+                self._keep(part, worker, number, answer)
+        part.answer = answer
+        self._unawait(part)
+        place = part.places[0] + 1 if part.is_alone else len(task.indexes)
+        if task.is_spare and not answer.serial and place < len(task.indexes):
+            task.parts = [PoolPart(task, part.form, (place,), is_alone=True)]  # the next may do
+            self._make(task.parts[0])
+            return
+        if not task.awaited:
             self._complete(task)
 
+    def _keep(self, part: PoolPart, worker: PoolWorker, number: int, answer: PartMade) -> None:
+        """Note what a worker keeps of a part, in place of what was lost."""
+        worker.kept[number], part.kept_number = part, number
+        part.piece = piece_of(part, worker.name, answer)
+        self._kept_bytes += answer.nbytes
+        mean = answer.nbytes / max(1, len(part.places))
+        self._sample_bytes += (0.1 if self._sample_bytes else 1) * (mean - self._sample_bytes)
+
     def _complete(self, task: PoolTask) -> None:
-        """All parts are made: tell the run, or those that have the ticket."""
-        if task.is_told:
-            if task.ticket is not None and not task.ticket.is_free:
-                task.ticket.version += 1
-                self._renewed.append(task.ticket)
-        elif not task.is_load:
-            self._finish(task, joined_measured(task))
-            self._drop(task)
+        """Tell the result of a task, or that its ticket is there again."""
+        if task.ticket is not None:
+            task.ticket.pieces = [part.piece for part in task.parts if part.piece is not None]
+            task.ticket.is_batch = all(part.form == BATCH for part in task.parts)
+            task.ticket.version += 1
+            self.renewed.append(task.ticket)
+            return
+        if self._lacks_batch(task):
+            task.parts.append(PoolPart(task, BATCH, ()))
+            self._make(task.parts[-1])
+            return
+        result = join(task, self._skips, self._collates)
+        if task.ticket is None:
+            self._end(task)
+        self._results.append((task.number, result))
+
+    def _lacks_batch(self, task: PoolTask) -> bool:
+        """Whether a microbatch made in parts has no sample, though workers could collate none."""
+        if not (task.is_load and self._collates and self._skips) or task.is_spare:
+            return False
+        io = any(each.is_io for part in task.parts for each in part.answer.failed)
+        forms = {part.form for part in task.parts}
+        return not io and BATCH not in forms and all(part.piece is None for part in task.parts)
+
+    def _fail(self, task: PoolTask, why: Killed | Failed) -> None:
+        """Tell why there is no result of a task, or why its ticket cannot be made again."""
+        if task.is_over:
+            return
+        ticket = task.ticket
+        self._end(task)
+        if ticket is None:
+            self._results.append((task.number, why))
         else:
-            self._finish(task, joined_made(task))
-            if task.ticket is None:
-                self._drop(task)
+            ticket.is_free = True
+            self.spoiled.append((ticket, why))
 
-    def _finish(self, task: PoolTask, result: Any) -> None:
-        if not task.is_told:
-            task.is_told = True
-            self._under_way -= 1
-            self._results.append((task.number, result))
-
-    def _drop(self, task: PoolTask) -> None:
-        """Want nothing more of a task."""
-        if not task.is_told and not task.is_over:
-            self._under_way -= 1
+    def _end(self, task: PoolTask) -> None:
+        """Forget a task: its parts are dropped, what is kept of them is freed."""
         task.is_over = True
         self._tasks.pop(task.number, None)
         for part in task.parts:
-            self._parts.pop(part.number, None)
-            self._take_back(part)
-            self._free_piece(part)
+            self._discard(part)
 
-    def _take_back(self, part: Part) -> None:
-        """Have nobody do a part."""
-        for name in part.holders:
-            if (worker := self.workers.get(name)) is not None:
-                worker.parts.pop(part.number, None)
-                self._out.append((name, DropParts((part.number,))))
-        part.holders.clear()
+    def _discard(self, part: PoolPart) -> None:
+        part.is_over = True
+        self._drop_part(part)
+        self._free_piece(part)
+        if part.answer is None:
+            self._unawait(part)
 
-    def _free_piece(self, part: Part) -> None:
+    def _free_piece(self, part: PoolPart) -> None:
+        """Free what a worker keeps of a part."""
         piece = part.piece
         if piece is None or piece.worker is None:
             return
-        worker = self.workers.get(piece.worker)
-        if worker is not None and worker.pieces.pop(piece.serial, None) is not None:
-            worker.free.append(piece.serial)
-            self._held -= piece.nbytes
+        worker = self.workers[piece.worker]
+        del worker.kept[part.kept_number]
+        self._lose_piece(piece)
+        worker.freeing.append(piece.serial)
+
+    def _lose_piece(self, piece: KeptPiece) -> None:
+        self._kept_bytes -= piece.nbytes
         piece.worker = None
 
-    def _lose_piece(self, part: Part) -> None:
-        """A piece is lost: its part is to be made again."""
-        if part.piece is not None:
-            part.piece.worker, part.piece.nbytes = None, 0
-        if part.answer is not None and not part.of.is_over:
-            part.answer = None
-            part.of.open += 1
+    def _drop_part(self, part: PoolPart, is_beaten: bool = False) -> None:
+        """Tell workers that a part is not wanted any more."""
+        for worker, number in [*part.given.items()]:
+            giving = worker.given[number]
+            if is_beaten and giving is next(iter(worker.given.values())):
+                # So much slower than usual it is at least.
+                worker.pace = max(worker.pace, (self._giver.now - giving.since) / giving.work_s)
+            worker.take_given(number, self._giver.now)
+            worker.dropping.append(number)
+            self._giver.ask(worker)
 
-    # --- giving
+    def _make(self, part: PoolPart) -> None:
+        """Have a part made, or made again."""
+        part.answer = None
+        part.task.awaited += 1
+        self._awaited += len(part.places) * part.task.is_load
+        self._giver.enqueue(part)
 
-    def _assign(self) -> None:
-        """Give queued parts to the workers that have room."""
-        for worker, part in self._queue.give(self.workers):
-            self._give(worker, part)
+    def _unawait(self, part: PoolPart) -> None:
+        part.task.awaited -= 1
+        self._awaited -= len(part.places) * part.task.is_load
 
-    def _give(self, worker: PoolWorker, part: Part) -> None:
-        part.holders[worker.name] = self._now
-        worker.parts[part.number] = part
-        freed, worker.free = tuple(worker.free), []
-        self._out.append((worker.name, DoPart(part.number, part.form, part.packed, part.alone, freed)))
+    # --- deaths
 
-    # --- deaths and lost messages
+    def _hangs(self, worker: PoolWorker) -> bool:
+        """Whether the sample that a worker's beats name has been in work for too long."""
+        number, index = worker.at
+        giving = worker.given.get(number)
+        count = len(giving.part.places) if giving and index < 0 else 1
+        return bool(number) and self._giver.now > worker.at_since + self._lease_s * max(1, count)
 
-    def _suspect(self, part: Part, was_begun: bool) -> None:
-        """A worker was lost with this part in work: find out whether a sample kills.
-
-        was_begun: it has said that it began; else it may have died of something else, which counts
-        half.
-        """
-        self._take_back(part)
-        indexes = part.indexes
-        if not part.alone and len(indexes) != 1:
-            for index in indexes:
-                self._deaths[index] = max(2, self._deaths[index])
-            self._split(part)
+    def lose(self, name: bytes, now: float) -> None:
+        """A worker is gone: others do what it had, and make again what it kept."""
+        self._giver.now, worker = now, self.workers.pop(name, None)
+        if worker is None:
             return
-        part.alone = True
-        self._deaths[indexes[0]] += 1 + was_begun
-        if self._deaths[indexes[0]] >= 2 * MOST_DEATHS:
-            del self._deaths[indexes[0]]
-            self._finish(part.of, Killed(indexes[0], MOST_DEATHS))
-            self._drop(part.of)
-        else:
-            self._queue.add_first([part])
+        worker.key = -1.0
+        suspect, named = worker.part_in_work, self._hangs(worker) and worker.at[1] >= 0
+        parts = [giving.part for giving in worker.given.values()]
+        for number in [*worker.given]:
+            worker.take_given(number, now)
+        self._keepers = {at: other for at, other in self._keepers.items() if other is not worker}
+        for part in worker.kept.values():
+            if part.piece is not None:
+                self._lose_piece(part.piece)
+            self._make(part)
+        for part in parts:
+            if part is not suspect and not part.given:
+                self._giver.enqueue(part)
+        if suspect is not None:
+            self._blame(suspect, worker.at[1] if named else -1)
+        self._giver.give()
 
-    def _split(self, part: Part) -> None:
-        """Have the samples of a part made one by one, each alone."""
-        task = part.of
-        if task.is_told or not part.places:  # its ticket is out there, with this piece
-            self._queue.add_first([part])
+    def _blame(self, part: PoolPart, index: int) -> None:
+        """Suspect samples of a part of which a worker has died: the one at an index, or all."""
+        task = part.task
+        if part.form == LOOKS or not part.places:
+            task.deaths += 1
+            if task.deaths >= MOST_DEATHS and part.places:
+                self._fail(task, Killed(task.indexes[0], MOST_DEATHS))
+            else:
+                self._giver.enqueue(part)
             return
-        self._parts.pop(part.number)
-        at = task.parts.index(part)
-        task.parts.remove(part)
-        task.open -= 1
-        form = SAMPLES if task.is_load else part.form
-        singles = [self._add_part(task, form, (place,)) for place in part.places]
-        for single in singles:
-            single.alone = True
-        del task.parts[len(task.parts) - len(singles) :]
-        task.parts[at:at] = singles
-        if task.is_load:
-            for other in task.parts:  # a batch is of one piece
-                other.form = SAMPLES
-        self._queue.add_first(singles)
+        is_sure = part.is_alone or index in part.indexes
+        for suspect in [index] if index in part.indexes else part.indexes:
+            # What several are suspected of counts once: it was one of them.
+            self._deaths[suspect] = self._deaths[suspect] + 1 if is_sure else 1
+            if self._deaths[suspect] >= MOST_DEATHS:
+                self._fail(task, Killed(suspect, MOST_DEATHS))
+                return
+        if part.is_alone:
+            self._giver.enqueue(part)
+            return
+        self._replace(part, cut_singly(part))
 
-    def _beat(self, worker: PoolWorker, beat: PoolBeat) -> None:
-        """Compare what a worker says of itself with what is known here."""
-        worker.is_leaving = beat.leaving
-        busy = (beat.number, beat.index)
-        if busy != worker.busy_with:
-            worker.busy_with, worker.busy_since = busy, self._now
-        # What is not in work though it was given, or is kept though nobody has heard of it: in some
-        # beats in a row a message was lost.
-        lacks = bool(worker.parts) and beat.number not in worker.parts
-        keeps = beat.kept > len(worker.pieces) + len(worker.free) + len(worker.parts)
-        for which, is_unlike in enumerate((lacks, keeps)):
-            worker.unlike[which] = worker.unlike[which] + 1 if is_unlike else 0
-        if worker.unlike[0] >= UNLIKE:
-            worker.unlike[0] = 0
-            for part in worker.parts.values():
-                self._out.append((worker.name, DoPart(part.number, part.form, part.packed, part.alone)))
-        if worker.unlike[1] >= UNLIKE:
-            worker.unlike[1] = 0
-            self._out.append((worker.name, KeepOnly(tuple(worker.pieces), tuple(worker.parts))))
-        self._assign()
+    def _replace(self, part: PoolPart, others: Sequence[PoolPart]) -> None:
+        """Have a part made as several others."""
+        task = part.task
+        self._discard(part)
+        task.parts = [each for each in task.parts if each is not part] + [*others]
+        for other in others:
+            self._make(other)

@@ -1,118 +1,107 @@
-"""A worker's side of a pool, without a socket: parts to do in order, and what is kept of them.
+"""A worker's side of a pool: which part to make next, and what to say of those that are made.
 
-Every message may come twice, late, or not at all: a part that is asked for again is answered again.
+Sans-IO: messages in, and out. A part that comes again is made once: its answer is said again as
+long as something of it is kept, or it is one of the last ANSWERS.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Sequence
 from typing import Any
 
-from .messages import (
-    DoPart,
-    DropParts,
-    FreeParts,
-    FromWorker,
-    KeepOnly,
-    PartMade,
-    PoolBeat,
-    ToWorker,
-)  # fmt: skip
+from .messages import DoPart, DropParts, FreeParts, FromWorker, PartMade, PoolBeat, ToWorker
 
-# Answers that are remembered of parts of which nothing is kept.
-REMEMBERED = 256
+ANSWERS = 64
+# A beat names so many of the parts of which something is kept, by turns.
+KEPT = 64
 
 
-class WorkerSession:
-    """Parts that a worker has to do, and frames that it keeps, by serial.
+class PoolSession:
+    """The state of a worker in one job's pool.
 
-    working: the number and sample of the part in work, (0, -1) for none.
+    freed: serials of what is to be freed, which the worker empties.
     """
 
     def __init__(self) -> None:
-        self.working = (0, -1)
-        self.is_leaving = False
-        self.kept: dict[int, Sequence[Any]] = {}
-        self._waiting: OrderedDict[int, DoPart] = OrderedDict()
-        self._answers: OrderedDict[int, FromWorker] = OrderedDict()
-        self._numbers: dict[int, int] = {}  # of the part that is kept, by serial
-        self._out: deque[FromWorker] = deque()
-        self._last = 0
+        self._queue: dict[int, DoPart] = {}
+        self._in_work: DoPart | None = None
+        self._index = -1
+        self._is_dropped = False
+        self._kept: dict[int, PartMade] = {}
+        self._serials: dict[int, int] = {}
+        self._answers: dict[int, Any] = {}
+        self._out: list[FromWorker] = []
+        self._turn = 0
+        self.freed: list[int] = []
 
-    def receive(self, message: ToWorker) -> None:
-        """Apply a message of the balancer."""
-        match message:
-            case DoPart():
-                self._free(message.freed)
-                if (answer := self._answers.get(message.number)) is not None:
-                    self._out.append(answer)
-                elif message.number != self.working[0]:
-                    self._waiting.setdefault(message.number, message)
-            case DropParts():
-                for number in message.numbers:
-                    self._waiting.pop(number, None)
-            case FreeParts():
-                self._free(message.serials)
-            case KeepOnly():
-                serials, numbers = {*message.serials}, {*message.numbers}
-                self._free([
-                    serial for serial, number in self._numbers.items()
-                    if serial not in serials and number not in numbers
-                ])  # fmt: skip
+    def take(self, message: ToWorker) -> None:
+        """Take a message of the balancer."""
+        if isinstance(message, DropParts):
+            for number in message.numbers:
+                self._queue.pop(number, None)
+                if self._in_work is not None and self._in_work.number == number:
+                    self._is_dropped = True
+            return
+        self._free(message.serials if isinstance(message, FreeParts) else message.freed)
+        if isinstance(message, DoPart):
+            answer = self._kept.get(message.number) or self._answers.get(message.number)
+            if answer is not None:
+                self._out.append(answer)
+            elif self._in_work is None or self._in_work.number != message.number:
+                self._queue[message.number] = message
+
+    def _free(self, serials: tuple[int, ...]) -> None:
+        for serial in serials:
+            if (number := self._serials.pop(serial, 0)) != 0:
+                del self._kept[number]
+                self.freed.append(serial)
 
     def next_part(self) -> DoPart | None:
-        """Return the next part to do, which is in work from now on; None where there is none."""
-        if not self._waiting:
+        """Return the part to make now, None where there is none or one is in work."""
+        if self._in_work is not None or not self._queue:
             return None
-        number, part = self._waiting.popitem(last=False)
-        self.working = (number, -1)
-        return part
+        number = next(iter(self._queue))
+        self._in_work, self._is_dropped = self._queue.pop(number), False
+        self._index = -1
+        return self._in_work
 
-    def note_sample(self, index: int) -> None:
-        """Take note of the sample that is in work."""
-        self.working = (self.working[0], index)
+    def begin_sample(self, index: int) -> None:
+        """Note which sample is in work, by its index in the source; -1 for none or several."""
+        self._index = index
 
-    def keep(self, frames: Sequence[Any]) -> int:
-        """Keep what was made of the part in work; return its serial."""
-        self._last += 1
-        self.kept[self._last] = frames
-        self._numbers[self._last] = self.working[0]
-        return self._last
-
-    def done(self, answer: FromWorker) -> None:
-        """Answer the part in work."""
-        self._answers[self.working[0]] = answer
-        while len(self._answers) > REMEMBERED + len(self.kept):
-            self._forget_answer()
-        self.working = (0, -1)
+    def finish(self, answer: Any) -> None:
+        """Take what became of the part in work: PartMade, PartMeasured, PartLooked, PartBroken."""
+        self._in_work, self._index = None, -1
+        serial = answer.serial if isinstance(answer, PartMade) else 0
+        if self._is_dropped:
+            self.freed += [serial] if serial else []
+            return
+        if serial:
+            self._kept[answer.number] = answer
+            self._serials[serial] = answer.number
+        else:
+            self._answers[answer.number] = answer
+            if len(self._answers) > ANSWERS:
+                del self._answers[next(iter(self._answers))]
         self._out.append(answer)
 
-    def beat(self) -> PoolBeat:
-        """Return what is said from time to time."""
-        return PoolBeat(*self.working, len(self.kept), self.is_leaving)
+    def beat(self, leaving: bool = False) -> PoolBeat:
+        """Return the heartbeat: what is in work, and some of what is kept."""
+        kept = [(number, answer.serial) for number, answer in self._kept.items()]
+        self._turn = self._turn % len(kept) if kept else 0
+        some = tuple(kept[self._turn : self._turn + KEPT])
+        self._turn += KEPT
+        number = 0 if self._in_work is None else self._in_work.number
+        return PoolBeat(number, self._index, leaving, some)
 
     def take_messages(self) -> list[FromWorker]:
-        """Return what is to be sent."""
-        messages = [*self._out]
-        self._out.clear()
-        return messages
+        """Return what is to be said."""
+        out, self._out = self._out, []
+        return out
 
-    def clear(self) -> None:
-        """Forget all: the balancer does not know this worker."""
-        self._waiting.clear()
+    def reset(self) -> None:
+        """Begin anew at a balancer that does not know this worker: nothing is kept any more."""
+        self.freed += self._serials
+        self._queue.clear()
+        self._kept.clear()
+        self._serials.clear()
         self._answers.clear()
-        self.kept.clear()
-        self._numbers.clear()
         self._out.clear()
-
-    def _free(self, serials: Sequence[int]) -> None:
-        for serial in serials:
-            self.kept.pop(serial, None)
-            if (number := self._numbers.pop(serial, None)) is not None:
-                self._answers.pop(number, None)
-
-    def _forget_answer(self) -> None:
-        """Forget the oldest answer of which nothing is kept."""
-        for number, answer in self._answers.items():
-            if not (isinstance(answer, PartMade) and answer.serial in self.kept):
-                del self._answers[number]
-                return
+        self._is_dropped = self._in_work is not None

@@ -1,52 +1,146 @@
-"""A worker as its pool knows it: what it was given, how fast it is, what it keeps."""
+"""Tasks, their parts and workers as the pool sees them: who has to do and who keeps what."""
 
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from .parts import Part
+from ..run.tasks import LOAD, TASK_HEAD
+from .tickets import KeptPiece, Ticket
 
-# The parts that a worker has take it about so long; their number.
-AHEAD_S, LEAST_PARTS, MOST_PARTS = 0.1, 2, 16
-# How much of the mean a new time is.
-NEW = 0.25
+# A worker has work for about AHEAD_S, so that none waits for the network.
+AHEAD_S, LEAST_AHEAD, MOST_AHEAD = 0.1, 2, 16
+# Of what a task asks for (Load.packed), the bit that says that it is for a spare sample.
+_SPARE = 1 << 3
 
 
-@dataclass(slots=True)
-class Pace:
-    """How long a sample takes, by a moving mean; 0 while nothing is known."""
+@dataclass(slots=True, eq=False)
+class PoolTask:
+    """A task of the run, until its result is told, and its ticket is freed.
 
-    each_s: float = 0.0
+    order: of submitting. ticket: where workers keep the microbatch, once its result is told.
+    awaited: parts that are to be made. deaths: of workers at a task that is not cut.
+    """
 
-    def add(self, seconds: float, samples: int) -> None:
-        """Count a part that took so long."""
-        each_s = seconds / max(1, samples)
-        self.each_s = each_s if not self.each_s else (1 - NEW) * self.each_s + NEW * each_s
+    number: int
+    order: int
+    words: Sequence[int]
+    parts: "list[PoolPart]" = field(default_factory=list)
+    awaited: int = 0
+    ticket: Ticket | None = None
+    deaths: int = 0
+    is_over: bool = False
+
+    @property
+    def indexes(self) -> Sequence[int]:
+        """Where in the source its samples are."""
+        return self.words[TASK_HEAD:]
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it is a microbatch to load."""
+        return self.words[0] == LOAD
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether the first of its samples that can be loaded is the batch."""
+        return self.is_load and self.words[2] & _SPARE != 0
+
+
+@dataclass(slots=True, eq=False)
+class PoolPart:
+    """What one worker makes of a task: some of its samples, by their places there.
+
+    given: the number under which each worker has it. answer: what came of it. failed: the places
+    that failed when it was made first. is_alone: a worker may die of it, which has nothing else
+    meanwhile. keeper: the worker that has its samples loaded. kept_number: of what is kept.
+    """
+
+    task: PoolTask
+    form: str
+    places: Sequence[int]
+    given: "dict[PoolWorker, int]" = field(default_factory=dict)
+    answer: Any = None
+    piece: KeptPiece | None = None
+    failed: tuple[int, ...] | None = None
+    is_alone: bool = False
+    is_over: bool = False
+    keeper: "PoolWorker | None" = None
+    kept_number: int = 0
+
+    @property
+    def indexes(self) -> list[int]:
+        """Where in the source its samples are."""
+        return [self.task.indexes[place] for place in self.places]
+
+    def words(self) -> tuple[int, ...]:
+        """Return the task that a worker is given for it."""
+        return (*self.task.words[:TASK_HEAD], *self.indexes)
+
+
+@dataclass(slots=True, eq=False)
+class Giving:
+    """A part that a worker has: since when, what it is expected to take, and beats without it."""
+
+    part: PoolPart
+    since: float
+    work_s: float
+    beats: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class PoolWorker:
-    """One worker. heard_at: when it was; busy_with, busy_since: the sample that its beats name.
+    """A worker of the pool.
 
-    parts: what it was given and has not answered, in order, and when that was. pieces: what it
-    keeps for tickets, by serial; free: serials that it may forget. unlike:
-    beats in a row that were unlike what is known here, of parts and of what is kept.
+    heard: when it last said anything. given: by number, in the order in which it does them.
+    kept: parts of which it keeps something, by number. freeing: serials to be freed at it.
+    work_s: what all that it has takes a worker of the usual speed; pace: how much longer it takes
+    this one. idle_since: it has nothing since then. at, at_since: the part and sample that its
+    beats name, and since when. is_reserved: it is given nothing more, for a part that is tried by
+    itself. key: its entry among those that have room.
     """
 
     name: bytes
-    heard_at: float
-    loading: Pace = field(default_factory=Pace)
-    measuring: Pace = field(default_factory=Pace)
-    parts: OrderedDict[int, Part] = field(default_factory=OrderedDict)
-    pieces: dict[int, Part] = field(default_factory=dict)
-    free: list[int] = field(default_factory=list)
-    busy_with: tuple[int, int] = (0, -1)
-    busy_since: float = 0.0
-    unlike: list[int] = field(default_factory=lambda: [0, 0])
+    heard: float
+    given: dict[int, Giving] = field(default_factory=dict)
+    kept: dict[int, PoolPart] = field(default_factory=dict)
+    freeing: list[int] = field(default_factory=list)
+    dropping: list[int] = field(default_factory=list)
+    work_s: float = 0.0
+    pace: float = 1.0
+    idle_since: float = 0.0
     is_leaving: bool = False
+    is_reserved: bool = False
+    at: tuple[int, int] = (0, -1)
+    at_since: float = 0.0
+    key: float = -1.0
 
-    def has_room(self, ahead_s: float) -> bool:
-        """Return whether it may have one more part, if those that it has take `ahead_s`."""
-        if self.is_leaving or any(part.alone for part in self.parts.values()):
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given one more part."""
+        if (
+            self.is_leaving
+            or self.is_reserved
+            or any(each.part.is_alone for each in self.given.values())
+        ):
             return False
-        count = len(self.parts)
-        return count < LEAST_PARTS or (count < MOST_PARTS and ahead_s < AHEAD_S)
+        is_short = len(self.given) < MOST_AHEAD and self.work_s * self.pace < AHEAD_S
+        return is_short or len(self.given) < LEAST_AHEAD
+
+    def take_given(self, number: int, now: float) -> "Giving | None":
+        """Return what it has under a number, which it has no more."""
+        giving = self.given.pop(number, None)
+        if giving is not None:
+            giving.part.given.pop(self, None)
+            self.work_s = self.work_s - giving.work_s if self.given else 0.0
+            self.idle_since = now
+        return giving
+
+    def note_pace(self, pace: float, weight: float = 0.3) -> None:
+        """Note how much longer than usual it took for a part."""
+        self.pace += weight * (pace - self.pace)
+
+    @property
+    def part_in_work(self) -> "PoolPart | None":
+        """What it works on, as far as is known: what its beat names, or the first that it has."""
+        number = self.at[0] if self.at[0] in self.given else next(iter(self.given), 0)
+        return self.given[number].part if number else None

@@ -1,6 +1,6 @@
 """A played job in one process: workers and trainers on a network that loses, doubles and delays.
 
-Everything follows from a seed. A worker is a WorkerSession over a real PlannedReader, a trainer a
+Everything follows from a seed. A worker is a PoolSession over a real PlannedReader, a trainer a
 TrainerSession, which pulls frames from workers as it would over a socket of its own.
 """
 
@@ -17,7 +17,7 @@ from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import DoPart, JobOpened
-from counterpoise.balancer.pool.worker_session import WorkerSession
+from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.run.arrivals import RunStart
@@ -146,10 +146,10 @@ class Cluster:
         while self.now < until:
             self.now, _, action = heapq.heappop(self._events)
             action()
-        kept = {name: len(worker.session.kept) for name, worker in self.workers.items()}
+        kept = {name: len(worker.kept) for name, worker in self.workers.items()}
         assert not any(kept.values()), f"kept: {kept}"
         pool = self.job.pool
-        assert (pool.held_bytes(0, 0), len(pool._tasks), len(pool._parts)) == (0, 0, 0), "pool"
+        assert (pool.held_bytes(), len(pool._tasks)) == (0, 0), "the pool keeps something"
         assert self.job.parties.is_empty
 
     def why_stuck(self) -> str:
@@ -208,20 +208,22 @@ class Cluster:
             worker.is_dead = True
             job = self.job
             if self.chance.random() < 0.5:  # its connection breaks; else it is just silent
-                self.after(0.05, lambda: job.pool.leave(name, self.now))
+                self.after(0.05, lambda: job.pool.lose(name, self.now))
             self.after(self.chance.uniform(0.1, 1), self.new_worker)
 
     def _restart_balancer(self) -> None:
         self.job = self._new_job(2)
         for worker in self.workers.values():
-            worker.session.clear()
+            worker.session.reset()
             worker.join()
 
 
 class SimulatedWorker:
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self.cluster, self.name = cluster, name
-        self.session, self.reader = WorkerSession(), cluster.setting.reader()
+        self.session, self.reader = PoolSession(), cluster.setting.reader()
+        self.kept: dict[int, Any] = {}
+        self._last = 0
         self.is_dead = False
         self.slow = cluster.chance.choice([1, 1, 1, 5])
         self._is_busy = False
@@ -240,7 +242,7 @@ class SimulatedWorker:
         assert self.cluster.job.open_worker(self.name, told, self.cluster.now) == ""
 
     def receive(self, message: Any) -> None:
-        self.session.receive(message)
+        self.session.take(message)
         self._work()
 
     def _beat(self) -> None:
@@ -256,8 +258,6 @@ class SimulatedWorker:
         if part is None:
             return
         self._is_busy = True
-        if part.alone:
-            self.cluster.from_worker(self, self.session.beat())
         each_s = self.slow * self.cluster.chance.uniform(0.005, 0.03)
         took_s = each_s * max(1, len(part.task) - 3)
         self.cluster.after(took_s, lambda: self._done(part, took_s))
@@ -268,14 +268,17 @@ class SimulatedWorker:
         if self.cluster.setting.killer in part.task[3:]:
             self.cluster.kill(self.name)
             return
-        answer, frames = do_part(self.reader, part, self.session._last + 1)
+        self._last += 1
+        answer, frames = do_part(self.reader, part, self._last)
         if frames:
-            self.session.keep([bytes(memoryview(each).cast("B")) for each in frames])
-        self.session.done(structs.replace(answer, took_us=round(1e6 * took_s)))
+            self.kept[self._last] = [bytes(memoryview(each).cast("B")) for each in frames]
+        self.session.finish(structs.replace(answer, took_us=round(1e6 * took_s)))
         self._is_busy = False
         self._work()
 
     def _flush(self) -> None:
+        while self.session.freed:
+            self.kept.pop(self.session.freed.pop(), None)
         for message in self.session.take_messages():
             self.cluster.from_worker(self, message)
 
@@ -319,7 +322,7 @@ class SimulatedTrainer:
 
         def arrive() -> None:
             worker = cluster.workers.get(name)
-            frames = None if worker is None else worker.session.kept.get(pull.piece.serial)
+            frames = None if worker is None else worker.kept.get(pull.piece.serial)
             if frames is None:
                 self.session.note_lost(pull, "it is gone")
             else:

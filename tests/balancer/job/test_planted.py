@@ -9,7 +9,7 @@ from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.parties.gives import RankQueue
 from counterpoise.balancer.parties.parties import Parties
 from counterpoise.balancer.pool import pool as pools
-from counterpoise.balancer.pool.giving import PartQueue
+from counterpoise.balancer.pool.giving import PartGiver
 from counterpoise.balancer.run.tasks import Made
 from tests.balancer.job.test_job import run_setting
 
@@ -17,14 +17,14 @@ SEEDS = range(12)
 
 
 def lose_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ninth part that is queued is never given."""
-    add = PartQueue.add
+    """A part that waits is forgotten now and then."""
+    enqueue = PartGiver.enqueue
 
-    def forgetful(self: PartQueue, parts: Any) -> None:
-        some = [part for part in parts if part.number % 16 != 9]
-        add(self, some)
+    def forgetful(self: PartGiver, part: Any) -> None:
+        if part.task.number % 16 != 9:
+            enqueue(self, part)
 
-    monkeypatch.setattr(PartQueue, "add", forgetful)
+    monkeypatch.setattr(PartGiver, "enqueue", forgetful)
 
 
 def double_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,16 +40,16 @@ def double_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def swap_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of samples say each other's places."""
-    join: Any = vars(pools)["joined_made"]
+    join: Any = vars(pools)["join"]
 
-    def swapped(task: Any) -> Made:
-        made = join(task)
+    def swapped(task: Any, *options: bool) -> Any:
+        made = join(task, *options)
         pieces = [] if task.ticket is None else task.ticket.pieces
         if len(pieces) > 1:
             pieces[0].places, pieces[1].places = pieces[1].places, pieces[0].places
         return made
 
-    monkeypatch.setattr(pools, "joined_made", swapped)
+    monkeypatch.setattr(pools, "join", swapped)
 
 
 def free_early(monkeypatch: pytest.MonkeyPatch) -> None:
