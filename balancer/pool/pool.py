@@ -383,7 +383,9 @@ class NetworkPool:
         is_sure = part.is_alone or index in part.indexes
         for suspect in [index] if index in part.indexes else part.indexes:
             # What several are suspected of counts once: it was one of them.
-            self._deaths[suspect] = self._deaths[suspect] + 1 if is_sure else 1
+            self._deaths[suspect] = (
+                self._deaths[suspect] + 1 if is_sure else max(1, self._deaths[suspect])
+            )
             if self._deaths[suspect] >= MOST_DEATHS:
                 self._fail(task, Killed(suspect, MOST_DEATHS))
                 return
