@@ -392,7 +392,6 @@ class Simulation:
 
     def _launch(self, epochs: list[Epoch], start: int, incarnation: int = 0) -> None:
         rng = self.rng
-        self.launches += 1
         self.to_come -= incarnation > 0
         if not incarnation:
             self.groups: list[tuple[int, tuple[int, ...]]] = []
@@ -589,6 +588,7 @@ class Simulation:
         index = min(index, len(self.epochs[epoch].cells) - 1)
         incarnation = max(t.incarnation for t in self.trainers) + 1
         self.to_come += 1
+        self.launches += 1  # who was to be started again is not
         self._at(0.5, lambda: self._launch(self.epochs[epoch:], index, incarnation))
 
     def _freeze(self) -> None:
