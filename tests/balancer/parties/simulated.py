@@ -10,7 +10,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
@@ -42,7 +42,7 @@ class Epoch:
     sizes: tuple[int, ...]
     window: int
 
-    @property
+    @cached_property
     def cells(self) -> list[tuple[int, int]]:
         return [(step, m) for step, size in enumerate(self.sizes) for m in range(size)]
 
@@ -392,7 +392,6 @@ class Simulation:
 
     def _launch(self, epochs: list[Epoch], start: int, incarnation: int = 0) -> None:
         rng = self.rng
-        self.launches += 1
         self.to_come -= incarnation > 0
         if not incarnation:
             self.groups: list[tuple[int, tuple[int, ...]]] = []
@@ -440,7 +439,7 @@ class Simulation:
         self._act(trainer)
 
     def _beat(self, trainer: Trainer) -> None:
-        if trainer.is_dead:
+        if trainer.is_dead or trainer.session.has_left:
             return
         self._at(1.0, lambda: self._beat(trainer))
         if not trainer.is_frozen:
@@ -492,7 +491,7 @@ class Simulation:
                 f"labels of step {give.step}: {session.label_sum(give.step)}, not {total}"
             )
         if self.in_step and not self._may_go(trainer, give.step):
-            self._at(0.05, lambda: self._act(trainer))
+            self._at(0.3, lambda: self._act(trainer))
             return
         self._check_frames(trainer, batch)
         trainer.is_busy = True
@@ -589,6 +588,7 @@ class Simulation:
         index = min(index, len(self.epochs[epoch].cells) - 1)
         incarnation = max(t.incarnation for t in self.trainers) + 1
         self.to_come += 1
+        self.launches += 1  # who was to be started again is not
         self._at(0.5, lambda: self._launch(self.epochs[epoch:], index, incarnation))
 
     def _freeze(self) -> None:

@@ -1,5 +1,6 @@
 """What a balancer answers trainers that join, begin, take and leave."""
 
+import sys
 from typing import Any
 
 import msgspec
@@ -515,3 +516,35 @@ def test_a_message_of_a_balancer_travels() -> None:
     (give,) = world.told()["a"]
     packed = msgspec.msgpack.encode(give)
     assert msgspec.msgpack.decode(packed, type=GiveBatch) == give
+
+
+def count_lines(ranks: int) -> list[int]:
+    """Return how many lines a message of a process runs in a job of so many ranks."""
+    world = World(ranks)
+    for rank in range(ranks):
+        world.join(str(rank), rank)
+        world.begin(str(rank))
+    world.say("1", CountLabels(0, 1, 0, 5), TrainerBeat(1, True))
+    world.told()
+    lines: list[int] = []
+    for message in (
+        JoinJob((1,), 0, 1, "{}", "{}", 0, "1"), WantBatches(0, ((1, 4, 0),), 0),
+        CountLabels(0, 1, 0, 5), TrainerBeat(2, True), LeaveJob(),
+    ):  # fmt: skip
+        lines.append(0)
+
+        def note(_frame: Any, event: str, _argument: Any) -> Any:
+            lines[-1] += event == "line"
+            return note
+
+        before = sys.gettrace()
+        sys.settrace(note)
+        try:
+            world.say("1", message)
+        finally:
+            sys.settrace(before)
+    return lines
+
+
+def test_the_work_of_a_message_does_not_grow_with_the_ranks() -> None:
+    assert count_lines(8) == count_lines(512)
