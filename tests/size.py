@@ -20,18 +20,25 @@ from tests.imports import ROOT, module_graph, modules
 # What `counterpoise demo --pipeline` runs, which the wheel has beside the modules.
 EXAMPLE = ROOT / "examples" / "train_vlm.py"
 WING = ("balancer.coordinator", "balancer.protocol")
+# What takes the place of the remote wing (ADR 63). Until the old one is gone it counts by itself.
+COMING = (
+    "balancer.pool", "balancer.parties", "balancer.job", "workers.codec.batches",
+    "workers.collate.described", "workers.planned.kept_samples", "workers.planned.parts",
+)  # fmt: skip
 SHORT = 60
 
 PLAIN, BALANCED = "a plain loop imports", "a local balanced loop imports"
 PRODUCT, WHEEL, REMOTE = "product", "wheel", "coordinator + protocol"
+NEXT = "the remote wing to come"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
     PRODUCT: 95_760,
     WHEEL: 96_170,
-    PLAIN: 6_300,
-    BALANCED: 18_580,
+    PLAIN: 6_310,
+    BALANCED: 18_740,
     REMOTE: 6_570,
+    NEXT: 7_500,
 }
 
 _LOOP = """
@@ -87,12 +94,14 @@ def size_of(paths: Iterable[Path]) -> Size:
 
 def static_sizes() -> dict[str, Size]:
     """Return the sizes of what lies in the folders."""
-    product = modules()
+    product = {n: p for n, p in modules().items() if not n.startswith(COMING)}
+    coming = (path for name, path in modules().items() if name.startswith(COMING))
     wing = (path for name, path in product.items() if name.startswith(WING))
     return {
         PRODUCT: size_of(product.values()),
         WHEEL: size_of([*product.values(), EXAMPLE]),
         REMOTE: size_of(wing),
+        NEXT: size_of(coming),
     }
 
 

@@ -9,7 +9,6 @@ counts by one assignment at its end; what comes before may happen twice.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -17,20 +16,18 @@ from msgspec import structs
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..protocol.parts import COUNTED_STEPS, EpochPosition
 from ..run.arrivals import RunStart
+from .incoming import IncomingBatch, PieceToPull, is_alike, lost_of
 from .messages import (
-    GENERATION,
     BeatBack,
     BeginRun,
     CountLabels,
     EndRun,
     FromTrainer,
     GiveBatch,
-    GivenPiece,
     JobReady,
     JoinJob,
     LabelSum,
     LeaveJob,
-    LostPieces,
     RunBegun,
     RunStops,
     ToTrainer,
@@ -40,34 +37,6 @@ from .messages import (
 
 # The holes of this many steps are kept, for a balancer that was started again.
 KNOWN_STEPS = 32
-
-
-@dataclass(slots=True, eq=False)
-class IncomingBatch:
-    """A microbatch that was announced; frames: of its pieces that are here, by their number.
-
-    lost: pieces that could not be pulled, with why, and whether they were rubbish.
-    """
-
-    give: GiveBatch
-    frames: dict[int, Any] = field(default_factory=dict)
-    lost: dict[int, tuple[str, bool]] = field(default_factory=dict)
-
-    @property
-    def is_here(self) -> bool:
-        """True if all pieces are here."""
-        return len(self.frames) == len(self.give.pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class PieceToPull:
-    """A piece of a microbatch that is to be pulled from its worker."""
-
-    rank: int
-    index: int
-    version: int
-    number: int
-    piece: GivenPiece
 
 
 class _Place(NamedTuple):
@@ -225,7 +194,7 @@ class TrainerSession:
             again.extend(count for key in self._unsummed for count in self._counted[key])
             for rank in run.ranks.values():
                 for batch in rank.batches.values():
-                    again.extend(_lost_of(batch))
+                    again.extend(lost_of(batch))
         return [*self.take_messages(), *again]
 
     def _rejoin(self) -> None:
@@ -272,13 +241,11 @@ class TrainerSession:
             old is not None and (old.is_here or old.give.version >= give.version)
         ):
             return
-        batch = IncomingBatch(give)
-        if old is not None and old.give.version >> GENERATION == give.version >> GENERATION:
-            batch.frames = old.frames
+        batch, is_same = IncomingBatch(give, give.version), [False] * len(give.pieces)
+        if old is not None and is_alike(old.give, give):  # of another cut all is pulled anew
+            batch.since, batch.frames = old.since, old.frames
             is_same = [new == was for new, was in zip(give.pieces, old.give.pieces, strict=True)]
             batch.lost = {n: why for n, why in old.lost.items() if is_same[n]}
-        else:
-            is_same = [False] * len(give.pieces)
         self._pulls.extend(
             PieceToPull(give.rank, give.index, give.version, number, piece)
             for number, piece in enumerate(give.pieces)
@@ -308,16 +275,14 @@ class TrainerSession:
         batch = self._batch_of(pull.rank, pull.index, pull.version)
         if batch is not None and batch.give.pieces[pull.number] == pull.piece:
             batch.lost[pull.number] = reason, is_rubbish
-            self._out.extend(_lost_of(batch))
+            self._out.extend(lost_of(batch))
 
     def _batch_of(self, rank: int, index: int, version: int) -> IncomingBatch | None:
         """Return a microbatch that is not all here, if its pieces are those of this version."""
         if self._run is None or rank not in self._run.ranks:
             return None
         batch = self._run.ranks[rank].batches.get(index)
-        if batch is None or batch.is_here:
-            return None
-        return batch if batch.give.version >> GENERATION == version >> GENERATION else None
+        return None if batch is None or batch.is_here or version < batch.since else batch
 
     def peek(self) -> IncomingBatch | None:
         """Return the next microbatch, if all of it is here; it stays the next until released."""
@@ -384,15 +349,3 @@ def _key_of(start: RunStart) -> tuple[int, EpochPosition, str]:
 def _move_on(rank: _Rank) -> None:
     while (batch := rank.batches.get(rank.have)) is not None and batch.is_here:
         rank.have += 1
-
-
-def _lost_of(batch: IncomingBatch) -> list[LostPieces]:
-    """Return what tells the balancer of a microbatch's pieces that cannot be pulled."""
-    give = batch.give
-    return [
-        LostPieces(
-            give.run, give.rank, give.index, give.version,
-            tuple(n for n, found in batch.lost.items() if found == why), *why,
-        )
-        for why in dict.fromkeys(batch.lost.values())
-    ]  # fmt: skip

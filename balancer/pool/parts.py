@@ -147,3 +147,12 @@ def piece_of(part: PoolPart, worker: bytes, answer: PartMade) -> KeptPiece | Non
     bad = failed_places(part, answer.failed)
     places = (0,) if part.task.is_spare else tuple(p for p in part.places if p not in bad)
     return KeptPiece(places, worker, answer.serial, answer.nbytes, answer.frames)
+
+
+def lacks_batch(task: PoolTask) -> bool:
+    """Return whether a microbatch made in parts has no sample, though workers can collate none."""
+    if not task.is_load or task.is_spare:
+        return False
+    io = any(each.is_io for part in task.parts for each in part.answer.failed)
+    forms = {part.form for part in task.parts}
+    return not io and BATCH not in forms and all(part.piece is None for part in task.parts)

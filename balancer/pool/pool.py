@@ -30,7 +30,7 @@ from .messages import (
     PoolBeat,
     ToWorker,
 )  # fmt: skip
-from .parts import cut, cut_singly, failed_places, join, piece_of
+from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
@@ -260,7 +260,7 @@ class NetworkPool:
             task.ticket.version += 1
             self.renewed.append(task.ticket)
             return
-        if self._lacks_batch(task):
+        if self._collates and self._skips and lacks_batch(task):
             task.parts.append(PoolPart(task, BATCH, ()))
             self._make(task.parts[-1])
             return
@@ -268,14 +268,6 @@ class NetworkPool:
         if task.ticket is None:
             self._end(task)
         self._results.append((task.number, result))
-
-    def _lacks_batch(self, task: PoolTask) -> bool:
-        """Whether a microbatch made in parts has no sample, though workers could collate none."""
-        if not (task.is_load and self._collates and self._skips) or task.is_spare:
-            return False
-        io = any(each.is_io for part in task.parts for each in part.answer.failed)
-        forms = {part.form for part in task.parts}
-        return not io and BATCH not in forms and all(part.piece is None for part in task.parts)
 
     def _fail(self, task: PoolTask, why: Killed | Failed) -> None:
         """Tell why there is no result of a task, or why its ticket cannot be made again."""

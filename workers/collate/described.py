@@ -3,7 +3,7 @@
 What cannot be said so, a collate_fn of the user's or a Layout with code, is made in the trainer.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -15,11 +15,9 @@ from torch.utils.data._utils import collate as torchs
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout, as_layout
 from ...balancer.protocol.records import Integer, read_record
-from .fields import EVERY, kinds_of
+from .fields import EVERY
+from .stacked import OPTIONS, CollateFn, options_of, stacked
 
-CollateFn = Callable[[list[Any]], Any]
-# Of a Balance, and of collate_samples.
-_OPTIONS = ("layout", "pad_id", "dummy_tile", "shift_labels")
 _Tokens = Annotated[int, Meta(ge=1, lt=1 << 31)]
 
 
@@ -76,36 +74,10 @@ def layout_of(description: object) -> CollateFn | None:
     layout = Layout.from_dict(given.layout)
     if given.takes_empty != (layout.base is not None):
         raise ValueError(f"layout.takes_empty: it follows from base, which is {layout.base!r}")
-    options = {name: getattr(given, name) for name in _OPTIONS} | {"layout": layout}
+    options = {name: getattr(given, name) for name in OPTIONS} | {"layout": layout}
     return partial(collate_samples, align=given.align, length=given.length or None, **options)
-
-
-def options_of(balance: Balance) -> dict[str, Any]:
-    """Return the arguments of collate_samples, but for samples and fields."""
-    return {name: getattr(balance, name) for name in _OPTIONS} | balance.shapes.of_tokens()
 
 
 def _is_unchanged() -> bool:
     """Return whether default_collate does what it does elsewhere: it can be changed."""
     return all(f.__module__ == torchs.__name__ for f in torchs.default_collate_fn_map.values())
-
-
-def stacked(wanted: Container[str], samples: list[Any]) -> Any:
-    """Return default_collate's batch of the wanted fields; notes to its error say what to do."""
-    has_fields = all(type(sample) is dict for sample in samples)
-    if has_fields and wanted is not EVERY:
-        samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
-    try:
-        return default_collate(samples)
-    except Exception as error:
-        if "equal size" in str(error):  # of torch.stack: there is no class for it
-            error.add_note("Samples differ in size: give a collate_fn that pads.")
-        for name in dict.fromkeys(n for sample in samples if has_fields for n in sample):
-            values = {p: each[name] for p, each in enumerate(samples) if name in each}
-            try:
-                default_collate([*values.values()])
-            except Exception:
-                error.add_note(f"This is about field {name!r}: {kinds_of(values)}.")
-            if len(values) < len(samples):
-                error.add_note(f"Field {name!r} is in samples {[*values]} of {len(samples)} only.")
-        raise

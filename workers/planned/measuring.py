@@ -7,7 +7,6 @@ depend on the others.
 """
 
 import pickle
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ...balancer.run.tasks import FailedSample
-from ..sources.costs import checked_key, sample_nbytes
+from ..sources.costs import checked_key
 from ..sources.failures import RETRIES, kind_of, load_with_retries, reason_of
 from ..sources.interface import (
     PlainSource,
@@ -71,45 +70,6 @@ def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
         ) from None
 
 
-class KeptSamples:
-    """Samples of one epoch that were loaded to be measured; whoever loads one next takes it.
-
-    most_bytes: what there is no room for is not kept, since others were asked for before it.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._room, self._most = most_bytes, most_bytes
-        self._epoch = -1
-        self._samples: dict[int, tuple[Any, int]] = {}
-        self._lock = threading.Lock()  # several threads load
-
-    def begin(self, epoch: int) -> None:
-        """Forget the samples of other epochs."""
-        if epoch != self._epoch:
-            self._epoch, self._room, self._samples = epoch, self._most, {}
-
-    def has(self, index: int) -> bool:
-        """Return whether a sample of this epoch is here."""
-        return index in self._samples
-
-    def add(self, index: int, epoch: int, sample: Any) -> None:
-        """Keep a sample, of this epoch and while there is room."""
-        nbytes = sample_nbytes(sample)
-        if epoch == self._epoch and nbytes <= self._room:
-            with self._lock:
-                self._room -= nbytes
-                self._samples[index] = sample, nbytes
-
-    def take(self, index: int, epoch: int) -> tuple[Any] | None:
-        """Return a sample, which is not kept any more; None if it is not here."""
-        with self._lock:
-            if epoch != self._epoch or index not in self._samples:
-                return None
-            sample, nbytes = self._samples.pop(index)
-            self._room += nbytes
-            return (sample,)
-
-
 class Measurer:
     """Measures the samples of a source; `resources` are the costs that are asked for, in order.
 
@@ -130,7 +90,7 @@ class Measurer:
         self._seed = seed
         self._sleep = sleep
         self._name = partial(source_name, source)
-        self.kept: KeptSamples | None = None
+        self.kept: Any = None  # KeptSamples of a worker elsewhere
 
     @property
     def decodes_first(self) -> bool:

@@ -23,7 +23,7 @@ from ..sources.interface import Source
 from ..sources.labels import count_label_tokens, labels_of
 from ..sources.randomness import global_randomness
 from ..stores.samples import reads_stores
-from .measuring import KeptSamples, Measurer, failed_sample, refuse_threads
+from .measuring import Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
 # Counts the label tokens of a batch, or of its samples where it has none; shift_labels, last.
@@ -93,6 +93,8 @@ class PlannedReader(Dataset[Any]):
 
     def keep_samples(self, most_bytes: int) -> None:
         """Keep samples that had to be loaded to be measured, so that none is loaded twice."""
+        from .kept_samples import KeptSamples  # here: a local loop keeps none
+
         self._measurer.kept = KeptSamples(most_bytes)
 
     def kept_of(self, indexes: Sequence[int]) -> tuple[int, ...]:

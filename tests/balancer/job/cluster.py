@@ -14,7 +14,8 @@ from typing import Any
 from msgspec import structs
 
 from counterpoise.balancer.job.job import PlayedJob
-from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
+from counterpoise.balancer.parties.incoming import PieceToPull
+from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import DoPart, JobOpened
 from counterpoise.balancer.pool.worker_session import PoolSession
@@ -247,6 +248,7 @@ class SimulatedWorker:
 
     def _beat(self) -> None:
         if not self.is_dead:
+            self._flush()
             self.cluster.from_worker(self, self.session.beat())
             self.cluster.after(BEAT_S, self._beat)
 

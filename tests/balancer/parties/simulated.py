@@ -16,10 +16,11 @@ from typing import Any
 
 from msgspec import structs
 
+from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
 from counterpoise.balancer.parties.parties import Parties
 from counterpoise.balancer.parties.starts import RunAttempt
-from counterpoise.balancer.parties.trainer_session import PieceToPull, TrainerSession
+from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
 from counterpoise.balancer.run.arrivals import MicrobatchFacts, RunStart

@@ -1,0 +1,39 @@
+"""Makes batches by torch's default_collate, and says what options a layout of ours has."""
+
+from collections.abc import Callable, Container
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from ...balancer.planning.problem.balance import Balance
+from .fields import EVERY, kinds_of
+
+CollateFn = Callable[[list[Any]], Any]
+# Of a Balance, and of collate_samples.
+OPTIONS = ("layout", "pad_id", "dummy_tile", "shift_labels")
+
+
+def options_of(balance: Balance) -> dict[str, Any]:
+    """Return the arguments of collate_samples, but for samples and fields."""
+    return {name: getattr(balance, name) for name in OPTIONS} | balance.shapes.of_tokens()
+
+
+def stacked(wanted: Container[str], samples: list[Any]) -> Any:
+    """Return default_collate's batch of the wanted fields; notes to its error say what to do."""
+    has_fields = all(type(sample) is dict for sample in samples)
+    if has_fields and wanted is not EVERY:
+        samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
+    try:
+        return default_collate(samples)
+    except Exception as error:
+        if "equal size" in str(error):  # of torch.stack: there is no class for it
+            error.add_note("Samples differ in size: give a collate_fn that pads.")
+        for name in dict.fromkeys(n for sample in samples if has_fields for n in sample):
+            values = {p: each[name] for p, each in enumerate(samples) if name in each}
+            try:
+                default_collate([*values.values()])
+            except Exception:
+                error.add_note(f"This is about field {name!r}: {kinds_of(values)}.")
+            if len(values) < len(samples):
+                error.add_note(f"Field {name!r} is in samples {[*values]} of {len(samples)} only.")
+        raise
