@@ -33,12 +33,13 @@ NEXT = "the remote wing to come"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 95_760,
-    WHEEL: 96_170,
+    # 150 lines of the wing's budget are outside of its folders: what a run and its readers need.
+    PRODUCT: 95_910,
+    WHEEL: 96_320,
     PLAIN: 6_310,
     BALANCED: 18_740,
     REMOTE: 6_570,
-    NEXT: 7_500,
+    NEXT: 7_350,
 }
 
 _LOOP = """

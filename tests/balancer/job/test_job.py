@@ -75,11 +75,20 @@ def run_setting(seed: int, faults: bool = True) -> None:
     cluster.end()
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_job_hands_out_what_a_local_loop_does(seed: int) -> None:
-    run_setting(seed, faults=False)
+@pytest.mark.parametrize("start", range(0, 40, 20))
+def test_a_job_hands_out_what_a_local_loop_does(start: int) -> None:
+    for seed in range(start, start + 20):
+        run_setting(seed, faults=False)
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_a_job_does_so_whatever_its_network_and_processes_do(seed: int) -> None:
-    run_setting(seed)
+@pytest.mark.parametrize("start", range(0, 100, 25))
+def test_a_job_does_so_whatever_its_network_and_processes_do(start: int) -> None:
+    for seed in range(start, start + 25):
+        run_setting(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("start", range(100, 2100, 100))
+def test_2000_jobs_do_so(start: int) -> None:
+    for seed in range(start, start + 100):
+        run_setting(seed)
