@@ -6,6 +6,7 @@ and keep them. What a worker keeps is told to the trainers that lack it, and fre
 have it. Nothing here knows a socket: events and the time come in, messages are taken out.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,8 @@ from .told_source import ToldSource
 
 # Planned samples, and steps, that are enough ahead of what is handed out.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# Who is silent, hangs or is late is looked for this often.
+LOOK_S = 0.05
 # Samples that are measured together, at most.
 MOST_MEASURED = 1 << 13
 
@@ -71,6 +74,7 @@ class PlayedJob:
         self._attempt: RunAttempt | None = None
         self._runs = 0
         self._numbers = count(1)
+        self._looked_at = -math.inf
 
     # --- what happens
 
@@ -102,8 +106,10 @@ class PlayedJob:
 
     def turn(self, now: float) -> list[tuple[bytes, Any]]:
         """Do what there is to do; return messages, and to whom."""
-        self.pool.look(now)
-        self.parties.tick(now)
+        if now >= self._looked_at + LOOK_S:
+            self._looked_at = now
+            self.pool.look(now)
+            self.parties.tick(now)
         self._follow(self.parties.attempt)
         if self._run is not None:
             try:
@@ -136,7 +142,7 @@ class PlayedJob:
         """Give ranks what they want of what is there."""
         while True:
             if self._planning is not None:
-                self._planning.turn()
+                self._planning.wait(0.0)  # where there is no thread beside: plan, here
             came = run.pump()
             stirred = run.stirred | self.parties.to_look_at.keys()
             run.stirred = set()

@@ -195,6 +195,8 @@ class PlannedRun:
             for step in self._steps:
                 self._hear(step)
         self._is_over |= found.is_over
+        if found.is_over or found.error is not None:
+            self.stirred.update(self._settings.played)
         self.left_out = self.left_out or found.left_out
 
     def _agree(self) -> None:
@@ -267,6 +269,7 @@ class PlannedRun:
             step, task = found
             if not task.ordinals and self._maker.is_passed_over(step):
                 task.made = Made(None)
+                self.stirred.add(task.cell[0])
                 continue
             task.number = next(self._numbers)
             self._sent[task.number] = step, task

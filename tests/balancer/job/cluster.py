@@ -199,8 +199,13 @@ class Cluster:
         worker.join()
 
     def _kill_a_worker(self) -> None:
-        if self.workers:
-            self.kill(self.chance.choice(sorted(self.workers)))
+        """Kill one that tries no sample by itself: that sample would be named for it."""
+        known = self.job.pool.workers
+        tries = {
+            name for name, w in known.items() if any(g.part.is_alone for g in w.given.values())
+        }
+        if others := sorted(self.workers.keys() - tries):
+            self.kill(self.chance.choice(others))
 
     def kill(self, name: bytes) -> None:
         """Kill a worker; another is started soon."""
