@@ -141,6 +141,10 @@ class PoolWorker:
 
     @property
     def part_in_work(self) -> "PoolPart | None":
-        """What it works on, as far as is known: what its beat names, or the first that it has."""
-        number = self.at[0] if self.at[0] in self.given else next(iter(self.given), 0)
-        return self.given[number].part if number else None
+        """What it works on, as far as is known: what its beat names, or the first that it has.
+
+        One of no samples kills nobody.
+        """
+        if self.at[0] in self.given and self.given[self.at[0]].part.places:
+            return self.given[self.at[0]].part
+        return next((each.part for each in self.given.values() if each.part.places), None)
