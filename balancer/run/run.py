@@ -282,19 +282,20 @@ class PlannedRun:
         if not self._unsent or self._has_room(*self._unsent[0]):
             return self._unsent.popleft() if self._unsent else None
         for head in [heads[0] for heads in self._heads.values() if heads]:
-            if (
-                head[1].number < 0
-                and self._settings.lacks(head[1].cell[0])
-                and head in self._unsent
-            ):
+            if head[1].number not in self._sent and self._is_needed(head) and head in self._unsent:
                 self._unsent.remove(head)
                 return head
         return None
 
+    def _is_needed(self, head: tuple[OpenStep, MicrobatchTask]) -> bool:
+        """Return whether a rank waits for a microbatch, and has nothing else."""
+        rank, lacks = head[1].cell[0], self._settings.lacks
+        first = self._head(None if lacks is None else rank)
+        return first == head and (lacks is None or lacks(rank))
+
     def _has_room(self, step: OpenStep, task: MicrobatchTask) -> bool:
         """Return whether a microbatch may be made now: so many, and so many bytes, are held."""
-        rank = task.cell[0]
-        if self._heads[rank][0][1] is task and self._settings.lacks(rank):
+        if self._is_needed((step, task)):
             return True
         # Of a step that is handed out only when all of it is there, all is needed.
         if self._skips and step is self._steps[0]:

@@ -62,7 +62,7 @@ class RunSettings:
     hears of so many samples that were handed out at once. looks: where in the source samples are
     that ranks compare before they begin. compares: the labels of so many microbatches, the first,
     are counted sample by sample. stats: counts what is handed out. lacks: whether a rank has
-    nothing left of what was handed out to it. known: steps whose holes are all known before.
+    nothing left of what it was given; None where they take turns. known: steps of known holes.
     """
 
     job: JobSpec
@@ -76,7 +76,7 @@ class RunSettings:
     looks: tuple[int, ...] = ()
     compares: int = 0
     stats: Any = None
-    lacks: Callable[[int], bool] = lambda _: True
+    lacks: Callable[[int], bool] | None = None
     known: tuple[int, ...] = ()
 
 
