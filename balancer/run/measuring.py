@@ -16,7 +16,8 @@ class Measuring:
     """The measuring of a run; what comes of it is planning's.
 
     numbers: of tasks. give_up: says of a sample that has killed workers why it cannot be used.
-    differs: whether measuring a sample for another epoch gave another cost. measured: how many.
+    under_way: what workers measure, by number. differs: whether measuring a sample for another
+    epoch gave another cost. measured: how many.
     """
 
     def __init__(
@@ -30,15 +31,10 @@ class Measuring:
         self._tasks, self._planning, self._numbers = tasks, planning, numbers
         self._epoch, self._give_up = epoch, give_up
         self._waiting: deque[tuple[int, int]] = deque()
-        self._under_way: dict[int, list[tuple[int, int]]] = {}
+        self.under_way: dict[int, list[tuple[int, int]]] = {}
         self._portion = FIRST_PORTION
         self.differs = False
         self.measured = 0
-
-    @property
-    def is_under_way(self) -> bool:
-        """True while workers measure something."""
-        return bool(self._under_way)
 
     def want(self, samples: Sequence[tuple[int, int]]) -> None:
         """Have samples measured: their ordinals, and where in the source they are."""
@@ -47,16 +43,16 @@ class Measuring:
     def look(self, indexes: Sequence[int]) -> None:
         """Have samples looked at, which all ranks compare."""
         number = next(self._numbers)
-        self._under_way[number] = []
+        self.under_way[number] = []
         self._tasks.submit(number, [LOOK, self._epoch, 0, *indexes])
 
     def send(self, idle: bool) -> None:
         """Give portions to workers; a process that does its tasks itself does them when idle."""
         most = self._tasks.most
-        while self._waiting and (idle or most > 1) and len(self._under_way) < most:
+        while self._waiting and (idle or most > 1) and len(self.under_way) < most:
             some = [self._waiting.popleft() for _ in range(self._next_portion(most))]
             number = next(self._numbers)
-            self._under_way[number] = some
+            self.under_way[number] = some
             measure = Measure(self._epoch, [index for _, index in some], self.measured == 0)
             self._tasks.submit(number, measure.packed())
 
@@ -67,7 +63,7 @@ class Measuring:
 
     def take(self, number: int, result: Any) -> bool:
         """Take a task's result; False if it is of none of these. Raises what measuring raised."""
-        some = self._under_way.pop(number, None)
+        some = self.under_way.pop(number, None)
         if some is None:
             return False
         if not some:  # where a sample kills, nothing is compared

@@ -89,7 +89,7 @@ class PlannedRun:
         """
         came = self._take_plans()
         self._send()
-        if not came and seconds and not (self._under_way or self.measuring.is_under_way):
+        if not came and seconds and not (self._under_way or self.measuring.under_way):
             self._planning.wait(seconds)
             came = self._take_plans()
             self._send()
