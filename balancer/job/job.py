@@ -21,7 +21,7 @@ from ..planning.problem.shuffle import permutation
 from ..pool.messages import FromWorker, JobOpened, OpenJob
 from ..pool.pool import GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
-from ..run.ahead import PlanAhead
+from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, PlanAhead
 from ..run.arrivals import LocalArrival, RunError, RunStart
 from ..run.contents import plain_contents
 from ..run.costs import LoopCosts
@@ -32,12 +32,8 @@ from ..run.steps import RunSettings
 from ..run.tasks import Failed, Killed, Made
 from .told_source import ToldSource
 
-# Planned samples, and steps, that are enough ahead of what is handed out.
-AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
 # Who is silent, hangs or is late is looked for this often.
 LOOK_S = 0.05
-# Samples that are measured together, at most.
-MOST_MEASURED = 1 << 13
 
 
 class PlayedJob:

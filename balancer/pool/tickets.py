@@ -23,7 +23,7 @@ class Ticket:
     """A microbatch that workers keep: the batch of a Made of a run whose workers are elsewhere.
 
     is_batch: its one piece is a batch; else the pieces are samples, which a trainer collates.
-    version: grows when a piece was lost and made again. Its holder frees it, once: Pool.free.
+    version: grows when a piece was lost and made again. Its holder frees it, once.
     """
 
     number: int
@@ -31,11 +31,6 @@ class Ticket:
     pieces: Sequence[KeptPiece] = ()
     version: int = 0
     is_free: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that workers keep of it."""
-        return sum(piece.nbytes for piece in self.pieces)
 
     @property
     def is_there(self) -> bool:

@@ -16,6 +16,11 @@ import numpy as np
 from .feed import PlanFeed, PlannedStep
 from .tasks import FailedSample
 
+# Planned samples that are enough ahead of what is handed out, and steps.
+AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# Samples measured together: of them a host tells, failures too, in one request.
+MOST_MEASURED = 1 << 13
+
 Cost = tuple[int, ...] | FailedSample
 OtherRanks = Any  # what `Peers` of loader/peers/exchange.py is
 # What a rank says of its part of a block: type and bytes of its costs, and samples without, by

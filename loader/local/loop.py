@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
 from ...balancer.run.agreement import LOOKED_AT
+from ...balancer.run.ahead import AHEAD_SAMPLES, AHEAD_STEPS
 from ...balancer.run.arrivals import LocalArrival, RunError, RunStart
 from ...balancer.run.contents import plain_contents
 from ...balancer.run.costs import LoopCosts
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Planned samples that are enough ahead of what is handed out, and steps.
-AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
 # Returns what is waited for, and whether other ranks have to say it.
 WaitsFor = Callable[[], tuple[str, bool]]
 # What may hold up a rank that has neither ended nor stopped.

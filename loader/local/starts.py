@@ -9,7 +9,7 @@ import numpy as np
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.protocol.job_spec import JobSpec, to_json
-from ...balancer.run.ahead import PlanAhead
+from ...balancer.run.ahead import MOST_MEASURED, PlanAhead
 from ...balancer.run.arrivals import RunStart
 from ...balancer.run.costs import LoopCosts
 from ...balancer.run.feed import FeedPlanner, PlanFeed
@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 MEET_S = 1800.0
 # Other ranks are given up after so long if they have ended, or closed their loaders.
 LOST_S = 3.0
-# Samples together: of them a host tells, failures too, in one request.
-MOST_MEASURED = 1 << 13
 
 _KNOWN = "known costs"
 
