@@ -24,6 +24,7 @@ WING = ("balancer.coordinator", "balancer.protocol")
 COMING = (
     "balancer.pool", "balancer.parties", "balancer.job", "workers.codec.batches",
     "workers.collate.described", "workers.planned.kept_samples", "workers.planned.parts",
+    "workers.remote", "loader.remote.", "balancer.transport.wire",
 )  # fmt: skip
 SHORT = 60
 
@@ -34,11 +35,11 @@ NEXT = "the remote wing to come"
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
     # 150 lines of the wing's budget are outside of its folders: what a run and its readers need.
-    PRODUCT: 95_910,
-    WHEEL: 96_320,
+    PRODUCT: 95_800,
+    WHEEL: 96_210,
     PLAIN: 6_310,
     BALANCED: 18_740,
-    REMOTE: 6_570,
+    REMOTE: 6_420,
     NEXT: 7_350,
 }
 

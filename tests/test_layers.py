@@ -98,6 +98,7 @@ ORDER = (
     "workers.batches",
     "workers.planned",
     "workers.processes",
+    "workers.remote",
     "workers.daemon",
     "workers.fleet",
     "workers",
@@ -113,6 +114,7 @@ ORDER = (
     "loader.plain",
     "loader.local",
     "loader.streams",
+    "loader.remote",
     "loader.connect",
     "loader.auto",
     "loader.adapters",
@@ -157,7 +159,7 @@ FORBIDDEN = (
         (
             *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
             *("balancer.protocol.messages", "balancer.protocol.payload_messages"),
-            *("balancer.protocol.wire", "workers.codec", "workers.daemon", "workers.serving"),
+            *("balancer.transport.wire", "workers.codec", "workers.daemon", "workers.serving"),
         ),
     ),
     # How ranks meet knows nothing of data sets or plans.

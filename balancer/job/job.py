@@ -18,7 +18,7 @@ from ..parties.parties import Parties
 from ..parties.starts import RunAttempt
 from ..planning.planner import make_planner
 from ..planning.problem.shuffle import permutation
-from ..pool.messages import FromWorker, JobOpened, OpenJob
+from ..pool.messages import FromWorker
 from ..pool.pool import GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
 from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, PlanAhead
@@ -30,6 +30,7 @@ from ..run.planning import Planning
 from ..run.run import PlannedRun
 from ..run.steps import RunSettings
 from ..run.tasks import Failed, Killed, Made
+from .messages import JobOpened, OpenJob
 from .told_source import ToldSource
 
 # Who is silent, hangs or is late is looked for this often.

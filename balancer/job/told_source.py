@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..planning.kernels.arrays import Int64
-from ..pool.messages import JobOpened
+from .messages import JobOpened
 
 
 class ToldSource:

@@ -202,12 +202,13 @@ def pack_batch(
         return batch.message
     batch.message = GiveBatch(
         run, batch.rank, batch.index, version,
-        ticket is not None and ticket.is_batch,
+        ticket is None or ticket.is_batch,
         tuple(
             GivenPiece(token_of(piece.worker), piece.serial, piece.frames, piece.places)
             for piece in (() if ticket is None else ticket.pieces)
             if piece.worker is not None
         ),
+        -1 if ticket is None else ticket.first,
         facts.step, facts.microbatch, facts.microbatches, facts.weights, facts.costs,
         facts.padding, facts.after, facts.keys, facts.holes, facts.step_holes,
         made.labels or (), -1 if made.label_tokens is None else made.label_tokens,

@@ -94,10 +94,14 @@ class CountLabels(ArrayRecord, frozen=True):
 
 
 class TrainerBeat(ArrayRecord, frozen=True):
-    """The process is alive; it asks what its next microbatch waits for if `asks`."""
+    """The process is alive; it asks what its next microbatch waits for if `asks`.
+
+    clock_us: its wall clock, for diagnostics only.
+    """
 
     number: Count
     asks: bool
+    clock_us: Integer = 0
 
 
 class LeaveJob(ArrayRecord, frozen=True):
@@ -142,9 +146,10 @@ class GiveBatch(ArrayRecord, frozen=True):
 
     Numbers count from where the run began, whoever plays it again from where. Versions of other
     GENERATIONs have other pieces of the same batch: nothing of an earlier one is of use for them.
-    is_batch: the one piece is a batch. No piece: there is no batch. The other fields are those of
-    MicrobatchFacts of run/arrivals, and of Made of run/tasks (labels: two or none; label_tokens: -1
-    if they were not counted).
+    is_batch: the one piece is a batch. No piece: there is no batch (is_batch), or no sample. first:
+    the index of the microbatch's first sample in the source, -1 for none. The other fields are
+    those of MicrobatchFacts of run/arrivals, and of Made of run/tasks (labels: two or none;
+    label_tokens: -1 if they were not counted).
     """
 
     run: Count
@@ -153,6 +158,7 @@ class GiveBatch(ArrayRecord, frozen=True):
     version: Count
     is_batch: bool
     pieces: tuple[GivenPiece, ...]
+    first: Integer
     step: Count
     microbatch: Count
     microbatches: Count
@@ -207,3 +213,7 @@ ToTrainer = (
     JobReady | RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack
     | UnknownPeer | PeerRejected | Bye
 )  # fmt: skip
+FROM_TRAINER = (
+    JoinJob, BeginRun, WantBatches, LostPieces, CountLabels, TrainerBeat, LeaveJob,
+)  # fmt: skip
+KINDS = (*FROM_TRAINER, JobReady, RunBegun, GiveBatch, EndRun, LabelSum, RunStops, BeatBack)

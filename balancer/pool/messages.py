@@ -110,40 +110,20 @@ class PoolBeat(ArrayRecord, frozen=True):
 
     leaving: it is to end, and is given nothing more. kept: (number, serial) of parts of which it
     keeps something, some of them with each beat: what the balancer has freed it frees again.
+    For diagnostics only: busy_ms: time at work; cpu_ms: of CPU; clock_us: its wall clock.
     """
 
     number: Count
     index: Integer
     leaving: bool
     kept: tuple[tuple[Count, Count], ...]
+    busy_ms: Count = 0
+    cpu_ms: Count = 0
+    clock_us: Integer = 0
 
 
 ToWorker = DoPart | DropParts | FreeParts
+TO_WORKER = (DoPart, DropParts, FreeParts)
+FROM_WORKER = (PartMade, PartMeasured, PartLooked, PartBroken, PoolBeat)
+KINDS = (*TO_WORKER, *FROM_WORKER)
 FromWorker = PartMade | PartMeasured | PartLooked | PartBroken | PoolBeat
-
-
-# --- how a worker comes to a job
-
-
-class OpenJob(ArrayRecord, frozen=True):
-    """The job: JSON of its JobSpec, and of how its batches are laid out."""
-
-    number: Count
-    job: str
-    layout: str
-
-
-class JobOpened(ArrayRecord, frozen=True):
-    """The worker's source is open: all that planning has to know of it.
-
-    columns: the costs of all samples, an array of int64 a resource; none where they are not known.
-    loads_first: a sample has to be loaded to learn its cost. names: samples have names of their
-    own; else they are named by their index.
-    """
-
-    number: Count
-    count: Count
-    fingerprint: str
-    columns: tuple[bytes, ...]
-    loads_first: bool
-    names: bool

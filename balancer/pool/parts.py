@@ -106,7 +106,8 @@ def join(task: PoolTask, skips: bool, collates: bool) -> Any:
     pieces = [part.piece for part in task.parts if part.piece is not None]
     ends = failed and (not skips or any(each.is_io for each in failed.values()))
     if (pieces or not (collates or task.is_spare)) and not ends:
-        task.ticket = Ticket(task.number, all(p.form == BATCH for p in task.parts), pieces)
+        first = task.indexes[0] if task.indexes else -1
+        task.ticket = Ticket(task.number, all(p.form == BATCH for p in task.parts), pieces, first)
     labels = [each.labels for each in answers if each.labels]
     return Made(
         task.ticket,

@@ -23,12 +23,14 @@ class Ticket:
     """A microbatch that workers keep: the batch of a Made of a run whose workers are elsewhere.
 
     is_batch: its one piece is a batch; else the pieces are samples, which a trainer collates.
+    first: the index of its first sample in the source, -1 for none.
     version: grows when a piece was lost and made again. Its holder frees it, once.
     """
 
     number: int
     is_batch: bool
     pieces: Sequence[KeptPiece] = ()
+    first: int = -1
     version: int = 0
     is_free: bool = False
 

@@ -25,7 +25,6 @@ from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..protocol.transitions import ABSENT
-from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator
 from ..transport.keys import ServerKeys, new_pair
 from ..transport.sockets import (
@@ -37,6 +36,7 @@ from ..transport.sockets import (
     send,
     serial_of,
 )
+from ..transport.wire import WireError
 from .conduct import ConnectionGate, PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
 from .tracing import Tracer, planned_until

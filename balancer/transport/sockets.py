@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import zmq
 
 from ..protocol.messages import Message
-from ..protocol.wire import MAX_FRAMES, WireError, decode, encode
 from .finding import needs_ipv6
 from .keys import KeyPair, PeerKeys, ServerKeys
+from .wire import MAX_FRAMES, WireError, decode, encode
 
 # The largest frame that is accepted: a payload is one decoded sample or one collated batch.
 MAX_FRAME_BYTES = 8 << 30

@@ -12,9 +12,9 @@ import zmq
 from ...balancer.protocol.parts import PayloadServer
 from ...balancer.protocol.payload_messages import Batch, PulledPayloads, PullFailed, PullPayloads
 from ...balancer.protocol.rank_session import Arrival
-from ...balancer.protocol.wire import WireError
 from ...balancer.transport.keys import KeyPair, PeerKeys
 from ...balancer.transport.sockets import connect, read_event, receive, send
+from ...balancer.transport.wire import WireError
 from .pull_tracker import PullTracker
 from .rank_sockets import RankSockets
 

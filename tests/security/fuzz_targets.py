@@ -22,8 +22,8 @@ from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.protocol.messages import FROM_WORKER, RankHello
 from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
-from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
+from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
 from counterpoise.workers.codec.frames import encode as encode_sample

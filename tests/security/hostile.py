@@ -20,8 +20,8 @@ from counterpoise.balancer.protocol.messages import RankHello, Welcome, WorkerHe
 from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
 from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
 from counterpoise.balancer.protocol.rank_session import RankSession
-from counterpoise.balancer.protocol.wire import MAX_FRAMES, WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
+from counterpoise.balancer.transport.wire import MAX_FRAMES, WireError, decode, encode
 from counterpoise.workers.codec.frames import encode as encode_sample
 
 # Room for an order is made when a worker says how many samples there are: here, not too much.

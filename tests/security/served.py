@@ -21,7 +21,7 @@ from counterpoise.balancer.protocol.messages import Ping, WorkerHeartbeat
 from counterpoise.balancer.protocol.parts import DecodedItem
 from counterpoise.balancer.protocol.payload_messages import DecodeDone
 from counterpoise.balancer.protocol.status_messages import GetStatus
-from counterpoise.balancer.protocol.wire import encode
+from counterpoise.balancer.transport.wire import encode
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers.daemon.heartbeats import Identity

@@ -11,11 +11,11 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.messages import Ping, Pong, WorkerHello
 from counterpoise.balancer.protocol.parts import DecodedItem
 from counterpoise.balancer.protocol.payload_messages import DecodeDone
-from counterpoise.balancer.protocol.wire import encode
 from counterpoise.balancer.server import conduct, loop
 from counterpoise.balancer.server.conduct import ConnectionGate, PeerConduct
 from counterpoise.balancer.server.loop import DISCONNECT_EVERY, open_shell
 from counterpoise.balancer.transport import sockets
+from counterpoise.balancer.transport.wire import encode
 from tests.security import raw_zmtp
 from tests.security.key_party import LIMIT_S, Party, Peer
 

@@ -26,8 +26,8 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.parts import DecodedItem, Probed
 from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone, RequestBatch
-from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.transport import sockets
+from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.fields import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
 from tests.security.fuzz import attack, attack_sessions, state_size, to_peers

@@ -10,7 +10,7 @@ import pytest
 
 from counterpoise.balancer.protocol.parts import DecodedItem
 from counterpoise.balancer.protocol.payload_messages import DecodeDone
-from counterpoise.balancer.protocol.wire import encode
+from counterpoise.balancer.transport.wire import encode
 from tests.security import raw_zmtp
 from tests.security.served import ServedJob, multipart, try_once
 

@@ -11,7 +11,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import Message
 from counterpoise.balancer.protocol.parts import Weights
-from counterpoise.balancer.protocol.wire import decode, encode
+from counterpoise.balancer.transport.wire import decode, encode
 from tests.simulation.faults import Fault
 from tests.simulation.rank import BEGINNING, SimulatedLedger
 from tests.simulation.transport.network import SimulatedNetwork

@@ -18,11 +18,11 @@ from ...balancer.protocol.status_messages import (
     GetStatus,
     StatusReport,
 )
-from ...balancer.protocol.wire import WireError
 from ...balancer.transport.finding import checked_address, find_address
 from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
+from ...balancer.transport.wire import WireError
 from .installation import find_role
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ from typing import Any
 import zmq
 
 from ...balancer.protocol.payload_messages import PulledPayloads, PullPayloads, ServePayloads
-from ...balancer.protocol.wire import WireError
 from ...balancer.transport.finding import needs_ipv6
 from ...balancer.transport.keys import KeyPair
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
+from ...balancer.transport.wire import WireError
 from .connections import HANDSHAKE_MS, PullConnections
 
 

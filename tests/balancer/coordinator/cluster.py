@@ -16,7 +16,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
 from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, ProbeDone
-from counterpoise.balancer.protocol.wire import payload_frames
+from counterpoise.balancer.transport.wire import payload_frames
 
 START = EpochPosition(0, 0, 0, 0, "")
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")

@@ -31,7 +31,7 @@ from counterpoise.balancer.protocol.status_messages import (
     StatusReport,
     bounded,
 )
-from counterpoise.balancer.protocol.wire import MAX_HEADER_BYTES, decode, encode
+from counterpoise.balancer.transport.wire import MAX_HEADER_BYTES, decode, encode
 from tests.security.hostile import Cluster as HostileCluster
 from tests.security.hostile import Mutator, Wired, corpus
 

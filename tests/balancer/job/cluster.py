@@ -14,10 +14,11 @@ from typing import Any
 from msgspec import structs
 
 from counterpoise.balancer.job.job import PlayedJob
+from counterpoise.balancer.job.messages import JobOpened
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.pool.messages import DoPart, JobOpened
+from counterpoise.balancer.pool.messages import DoPart
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.parts import EpochPosition

@@ -52,7 +52,7 @@ def give(
     return GiveBatch(
         0, rank, index, version, False,
         tuple(GivenPiece(1, 10 * version + n, (4,), (n,)) for n in range(pieces)),
-        fields["step"], fields["microbatch"], fields["microbatches"], Weights(1, 1, 1, 1, 1, 1),
+        -1, fields["step"], fields["microbatch"], fields["microbatches"], Weights(1, 1, 1, 1, 1, 1),
         (), (), fields["after"], (), (), fields["step_holes"], (), -1,
     )  # fmt: skip
 

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from counterpoise.balancer.parties.messages import GivenPiece
 from counterpoise.balancer.planning.problem.costs import MAX_COST
-from counterpoise.balancer.protocol.messages import KINDS, PROTOCOL_VERSION, Bye
+from counterpoise.balancer.pool.messages import FailedPlace
+from counterpoise.balancer.protocol.messages import PROTOCOL_VERSION, Bye
 from counterpoise.balancer.protocol.parts import (
     BatchItem,
     Cost,
@@ -27,7 +29,8 @@ from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, P
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.status_messages import TrainerStatus, WorkerStatus
 from counterpoise.balancer.protocol.trace_messages import PartySpans, Span
-from counterpoise.balancer.protocol.wire import (
+from counterpoise.balancer.transport.wire import (
+    KINDS,
     WireError,
     decode,
     encode,
@@ -64,8 +67,10 @@ def values(hint):
     if hint in VALUES:
         return VALUES[hint]
     assert get_origin(hint) is tuple
-    assert get_args(hint)[1] is ...
-    return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
+    parts = get_args(hint)
+    if parts[-1] is not ...:
+        return st.tuples(*map(values, parts))
+    return st.lists(values(parts[0]), max_size=3).map(tuple)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -215,6 +220,8 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         BatchItem,
         DecodedItem,
         EpochPosition,
+        FailedPlace,
+        GivenPiece,
         Hole,
         PartySpans,
         PayloadServer,

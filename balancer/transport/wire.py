@@ -11,9 +11,18 @@ from typing import Any
 
 import msgspec
 
-from .messages import KINDS, PROTOCOL_VERSION, WITH_PAYLOADS, Message
-from .payload_messages import PulledPayloads
-from .records import describe_error
+from ..job import messages as of_job
+from ..parties import messages as of_parties
+from ..pool import messages as of_pool
+from ..protocol import messages
+from ..protocol.messages import PROTOCOL_VERSION, WITH_PAYLOADS, Message
+from ..protocol.payload_messages import PulledPayloads
+from ..protocol.records import ArrayRecord, describe_error
+
+KINDS: dict[str, type[ArrayRecord]] = {
+    **messages.KINDS,
+    **{kind.__name__: kind for kind in (*of_job.KINDS, *of_parties.KINDS, *of_pool.KINDS)},
+}
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
 MAX_HEADER_BYTES = 4 << 20
@@ -23,6 +32,12 @@ HEADER_BYTES = {
     "Batch": 64 << 20,
     "PullPayloads": 1 << 20,
     "PulledPayloads": 1 << 20,
+    "JobOpened": 256 << 20,
+    "PartMeasured": 32 << 20,
+    "PartMade": 32 << 20,
+    "DoPart": 32 << 20,
+    "GiveBatch": 64 << 20,
+    "BeginRun": 32 << 20,
 }
 MAX_FRAMES = 65_537
 # An error quotes this many characters of a peer's text.
@@ -117,6 +132,8 @@ _CODECS: Mapping[str, _Codec] = {name: _codec(name, kind) for name, kind in KIND
 
 def payload_frames(message: Message) -> int:
     """Return the number of payload frames that follow a message's header."""
+    if isinstance(message, of_job.WITH_FRAMES):
+        return message.frames
     if isinstance(message, PulledPayloads):
         return len(message.serials)
     if isinstance(message, WITH_PAYLOADS):

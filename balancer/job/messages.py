@@ -1,0 +1,136 @@
+"""How workers come to a job, and how what they keep comes to trainers: pulled, or relayed.
+
+A worker says hello (JoinPool), is given the job (OpenJob), opens its source and says what planning
+has to know (JobOpened); then the pool's messages go back and forth. A trainer pulls frames from the
+workers over connections of their own (PullFrames); what it cannot pull the balancer relays. Every
+message may be repeated, lost or late.
+"""
+
+from ..protocol.parts import Count, PayloadServer
+from ..protocol.records import VERSION, ArrayRecord, Integer
+
+
+class JoinPool(ArrayRecord, frozen=True):
+    """A worker process has started; `incarnation` grows with each that has this name.
+
+    slot: its number on its host. software: its versions, as text for diagnostics. transport: how
+    frames travel, and why, as text likewise. address, key: where trainers pull, as in
+    PayloadServer; "" where nothing is served. most_bytes: what the worker may keep.
+    """
+
+    name: str
+    incarnation: Integer
+    host: str
+    slot: Integer
+    software: str
+    transport: str
+    address: str
+    key: bytes
+    most_bytes: Count
+    version: str = VERSION
+
+
+class OpenJob(ArrayRecord, frozen=True):
+    """The job: JSON of its JobSpec, and of how its batches are laid out.
+
+    token, public, secret: whom to answer a pull, as in PayloadServer; of a pair only the public key
+    (secret: b""). Repeated with the same number it asks whether the source is open.
+    """
+
+    number: Count
+    job: str
+    layout: str
+    token: Count = 0
+    public: bytes = b""
+    secret: bytes = b""
+
+
+class JobOpened(ArrayRecord, frozen=True):
+    """The worker's source is open: all that planning has to know of it.
+
+    columns: the costs of all samples, an array of int64 a resource; none where they are not known.
+    loads_first: a sample has to be loaded to learn its cost. names: samples have names of their
+    own; else they are named by their index.
+    """
+
+    number: Count
+    count: Count
+    fingerprint: str
+    columns: tuple[bytes, ...]
+    loads_first: bool
+    names: bool
+
+
+class JobNotOpened(ArrayRecord, frozen=True):
+    """The worker cannot take part in the job, and why; `number` is that of OpenJob."""
+
+    number: Count
+    reason: str
+
+
+class LeavePool(ArrayRecord, frozen=True):
+    """The worker ends: what it has is to be made elsewhere."""
+
+
+# --- frames
+
+
+class PullFrames(ArrayRecord, frozen=True):
+    """Trainer to worker: send these frames of what is kept under a serial; none named: all."""
+
+    number: Count
+    token: Count
+    serial: Count
+    frames: tuple[Count, ...]
+
+
+class PulledFrames(ArrayRecord, frozen=True):
+    """The answer: so many frames follow, those that were asked for; 0 where it is gone."""
+
+    number: Count
+    frames: Count
+
+
+class SendFrames(ArrayRecord, frozen=True):
+    """Balancer to worker: send all frames kept under a serial, for a trainer that cannot pull."""
+
+    serial: Count
+
+
+class SentFrames(ArrayRecord, frozen=True):
+    """The answer: so many frames follow; 0 where it is gone."""
+
+    serial: Count
+    frames: Count
+
+
+class WorkersAt(ArrayRecord, frozen=True):
+    """Balancer to trainer: where the workers are that later messages name by their tokens."""
+
+    servers: tuple[PayloadServer, ...]
+
+
+class RelayedPiece(ArrayRecord, frozen=True):
+    """Balancer to trainer: a piece of a microbatch (see GiveBatch), in so many frames behind it."""
+
+    run: Count
+    rank: Count
+    index: Count
+    version: Count
+    piece: Count
+    frames: Count
+
+
+class JobNotice(ArrayRecord, frozen=True):
+    """Balancer to trainer: what its log should say; it changes nothing."""
+
+    text: str
+
+
+FROM_WORKER = (JoinPool, JobOpened, JobNotOpened, LeavePool, SentFrames)
+TO_WORKER = (OpenJob, SendFrames)
+TO_TRAINER = (WorkersAt, RelayedPiece, JobNotice)
+BETWEEN_PEERS = (PullFrames, PulledFrames)
+KINDS = (*FROM_WORKER, *TO_WORKER, *TO_TRAINER, *BETWEEN_PEERS)
+# Kinds behind whose header so many frames follow as its `frames` says.
+WITH_FRAMES = (PulledFrames, SentFrames, RelayedPiece)

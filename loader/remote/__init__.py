@@ -1,0 +1,1 @@
+"""A trainer at a balancer elsewhere: it takes its ranks' microbatches by credit."""
