@@ -43,20 +43,24 @@ class NetworkPool:
     """The pool of a job's workers; `Tasks` of a run. Names of workers are never used again.
 
     generation: greater than that of a balancer before, whose parts workers may still answer.
-    lease_s: seconds that a worker may take for one sample. collates: whether workers make batches.
-    skips: whether samples that cannot be used are left out.
+    lease_s: seconds that a worker may take for one sample; dead_s: that it may be silent.
+    collates: whether workers make batches. skips: whether samples that cannot be used are left out.
     renewed: tickets of which all pieces are there again. spoiled: tickets that cannot be made
-    again, and why. lost: workers that were given up. The server empties these.
+    again, and why. lost: workers that were given up, and why. The server empties these.
     """
 
     most_held = sys.maxsize  # bytes bound what is made ahead
 
-    def __init__(self, lease_s: float, collates: bool, skips: bool, generation: int = 0) -> None:
+    def __init__(
+        self, lease_s: float, collates: bool, skips: bool, generation: int = 0,
+        dead_s: float = DEAD_S,
+    ) -> None:  # fmt: skip
         self._lease_s, self._collates, self._skips = lease_s, collates, skips
+        self._dead_s = dead_s
         self.workers: dict[bytes, PoolWorker] = {}
         self.renewed: list[Ticket] = []
         self.spoiled: list[tuple[Ticket, Killed | Failed]] = []
-        self.lost: list[bytes] = []
+        self.lost: list[tuple[bytes, str]] = []
         self._giver = PartGiver(self.workers, generation << GENERATION)
         self._orders = 0
         self._tasks: dict[int, PoolTask] = {}
@@ -158,13 +162,20 @@ class NetworkPool:
         worker = self.workers.get(name)
         return worker is None or not (worker.given or worker.kept)
 
+    def leaving(self) -> list[bytes]:
+        """Return the workers that are to end, and may go."""
+        return [w.name for w in self.workers.values() if w.is_leaving and self.may_go(w.name)]
+
     def look(self, now: float) -> None:
         """Give up workers that are silent or hang, and have made twice what one is late with."""
         self._giver.now = now
         for worker in [*self.workers.values()]:
-            if now > worker.heard + DEAD_S or self._hangs(worker):
+            why = "it sends no heartbeats" if now > worker.heard + self._dead_s else ""
+            if self._hangs(worker):
+                why = f"it has worked on one sample for more than {self._lease_s:.0f} s"
+            if why:
                 self.lose(worker.name, now)
-                self.lost.append(worker.name)
+                self.lost.append((worker.name, why))
         self._giver.give()
         self._giver.copy_late()
 

@@ -20,7 +20,8 @@ import msgspec
 import zmq
 
 from ..coordinator.machine import Coordinator
-from ..coordinator.state import Send
+from ..job.effects import Send
+from ..parties.messages import JoinJob
 from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
@@ -42,10 +43,11 @@ from .malloc import IdleTrimmer, keep_freed_memory
 from .tracing import Tracer, planned_until
 
 if TYPE_CHECKING:
+    from ..job.jobs import PlayedJobs
     from .jobs import JobRouter
 
     # What the loop serves: one job, or a balancer's jobs, which look the same from here.
-    Served = Coordinator | JobRouter
+    Served = Coordinator | JobRouter | PlayedJobs
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4
@@ -360,7 +362,7 @@ class _Shell(msgspec.Struct, frozen=True):
             self.send_all(self.coordinator.handle(peer, message, frames, now))
             has_planned = planned_until(self.coordinator, peer) != before
             self.send_all(tracer.received(peer, message, now, time.monotonic(), has_planned))
-        if isinstance(message, RankHello):
+        if isinstance(message, RankHello | JoinJob):
             self.hellos[peer] = name
             if len(self.hellos) > MAX_HELLOS:
                 for each in [p for p in self.hellos if self.coordinator.state_of(p) == ABSENT]:

@@ -95,7 +95,7 @@ class Network:
         getattr(self, f"on_{kind}")(what)
         for name, message in self.pool.take_messages():
             self.post("worker", (name, message))
-        for name in self.pool.lost:
+        for name, _ in self.pool.lost:
             self.die(self.workers.get(name))
         self.pool.lost.clear()
 

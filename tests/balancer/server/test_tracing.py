@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.balancer.coordinator.state import Send
+from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.protocol.messages import PeerRejected, Ping
 from counterpoise.balancer.protocol.parts import EpochPosition, Probed, SampleRef, Weights
 from counterpoise.balancer.protocol.payload_messages import (
