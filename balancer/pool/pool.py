@@ -20,7 +20,6 @@ from ..run.tasks import Failed, Killed
 from .giving import PartGiver
 from .messages import (
     BATCH,
-    LOOKS,
     DropParts,
     FreeParts,
     FromWorker,
@@ -67,7 +66,6 @@ class NetworkPool:
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self._deaths: Counter[int] = Counter()
-        self._sample_bytes = 0.0
         self._kept_bytes = self._awaited = 0
 
     # --- what the run asks
@@ -260,8 +258,6 @@ class NetworkPool:
         worker.kept[number], part.kept_number = part, number
         part.piece = piece_of(part, worker.name, answer)
         self._kept_bytes += answer.nbytes
-        mean = answer.nbytes / max(1, len(part.places))
-        self._sample_bytes += (0.1 if self._sample_bytes else 1) * (mean - self._sample_bytes)
 
     def _complete(self, task: PoolTask) -> None:
         """Tell the result of a task, or that its ticket is there again."""
@@ -376,13 +372,6 @@ class NetworkPool:
     def _blame(self, part: PoolPart, index: int) -> None:
         """Suspect samples of a part of which a worker has died: the one at an index, or all."""
         task = part.task
-        if part.form == LOOKS or not part.places:
-            task.deaths += 1
-            if task.deaths >= MOST_DEATHS and part.places:
-                self._fail(task, Killed(task.indexes[0], MOST_DEATHS))
-            else:
-                self._giver.enqueue(part)
-            return
         is_sure = part.is_alone or index in part.indexes
         for suspect in [index] if index in part.indexes else part.indexes:
             # What several are suspected of counts once: it was one of them.

@@ -301,7 +301,8 @@ class _Shell(msgspec.Struct, frozen=True):
         for peer in peers:
             self.authenticator.forget(peer)
             self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
-            self._reject(peer, NOT_ALLOWED)
+            self.refused(NOT_ALLOWED)
+            self._tell_reason(peer, NOT_ALLOWED)
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
         """Handle one message, unless its peer is banned."""
@@ -386,10 +387,6 @@ class _Shell(msgspec.Struct, frozen=True):
         self.authenticator.forget(peer)
         self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
         self.connections.reset(frame)
-
-    def _reject(self, peer: bytes, reason: str) -> None:
-        self.refused(reason)
-        self._tell_reason(peer, reason)
 
     def _tell_reason(self, peer: bytes, reason: str) -> None:
         """Tell a peer why a message of it is rejected, if it can be reached."""
