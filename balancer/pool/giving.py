@@ -48,7 +48,7 @@ class PartGiver:
         """Put a worker in the queue of those that have room, by when it would be done."""
         if worker.name in self._workers and worker.has_room:
             self._last += 1
-            worker.key = float(self._last)
+            worker.key = self._last
             unit = max(self.load_s, GUESS_S)
             heappush(self._ready, ((worker.work_s + unit) * worker.pace, self._last, worker))
 

@@ -352,7 +352,7 @@ class NetworkPool:
         self._giver.now, worker = now, self.workers.pop(name, None)
         if worker is None:
             return
-        worker.key = -1.0
+        worker.key = -1
         suspect, named = worker.part_in_work, self._hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:

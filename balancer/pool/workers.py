@@ -111,7 +111,7 @@ class PoolWorker:
     is_reserved: bool = False
     at: tuple[int, int] = (0, -1)
     at_since: float = 0.0
-    key: float = -1.0
+    key: int = -1
 
     @property
     def has_room(self) -> bool:

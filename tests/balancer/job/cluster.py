@@ -44,6 +44,8 @@ from counterpoise.workers.sources.interface import SampleError, as_source
 
 START = EpochPosition(0, 0, 0, 0, "")
 BEAT_S, TURN_S = 0.5, 0.02
+# What a balancer begins with: seconds since 1970.
+NOW = 1_800_000_000
 
 
 class Texts:
@@ -126,7 +128,7 @@ class Cluster:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._names = count(1)
-        self.jobs = self._new_balancer(1)
+        self.jobs = self._new_balancer(NOW)
         self.workers: dict[bytes, SimulatedWorker] = {}
         self.trainers = {
             (rank, sharer): SimulatedTrainer(self, rank, sharer)
@@ -239,7 +241,7 @@ class Cluster:
             self.after(self.chance.uniform(0.1, 1), self.new_worker)
 
     def _restart_balancer(self) -> None:
-        self.jobs = self._new_balancer(2)
+        self.jobs = self._new_balancer(NOW + 1)
 
 
 class SimulatedWorker:

@@ -44,7 +44,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         is_bound.set()
 
     given = f"ipc://{tmp_path}/balancer" if request.param == "ipc" else "tcp://127.0.0.1:*"
-    jobs = PlayedJobs(1, lambda key: new_credentials(key, has_keys=False))
+    jobs = PlayedJobs(1_800_000_000, lambda key: new_credentials(key, has_keys=False))
     thread = threading.Thread(target=serve, args=(jobs, given, ready, is_over.is_set))
     thread.start()
     assert is_bound.wait(LIMIT_S)
