@@ -53,6 +53,11 @@ class PoolSession:
                 del self._kept[number]
                 self.freed.append(serial)
 
+    @property
+    def has_work(self) -> bool:
+        """Return whether there is a part to make."""
+        return bool(self._queue)
+
     def next_part(self) -> DoPart | None:
         """Return the part to make now, None where there is none or one is in work."""
         if self._in_work is not None or not self._queue:

@@ -15,6 +15,7 @@ from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival
 from ...balancer.run.tasks import Made
+from ...workers.collate.labels import count_label_tokens_of
 from ...workers.planned.reader import counted_labels
 from ...workers.sources.data_identity import KnownData
 from ..collate.chosen import BatchMaker
@@ -30,7 +31,7 @@ from ..resume.balanced_position import (
 from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
-from ..step.labels import LabelCheck, count_label_tokens_of
+from ..step.labels import LabelCheck
 from .arrivals import Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .left_out import record_holes, refuse_late_skips

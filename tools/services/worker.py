@@ -13,6 +13,7 @@ from typing import Any
 import click
 import torch
 
+from ...balancer.job.flag import uses_pools
 from ...balancer.server.malloc import keep_freed_memory
 from ...balancer.transport.authentication import NOT_ALLOWED
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address, find_address
@@ -25,6 +26,14 @@ from ...workers.daemon.loop import JobWorker, open_worker
 from ...workers.daemon.payloads import Payloads
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.planned.measuring import MAX_THREADS
+from ...workers.remote.frame_store import FrameStore
+from ...workers.remote.job_worker import (
+    PoolIdentity,
+    RemoteWorker,
+    ServedFrames,
+    WorkerData,
+    open_remote_worker,
+)
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
 from ...workers.sources.failures import describe_error
@@ -178,13 +187,25 @@ def command(
             with open_worker(endpoint, identity, handler, balancer.keys, payloads) as worker:
                 yield worker
 
+    @contextmanager
+    def open_pool(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
+        identity = PoolIdentity(name, os.getpid(), next(opened), peer_name(job, name))
+        frames = _frames(endpoint, serve, balancer.keys, insecure)
+        with ExitStack() as ending:
+            if frames.server is not None:
+                ending.callback(frames.server.close)
+            data = WorkerData(build, threads)
+            yield ending.enter_context(
+                open_remote_worker(endpoint, identity, data, frames, balancer.keys)
+            )
+
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:
         shown = ", ".join(each.address for each in balancers)
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
         for each in balancers:
             _warn_if_inline(each, serve, insecure)
-        worker = JobsWorker(balancers, open_job, _memory_bytes())
+        worker = JobsWorker(balancers, open_pool if uses_pools() else open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
             # a job may be the first to say that a key is allowed no more
             raise ValueError(reason) if NOT_ALLOWED in reason else RefusedWorkerError(reason)
@@ -250,20 +271,38 @@ def _open_source(
 def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> Payloads:
     """Return how payloads travel: pulled by ranks if they can be, else through the balancer."""
     try:
-        address = serving_address(balancer, serve, own is not None, insecure)
+        server, address = _listen(balancer, serve, own, insecure)
     except NotServedError as error:
         return Payloads(None, str(error))
+    return Payloads(server, address=address)
+
+
+def _frames(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> ServedFrames:
+    """Return how frames travel, likewise."""
+    store = FrameStore()
+    try:
+        server, address = _listen(balancer, serve, own, insecure, store)
+    except NotServedError as error:
+        return ServedFrames(store, None, f"inline: {error}")
+    return ServedFrames(store, server, f"direct: trainers pull from {address}", address)
+
+
+def _listen(
+    balancer: str, serve: str, own: PeerKeys | None, insecure: bool, store: Any = None
+) -> tuple[PullServer, str]:
+    """Return a server and its address as trainers are told it; NotServedError where none may be."""
+    address = serving_address(balancer, serve, own is not None, insecure)
     pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
         try:
-            server = PullServer(address, _memory_bytes(), pair)
+            server = PullServer(address, _memory_bytes(), pair, store)
         except OSError:  # another job's payloads are served there
             if int(address.rpartition(":")[2].replace("*", "0")) >= last:
                 raise
             address = f"{host}:{int(address.rpartition(':')[2]) + 1}"
         else:
-            return Payloads(server, address=shown_address(server.endpoint, balancer))
+            return server, shown_address(server.endpoint, balancer)
 
 
 def _warn_if_inline(balancer: ServedBalancer, serve: str, insecure: bool) -> None:

@@ -274,6 +274,11 @@ class PlannedReader(Dataset[Any]):
         found: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)
         return found
 
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave threads behind: a process starts its own."""
         return {**self.__dict__, "_pool": None}
