@@ -395,7 +395,6 @@ class BalancedLoader:
             spared = self.spare(self.epoch, kept.at.place.start, holes)
             return Made(self.batches.collated([spared], info))
         labels = counted_labels(samples) if self._labels.left > 0 else None
-        batch = self.batches.collated(samples, info)
-        shifts, counts = self.job.shift_labels, self.job.counts_batches
-        tokens = count_label_tokens_of(batch, samples, shifts) if counts else None
-        return Made(batch, labels=labels, label_tokens=tokens)
+        batch, job = self.batches.collated(samples, info), self.job
+        count = count_label_tokens_of if job.counts_batches else lambda *_: None
+        return Made(batch, labels=labels, label_tokens=count(batch, samples, job.shift_labels))
