@@ -14,6 +14,7 @@ import click
 import torch
 
 from ...balancer.job.flag import uses_pools
+from ...balancer.job.messages import JoinPool
 from ...balancer.server.malloc import keep_freed_memory
 from ...balancer.transport.authentication import NOT_ALLOWED
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address, find_address
@@ -27,16 +28,11 @@ from ...workers.daemon.payloads import Payloads
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.planned.measuring import MAX_THREADS
 from ...workers.remote.frame_store import FrameStore
-from ...workers.remote.job_worker import (
-    PoolIdentity,
-    RemoteWorker,
-    ServedFrames,
-    WorkerData,
-    open_remote_worker,
-)
+from ...workers.remote.job_worker import RemoteWorker, WorkerSetup, open_remote_worker
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
 from ...workers.sources.failures import describe_error
+from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
 from ...workers.sources.registry import find_name, open_source, registered
@@ -189,15 +185,15 @@ def command(
 
     @contextmanager
     def open_pool(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
-        identity = PoolIdentity(name, os.getpid(), next(opened), peer_name(job, name))
-        frames = _frames(endpoint, serve, balancer.keys, insecure)
         with ExitStack() as ending:
-            if frames.server is not None:
-                ending.callback(frames.server.close)
-            data = WorkerData(build, threads)
-            yield ending.enter_context(
-                open_remote_worker(endpoint, identity, data, frames, balancer.keys)
-            )
+            server, address, way = _frames(endpoint, serve, balancer.keys, insecure, ending)
+            key = b"" if server is None else server.key
+            hello = JoinPool(
+                name, next(opened), socket.gethostname(), os.getpid(), software(), way, address,
+                key, 0,
+            )  # fmt: skip
+            setup = WorkerSetup(peer_name(job, name), hello, build, server, threads)
+            yield ending.enter_context(open_remote_worker(endpoint, setup, balancer.keys))
 
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:
@@ -277,14 +273,16 @@ def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
     return Payloads(server, address=address)
 
 
-def _frames(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> ServedFrames:
-    """Return how frames travel, likewise."""
-    store = FrameStore()
+def _frames(
+    balancer: str, serve: str, own: PeerKeys | None, insecure: bool, ending: ExitStack
+) -> tuple[PullServer | None, str, str]:
+    """Return what serves frames, where, and how they travel as text; likewise."""
     try:
-        server, address = _listen(balancer, serve, own, insecure, store)
+        server, address = _listen(balancer, serve, own, insecure, FrameStore())
     except NotServedError as error:
-        return ServedFrames(store, None, f"inline: {error}")
-    return ServedFrames(store, server, f"direct: trainers pull from {address}", address)
+        return None, "", f"inline: {error}"
+    ending.callback(server.close)
+    return server, address, f"direct: trainers pull from {address}"
 
 
 def _listen(

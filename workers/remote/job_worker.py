@@ -10,7 +10,6 @@ balancer that does not know the worker is said hello again: nothing is kept then
 import _thread
 import json
 import math
-import socket as sockets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,13 +42,13 @@ from ...balancer.server.malloc import IdleTrimmer
 from ...balancer.server.spans import SpanRecorder
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link, connect, receive, send
+from ..codec.batches import encode_batch
 from ..collate.described import layout_of
 from ..collate.labels import count_label_tokens_of
-from ..planned.parts import do_part
+from ..planned.parts import Encode, do_part
 from ..planned.reader import Collate, PlannedReader
 from ..serving.server import PullServer
 from ..sources.failures import describe_error
-from ..sources.fingerprint import software
 from ..sources.interface import Source
 from .frame_store import FrameStore
 
@@ -66,42 +65,23 @@ MEASURED_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
-class PoolIdentity:
-    """A worker: its name, which it has on its host's slot; `incarnation` grows with each of it.
+class WorkerSetup:
+    """A worker of one job.
 
-    peer: its name as a peer of the job, see transport/naming.py.
+    peer: its name as a peer of the job, see transport/naming.py. hello: who it is; its most_bytes
+    are filled in. open_source: returns the source that a job describes. server: where trainers pull
+    frames of a FrameStore; without one the balancer relays them. threads: load samples side by
+    side. collate: of a job whose workers have its collate function, since its trainer has started
+    them on its own host. encode: makes frames of a batch; encode_local, there.
     """
 
-    name: str
-    slot: int
-    incarnation: int
     peer: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerData:
-    """What a worker makes batches of, and how.
-
-    open_source: returns the source that a job describes. threads: load samples side by side.
-    collate: of a job whose workers have its collate function (those that a trainer has started).
-    """
-
+    hello: JoinPool
     open_source: Callable[[dict[str, Any]], Source]
+    server: PullServer | None = None
     threads: int = 1
     collate: Collate | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServedFrames:
-    """How frames travel: trainers reach this server of the store at `address`; or they are relayed.
-
-    way: the same as text, and why.
-    """
-
-    store: FrameStore
-    server: PullServer | None
-    way: str
-    address: str = ""
+    encode: Encode = encode_batch
 
 
 class Activity:
@@ -119,16 +99,14 @@ class RemoteWorker:
     way: how its frames travel, as text. now: when it last looked for messages, or made a part.
     """
 
-    def __init__(
-        self, link: Link, identity: PoolIdentity, data: WorkerData, frames: ServedFrames
-    ) -> None:
-        self.link, self.identity, self.way = link, identity, frames.way
+    def __init__(self, link: Link, setup: WorkerSetup) -> None:
+        self.link, self.way = link, setup.hello.transport
         self.activity = Activity()
         self.now = time.monotonic()
-        self._most_bytes = 0
         self.forgotten = threading.Event()
-        self.store = frames.store
-        self._data, self._frames = data, frames
+        self.store = FrameStore() if setup.server is None else setup.server.store
+        self._setup = setup
+        self._most_bytes = 0
         self._session = PoolSession()
         self._lock = threading.Lock()  # of the session, and of what beats say
         self._reader: PlannedReader | None = None
@@ -185,7 +163,7 @@ class RemoteWorker:
         if part is None or self._reader is None:
             return
         self._serial += 1
-        answer, frames = do_part(self._reader, part, self._serial)
+        answer, frames = do_part(self._reader, part, self._serial, self._setup.encode)
         self.now = time.monotonic()
         if frames:
             self.store.keep(self._serial, frames)
@@ -262,13 +240,7 @@ class RemoteWorker:
 
     def _join(self) -> None:
         self._joined_at, self._join_at = self.now, self.now + HELLO_S
-        who, frames, host = self.identity, self._frames, sockets.gethostname()
-        key = b"" if frames.server is None else frames.server.key
-        hello = JoinPool(
-            who.name, who.incarnation, host, who.slot, software(), frames.way, frames.address, key,
-            self._most_bytes,
-        )  # fmt: skip
-        self.link.send(hello)
+        self.link.send(structs.replace(self._setup.hello, most_bytes=self._most_bytes))
 
     def _forget(self) -> None:
         """Begin anew at a balancer that does not know this worker, once for several that say so."""
@@ -296,15 +268,15 @@ class RemoteWorker:
                 self.close()
                 self._opened = self._try_open(message)
             self.store.token = message.token
-            if self._frames.server is not None:
-                self._frames.server.admit(message.public, message.secret)
+            if self._setup.server is not None:
+                self._setup.server.admit(message.public, message.secret)
         assert self._opened is not None
         self.link.send(structs.replace(self._opened, number=message.number))
 
     def _try_open(self, message: OpenJob) -> JobOpened | JobNotOpened:
         try:
             job = from_json(message.job)
-            source = self._data.open_source(job.source)
+            source = self._setup.open_source(job.source)
             self._reader = self._new_reader(job, json.loads(message.layout), source)
             columns = known_columns(source, job.resources) or ()
             return JobOpened(
@@ -319,7 +291,7 @@ class RemoteWorker:
 
     def _new_reader(self, job: JobSpec, layout: dict[str, Any], source: Source) -> PlannedReader:
         has_collate = layout.get("kind") == "workers"
-        collate = self._data.collate if has_collate else layout_of(layout)
+        collate = self._setup.collate if has_collate else layout_of(layout)
         if has_collate and collate is None:
             raise ValueError(
                 "the job's batches are collated by workers with a function that this one does not "
@@ -328,7 +300,7 @@ class RemoteWorker:
         reader = PlannedReader(
             source, source, job.resources, job.plan.seed, collate or list, job.on_error == "skip",
             bool(layout.get("takes_empty")), has_collate, job.shift_labels,
-            count_label_tokens_of if job.counts_batches else None, self._data.threads,
+            count_label_tokens_of if job.counts_batches else None, self._setup.threads,
         )  # fmt: skip
         reader.restore()
         reader.progress = self._progress
@@ -339,11 +311,7 @@ class RemoteWorker:
 
 @contextmanager
 def open_remote_worker(
-    endpoint: str,
-    identity: PoolIdentity,
-    data: WorkerData,
-    frames: ServedFrames,
-    keys: PeerKeys | None = None,
+    endpoint: str, setup: WorkerSetup, keys: PeerKeys | None = None
 ) -> Iterator[RemoteWorker]:
     """Give a worker that is connected to a balancer, and sends heartbeats once it is known there.
 
@@ -352,11 +320,13 @@ def open_remote_worker(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     ended = threading.Event()
     try:
-        link = Link(context, endpoint, identity.peer, keys)
-        worker = RemoteWorker(link, identity, data, frames)
+        link = Link(context, endpoint, setup.peer, keys)
+        worker = RemoteWorker(link, setup)
         try:
             # No Thread: its start would wait for a core.
-            _thread.start_new_thread(_send_beats, (context, endpoint, worker, keys, ended))
+            _thread.start_new_thread(
+                _send_beats, (context, endpoint, setup.peer, worker, keys, ended)
+            )
             yield worker
         finally:
             link.close(LINGER_MS["worker"])
@@ -369,13 +339,14 @@ def open_remote_worker(
 def _send_beats(
     context: "zmq.Context[zmq.Socket[bytes]]",
     endpoint: str,
+    peer: bytes,
     worker: RemoteWorker,
     keys: PeerKeys | None,
     ended: threading.Event,
 ) -> None:
     """Send heartbeats until the context ends; note when the balancer does not know the worker."""
     # Of the same job, whose name comes first.
-    job, separator, rest = worker.identity.peer.rpartition(b"|")
+    job, separator, rest = peer.rpartition(b"|")
     # Not connected before the first is due: a worker that starts needs its core for other things.
     if ended.wait(BEAT_S):
         return

@@ -46,15 +46,13 @@ from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
 from counterpoise.workers.remote.frame_store import FrameStore
 from counterpoise.workers.remote.job_worker import (
-    PoolIdentity,
     RemoteWorker,
-    ServedFrames,
-    WorkerData,
+    WorkerSetup,
     open_remote_worker,
 )
 from counterpoise.workers.serving.server import PullServer
 
-LIMIT_S = 60.0
+LIMIT_S, ROOM = 60.0, 1 << 20
 TURN_MS = 20
 NAME, TRAINER, SECRET = "run-7", b"run-7|trainer", b"the trainers' password"
 STACKED = {"kind": "stacked", "takes_empty": False}
@@ -215,10 +213,10 @@ class PlayedBalancer:
 
 @contextlib.contextmanager
 def working(
-    balancer: PlayedBalancer, data: WorkerData, drain_s: float = 30.0, serves: bool = True
+    balancer: PlayedBalancer, source: Any, drain_s: float = 30.0, serves: bool = True, **more: Any
 ) -> Iterator["WorkerThread"]:
     """Have a worker work in a thread, until the block ends or it is told to."""
-    thread = WorkerThread(balancer, data, drain_s, serves)
+    thread = WorkerThread(balancer, source, drain_s, serves, more)
     thread.start()
     try:
         yield thread
@@ -232,29 +230,40 @@ class WorkerThread(threading.Thread):
     """JobsWorker in a thread; workers: those that it has opened; why: what it has returned."""
 
     def __init__(
-        self, balancer: PlayedBalancer, data: WorkerData, drain_s: float, serves: bool
+        self, balancer: PlayedBalancer, source: Any, drain_s: float, serves: bool, more: Any
     ) -> None:
         super().__init__(daemon=True)
-        self.balancer, self.data, self.drain_s, self.serves = balancer, data, drain_s, serves
+        self.balancer, self.source, self.more = balancer, source, more
+        self.drain_s, self.serves = drain_s, serves
         self.stop = threading.Event()
         self.workers: list[RemoteWorker] = []
+        self.opened: list[Any] = []
         self.why: str | None = None
 
     def run(self) -> None:
-        balancers = [ServedBalancer(self.balancer.endpoint)]
-        worker = JobsWorker(balancers, self.open, 1 << 20)
+        worker = JobsWorker([ServedBalancer(self.balancer.endpoint)], self.open, ROOM)
         self.why = worker.work(self.stop.is_set, drain_s=self.drain_s)
 
     @contextlib.contextmanager
     def open(self, _balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
-        identity = PoolIdentity("host/1", 1, len(self.workers), peer_name(job, "worker"))
-        store = FrameStore()
-        server = PullServer("tcp://127.0.0.1:*", 1 << 30, None, store) if self.serves else None
-        frames = ServedFrames(store, server, "as tests have it", server.endpoint if server else "")
+        server = address = None
+        if self.serves:
+            server = PullServer("tcp://127.0.0.1:*", ROOM, None, FrameStore())
+            address = server.endpoint
+        hello = JoinPool(
+            "host/1", len(self.workers), "host", 1, "", "as tests have it", address or "", b"", 0
+        )
+        setup = WorkerSetup(peer_name(job, "worker"), hello, self.open_source, server, **self.more)
         try:
-            with open_remote_worker(endpoint, identity, self.data, frames) as worker:
+            with open_remote_worker(endpoint, setup) as worker:
                 self.workers.append(worker)
                 yield worker
         finally:
             if server is not None:
                 server.close()
+
+    def open_source(self, described: Any) -> Any:
+        self.opened.append(described)
+        if isinstance(self.source, Exception):
+            raise self.source
+        return self.source

@@ -8,7 +8,6 @@ import torch
 import zmq
 
 from counterpoise.balancer.job.messages import JoinPool, LeavePool
-from counterpoise.workers.remote.job_worker import WorkerData
 from counterpoise.workers.sources.interface import SampleError, as_source
 from tests.workers.remote.played import PlayedBalancer, job_of, working
 
@@ -28,9 +27,8 @@ class Numbers:
         return {"x": torch.full((400,), index)}
 
 
-def data_of(dataset: Any, **more: Any) -> WorkerData:
-    source = as_source(dataset, lambda sample: {"tokens": int(sample["x"][0]) % 5 + 1})
-    return WorkerData(lambda _: source, **more)
+def source_of(*arguments: Any) -> Any:
+    return as_source(Numbers(*arguments), lambda sample: {"tokens": int(sample["x"][0]) % 5 + 1})
 
 
 def numbers_in(batches: list[Any]) -> list[int]:
@@ -51,19 +49,19 @@ def balancer(context) -> Iterator[PlayedBalancer]:
 
 
 def test_a_trainer_gets_each_sample_once(balancer) -> None:
-    with working(balancer, data_of(Numbers(30))):
+    with working(balancer, source_of(30)):
         assert numbers_in(balancer.deliver()) == [*range(30)]
 
 
 def test_a_worker_that_serves_nowhere_sends_frames_through_the_balancer(balancer) -> None:
     balancer.relays = True
-    with working(balancer, data_of(Numbers(30)), serves=False):
+    with working(balancer, source_of(30), serves=False):
         assert numbers_in(balancer.deliver()) == [*range(30)]
     assert [told.address for told in balancer.of_kind(JoinPool)] == [""]
 
 
 def test_a_worker_that_is_to_end_goes_when_nothing_that_it_keeps_is_needed(balancer) -> None:
-    with working(balancer, data_of(Numbers(30))) as thread:
+    with working(balancer, source_of(30)) as thread:
         balancer.deliver()
         thread.stop.set()
         balancer.run(lambda: not thread.is_alive())
