@@ -19,9 +19,6 @@ class FrameStore:
         self.token = 0
         self._kept: dict[int, list[Buffer]] = {}
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def keep(self, serial: int, frames: list[Buffer]) -> None:
         """Keep frames, which nobody writes any more."""
         self._kept[serial] = frames

@@ -29,7 +29,7 @@ from ...balancer.job.messages import (
     OpenJob,
     SendFrames,
     SentFrames,
-)
+)  # fmt: skip
 from ...balancer.pool.messages import COSTS, DoPart, DropParts, FreeParts, PoolBeat
 from ...balancer.pool.worker_session import PoolSession
 from ...balancer.protocol.job_spec import JobSpec, from_json
@@ -145,14 +145,15 @@ class RemoteWorker:
         if self.forgotten.is_set():  # the heartbeats' thread has heard it
             self.forgotten.clear()
             self._forget()
-        if self.now >= self._join_at:
-            self._join()
         if (spans := self._trace.take(self.now)) is not None:
             self.link.send(spans)
         while (received := self.link.receive()) is not None:
             if (end := self._take(received[0])) is not None:
                 return end
         self._say()
+        if self.now >= self._join_at:
+            self._joined_at, self._join_at = self.now, self.now + HELLO_S
+            self.link.send(structs.replace(self._setup.hello, most_bytes=self._most_bytes))
         return None
 
     def work_on(self) -> None:
@@ -160,8 +161,8 @@ class RemoteWorker:
         began = time.monotonic()
         with self._lock:
             part, self._began = self._session.next_part(), began
-        if part is None or self._reader is None:
-            return
+        assert part is not None
+        assert self._reader is not None
         self._serial += 1
         answer, frames = do_part(self._reader, part, self._serial, self._setup.encode)
         self.now = time.monotonic()
@@ -193,18 +194,6 @@ class RemoteWorker:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-    def beat(self) -> PoolBeat | None:
-        """Return the heartbeat, None while the balancer does not know this worker."""
-        if not self.is_serving:
-            return None
-        with self._lock:
-            # None or several are in work: -1.
-            self._session.begin_sample(max(0, self._progress[0]) - 1)
-            beat = self._session.beat(self.activity.leaving)
-            busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
-        clock_us, cpu_ms = round(time.time() * MICROSECONDS), round(1000 * time.process_time())
-        return structs.replace(beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, clock_us=clock_us)
 
     # --- messages
 
@@ -238,22 +227,54 @@ class RemoteWorker:
         for message in self._session.take_messages():
             self.link.send(message)
 
-    def _join(self) -> None:
-        self._joined_at, self._join_at = self.now, self.now + HELLO_S
-        self.link.send(structs.replace(self._setup.hello, most_bytes=self._most_bytes))
-
     def _forget(self) -> None:
         """Begin anew at a balancer that does not know this worker, once for several that say so."""
-        if self.now >= self._joined_at + REJOIN_S:
+        if not self.is_serving or self.now >= self._joined_at + REJOIN_S:
             self._reset()
-            self._join()
-        elif not self.is_serving:
             self._join_at = self._joined_at + REJOIN_S
 
     def _reset(self) -> None:
         with self._lock:
             self._session.reset()
         self._say()
+
+    # --- heartbeats, of another thread
+
+    def send_beats(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        keys: PeerKeys | None,
+        ended: threading.Event,
+    ) -> None:
+        """Send heartbeats until the context ends; note when the balancer does not know this one."""
+        # Not connected before the first is due: a worker that starts needs its core for others.
+        if ended.wait(BEAT_S):
+            return
+        job, separator, rest = self._setup.peer.rpartition(b"|")
+        try:
+            with connect(context, endpoint, job + separator + b"heartbeat." + rest, keys) as socket:
+                while True:
+                    until = time.monotonic() + BEAT_S
+                    if self.is_serving:
+                        send(socket, self.beat())
+                    while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
+                        received = receive(socket)
+                        if received is not None and isinstance(received[0], UnknownPeer):
+                            self.forgotten.set()
+        except zmq.ZMQError:
+            if not ended.is_set():
+                raise
+
+    def beat(self) -> PoolBeat:
+        """Return the heartbeat."""
+        with self._lock:
+            # None or several are in work: -1.
+            self._session.begin_sample(max(0, self._progress[0]) - 1)
+            beat = self._session.beat(self.activity.leaving)
+            busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
+        clock_us, cpu_ms = round(time.time() * MICROSECONDS), round(1000 * time.process_time())
+        return structs.replace(beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, clock_us=clock_us)
 
     # --- the job
 
@@ -303,7 +324,7 @@ class RemoteWorker:
             count_label_tokens_of if job.counts_batches else None, self._setup.threads,
         )  # fmt: skip
         reader.restore()
-        reader.progress = self._progress
+        reader.progress, reader.upcoming = self._progress, self._session.upcoming
         if getattr(source, "decode_first", False):
             reader.keep_samples(self._most_bytes // MEASURED_PART)
         return reader
@@ -324,9 +345,7 @@ def open_remote_worker(
         worker = RemoteWorker(link, setup)
         try:
             # No Thread: its start would wait for a core.
-            _thread.start_new_thread(
-                _send_beats, (context, endpoint, setup.peer, worker, keys, ended)
-            )
+            _thread.start_new_thread(worker.send_beats, (context, endpoint, keys, ended))
             yield worker
         finally:
             link.close(LINGER_MS["worker"])
@@ -334,32 +353,3 @@ def open_remote_worker(
     finally:
         ended.set()
         context.term()
-
-
-def _send_beats(
-    context: "zmq.Context[zmq.Socket[bytes]]",
-    endpoint: str,
-    peer: bytes,
-    worker: RemoteWorker,
-    keys: PeerKeys | None,
-    ended: threading.Event,
-) -> None:
-    """Send heartbeats until the context ends; note when the balancer does not know the worker."""
-    # Of the same job, whose name comes first.
-    job, separator, rest = peer.rpartition(b"|")
-    # Not connected before the first is due: a worker that starts needs its core for other things.
-    if ended.wait(BEAT_S):
-        return
-    try:
-        with connect(context, endpoint, job + separator + b"heartbeat." + rest, keys) as socket:
-            while True:
-                until = time.monotonic() + BEAT_S
-                if (beat := worker.beat()) is not None:
-                    send(socket, beat)
-                while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
-                    received = receive(socket)
-                    if received is not None and isinstance(received[0], UnknownPeer):
-                        worker.forgotten.set()
-    except zmq.ZMQError:
-        if not ended.is_set():
-            raise

@@ -213,7 +213,7 @@ class PlayedBalancer:
 
 @contextlib.contextmanager
 def working(
-    balancer: PlayedBalancer, source: Any, drain_s: float = 30.0, serves: bool = True, **more: Any
+    balancer: PlayedBalancer, source: Any, drain_s: float = 0.0, serves: bool = True, **more: Any
 ) -> Iterator["WorkerThread"]:
     """Have a worker work in a thread, until the block ends or it is told to."""
     thread = WorkerThread(balancer, source, drain_s, serves, more)
@@ -222,7 +222,6 @@ def working(
         yield thread
     finally:
         thread.stop.set()
-        thread.drain_s = 0.0
         balancer.run(lambda: not thread.is_alive())
 
 

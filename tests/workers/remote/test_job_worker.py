@@ -61,10 +61,10 @@ def test_a_worker_that_serves_nowhere_sends_frames_through_the_balancer(balancer
 
 
 def test_a_worker_that_is_to_end_goes_when_nothing_that_it_keeps_is_needed(balancer) -> None:
-    with working(balancer, source_of(30)) as thread:
+    with working(balancer, source_of(30), drain_s=30.0) as thread:
         balancer.deliver()
         thread.stop.set()
         balancer.run(lambda: not thread.is_alive())
         assert thread.why == ""
         assert len(balancer.of_kind(LeavePool)) == 1
-        assert len(thread.workers[0].store) == 0
+        assert not thread.workers[0].store._kept
