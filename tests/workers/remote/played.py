@@ -84,7 +84,6 @@ class PlayedBalancer:
         self.generation = 0
         self.said: list[tuple[bytes, Any]] = []
         self.relays = False
-        self.is_answering = True
         self.batches: list[Any] = []
         self.trainer = TrainerSession((0,), to_json(job), self.layout, 4, 0, 1, name="trainer")
         self._pulls: dict[bytes, tuple[Any, PieceToPull]] = {}
@@ -116,6 +115,7 @@ class PlayedBalancer:
         self.batches.clear()
         self.trainer.begin(start)
         self.run(lambda: self.trainer.is_at_end or bool(self.trainer.failure))
+        assert not self.trainer.failure
         return [*self.batches]
 
     def of_kind(self, kind: type) -> list[Any]:
@@ -128,8 +128,7 @@ class PlayedBalancer:
         while (frames := receive_frames(self.router)) is not None:
             peer, _, content = decode_from(frames)
             assert isinstance(content, tuple), content
-            if self.is_answering:
-                self._take(peer, *content)
+            self._take(peer, *content)
         now = time.monotonic()
         if now > self._beat_at + 1.0:
             self._beat_at = now
@@ -185,14 +184,18 @@ class PlayedBalancer:
     # --- the trainer's pulls
 
     def _pull(self, pull: PieceToPull) -> None:
-        worker = next(name for name, t in self.job._tokens.items() if t == pull.piece.token)
+        token = pull.piece.token
+        worker = next((name for name, of in self.job._tokens.items() if of == token), b"")
+        if worker not in self.joined:
+            self.trainer.note_lost(pull, "its worker has gone")
+            return
         if self.relays:
             self._relayed[pull.piece.serial] = pull
             self.send(worker, SendFrames(pull.piece.serial))
             return
         name = peer_name(NAME, "pull")
         socket = connect(self.context, self.joined[worker].address, name, password=SECRET)
-        send(socket, PullFrames(1, pull.piece.token, pull.piece.serial, ()))
+        send(socket, PullFrames(1, token, pull.piece.serial, ()))
         self._pulls[name] = socket, pull
 
     def _read_pulled(self) -> None:

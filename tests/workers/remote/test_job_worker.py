@@ -7,9 +7,10 @@ import pytest
 import torch
 import zmq
 
-from counterpoise.balancer.job.messages import JoinPool, LeavePool
+from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool
+from counterpoise.balancer.protocol.messages import PeerRejected
 from counterpoise.workers.sources.interface import SampleError, as_source
-from tests.workers.remote.played import PlayedBalancer, job_of, working
+from tests.workers.remote.played import START, PlayedBalancer, job_of, working
 
 
 class Numbers:
@@ -58,6 +59,24 @@ def test_a_worker_that_serves_nowhere_sends_frames_through_the_balancer(balancer
     with working(balancer, source_of(30), serves=False):
         assert numbers_in(balancer.deliver()) == [*range(30)]
     assert [told.address for told in balancer.of_kind(JoinPool)] == [""]
+
+
+def test_a_balancer_that_is_started_again_gets_its_workers_back(balancer) -> None:
+    with working(balancer, source_of(60)) as thread:
+        balancer.trainer.begin(START)
+        balancer.run(lambda: len(balancer.batches) >= 2)
+        balancer.restart()
+        balancer.run(lambda: balancer.trainer.is_at_end)
+        assert numbers_in(balancer.batches) == [*range(60)]
+        assert len(thread.opened) == 1
+
+
+def test_a_worker_that_is_turned_away_ends_with_the_reason(balancer) -> None:
+    with working(balancer, source_of(30)) as thread:
+        balancer.run(lambda: bool(balancer.of_kind(JobOpened)))
+        balancer.send(*balancer.joined, PeerRejected("other data"))
+        balancer.run(lambda: not thread.is_alive())
+        assert thread.why == "other data"
 
 
 def test_a_worker_that_is_to_end_goes_when_nothing_that_it_keeps_is_needed(balancer) -> None:

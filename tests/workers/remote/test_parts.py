@@ -107,7 +107,7 @@ def test_beats_name_the_sample_in_work() -> None:
 
 
 class Safe:
-    """A source that several threads may ask; alive: those that have."""
+    """A source that several threads may ask; beats: what its worker's said meanwhile."""
 
     thread_safe = True
 
@@ -124,7 +124,7 @@ class Safe:
     def probe(self, index: int) -> Any:
         raise NotImplementedError
 
-    def load(self, index: int, epoch: int, seed: int) -> Any:
+    def load(self, index: int, _epoch: int, _seed: int) -> Any:
         self.beats.append(self.worker.beat())
         return {"x": np.full(3, index)}
 
