@@ -185,15 +185,14 @@ def command(
 
     @contextmanager
     def open_pool(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
-        with ExitStack() as ending:
-            server, address, way = _frames(endpoint, serve, balancer.keys, insecure, ending)
-            key = b"" if server is None else server.key
-            hello = JoinPool(
-                name, next(opened), socket.gethostname(), os.getpid(), software(), way, address,
-                key, 0,
-            )  # fmt: skip
-            setup = WorkerSetup(peer_name(job, name), hello, build, server, threads)
-            yield ending.enter_context(open_remote_worker(endpoint, setup, balancer.keys))
+        frames = _payloads(endpoint, serve, balancer.keys, insecure, FrameStore())
+        hello = JoinPool(
+            name, next(opened), socket.gethostname(), os.getpid(), software(), frames.way,
+            frames.address, frames.key, 0,
+        )  # fmt: skip
+        setup = WorkerSetup(peer_name(job, name), hello, build, frames.server, threads)
+        with closing(frames), open_remote_worker(endpoint, setup, balancer.keys) as worker:
+            yield worker
 
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:
@@ -264,32 +263,14 @@ def _open_source(
     return source
 
 
-def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> Payloads:
+def _payloads(
+    balancer: str, serve: str, own: PeerKeys | None, insecure: bool, store: FrameStore | None = None
+) -> Payloads:
     """Return how payloads travel: pulled by ranks if they can be, else through the balancer."""
     try:
-        server, address = _listen(balancer, serve, own, insecure)
+        address = serving_address(balancer, serve, own is not None, insecure)
     except NotServedError as error:
         return Payloads(None, str(error))
-    return Payloads(server, address=address)
-
-
-def _frames(
-    balancer: str, serve: str, own: PeerKeys | None, insecure: bool, ending: ExitStack
-) -> tuple[PullServer | None, str, str]:
-    """Return what serves frames, where, and how they travel as text; likewise."""
-    try:
-        server, address = _listen(balancer, serve, own, insecure, FrameStore())
-    except NotServedError as error:
-        return None, "", f"inline: {error}"
-    ending.callback(server.close)
-    return server, address, f"direct: trainers pull from {address}"
-
-
-def _listen(
-    balancer: str, serve: str, own: PeerKeys | None, insecure: bool, store: Any = None
-) -> tuple[PullServer, str]:
-    """Return a server and its address as trainers are told it; NotServedError where none may be."""
-    address = serving_address(balancer, serve, own is not None, insecure)
     pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
@@ -300,7 +281,7 @@ def _listen(
                 raise
             address = f"{host}:{int(address.rpartition(':')[2]) + 1}"
         else:
-            return server, shown_address(server.endpoint, balancer)
+            return Payloads(server, address=shown_address(server.endpoint, balancer))
 
 
 def _warn_if_inline(balancer: ServedBalancer, serve: str, insecure: bool) -> None:

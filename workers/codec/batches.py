@@ -168,7 +168,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def flat_bytes(tensor: torch.Tensor) -> memoryview:
     """Return the contents of a plain tensor, in its order: its own memory where they lie so."""
     flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def _shape_of(value: Any, path: _Path) -> list[int]:

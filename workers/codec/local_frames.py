@@ -31,9 +31,9 @@ def encode_local(batch: object) -> list[Buffer]:
         head, large = BytesIO(), list[Buffer]()
 
         def stays(content: pickle.PickleBuffer) -> bool:
-            buffer = content.raw()
-            is_small = len(buffer) < SMALL or len(large) == MAX_FRAMES - 1
-            return is_small or bool(large.append(buffer))
+            is_apart = len(content.raw()) >= SMALL and len(large) < MAX_FRAMES - 1
+            large.extend([content.raw()] * is_apart)
+            return not is_apart
 
         head.write(_PICKLED)
         _Pickler(head, protocol=5, buffer_callback=stays).dump(batch)

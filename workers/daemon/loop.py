@@ -130,15 +130,8 @@ class JobWorker:
         self.trimmer = IdleTrimmer()
         self.trace = SpanRecorder()
 
-    @property
-    def has_work(self) -> bool:
-        """Return whether there is something to work on."""
-        return bool(self.session.tasks)
-
-    @property
-    def is_serving(self) -> bool:
-        """Return whether the balancer counts on this worker."""
-        return self.session.state == SERVING
+    has_work = property(lambda self: bool(self.session.tasks))
+    is_serving = property(lambda self: self.session.state == SERVING)
 
     def keep_at_most(self, nbytes: int) -> None:
         """Keep payloads of at most so many bytes."""

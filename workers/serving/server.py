@@ -106,15 +106,12 @@ IDLE_MS = 1000
 
 
 class PullServer:
-    """Serves what a store has at an address; `close()` it."""
+    """Serves what a store has at an address, which answers requests of its kind; `close()` it."""
 
     def __init__(
         self, address: str, limit_bytes: int, keys: KeyPair | None, store: Any = None
     ) -> None:
-        """Listen; with keys everything is encrypted. OSError if the address cannot be bound.
-
-        store: answers requests of its kind `request`; by default one of payloads.
-        """
+        """Listen; with keys everything is encrypted. OSError if the address cannot be bound."""
         self.key = keys.public if keys is not None else b""
         self.store: Any = PayloadStore(limit_bytes) if store is None else store
         self._instruction: ServePayloads | None = None
