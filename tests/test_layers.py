@@ -114,6 +114,8 @@ ORDER = (
     "loader.plain",
     "loader.local",
     "loader.streams",
+    "loader.connect.rank_sockets",
+    "loader.connect.rank_trace",
     "loader.remote",
     "loader.connect",
     "loader.auto",
@@ -184,6 +186,7 @@ ZMQ_SHELLS = {
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",
+    "loader.remote.puller",
 }
 
 

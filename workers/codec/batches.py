@@ -147,6 +147,7 @@ class _Writer:
             raise _refusal(path, f"{what} {tensor.device}{grad}")
         shape = _shape_of(tensor, path)
         flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
+        flat = flat.as_strided(flat.shape, (1,))  # of one element it may be any
         self._add(flat.view(torch.uint8).numpy().data)
         return ["tensor", _NAMES[tensor.dtype], shape]
 
