@@ -45,6 +45,14 @@ class LocalArrival:
     batch: MicrobatchFacts
     made: Made | None = None
 
+    def unpack(self) -> Made:
+        """Return what was made."""
+        return self.made or Made(None)
+
+    def without_samples(self) -> "LocalArrival":
+        """Return what is kept of it once it was unpacked."""
+        return LocalArrival(self.batch)
+
 
 class RunError(Exception):
     """A run cannot go on: broken data, an impossible plan, ranks that disagree.

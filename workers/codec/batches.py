@@ -168,6 +168,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def flat_bytes(tensor: torch.Tensor) -> memoryview:
     """Return the contents of a plain tensor, in its order: its own memory where they lie so."""
     flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
+    flat = flat.as_strided(flat.shape, (1,))  # of one element it may be any
     return flat.view(torch.uint8).numpy().data
 
 

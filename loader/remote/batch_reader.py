@@ -1,0 +1,109 @@
+"""Makes a rank's batches of what workers keep of them, as a local loop's workers make theirs."""
+
+import json
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...balancer.parties.incoming import IncomingBatch
+from ...balancer.parties.messages import GiveBatch
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts
+from ...balancer.run.tasks import Made
+from ...workers.codec.batches import decode_batch
+from ...workers.codec.fields import CodecError
+from ...workers.collate.described import describe_layout
+from ...workers.planned.reader import collate_seeded
+from ..balanced.step_infos import OverBudget, info_of
+from ..collate.chosen import BatchMaker
+from ..step.labels import count_label_tokens_of
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReader:
+    """How a job's batches are made; takes_empty: also of no samples."""
+
+    job: JobSpec
+    batches: BatchMaker
+    takes_empty: bool
+
+    @property
+    def layout(self) -> str:
+        """How workers make batches, as JSON."""
+        described = describe_layout(self.batches.balance, self.batches.collate_fn)
+        return json.dumps({**described, "takes_empty": self.takes_empty})
+
+    def wanted(self, give: GiveBatch, epoch: int) -> Container[str] | None:
+        """Return the fields of a batch that this process needs, None for all; of samples all."""
+        fields = self.batches.fields
+        if fields is None or not give.is_batch:
+            return None
+        if not callable(fields):
+            return fields
+        plan = self.job.plan
+        info = info_of(facts_of(give), epoch, plan.ranks, self.job.resources, OverBudget({}), None)
+        return fields(info)
+
+    def read(self, give: GiveBatch, number: int, frames: Sequence[Any], epoch: int) -> Any:
+        """Return what a piece holds: a batch, or a list of samples.
+
+        Raises CodecError for what no worker can have kept for it.
+        """
+        value = decode_batch(frames, self.wanted(give, epoch))
+        places = give.pieces[number].places
+        if not give.is_batch and (type(value) is not list or len(value) != len(places)):
+            raise CodecError(f"needed is a list of {len(places)} samples")
+        return value
+
+    def make(self, incoming: IncomingBatch, epoch: int) -> Made:
+        """Return a microbatch whose pieces are here; raises what collate_fn raises."""
+        give, pieces = incoming.give, incoming.frames
+        tokens = None if give.label_tokens < 0 else give.label_tokens
+        labels = (give.labels[0], give.labels[1]) if give.labels else None
+        if give.is_batch:
+            return Made(pieces.get(0), labels=labels, label_tokens=tokens)
+        placed = {
+            place: sample
+            for number, piece in enumerate(give.pieces)
+            for place, sample in zip(piece.places, pieces[number], strict=True)
+        }
+        samples = [placed[place] for place in sorted(placed)]
+        if not samples and not self.takes_empty:
+            return Made(None, labels=labels)
+        batch = self._collated(samples, epoch, give.first)
+        if self.job.counts_batches:
+            tokens = count_label_tokens_of(batch, samples, self.job.shift_labels)
+        return Made(batch, labels=labels, label_tokens=tokens)
+
+    def _collated(self, samples: list[Any], epoch: int, first: int) -> Any:
+        collate_fn = self.batches.in_worker
+        if not self.batches.draws:
+            return collate_fn(samples)
+        return collate_seeded(collate_fn, samples, self.job.plan.seed, epoch, first)
+
+
+@dataclass(frozen=True, slots=True)
+class PulledArrival(LocalArrival):
+    """A microbatch whose pieces are here: it is made when it is unpacked, as often as need be."""
+
+    reader: BatchReader | None = None
+    incoming: IncomingBatch | None = None
+    epoch: int = 0
+
+    def unpack(self) -> Made:
+        """Return the microbatch; raises what collate_fn raises."""
+        if self.reader is None or self.incoming is None:
+            return Made(None)
+        return self.reader.make(self.incoming, self.epoch)
+
+    def without_samples(self) -> "PulledArrival":
+        """Return what is kept of it once it was unpacked."""
+        return replace(self, incoming=None)
+
+
+def facts_of(give: GiveBatch) -> MicrobatchFacts:
+    """Return the facts about a microbatch that was given."""
+    return MicrobatchFacts(
+        give.rank, give.step, give.microbatch, give.microbatches, give.weights, give.costs,
+        give.padding, give.after, give.keys, give.holes, give.step_holes,
+    )  # fmt: skip
