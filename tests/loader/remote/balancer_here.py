@@ -26,8 +26,8 @@ from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.messages import UnknownPeer
 from counterpoise.balancer.protocol.parts import PayloadServer
 from counterpoise.balancer.transport.sockets import decode_from, listen, receive_frames, send
-from counterpoise.loader.step.labels import count_label_tokens_of
 from counterpoise.workers.collate.described import layout_of
+from counterpoise.workers.collate.labels import count_label_tokens_of
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.interface import as_source
