@@ -24,8 +24,8 @@ from .messages import (
 )  # fmt: skip
 from .seats import TrainerPeer
 
-# A process that was not heard for this long is dead.
-SILENT_S = 30.0
+# A process that was not heard for this long is in question, and dead.
+QUIET_S, SILENT_S = 10.0, 30.0
 
 
 class Parties(BegunRuns):
@@ -54,6 +54,11 @@ class Parties(BegunRuns):
         else:
             trainer.heard_at = now
             self._apply(trainer, message)
+
+    def in_question(self, now: float) -> list[bytes]:
+        """Return of whom it is to be found out if they are here: all, if newcomers wait for it."""
+        since = now if self._seats.in_way_of_newcomers(now) else now - QUIET_S
+        return [peer for peer, each in self._seats.peers.items() if each.heard_at < since]
 
     def confirm(self, peer: bytes, now: float) -> None:
         """Take note that a process is alive: its host has what was sent."""
@@ -155,7 +160,8 @@ class Parties(BegunRuns):
 
     def _join(self, peer: bytes, hello: JoinJob, trainer: TrainerPeer | None) -> None:
         if trainer is None or trainer.hello != hello:
-            self.make_way(hello)
+            for older in self._seats.older_than(hello):
+                self._remove(older, "leave")
             may_sit = self._seats.may_sit(peer, hello, self._now)
             if may_sit is not True:
                 if may_sit:
@@ -173,11 +179,6 @@ class Parties(BegunRuns):
             trainer.heard_at = self._now
         if self._ready is not None:
             self._send(peer, self._ready)
-
-    def make_way(self, hello: JoinJob) -> None:
-        """Forget the processes that a newcomer takes the place of."""
-        for older in self._seats.older_than(hello):
-            self._remove(older, "leave")
 
     def _remove(self, trainer: TrainerPeer, event: str) -> None:
         """Forget a process: it needs nothing more."""

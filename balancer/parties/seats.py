@@ -124,7 +124,9 @@ class Seats:
         return [
             holder
             for holder in self.in_way(hello)
-            if hello.name == holder.hello.name and hello.incarnation > holder.hello.incarnation
+            if hello.name == holder.hello.name
+            and hello.incarnation > holder.hello.incarnation
+            and not self._why_unlike(hello)  # another loader of that process
         ]
 
     def in_way(self, hello: JoinJob) -> list[TrainerPeer]:
