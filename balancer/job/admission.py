@@ -169,7 +169,8 @@ class Admission:
             self.lose(peer, now)
             return False
         worker.opened, self.refused = told, ""
-        self._events.ready(worker.hello.name)
+        name = worker.hello.name
+        self._events.log("ready", ": worker %.200s has the data open", name, worker=name)
         self._pool.add_worker(peer, now, worker.hello.most_bytes)
         for other in [*self.workers.values()]:  # the job can be done
             if other.failure:

@@ -170,7 +170,7 @@ class PlayedJobs:
             self._out += self._forget(name)
         self.jobs[name] = new
         self._until[name] = self._now + FORGOTTEN_S
-        new.events.start()
+        new.events.log("job", " has come")
         return new
 
     def _check_name(self, name: str) -> None:
@@ -189,7 +189,7 @@ class PlayedJobs:
 
     def _forget(self, name: str) -> list[Send]:
         job = self.jobs.pop(name)
-        job.events.end()
+        job.events.log("job", " is over: its ranks have gone")
         return job.stop(UnknownPeer())
 
     def reports(self) -> dict[str, StatusReport]:

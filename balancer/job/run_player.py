@@ -1,5 +1,6 @@
 """Plays a job's runs: what its trainers have begun, from the plan to their ranks' microbatches."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,9 @@ from .told_source import ToldSource
 
 # Windows of more samples are planned in a thread beside: the server's loop goes on meanwhile.
 MOST_INLINE = 4096
+
+
+_HOLE = ": sample %.200r of %.200s cannot be used: %.600s"
 
 
 class RunPlayer:
@@ -103,7 +107,8 @@ class RunPlayer:
             if isinstance(head, LocalArrival):
                 parties.give(head.batch, head.made or Made(None))
                 for hole in head.batch.holes:
-                    self._events.leave_out(hole)
+                    told = hole.key, hole.source or "the data", hole.reason
+                    self._events.log("sample", _HOLE, *told, key=hole.key)
                 run.release(head.batch)
             elif isinstance(head, Exception):
                 self.fail(head)
@@ -117,16 +122,16 @@ class RunPlayer:
         """End the run: it cannot go on."""
         comes_again = isinstance(error, RunError) and error.comes_again
         if self._parties.fail(str(error), comes_again):
-            self._events.fail(str(error))
+            self._events.log("failure", " fails: %.600s", error, level=logging.ERROR)
         self.end()
 
     # --- runs
 
     def _begin(self, attempt: RunAttempt, start: RunStart, source: ToldSource) -> None:
         if attempt.key.run in self._played:
-            self._events.begin_again(start.at.step)
+            self._events.log("restart", ": its run starts again at step %d", start.at.step)
         else:
-            self._events.begin(start.epoch)
+            self._events.log("epoch", ": epoch %d begins", start.epoch)
         if self._costs is None:
             self._costs = LoopCosts.of_source(source, self._job.resources)
         else:

@@ -1,6 +1,7 @@
 """Who is let into a balancer's jobs, what they are told, and when a job is over: no socket."""
 
 import json
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -456,3 +457,34 @@ def test_direct_turns_those_away_that_serve_nowhere() -> None:
     balancer.say(RANK, structs.replace(HELLO, job=to_json(replace(JOB, transport="direct"))))
     (refused,) = begun(balancer.open(W, structs.replace(WORKER, address="")), PeerRejected)
     assert 'the job has transport="direct"' in refused.reason
+
+
+# --- the log
+
+
+def test_what_happens_is_logged_a_line_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    balancer = started()
+    balancer.lose(W)
+    balancer.say(RANK, LeaveJob())
+    balancer.wait(FORGOTTEN_S + 1)
+    assert [(vars(r)["event"], r.getMessage()) for r in caplog.records] == [
+        ("job", "job run has come"),
+        ("join", "job run: rank 0 (process 0) has come"),
+        ("join", "job run: worker w has come"),
+        ("ready", "job run: worker w has the data open"),
+        ("epoch", "job run: epoch 0 begins"),
+        ("lost", "job run: worker w is lost (its connection has ended)"),
+        ("leave", "job run: rank 0 (process 0) has gone"),
+        ("job", "job run is over: its ranks have gone"),
+    ]
+    assert [vars(r).get("worker") for r in caplog.records][2:4] == ["w", "w"]
+
+
+def test_the_end_of_a_run_is_logged_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    balancer = started()
+    balancer.jobs.jobs["run"].player.fail(ValueError("too much"))
+    told = balancer.wait(1, RANK, W)
+    assert begun(told, RunStops) == [RunStops(0, "too much", False)]
+    (failure,) = [r for r in caplog.records if vars(r).get("event") == "failure"]
+    assert (failure.getMessage(), failure.levelname) == ("job run fails: too much", "ERROR")
