@@ -7,6 +7,7 @@ have it. Nothing here knows a socket: events and the time come in, messages are 
 """
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -204,14 +205,13 @@ class PlayedJob:
         if now >= self._asked_at + ASK_S:
             self._asked_at = now
             self.admission.ask_unopened()
-        if reason := self.admission.failure:
-            self.player.fail(RunError(reason))
+        reason = self.admission.failure
         is_refused = self.admission.refused and not self.admission.workers
         self._refused_since = min(self._refused_since, now) if is_refused else math.inf
         if now > self._refused_since + REFUSED_S:
-            self.player.fail(
-                RunError(f"{self.admission.refused}; no other has come for {REFUSED_S:.0f} s")
-            )
+            reason = f"{self.admission.refused}; no other has come for {REFUSED_S:.0f} s"
+        if reason and self.parties.give_up(reason):
+            self.events.log("failure", " fails: %.600s", reason, level=logging.ERROR)
 
     # --- workers
 

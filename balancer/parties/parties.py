@@ -156,6 +156,13 @@ class Parties(BegunRuns):
         self._fail(begun, reason, comes_again)
         return bool(begun)
 
+    def give_up(self, reason: str) -> bool:
+        """Stop what was begun, and end who waits for data: no worker can do the job."""
+        for peer, trainer in self._seats.peers.items():
+            if self._ready is None and trainer.begun is None and trainer.stopped is None:
+                self._send(peer, PeerRejected(reason))
+        return self.fail(reason)
+
     # --- joining and leaving
 
     def _join(self, peer: bytes, hello: JoinJob, trainer: TrainerPeer | None) -> None:

@@ -381,6 +381,15 @@ def test_the_run_fails_when_no_worker_is_left_that_could_do_it() -> None:
     assert stops.reason == "worker run|w.1: no such file (and so do 1 others)"
 
 
+def test_trainers_that_wait_for_data_end_when_no_worker_is_left_that_could_do_it() -> None:
+    balancer = Balancer()
+    balancer.say(RANK, structs.replace(HELLO, job=to_json(replace(JOB, transport="direct"))))
+    balancer.open(W, structs.replace(WORKER, address=""))
+    (refused, *_) = begun(balancer.wait(1, RANK), PeerRejected)
+    assert refused.reason.startswith('worker w: the job has transport="direct"')
+    assert refused.reason.endswith("no other worker is left")
+
+
 # --- frames
 
 
