@@ -153,7 +153,7 @@ class Admission:
             return False
         if not reason and self._spec.transport == "direct" and not worker.server.address:
             self.turn_away(
-                worker, 'the job has transport="direct", and this worker\'s frames travel '
+                worker, 'the job has transport="direct", and this worker\'s payloads travel '
                 f"{worker.hello.transport:.{MAX_NAME}}: start it with counterpoise worker --serve, "
                 "or leave transport", now,
             )  # fmt: skip

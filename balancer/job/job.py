@@ -236,7 +236,8 @@ class PlayedJob:
             return
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
             servers = [self.admission.workers[worker].server for worker in workers]
-            if servers := [each for each in servers if each.address]:
+            is_inline = self.spec.transport == "inline"
+            if servers := [each for each in servers if each.address and not is_inline]:
                 self._out.append(Send(lost.peer, WorkersAt(tuple(servers))))
                 trainer.told.update(each.token for each in servers)
             self._out += [Send(*each) for each in self.relay.ask(lost, now)]
