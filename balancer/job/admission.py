@@ -68,7 +68,7 @@ class Admission:
         self.servers: dict[int, PayloadServer] = {}
         self.source: ToldSource | None = None
         self._said_by = ""
-        self.refused = ""
+        self.refused = self._why_none = ""
         self.out: list[tuple[bytes, Message]] = []
 
     def token_of(self, worker: bytes) -> int:
@@ -104,7 +104,7 @@ class Admission:
             server = PayloadServer(token, address, key, *(credentials or (b"", b"")))
             self.servers[token] = server
             worker = self._named[hello.name] = AdmittedWorker(peer, hello, server)
-            self.workers[peer] = worker
+            self.workers[peer], self._why_none = worker, ""
             self._events.come("worker", hello.name)
             self.ask(worker)
 
@@ -127,7 +127,7 @@ class Admission:
         """Let those try again that could not open the source: trainers have come again."""
         for worker in self.workers.values():
             worker.failure = ""
-        self.refused = ""
+        self.refused = self._why_none = ""
         self.ask_unopened()
 
     # --- the data
@@ -153,7 +153,7 @@ class Admission:
             return False
         if not reason and self._spec.transport == "direct" and not worker.server.address:
             self.turn_away(
-                worker, 'the job has transport="direct", and this worker\'s frames travel '
+                worker, 'the job has transport="direct", and this worker\'s payloads travel '
                 f"{worker.hello.transport:.{MAX_NAME}}: start it with counterpoise worker --serve, "
                 "or leave transport", now,
             )  # fmt: skip
@@ -169,8 +169,9 @@ class Admission:
             self.lose(peer, now)
             return False
         worker.opened, self.refused = told, ""
-        self._events.ready(worker.hello.name)
-        self._pool.add_worker(peer, now)
+        name = worker.hello.name
+        self._events.log("ready", ": worker %.200s has the data open", name, worker=name)
+        self._pool.add_worker(peer, now, worker.hello.most_bytes)
         for other in [*self.workers.values()]:  # the job can be done
             if other.failure:
                 self.turn_away(other, other.failure, now)
@@ -216,6 +217,8 @@ class Admission:
     def failure(self) -> str:
         """Return why no worker is left that may do the job; "" while one may, or may come."""
         failed = [worker for worker in self.workers.values() if worker.failure]
+        if not self.workers:
+            return self._why_none
         if not failed or len(failed) < len(self.workers):
             return ""
         others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
@@ -243,6 +246,8 @@ class Admission:
         name = worker.hello.name
         self._refuse(worker.peer, name, f"this worker cannot do what others can: {reason}")
         self.lose(worker.peer, now)
+        if not self.workers:
+            self._why_none = f"worker {name}: {reason}; no other worker is left"
 
     def _refuse(self, peer: bytes, name: str, reason: str) -> None:
         self.out.append((peer, PeerRejected(reason)))

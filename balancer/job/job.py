@@ -7,6 +7,7 @@ have it. Nothing here knows a socket: events and the time come in, messages are 
 """
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -16,7 +17,6 @@ from ..parties.gives import Lost
 from ..parties.messages import FROM_TRAINER, GiveBatch, JoinJob
 from ..parties.parties import Parties
 from ..parties.seats import name_process
-from ..planning.planner import make_planner
 from ..pool.messages import FROM_WORKER, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
@@ -27,7 +27,16 @@ from ..run.run import PlannedRun
 from .admission import Admission, MakeCredentials
 from .effects import Diagnostics, Send
 from .job_events import JobEvents
-from .messages import JobNotOpened, JobOpened, JoinPool, LeavePool, OpenJob, SentFrames, WorkersAt
+from .messages import (
+    JobNotice,
+    JobNotOpened,
+    JobOpened,
+    JoinPool,
+    LeavePool,
+    OpenJob,
+    SentFrames,
+    WorkersAt,
+)
 from .relay import Relay
 from .run_player import RunPlayer
 
@@ -44,7 +53,7 @@ _OF_TRAINERS, _OF_WORKERS = frozenset(FROM_TRAINER), frozenset(FROM_WORKER)
 class PlayedJob:
     """One job; job: JSON of its JobSpec, layout: JSON of how batches are made of samples.
 
-    name: of the job. makes_planning: `Planning` here and now, or in a thread beside. numbers: of
+    name: of the job. makes_planning: see RunPlayer. numbers: of
     tokens and openings, which no other job of the balancer has. dead_s: a worker that is silent for
     so long is lost. is_due: `turn` has something to do.
     """
@@ -54,7 +63,7 @@ class PlayedJob:
         job: str,
         layout: str,
         generation: int = 0,
-        makes_planning: Callable[..., Planning] = Planning,
+        makes_planning: Callable[..., Planning] | None = None,
         name: str = "",
         numbers: Iterator[int] | None = None,
         make_credentials: MakeCredentials = lambda _: (b"", b""),
@@ -62,10 +71,11 @@ class PlayedJob:
     ) -> None:
         """Raises ValueError where the job or the layout is none."""
         self.spec: JobSpec = from_json(job)
-        make_planner(self.spec.plan)  # one that cannot be made is refused here, not at its step
         collates, takes_empty = read_layout(layout, bool(self.spec.source))
         skips = self.spec.on_error == "skip"
-        self.pool = NetworkPool(self.spec.lease_s, collates, skips, generation, dead_s)
+        self.pool = NetworkPool(
+            self.spec.lease_s, collates, skips, generation, dead_s, len(self.spec.resources)
+        )
         numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
         self.opening = OpenJob(next(numbers), job, layout)
         self.events, self.diagnostics = JobEvents(name), Diagnostics()
@@ -126,6 +136,7 @@ class PlayedJob:
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
         self.is_due = True
+        self.parties.note_unreachable(peer, now)
         self.admission.lose(peer, now, "lost", " (its connection has ended)")
 
     def turn(self, now: float) -> list[Send]:
@@ -149,6 +160,8 @@ class PlayedJob:
         for event, hello in self.parties.changes:
             self._log_trainer(event, ", ".join(map(str, hello.ranks[:8])), name_process(hello))
         self.parties.changes.clear()
+        self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
+        self.parties.notices.clear()
         return self.take_sends()
 
     def next_look(self) -> float:
@@ -179,6 +192,9 @@ class PlayedJob:
         for name, why in self.pool.lost:
             self.admission.lose(name, now, "lost", f" ({why})")
         self.pool.lost.clear()
+        for name, why in self.pool.rubbish:
+            self.admission.take_rubbish(name, why, now)
+        self.pool.rubbish.clear()
         if now < self._ticked_at + TICK_S:
             return
         self._ticked_at = now
@@ -189,14 +205,13 @@ class PlayedJob:
         if now >= self._asked_at + ASK_S:
             self._asked_at = now
             self.admission.ask_unopened()
-        if reason := self.admission.failure:
-            self.player.fail(RunError(reason))
+        reason = self.admission.failure
         is_refused = self.admission.refused and not self.admission.workers
         self._refused_since = min(self._refused_since, now) if is_refused else math.inf
         if now > self._refused_since + REFUSED_S:
-            self.player.fail(
-                RunError(f"{self.admission.refused}; no other has come for {REFUSED_S:.0f} s")
-            )
+            reason = f"{self.admission.refused}; no other has come for {REFUSED_S:.0f} s"
+        if reason and self.parties.give_up(reason):
+            self.events.log("failure", " fails: %.600s", reason, level=logging.ERROR)
 
     # --- workers
 
@@ -221,7 +236,8 @@ class PlayedJob:
             return
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
             servers = [self.admission.workers[worker].server for worker in workers]
-            if servers := [each for each in servers if each.address]:
+            is_inline = self.spec.transport == "inline"
+            if servers := [each for each in servers if each.address and not is_inline]:
                 self._out.append(Send(lost.peer, WorkersAt(tuple(servers))))
                 trainer.told.update(each.token for each in servers)
             self._out += [Send(*each) for each in self.relay.ask(lost, now)]

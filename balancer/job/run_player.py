@@ -1,5 +1,6 @@
 """Plays a job's runs: what its trainers have begun, from the plan to their ranks' microbatches."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,12 +17,18 @@ from ..run.arrivals import LocalArrival, RunError, RunStart
 from ..run.contents import plain_contents
 from ..run.costs import LoopCosts
 from ..run.feed import PlanFeed
-from ..run.planning import Planning
+from ..run.planning import Planning, PlanningThread
 from ..run.run import PlannedRun
 from ..run.steps import COMPARED, RunSettings
 from ..run.tasks import Failed, Killed, Made
 from .job_events import JobEvents
 from .told_source import ToldSource
+
+# Windows of more samples are planned in a thread beside: the server's loop goes on meanwhile.
+MOST_INLINE = 4096
+
+
+_HOLE = ": sample %.200r of %.200s cannot be used: %.600s"
 
 
 class RunPlayer:
@@ -29,11 +36,13 @@ class RunPlayer:
 
     def __init__(
         self, job: JobSpec, takes_empty: bool, pool: NetworkPool, parties: Parties,
-        events: JobEvents, makes_planning: Callable[..., Planning],
+        events: JobEvents, makes_planning: Callable[..., Planning] | None = None,
     ) -> None:  # fmt: skip
+        """makes_planning: in place of `Planning`; of large windows of a thread beside."""
         self._job, self._takes_empty = job, takes_empty
         self._pool, self._parties, self._events = pool, parties, events
-        self._makes_planning = makes_planning
+        is_large = make_planner(job.plan).window_samples > MOST_INLINE
+        self._makes_planning = makes_planning or (PlanningThread if is_large else Planning)
         self._costs: LoopCosts | None = None
         self._planning: Planning | None = None
         self.run: PlannedRun | None = None
@@ -54,7 +63,10 @@ class RunPlayer:
             self.end()
             self._attempt = attempt
             if attempt is not None and source is not None:
-                self._begin(attempt, attempt.start, source)
+                try:
+                    self._begin(attempt, attempt.start, source)
+                except (ValueError, MemoryError) as error:  # such as a pipeline's costs
+                    self.fail(RunError(str(error)))
         if self.run is not None:
             try:
                 self._go_on(self.run)
@@ -78,7 +90,7 @@ class RunPlayer:
         """Give ranks what they want of what is there."""
         while True:
             if self._planning is not None:
-                self._planning.wait(0.0)  # where there is no thread beside: plan, here
+                self._planning.wait(0.0)  # which plans, where there is no thread beside
             came = run.pump()
             stirred = run.stirred | self._parties.to_look_at.keys()
             run.stirred = set()
@@ -95,7 +107,8 @@ class RunPlayer:
             if isinstance(head, LocalArrival):
                 parties.give(head.batch, head.made or Made(None))
                 for hole in head.batch.holes:
-                    self._events.leave_out(hole)
+                    told = hole.key, hole.source or "the data", hole.reason
+                    self._events.log("sample", _HOLE, *told, key=hole.key)
                 run.release(head.batch)
             elif isinstance(head, Exception):
                 self.fail(head)
@@ -109,16 +122,16 @@ class RunPlayer:
         """End the run: it cannot go on."""
         comes_again = isinstance(error, RunError) and error.comes_again
         if self._parties.fail(str(error), comes_again):
-            self._events.fail(str(error))
+            self._events.log("failure", " fails: %.600s", error, level=logging.ERROR)
         self.end()
 
     # --- runs
 
     def _begin(self, attempt: RunAttempt, start: RunStart, source: ToldSource) -> None:
         if attempt.key.run in self._played:
-            self._events.begin_again(start.at.step)
+            self._events.log("restart", ": its run starts again at step %d", start.at.step)
         else:
-            self._events.begin(start.epoch)
+            self._events.log("epoch", ": epoch %d begins", start.epoch)
         if self._costs is None:
             self._costs = LoopCosts.of_source(source, self._job.resources)
         else:
@@ -134,6 +147,8 @@ class RunPlayer:
         )  # fmt: skip
         make = partial(_make_ahead, start, replace(job, plan=plan), source, self._costs)
         self._planning = self._makes_planning(make, describe)
+        if isinstance(self._planning, PlanningThread):
+            self._planning.start()
         settings = RunSettings(
             job=job, source=source, played=played, ranks_elsewhere=False,
             named_by_index=not source.names_samples, takes_empty=self._takes_empty,
