@@ -175,7 +175,7 @@ class RemoteWorker:
         if self._trace.until is not None:
             kind = "measure" if part.form == COSTS else "load"
             self._trace.add(kind, began, self.now, (), part.task[TASK_HEAD:])
-        self._say()
+        self._say()  # here: the next part may end the process
 
     def rest(self, idle: bool) -> str:
         """Do what is due without work; return why waiting longer is useless, empty if it is not.

@@ -109,6 +109,19 @@ def test_beats_name_the_sample_in_work() -> None:
     assert min(idle.cpu_ms, idle.clock_us) > 0
 
 
+def test_what_is_done_is_told_before_the_next_part_which_may_end_the_process() -> None:
+    class Looking(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            told.append([said.number for said in worker.sent])
+            return super().__getitem__(index)
+
+    told: list[list[int]] = []
+    worker = opened(Looking(30))
+    worker.is_quick = True
+    worker.hear(load(5, 7), load(6, 8), load(7, 9))
+    assert told == [[], [5], [5, 6]]
+
+
 class Clock:
     """Time passes when a sample is loaded."""
 
