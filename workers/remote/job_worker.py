@@ -113,6 +113,7 @@ class RemoteWorker:
         self._progress = [0]
         self._opening: OpenJob | None = None
         self._opened: JobOpened | JobNotOpened | None = None
+        self._tried_at = -math.inf
         # Said hello then, and due again: never while the balancer knows this worker.
         self._joined_at, self._join_at = -math.inf, -math.inf
         self._looked = -math.inf
@@ -260,7 +261,7 @@ class RemoteWorker:
                         send(socket, self.beat())
                     while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
                         received = receive(socket)
-                        if received is not None and isinstance(received[0], UnknownPeer):
+                        if received is not None and isinstance(received[0], UnknownPeer | Bye):
                             self.forgotten.set()
         except zmq.ZMQError:
             if not ended.is_set():
@@ -282,12 +283,13 @@ class RemoteWorker:
         """Open the source of a job, unless it is open, and say so."""
         self._join_at = math.inf
         last, self._opening = self._opening, message
-        if message != last:
+        # One that has failed is tried again, but not for each question that came meanwhile.
+        if message != last or (self._reader is None and self.now > self._tried_at):
             self._reset()
             job_is_new = last is None or (last.job, last.layout) != (message.job, message.layout)
             if self._reader is None or job_is_new:
                 self.close()
-                self._opened = self._try_open(message)
+                self._opened, self._tried_at = self._try_open(message), time.monotonic()
             self.store.token = message.token
             if self._setup.server is not None:
                 self._setup.server.admit(message.public, message.secret)

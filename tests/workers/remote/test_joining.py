@@ -22,6 +22,7 @@ from tests.workers.remote.scripted import (
     Numbers,
     ScriptedWorker,
     load,
+    opening,
     tokens_of,
 )
 
@@ -66,12 +67,15 @@ def test_costs_that_only_loading_shows_are_no_columns() -> None:
     assert (told.columns, told.loads_first) == ((), True)
 
 
-def test_a_source_that_cannot_be_opened_is_told_and_tried_again_for_another_balancer() -> None:
+def test_a_source_that_cannot_be_opened_is_told_and_tried_again_when_it_is_asked_for(clock) -> None:
     worker = ScriptedWorker(source=OSError("no disk"))
-    assert worker.open() == JobNotOpened(1, "OSError: no disk")
+    failed = JobNotOpened(1, "OSError: no disk")
+    # questions that have come meanwhile are answered likewise
+    assert worker.hear(opening(), opening(), opening()) == [failed] * 3
+    assert worker.opened == 1
+    clock.now += 1
     worker.source = as_source(Numbers(3), tokens_of)
-    assert worker.open() == JobNotOpened(1, "OSError: no disk")
-    assert isinstance(worker.open(2), JobOpened)
+    assert isinstance(worker.open(), JobOpened)
 
 
 def test_a_source_that_fails_when_it_is_asked_what_it_is_makes_no_parts() -> None:
