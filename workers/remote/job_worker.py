@@ -45,7 +45,7 @@ from ...balancer.transport.sockets import LINGER_MS, Link, connect, receive, sen
 from ..codec.batches import encode_batch
 from ..collate.described import layout_of
 from ..collate.labels import count_label_tokens_of
-from ..planned.parts import Encode, do_part
+from ..planned.parts import Encode, PartDone, do_part
 from ..planned.reader import Collate, PlannedReader
 from ..serving.server import PullServer
 from ..sources.failures import describe_error
@@ -72,7 +72,8 @@ class WorkerSetup:
     are filled in. open_source: returns the source that a job describes. server: where trainers pull
     frames of a FrameStore; without one the balancer relays them. threads: load samples side by
     side. collate: of a job whose workers have its collate function, since its trainer has started
-    them on its own host. encode: makes frames of a batch; encode_local, there.
+    them on its own host. encode: makes frames of a batch; encode_local, there. count: is told of
+    each part, and what became of it.
     """
 
     peer: bytes
@@ -82,6 +83,7 @@ class WorkerSetup:
     threads: int = 1
     collate: Collate | None = None
     encode: Encode = encode_batch
+    count: Callable[[DoPart, PartDone], None] | None = None
 
 
 class Activity:
@@ -173,6 +175,8 @@ class RemoteWorker:
         with self._lock:
             self._session.finish(answer)
             self._busy_s, self._began = self._busy_s + self.now - began, math.inf
+        if self._setup.count is not None:
+            self._setup.count(part, answer)
         if self._trace.until is not None:
             kind = "measure" if part.form == COSTS else "load"
             self._trace.add(kind, began, self.now, (), part.task[TASK_HEAD:])

@@ -303,6 +303,14 @@ def test_labels_of_batches_are_counted_where_the_job_counts_them() -> None:
         assert made.label_tokens == count
 
 
+def test_who_counts_is_told_of_each_part_and_what_became_of_it() -> None:
+    told: list[Any] = []
+    worker = opened(count=lambda *both: told.append(both))
+    parts = measure(5, 1, 2), load(6, 3)
+    answers = worker.hear(*parts)
+    assert told == [*zip(parts, answers, strict=True)]
+
+
 def test_a_trace_has_a_span_of_each_part() -> None:
     worker = opened()
     (started,) = worker.hear(StartTrace(0, 5))
