@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,15 +88,6 @@ class WorkerSetup:
     count: Callable[[DoPart, PartDone], None] | None = None
 
 
-class Activity:
-    """Whether the worker is to end; turns of several jobs are not told to a pool's balancer."""
-
-    leaving = False
-
-    def wait(self, is_wanted: bool) -> None:
-        """Do nothing: another job has its turn."""
-
-
 class RemoteWorker:
     """A worker at one job: `look` for messages, `work_on` a part, `rest`; see daemon/jobs.py.
 
@@ -103,7 +96,8 @@ class RemoteWorker:
 
     def __init__(self, link: Link, setup: WorkerSetup) -> None:
         self.link, self.way = link, setup.hello.transport
-        self.activity = Activity()
+        # As JobsWorker has it; a pool does not ask whose turn it is.
+        self.activity = SimpleNamespace(leaving=False, wait=lambda **_: None)
         self.now = time.monotonic()
         self.forgotten = threading.Event()
         self.store = FrameStore() if setup.server is None else setup.server.store
@@ -245,20 +239,13 @@ class RemoteWorker:
 
     # --- heartbeats, of another thread
 
-    def send_beats(
-        self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        endpoint: str,
-        keys: PeerKeys | None,
-        ended: threading.Event,
-    ) -> None:
+    def send_beats(self, connect_now: Callable[[], Any], ended: threading.Event) -> None:
         """Send heartbeats until the context ends; note when the balancer does not know this one."""
         # Not connected before the first is due: a worker that starts needs its core for others.
         if ended.wait(BEAT_S):
             return
-        job, separator, rest = self._setup.peer.rpartition(b"|")
         try:
-            with connect(context, endpoint, job + separator + b"heartbeat." + rest, keys) as socket:
+            with connect_now() as socket:
                 while True:
                     until = time.monotonic() + BEAT_S
                     if self.is_serving:
@@ -350,8 +337,10 @@ def open_remote_worker(
         link = Link(context, endpoint, setup.peer, keys)
         worker = RemoteWorker(link, setup)
         try:
+            name = setup.peer.replace(b"|", b"|heartbeat.", 1)
             # No Thread: its start would wait for a core.
-            _thread.start_new_thread(worker.send_beats, (context, endpoint, keys, ended))
+            beats = partial(connect, context, endpoint, name, keys)
+            _thread.start_new_thread(worker.send_beats, (beats, ended))
             yield worker
         finally:
             link.close(LINGER_MS["worker"])

@@ -90,7 +90,8 @@ def test_a_source_that_fails_when_it_is_asked_what_it_is_makes_no_parts() -> Non
 
 def test_whom_the_balancer_names_may_pull() -> None:
     class Server:
-        store, admitted = FrameStore(), ()
+        store = FrameStore()
+        admitted: tuple[bytes, ...] = ()
 
         def admit(self, *credentials: bytes) -> None:
             self.admitted = credentials
