@@ -74,7 +74,7 @@ def test_a_balancer_that_is_started_again_gets_its_workers_back(balancer) -> Non
 def test_a_worker_that_is_turned_away_ends_with_the_reason(balancer) -> None:
     with working(balancer, source_of(30)) as thread:
         balancer.run(lambda: bool(balancer.of_kind(JobOpened)))
-        balancer.send(*balancer.joined, PeerRejected("other data"))
+        balancer.send(*balancer.workers, PeerRejected("other data"))
         balancer.run(lambda: not thread.is_alive())
         assert thread.why == "other data"
 
