@@ -32,7 +32,8 @@ def do_part(
     """Return what comes of a part, and the frames of what is to be kept under `serial`.
 
     Where nothing is to be kept there are no frames, and the serial is 0. An error of a sample is
-    told with its place; one of collating, or of a batch that `encode` refuses, as PartBroken.
+    told with its place; one of collating, or of a batch or a sample that `encode` refuses, by a
+    TypeError or a ValueError, as PartBroken.
     """
     since = time.perf_counter()
     try:
@@ -42,11 +43,29 @@ def do_part(
         if part.form == COSTS:
             return _measured(reader, part, done), []
         made = done if type(done) is Made else Made(done)
-        frames = [] if made.batch is None else encode(made.batch)
+        try:
+            frames = [] if made.batch is None else encode(made.batch)
+        except (TypeError, ValueError) as error:
+            whose = _whose(reader, part, made, encode)
+            return PartBroken(part.number, f"{whose}{error}", _took_us(since)), []
     except Exception as error:
         text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
         return PartBroken(part.number, text, _took_us(since)), []
     return _made(part, made, serial if frames else 0, frames, _took_us(since)), frames
+
+
+def _whose(reader: PlannedReader, part: DoPart, made: Made, encode: Encode) -> str:
+    """Return the name of the sample that `encode` refuses, to begin an error; "" of a batch."""
+    bad = {place for place, _ in made.failed}
+    good = [index for place, index in enumerate(part.task[TASK_HEAD:]) if place not in bad]
+    if part.form != SAMPLES or len(good) != len(made.batch):  # of a spare one nobody knows which
+        return ""
+    for index, sample in zip(good, made.batch, strict=True):
+        try:
+            encode(sample)
+        except (TypeError, ValueError):
+            return f"sample {reader.key(index)!r}: "
+    return ""
 
 
 def _measured(reader: PlannedReader, part: DoPart, done: Measured) -> PartMeasured:

@@ -99,6 +99,10 @@ class PlannedReader(Dataset[Any]):
 
         self._measurer.kept = KeptSamples(most_bytes)
 
+    def key(self, index: int) -> str:
+        """Return a sample's name."""
+        return self._measurer.key(index)
+
     def kept_of(self, indexes: Sequence[int]) -> tuple[int, ...]:
         """Return the places of samples of the last task's epoch that are kept."""
         kept = self._measurer.kept

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ from ...balancer.transport.sockets import LINGER_MS, Link, connect, receive, sen
 from ..codec.batches import encode_batch
 from ..collate.described import layout_of
 from ..collate.labels import count_label_tokens_of
-from ..planned.parts import Encode, do_part
+from ..planned.parts import Encode, PartDone, do_part
 from ..planned.reader import Collate, PlannedReader
 from ..serving.server import PullServer
 from ..sources.failures import describe_error
@@ -72,7 +74,8 @@ class WorkerSetup:
     are filled in. open_source: returns the source that a job describes. server: where trainers pull
     frames of a FrameStore; without one the balancer relays them. threads: load samples side by
     side. collate: of a job whose workers have its collate function, since its trainer has started
-    them on its own host. encode: makes frames of a batch; encode_local, there.
+    them on its own host. encode: makes frames of a batch; encode_local, there. count: is told of
+    each part, and what became of it.
     """
 
     peer: bytes
@@ -82,15 +85,7 @@ class WorkerSetup:
     threads: int = 1
     collate: Collate | None = None
     encode: Encode = encode_batch
-
-
-class Activity:
-    """Whether the worker is to end; turns of several jobs are not told to a pool's balancer."""
-
-    leaving = False
-
-    def wait(self, is_wanted: bool) -> None:
-        """Do nothing: another job has its turn."""
+    count: Callable[[DoPart, PartDone], None] | None = None
 
 
 class RemoteWorker:
@@ -101,7 +96,8 @@ class RemoteWorker:
 
     def __init__(self, link: Link, setup: WorkerSetup) -> None:
         self.link, self.way = link, setup.hello.transport
-        self.activity = Activity()
+        # As JobsWorker has it; a pool does not ask whose turn it is.
+        self.activity = SimpleNamespace(leaving=False, wait=lambda **_: None)
         self.now = time.monotonic()
         self.forgotten = threading.Event()
         self.store = FrameStore() if setup.server is None else setup.server.store
@@ -113,6 +109,7 @@ class RemoteWorker:
         self._progress = [0]
         self._opening: OpenJob | None = None
         self._opened: JobOpened | JobNotOpened | None = None
+        self._tried_at = -math.inf
         # Said hello then, and due again: never while the balancer knows this worker.
         self._joined_at, self._join_at = -math.inf, -math.inf
         self._looked = -math.inf
@@ -172,10 +169,12 @@ class RemoteWorker:
         with self._lock:
             self._session.finish(answer)
             self._busy_s, self._began = self._busy_s + self.now - began, math.inf
+        if self._setup.count is not None:
+            self._setup.count(part, answer)
         if self._trace.until is not None:
             kind = "measure" if part.form == COSTS else "load"
             self._trace.add(kind, began, self.now, (), part.task[TASK_HEAD:])
-        self._say()
+        self._say()  # here: the next part may end the process
 
     def rest(self, idle: bool) -> str:
         """Do what is due without work; return why waiting longer is useless, empty if it is not.
@@ -240,27 +239,20 @@ class RemoteWorker:
 
     # --- heartbeats, of another thread
 
-    def send_beats(
-        self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        endpoint: str,
-        keys: PeerKeys | None,
-        ended: threading.Event,
-    ) -> None:
+    def send_beats(self, connect_now: Callable[[], Any], ended: threading.Event) -> None:
         """Send heartbeats until the context ends; note when the balancer does not know this one."""
         # Not connected before the first is due: a worker that starts needs its core for others.
         if ended.wait(BEAT_S):
             return
-        job, separator, rest = self._setup.peer.rpartition(b"|")
         try:
-            with connect(context, endpoint, job + separator + b"heartbeat." + rest, keys) as socket:
+            with connect_now() as socket:
                 while True:
                     until = time.monotonic() + BEAT_S
                     if self.is_serving:
                         send(socket, self.beat())
                     while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
                         received = receive(socket)
-                        if received is not None and isinstance(received[0], UnknownPeer):
+                        if received is not None and isinstance(received[0], UnknownPeer | Bye):
                             self.forgotten.set()
         except zmq.ZMQError:
             if not ended.is_set():
@@ -282,12 +274,13 @@ class RemoteWorker:
         """Open the source of a job, unless it is open, and say so."""
         self._join_at = math.inf
         last, self._opening = self._opening, message
-        if message != last:
+        # One that has failed is tried again, but not for each question that came meanwhile.
+        if message != last or (self._reader is None and self.now > self._tried_at):
             self._reset()
             job_is_new = last is None or (last.job, last.layout) != (message.job, message.layout)
             if self._reader is None or job_is_new:
                 self.close()
-                self._opened = self._try_open(message)
+                self._opened, self._tried_at = self._try_open(message), time.monotonic()
             self.store.token = message.token
             if self._setup.server is not None:
                 self._setup.server.admit(message.public, message.secret)
@@ -344,8 +337,10 @@ def open_remote_worker(
         link = Link(context, endpoint, setup.peer, keys)
         worker = RemoteWorker(link, setup)
         try:
+            name = setup.peer.replace(b"|", b"|heartbeat.", 1)
             # No Thread: its start would wait for a core.
-            _thread.start_new_thread(worker.send_beats, (context, endpoint, keys, ended))
+            beats = partial(connect, context, endpoint, name, keys)
+            _thread.start_new_thread(worker.send_beats, (beats, ended))
             yield worker
         finally:
             link.close(LINGER_MS["worker"])

@@ -153,6 +153,22 @@ def test_what_collating_raises_is_told_with_its_traceback(collate, why):
         raise AssertionError(message.error)
 
 
+class Odd(Numbers):
+    """Numbers, but for what nothing but Python knows."""
+
+    def __getitem__(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        return sample | {"when": slice(index)} if index == 3 else sample
+
+
+def test_a_sample_that_cannot_travel_is_named_with_its_field():
+    part = DoPart(3, SAMPLES, tuple(Load(0, (2, 1, 3)).packed()))
+    message, frames = do_part(reader_of(Odd((1,)), skips=True), part, 7)
+    assert type(message) is Broken
+    assert not frames
+    assert message.error.startswith("sample '3': batch[1]['when'] is of type slice, and what")
+
+
 @pytest.mark.parametrize(
     ("form", "task"),
     [

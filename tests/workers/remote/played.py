@@ -1,37 +1,31 @@
-"""A balancer of one job behind a real ROUTER, with a trainer in the same thread, for a worker.
+"""A balancer behind a real ROUTER, with a trainer in the same thread, for workers.
 
-It is PlayedJob, and as much of a server as one worker needs. The trainer pulls over a real socket.
+The trainer is its session, and pulls over real sockets.
 """
 
 import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import zmq
 
-from counterpoise.balancer.job.job import PlayedJob
+from counterpoise.balancer.job.effects import Send
+from counterpoise.balancer.job.jobs import PlayedJobs
 from counterpoise.balancer.job.messages import (
-    JobNotOpened,
-    JobOpened,
     JoinPool,
-    LeavePool,
-    OpenJob,
     PulledFrames,
     PullFrames,
-    SendFrames,
-    SentFrames,
+    RelayedPiece,
+    WorkersAt,
 )
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.pool.messages import PoolBeat
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import Bye, JobList, ListJobs, UnknownPeer
-from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.protocol.trace_messages import TraceSpans
+from counterpoise.balancer.protocol.parts import EpochPosition, PayloadServer
 from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import (
@@ -79,24 +73,27 @@ class PlayedBalancer:
     ) -> None:
         self.router = listen(context, "tcp://127.0.0.1:*")
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.context, self.spec = context, job
-        self.layout = json.dumps(layout or STACKED)
+        self.context = context
+        layout_json = json.dumps(layout or STACKED)
+        self.trainer = TrainerSession((0,), to_json(job), layout_json, 4, 0, 1, name="trainer")
         self.generation = 0
         self.said: list[tuple[bytes, Any]] = []
         self.relays = False
         self.batches: list[Any] = []
-        self.trainer = TrainerSession((0,), to_json(job), self.layout, 4, 0, 1, name="trainer")
         self._pulls: dict[bytes, tuple[Any, PieceToPull]] = {}
-        self._relayed: dict[int, PieceToPull] = {}
         self._beat_at = 0.0
         self.restart()
 
     def restart(self) -> None:
         """Be a balancer that knows nobody."""
         self.generation += 1
-        collates = json.loads(self.layout)["kind"] != "samples"
-        self.job = PlayedJob(to_json(self.spec), self.layout, collates, False, self.generation)
-        self.joined: dict[bytes, JoinPool] = {}
+        self.jobs = PlayedJobs(self.generation, lambda _: (b"", SECRET))
+        self.servers: dict[int, PayloadServer] = {}
+
+    @property
+    def workers(self) -> list[bytes]:
+        """The workers that have joined, by their peers' names."""
+        return [peer for job in self.jobs.jobs.values() for peer in job.admission.workers]
 
     def close(self) -> None:
         for socket, _ in self._pulls.values():
@@ -125,10 +122,11 @@ class PlayedBalancer:
 
     def turn(self) -> None:
         self.router.poll(TURN_MS)
-        while (frames := receive_frames(self.router)) is not None:
-            peer, _, content = decode_from(frames)
+        while (received := receive_frames(self.router)) is not None:
+            peer, _, content = decode_from(received)
             assert isinstance(content, tuple), content
-            self._take(peer, *content)
+            self.said.append((peer, content[0]))
+            self._handle(peer, *content)
         now = time.monotonic()
         if now > self._beat_at + 1.0:
             self._beat_at = now
@@ -137,81 +135,64 @@ class PlayedBalancer:
             self.batches.append(batch.frames)
             self.trainer.release(batch)
         self._from_trainer(self.trainer.take_messages(waits=True))
-        for peer, message in self.job.turn(now):
-            self.trainer.receive(message) if peer == TRAINER else self.send(peer, message)
+        self._send(self.jobs.tick(now))
         for pull in self.trainer.take_pulls():
             self._pull(pull)
         self._read_pulled()
+
+    def _handle(self, peer: bytes, message: Any, frames: Sequence[Any] = ()) -> None:
+        self._send(self.jobs.handle(peer, message, frames, time.monotonic()))
+
+    def _from_trainer(self, messages: Any) -> None:
+        for message in messages:
+            self._handle(TRAINER, message)
+
+    def _send(self, sends: Sequence[Send]) -> None:
+        for each in sends:
+            if each.peer == TRAINER:
+                self._to_trainer(each.message, each.payloads)
+            else:
+                self.send(each.peer, each.message)
 
     def send(self, peer: bytes, message: Any) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it has gone
             send(self.router, message, to=peer)
 
-    def _from_trainer(self, messages: Any) -> None:
-        for message in messages:
-            self.job.from_trainer(TRAINER, message, time.monotonic())
+    # --- the trainer
 
-    def _take(self, sender: bytes, message: Any, frames: list[zmq.Frame]) -> None:
-        peer = sender.replace(b"heartbeat.", b"")
-        self.said.append((sender, message))
+    def _to_trainer(self, message: Any, frames: Sequence[Any]) -> None:
         match message:
-            case ListJobs():
-                self.send(sender, JobList((NAME,)))
-            case JoinPool():
-                self.job.pool.lose(peer, time.monotonic())
-                self.joined[peer] = message
-                token = self.job._tokens.setdefault(peer, self.job._first_token + 1)
-                opening = self.job.opening
-                told = OpenJob(1, opening.job, opening.layout, token, b"", SECRET)
-                self.send(sender, told)
-            case _ if peer not in self.joined:
-                self.send(sender, UnknownPeer())
-            case JobOpened():
-                assert self.job.open_worker(peer, message, time.monotonic()) == ""
-            case SentFrames(serial, _):
-                self._arrive(self._relayed.pop(serial), frames)
-            case JobNotOpened() | TraceSpans():
-                pass
-            case LeavePool():
-                del self.joined[peer]
-                self.job.pool.lose(peer, time.monotonic())
+            case WorkersAt(servers):
+                self.servers |= {server.token: server for server in servers}
+            case RelayedPiece(_, rank, index, version, piece, _):
+                self._arrive((rank, index, version, piece), frames)
             case _:
-                self.job.from_worker(peer, message, time.monotonic())
-                is_leaving = isinstance(message, PoolBeat) and message.leaving
-                if is_leaving and self.job.pool.may_go(peer):
-                    self.send(peer, Bye())
-
-    # --- the trainer's pulls
+                self.trainer.receive(message)
 
     def _pull(self, pull: PieceToPull) -> None:
-        token = pull.piece.token
-        worker = next((name for name, of in self.job._tokens.items() if of == token), b"")
-        if worker not in self.joined:
-            self.trainer.note_lost(pull, "its worker has gone")
-            return
-        if self.relays:
-            self._relayed[pull.piece.serial] = pull
-            self.send(worker, SendFrames(pull.piece.serial))
+        server = self.servers.get(pull.piece.token)
+        if server is None or not server.address or self.relays:
+            self.trainer.note_lost(pull, "it cannot be pulled")
             return
         name = peer_name(NAME, "pull")
-        socket = connect(self.context, self.joined[worker].address, name, password=SECRET)
-        send(socket, PullFrames(1, token, pull.piece.serial, ()))
+        socket = connect(self.context, server.address, name, password=server.secret)
+        send(socket, PullFrames(1, server.token, pull.piece.serial, ()))
         self._pulls[name] = socket, pull
 
     def _read_pulled(self) -> None:
         for name, (socket, pull) in [*self._pulls.items()]:
             if (received := receive(socket)) is not None:
                 assert isinstance(received[0], PulledFrames)
-                self._arrive(pull, received[1])
+                if received[1]:
+                    place = pull.rank, pull.index, pull.version, pull.number
+                    self._arrive(place, received[1])
+                else:
+                    self.trainer.note_lost(pull, "it is gone", is_rubbish=True)
                 socket.close(linger=0)
                 del self._pulls[name]
 
-    def _arrive(self, pull: PieceToPull, frames: list[zmq.Frame]) -> None:
-        if not frames:
-            self.trainer.note_lost(pull, "it is gone", is_rubbish=True)
-            return
-        batch = decode_batch([frame.bytes for frame in frames])
-        self.trainer.note_pulled(pull.rank, pull.index, pull.version, pull.number, batch)
+    def _arrive(self, place: tuple[int, int, int, int], frames: Sequence[Any]) -> None:
+        self.trainer.note_pulled(*place, decode_batch([frame.bytes for frame in frames]))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from counterpoise.workers.remote.job_worker import RemoteWorker, WorkerSetup
 from counterpoise.workers.sources.interface import SampleError, as_source
 from tests.workers.remote.played import STACKED, job_of
 
+TOKEN = 7
 HELLO = JoinPool("host/1", 0, "host", 1, "", "as tests have it", "", b"", 0)
 
 
@@ -55,7 +56,8 @@ class ScriptedWorker:
         self.inbox: deque[Any] = deque()
         self.sent: list[Any] = []
         self.frames: list[Any] = []
-        self.opened = 0
+        self.opened = self.looks = 0
+        self.is_quick = False
         self.source = source
         if source is None:
             self.source = as_source(Numbers(30), tokens_of)
@@ -72,6 +74,7 @@ class ScriptedWorker:
     # --- the link
 
     def receive(self) -> Any:
+        self.looks += not self.inbox
         return (self.inbox.popleft(), ()) if self.inbox else None
 
     def send(self, message: Any, frames: Any = ()) -> None:
@@ -91,7 +94,8 @@ class ScriptedWorker:
         return [*self.sent] if end is None else [*self.sent, end]
 
     def look(self) -> str | None:
-        self.worker.now = float("inf")  # messages are looked for however quick the part was
+        if not self.is_quick:
+            self.worker.now = float("inf")  # messages are looked for however quick a part was
         return self.worker.look()
 
     def open(self, number: int = 1, layout: Any = None, job: JobSpec | None = None) -> Any:
@@ -104,7 +108,8 @@ class ScriptedWorker:
 def opening(
     number: int = 1, layout: dict[str, Any] | None = None, job: JobSpec | None = None
 ) -> OpenJob:
-    return OpenJob(number, to_json(job or job_of()), json.dumps(layout or STACKED), 7, b"", b"pw")
+    layout_json = json.dumps(layout or STACKED)
+    return OpenJob(number, to_json(job or job_of()), layout_json, TOKEN, b"", b"password")
 
 
 def load(number: int, *indexes: int, form: str = BATCH, **more: Any) -> DoPart:

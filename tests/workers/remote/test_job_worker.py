@@ -74,7 +74,7 @@ def test_a_balancer_that_is_started_again_gets_its_workers_back(balancer) -> Non
 def test_a_worker_that_is_turned_away_ends_with_the_reason(balancer) -> None:
     with working(balancer, source_of(30)) as thread:
         balancer.run(lambda: bool(balancer.of_kind(JobOpened)))
-        balancer.send(*balancer.joined, PeerRejected("other data"))
+        balancer.send(*balancer.workers, PeerRejected("other data"))
         balancer.run(lambda: not thread.is_alive())
         assert thread.why == "other data"
 
@@ -87,3 +87,12 @@ def test_a_worker_that_is_to_end_goes_when_nothing_that_it_keeps_is_needed(balan
         assert thread.why == ""
         assert len(balancer.of_kind(LeavePool)) == 1
         assert not thread.workers[0].store._kept
+
+
+def test_a_worker_that_is_to_end_waits_for_no_balancer_that_does_not_know_it(balancer) -> None:
+    with working(balancer, source_of(60), drain_s=1e9) as thread:
+        balancer.deliver()
+        balancer.restart()
+        thread.stop.set()
+        balancer.run(lambda: not thread.is_alive())
+        assert thread.why == ""

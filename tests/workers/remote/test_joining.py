@@ -11,15 +11,18 @@ from msgspec import structs
 from counterpoise.balancer.job.messages import JobNotOpened, JobOpened, JoinPool, LeavePool
 from counterpoise.balancer.pool.messages import PartMade
 from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
+from counterpoise.workers.remote.frame_store import FrameStore
 from counterpoise.workers.remote.job_worker import HELLO_S, REJOIN_S
 from counterpoise.workers.sources.interface import PlainSource, as_source
 from tests.workers.remote.played import job_of
 from tests.workers.remote.scripted import (
     HELLO,
+    TOKEN,
     Clock,
     Numbers,
     ScriptedWorker,
     load,
+    opening,
     tokens_of,
 )
 
@@ -64,12 +67,38 @@ def test_costs_that_only_loading_shows_are_no_columns() -> None:
     assert (told.columns, told.loads_first) == ((), True)
 
 
-def test_a_source_that_cannot_be_opened_is_told_and_tried_again_for_another_balancer() -> None:
+def test_a_source_that_cannot_be_opened_is_told_and_tried_again_when_it_is_asked_for(clock) -> None:
     worker = ScriptedWorker(source=OSError("no disk"))
-    assert worker.open() == JobNotOpened(1, "OSError: no disk")
+    failed = JobNotOpened(1, "OSError: no disk")
+    # questions that have come meanwhile are answered likewise
+    assert worker.hear(opening(), opening(), opening()) == [failed] * 3
+    assert worker.opened == 1
+    clock.now += 1
     worker.source = as_source(Numbers(3), tokens_of)
+    assert isinstance(worker.open(), JobOpened)
+
+
+def test_a_source_that_fails_when_it_is_asked_what_it_is_makes_no_parts() -> None:
+    class Unnamed(PlainSource):
+        def fingerprint(self) -> str:
+            raise OSError("no disk")
+
+    worker = ScriptedWorker(source=Unnamed(Numbers(3)))
     assert worker.open() == JobNotOpened(1, "OSError: no disk")
-    assert isinstance(worker.open(2), JobOpened)
+    assert worker.hear(load(5, 1, 2)) == []
+
+
+def test_whom_the_balancer_names_may_pull() -> None:
+    class Server:
+        store = FrameStore()
+        admitted: tuple[bytes, ...] = ()
+
+        def admit(self, *credentials: bytes) -> None:
+            self.admitted = credentials
+
+    server: Any = Server()
+    ScriptedWorker(server=server).open()
+    assert (server.store.token, server.admitted) == (TOKEN, (b"", b"password"))
 
 
 def test_a_job_that_comes_again_is_answered_again() -> None:
@@ -127,6 +156,9 @@ def test_that_heartbeats_are_not_known_is_heard(clock) -> None:
     worker.worker.forgotten.set()
     assert isinstance(worker.hear()[0], JoinPool)
     assert not worker.worker.is_serving
+    worker.open()
+    clock.now += REJOIN_S
+    assert worker.hear() == []
 
 
 def test_parts_that_come_before_the_job_are_not_made() -> None:

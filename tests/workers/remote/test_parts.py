@@ -1,8 +1,11 @@
 """What a worker makes of its parts, keeps, and tells of itself."""
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from counterpoise.balancer.job.messages import JobNotOpened, JobOpened, SendFrames, SentFrames
@@ -18,6 +21,7 @@ from counterpoise.balancer.protocol.trace_messages import StartTrace, TraceSpans
 from counterpoise.workers.batches import upcoming
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.local_frames import decode_local, encode_local
+from counterpoise.workers.remote.job_worker import LOOK_S
 from counterpoise.workers.sources.interface import as_source
 from tests.workers.remote.played import job_of
 from tests.workers.remote.scripted import Numbers, ScriptedWorker, load, measure, tokens_of
@@ -102,8 +106,71 @@ def test_beats_name_the_sample_in_work() -> None:
     worker.worker.activity.leaving = True
     idle = worker.worker.beat()
     assert (idle.number, idle.index, idle.leaving, idle.kept) == (0, -1, True, ((5, 1),))
-    assert idle.busy_ms >= 0
     assert min(idle.cpu_ms, idle.clock_us) > 0
+
+
+def test_what_is_done_is_told_before_the_next_part_which_may_end_the_process() -> None:
+    class Looking(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            told.append([said.number for said in worker.sent])
+            return super().__getitem__(index)
+
+    told: list[list[int]] = []
+    worker = opened(Looking(30))
+    worker.is_quick = True
+    worker.hear(load(5, 7), load(6, 8), load(7, 9))
+    assert told == [[], [5], [5, 6]]
+
+
+class Clock:
+    """Time passes when a sample is loaded."""
+
+    def __init__(self, took_s: float) -> None:
+        self.now, self.took_s = 100.0, took_s
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Timed(Numbers):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(30)
+        self.clock = clock
+        self.busy: list[int] = []
+        self.worker: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        self.clock.now += self.clock.took_s
+        self.busy.append(self.worker.beat().busy_ms)
+        return super().__getitem__(index)
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, took_s: float) -> tuple[ScriptedWorker, Timed]:
+    clock = Clock(took_s)
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    dataset = Timed(clock)
+    worker = opened(dataset)
+    dataset.worker = worker.worker
+    return worker, dataset
+
+
+def test_beats_say_how_long_the_worker_was_at_work(monkeypatch) -> None:
+    worker, dataset = timed(monkeypatch, 0.25)
+    worker.hear(load(5, 7, 8))
+    dataset.clock.now += 10
+    worker.hear(load(6, 9))
+    assert dataset.busy == [250, 500, 750]
+    assert worker.worker.beat().busy_ms == 750
+
+
+@pytest.mark.parametrize(("took_s", "looks"), [(LOOK_S / 100, 2), (2 * LOOK_S, 5)])
+def test_messages_are_looked_for_as_time_passes_and_when_all_is_done(
+    monkeypatch, took_s, looks
+) -> None:
+    worker, _ = timed(monkeypatch, took_s)
+    worker.looks, worker.is_quick = 0, True
+    worker.hear(*(load(number, number) for number in range(1, 5)))
+    assert worker.looks == looks
 
 
 class Safe:
@@ -113,6 +180,8 @@ class Safe:
 
     def __init__(self) -> None:
         self.beats: list[Any] = []
+        self.threads: set[threading.Thread] = set()
+        self.seeds: set[int] = set()
         self.worker: Any = None
 
     def __len__(self) -> int:
@@ -124,8 +193,10 @@ class Safe:
     def probe(self, index: int) -> Any:
         raise NotImplementedError
 
-    def load(self, index: int, _epoch: int, _seed: int) -> Any:
+    def load(self, index: int, _epoch: int, seed: int) -> Any:
         self.beats.append(self.worker.beat())
+        self.seeds.add(seed)
+        self.threads.add(threading.current_thread())
         return {"x": np.full(3, index)}
 
     def fingerprint(self) -> str:
@@ -140,8 +211,10 @@ def test_threads_load_samples_side_by_side_and_beats_name_none() -> None:
     (made,) = worker.hear(load(5, 7, 8, 9))
     assert decode_batch(worker.worker.store.frames_of(1))["x"][:, 0].tolist() == [7, 8, 9]
     assert [(beat.number, beat.index) for beat in source.beats] == [(5, -1)] * 3
-    worker.worker.close()
     assert made.number == 5
+    worker.worker.close()
+    assert source.threads
+    assert not any(thread.is_alive() for thread in source.threads)
 
 
 def test_threads_are_refused_where_samples_are_not_loaded_by_several() -> None:
@@ -196,15 +269,46 @@ def test_what_a_collate_function_draws_is_the_same_at_every_worker() -> None:
     assert torch.equal(*made)
 
 
+def test_a_batch_of_no_samples_is_made_where_the_job_takes_them() -> None:
+    worker = opened(layout=WORKERS, collate=len)
+    (made,) = worker.hear(load(5))
+    assert decode_batch(worker.worker.store.frames_of(made.serial)) == 0
+
+
+def test_a_sample_that_cannot_be_used_is_left_out_where_the_job_says_so() -> None:
+    worker = opened(Numbers(30, frozenset({2})), job=job_of(on_error="skip"))
+    (made,) = worker.hear(load(5, 1, 2))
+    assert [failed.place for failed in made.failed] == [1]
+    assert decode_batch(worker.worker.store.frames_of(made.serial))["x"][:, 0].tolist() == [1]
+
+
+def test_samples_are_drawn_from_the_jobs_seed() -> None:
+    source = Safe()
+    worker = ScriptedWorker(source)
+    source.worker = worker.worker
+    worker.open()
+    worker.hear(load(5, 1))
+    assert source.seeds == {job_of().plan.seed}
+
+
 def test_labels_of_batches_are_counted_where_the_job_counts_them() -> None:
     class Labelled(Numbers):
         def __getitem__(self, index: int) -> Any:
             labels = torch.tensor([5, 6, -100, 8])
             return super().__getitem__(index) | {"labels": labels}
 
-    worker = opened(Labelled(30), job=job_of(label_tokens="batch"))
-    (made,) = worker.hear(load(5, 1, 2))
-    assert made.label_tokens == 4
+    for shifts, count in ((True, 4), (False, 6)):
+        worker = opened(Labelled(30), job=job_of(label_tokens="batch", shift_labels=shifts))
+        (made,) = worker.hear(load(5, 1, 2))
+        assert made.label_tokens == count
+
+
+def test_who_counts_is_told_of_each_part_and_what_became_of_it() -> None:
+    told: list[Any] = []
+    worker = opened(count=lambda *both: told.append(both))
+    parts = measure(5, 1, 2), load(6, 3)
+    answers = worker.hear(*parts)
+    assert told == [*zip(parts, answers, strict=True)]
 
 
 def test_a_trace_has_a_span_of_each_part() -> None:
