@@ -43,7 +43,9 @@ def _tell_truth(_: int, frames: list[Any]) -> list[Any]:
 class WorkerHere:
     """A worker of a job. pulls: what was asked of it: (serial, frames)."""
 
-    def __init__(self, name: bytes, job: PlayedJob, data: Any, serves: bool, lie: Lie) -> None:
+    def __init__(
+        self, name: bytes, job: PlayedJob, data: Any, address: str | None, lie: Lie, is_silent: bool
+    ) -> None:
         spec, layout = job.spec, json.loads(job.opening.layout)
         self.name, self.lie = name, lie
         source = as_source(data)
@@ -62,10 +64,9 @@ class WorkerHere:
         self.pulls: list[tuple[int, tuple[int, ...]]] = []
         self._last = 0
         self._context = zmq.Context()
-        self.socket = listen(self._context, "tcp://127.0.0.1:*") if serves else None
-        self.address = (
-            self.socket.getsockopt_string(zmq.LAST_ENDPOINT) if self.socket is not None else ""
-        )
+        self.socket, self.is_silent = listen(self._context, "tcp://127.0.0.1:*"), is_silent
+        own = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = own if address is None else address
 
     def work(self) -> list[Any]:
         """Do all parts, answer pulls; return what the balancer is told."""
@@ -77,7 +78,7 @@ class WorkerHere:
             self.session.finish(answer)
         while self.session.freed:
             self.kept.pop(self.session.freed.pop(), None)
-        while self.socket is not None and (asked_in := receive_frames(self.socket)) is not None:
+        while (asked_in := receive_frames(self.socket)) is not None and not self.is_silent:
             peer, _, content = decode_from(asked_in)
             assert isinstance(content, tuple)
             message = content[0]
@@ -85,7 +86,8 @@ class WorkerHere:
             self.pulls.append((message.serial, message.frames))
             kept = self.lie(message.serial, self.kept.get(message.serial, []))
             asked = [kept[n] for n in message.frames] if message.frames and kept else kept
-            send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
+            with contextlib.suppress(zmq.ZMQError):  # it is gone
+                send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
         return self.session.take_messages()
 
     def close(self) -> None:
@@ -96,13 +98,20 @@ class BalancerHere:
     """A balancer of one job at `address`, and its workers; a context.
 
     data: what workers read. relayed: how many pieces were sent on.
+    notices: what trainers are to be sent.
     """
 
     def __init__(
-        self, data: Any, workers: int = 2, serves: Sequence[bool] = (), lies: Sequence[Lie] = ()
+        self,
+        data: Any,
+        workers: int = 2,
+        serves: Sequence[bool] = (),
+        lies: Sequence[Lie] = (),
+        addresses: Sequence[str | None] = (),
+        is_silent: bool = False,
     ) -> None:
-        self.data = data
-        self._serves = serves or [True] * workers
+        self.data, self._is_silent = data, is_silent
+        self._addresses = addresses or [None if each else "" for each in serves or [True] * workers]
         self._lies = lies or [_tell_truth] * workers
         self._count = workers
         self._context = zmq.Context()
@@ -112,6 +121,7 @@ class BalancerHere:
         self.workers: dict[bytes, WorkerHere] = {}
         self.relayed = 0
         self.received: list[Any] = []
+        self.notices: list[Any] = []
         self.error: BaseException | None = None
         self._told: dict[bytes, set[int]] = {}
         self._ends = threading.Event()
@@ -139,7 +149,7 @@ class BalancerHere:
             raise
 
     def _turn(self) -> None:
-        sockets = [worker.socket for worker in self.workers.values() if worker.socket is not None]
+        sockets = [worker.socket for worker in self.workers.values()]
         zmq.zmq_poll([(each, zmq.POLLIN) for each in (self._router, *sockets)], 5)
         while (frames := receive_frames(self._router)) is not None:
             peer, _, content = decode_from(frames)
@@ -159,6 +169,12 @@ class BalancerHere:
                 self.job.from_trainer(peer, message, time.monotonic())
         if self.job is None:
             return
+        for peer in [*self.job.parties._seats.peers]:  # as a server does, whose host has an answer
+            self.job.parties.confirm(peer, time.monotonic())
+        while self.notices:
+            notice = self.notices.pop(0)
+            for peer in self._told:
+                self._send(peer, notice)
         for worker in self.workers.values():
             for answer in worker.work():
                 self.job.from_worker(worker.name, answer, time.monotonic())
@@ -175,7 +191,10 @@ class BalancerHere:
         self.job = PlayedJob(hello.job, hello.layout, collates, layout["takes_empty"], 1)
         for number in range(self._count):
             name = f"worker {number}".encode()
-            worker = WorkerHere(name, self.job, self.data, self._serves[number], self._lies[number])
+            worker = WorkerHere(
+                name, self.job, self.data, self._addresses[number], self._lies[number],
+                self._is_silent,
+            )  # fmt: skip
             self.workers[name] = worker
             assert self.job.open_worker(name, worker.told, time.monotonic()) == ""
 
