@@ -78,6 +78,7 @@ class _Worker:
 
     server: PayloadServer
     socket: "zmq.Socket[bytes]"
+    monitor: "zmq.Socket[bytes]"
     poller: zmq.Poller
     since: float
     is_connected: bool = False
@@ -156,20 +157,20 @@ class PiecePuller:
             self._sockets.context(), server.address, self._sockets.name, keys,
             monitored=_EVENTS, password=b"" if keys else server.secret,
         )  # fmt: skip
-        poller = self._sockets.link().poller
-        worker = _Worker(server, socket, poller, time.monotonic())
+        monitor, poller = socket.get_monitor_socket(), self._sockets.link().poller
+        worker = _Worker(server, socket, monitor, poller, time.monotonic())
         self._workers[server.token] = worker
-        poller.register(socket, zmq.POLLIN)
-        poller.register(socket.get_monitor_socket(), zmq.POLLIN)
+        for each in (socket, monitor):
+            poller.register(each, zmq.POLLIN)
         return worker
 
     # --- answers
 
     def _receive(self, worker: _Worker) -> None:
         """Take a worker's answers, and then the events of its connection."""
-        monitor, events = worker.socket.get_monitor_socket(), list[int]()
-        while monitor.poll(0):
-            events.append(read_event(monitor))
+        events = list[int]()
+        while worker.monitor.poll(0):
+            events.append(read_event(worker.monitor))
         try:  # now: what came before a connection ended is here
             while (received := receive(worker.socket)) is not None:
                 message, frames = received
@@ -237,7 +238,7 @@ class PiecePuller:
         self, server: PayloadServer, why: str, pieces: Iterable[PieceToPull], is_gone: bool = False
     ) -> None:
         """Have a worker's pieces sent on from now on; one that has ended the balancer knows."""
-        shown = f"{server.address}: {why}"
+        shown = f"{server.address or 'no address'}: {why}"
         self._unreachable[server.token] = shown
         if not is_gone and self._transport == "direct":
             raise LoaderError(
@@ -253,12 +254,11 @@ class PiecePuller:
             self._inbox.session.note_lost(piece, shown)
 
     def _close(self, worker: _Worker) -> None:
+        for each in (worker.socket, worker.monitor):
+            if each in worker.poller:  # else a signal's handler has raised in between
+                worker.poller.unregister(each)
         if not worker.socket.closed:
-            monitor = worker.socket.get_monitor_socket()
-            for each in (worker.socket, monitor):
-                if each in worker.poller:  # else a signal's handler has raised in between
-                    worker.poller.unregister(each)
             worker.socket.disable_monitor()
-            monitor.close(linger=0)
-            worker.socket.close(linger=0)
+        worker.monitor.close(linger=0)
+        worker.socket.close(linger=0)
         self._workers.pop(worker.server.token, None)

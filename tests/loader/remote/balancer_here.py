@@ -32,6 +32,8 @@ from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.interface import as_source
 
+# A process has one set of global generators, and workers and trainers are processes of their own.
+DRAWS = threading.RLock()
 # What a worker sends in place of the frames that it keeps under a serial.
 Lie = Callable[[int, list[Any]], list[Any]]
 
@@ -72,7 +74,8 @@ class WorkerHere:
         """Do all parts, answer pulls; return what the balancer is told."""
         while (part := self.session.next_part()) is not None:
             self._last += 1
-            answer, frames = do_part(self.reader, part, self._last)
+            with DRAWS:
+                answer, frames = do_part(self.reader, part, self._last)
             if frames:
                 self.kept[self._last] = [bytes(memoryview(each).cast("B")) for each in frames]
             self.session.finish(answer)

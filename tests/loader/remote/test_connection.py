@@ -14,6 +14,7 @@ from counterpoise.loader import LoaderError
 from counterpoise.loader.connect.rank_sockets import closed_sockets
 from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.workers.sources.failures import read_letters
+from counterpoise.workers.sources.interface import Probe
 from tests.loader import balanced_data as made
 from tests.loader.remote.balancer_here import BalancerHere
 from tests.loader.remote.served import COUNT, Served, described, drawing, make_loader, padded, taken
@@ -60,8 +61,12 @@ def test_samples_that_cannot_be_used_are_the_same_holes(way: str, tmp_path: Path
             letters.append((taken(loader), loader.left_out))
             loader.close()
     assert letters[0] == letters[1]
-    named = [{each.key for each in read_letters(tmp_path / n)} for n in ("remote", "local")]
-    assert named[0] == named[1] == {data.key(n) for n in (3, 5, 17, 21, 44)}
+    # of samples that are not loaded for a step the balancer knows only the index
+    named = [
+        {int(each.key.lstrip("k")) for each in read_letters(tmp_path / n)}
+        for n in ("remote", "local")
+    ]
+    assert named[0] == named[1] >= {3, 5, 17, 21, 44}
 
 
 @pytest.mark.parametrize("ends", [3, 6, 11])
@@ -90,19 +95,24 @@ def test_a_trainer_needs_no_data() -> None:
     assert [each for _, each in found] == [each for _, each in taken(make_loader(data, **given))]
 
 
-def test_labels_that_stand_elsewhere_than_declared_are_refused() -> None:
-    data = Served(COUNT)
-    given: Any = {"balance": {"layout": "packed", "shift_labels": False}}
-    ends = []
+class Declared(Served):
+    """Samples that declare more label tokens than they have."""
+
+    def probe(self, index: int) -> Probe:
+        """Return what a sample is said to cost."""
+        told = super().probe(index)
+        tokens = int((self.labels(index) != -100).sum()) + 3
+        return Probe(told.key, told.cost | {"label_tokens": tokens}, None)
+
+
+@pytest.mark.parametrize("way", ["packed", "listed"])
+def test_labels_that_are_not_as_many_as_declared_are_refused(way: str) -> None:
+    data = Declared(COUNT)
     with BalancerHere(data) as balancer:
-        for address in (balancer.address, None):
-            loader = make_loader(data, address, **given)
-            try:
-                ends.append(str(taken(loader)))
-            except LoaderError as error:
-                ends.append(str(error))
-            loader.close()
-    assert ends[0] == ends[1]
+        remote = make_loader(data, balancer.address, **WAYS[way])
+        with pytest.raises(LoaderError, match="says that they have 26 label tokens"):
+            taken(remote)
+        remote.close()
 
 
 def test_sockets_may_be_closed_while_processes_are_forked() -> None:
@@ -115,8 +125,9 @@ def test_sockets_may_be_closed_while_processes_are_forked() -> None:
                 found.append(described(*next(source)))
             except StopIteration:
                 break
-            with closed_sockets():
-                pass
+            if len(found) in (2, 3, 9):
+                with closed_sockets():
+                    pass
         remote.close()
     assert found == taken(make_loader(data, **given))
 
