@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from counterpoise.loader.remote import batch_reader
+from counterpoise.workers.planned.reader import collate_seeded
 from tests.loader.remote.balancer_here import DRAWS
-
-collate_seeded = batch_reader.collate_seeded
 
 
 def _alone(*given: Any) -> Any:
