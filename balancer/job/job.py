@@ -21,7 +21,7 @@ from ..planning.problem.shuffle import permutation
 from ..pool.messages import FromWorker
 from ..pool.pool import GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
-from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, COMPARED, MOST_MEASURED, PlanAhead
+from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, PlanAhead
 from ..run.arrivals import LocalArrival, RunError, RunStart
 from ..run.contents import plain_contents
 from ..run.costs import LoopCosts
@@ -196,7 +196,6 @@ class PlayedJob:
             job=job, source=source, played=played, ranks_elsewhere=False,
             named_by_index=not source.names_samples, takes_empty=self._takes_empty,
             checks_costs=self._runs > 1 and source.loads_first,
-            compares=COMPARED * plan.ranks if job.counts_labels and self._runs == 1 else 0,
             post_at=AHEAD_SAMPLES // 4, lacks=self.parties.lacks, known=attempt.known,
         )  # fmt: skip
         self._run = PlannedRun(settings, start, self.pool, self._planning, self._numbers)

@@ -18,8 +18,6 @@ from .tasks import FailedSample
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
-# Microbatches of a process whose labels are compared: what is counted wrong is so in the first.
-COMPARED = 16
 # Samples measured together: of them a host tells, failures too, in one request.
 MOST_MEASURED = 1 << 13
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
 from ...balancer.run.agreement import LOOKED_AT
-from ...balancer.run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, COMPARED
+from ...balancer.run.ahead import AHEAD_SAMPLES, AHEAD_STEPS
 from ...balancer.run.arrivals import LocalArrival, RunError, RunStart
 from ...balancer.run.contents import plain_contents
 from ...balancer.run.costs import LoopCosts
@@ -31,7 +31,7 @@ from ...workers.sources.data_identity import spread
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
 from ..step.errors import ComesAgainError, LoaderError
-from ..step.labels import count_label_tokens_of
+from ..step.labels import COMPARED, count_label_tokens_of
 from ..step.ranks import Place
 from ..step.waiting import WaitLog
 from .starts import LOST_S, MEET_S, make_ahead, meet_ranks, tell_way
