@@ -23,7 +23,6 @@ from ...balancer.transport.wire import WireError
 from ...workers.codec.batches import frames_of
 from ...workers.codec.fields import CodecError
 from ..connect.rank_sockets import RankSockets
-from ..step.errors import LoaderError
 from .inbox import Inbox
 
 logger = logging.getLogger(__name__)
@@ -240,11 +239,6 @@ class PiecePuller:
         """Have a worker's pieces sent on from now on; one that has ended the balancer knows."""
         shown = f"{server.address or 'no address'}: {why}"
         self._unreachable[server.token] = shown
-        if not is_gone and self._transport == "direct":
-            raise LoaderError(
-                f"the worker at {shown}: {self._inbox.name} cannot pull; let ranks reach its "
-                'address (counterpoise worker --serve), or leave transport="direct"'
-            )
         if not is_gone:
             logger.warning(
                 "%s gets samples of the worker at %s through the balancer: it cannot pull them",

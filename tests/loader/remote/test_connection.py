@@ -183,7 +183,7 @@ def test_a_job_with_other_settings_is_refused(monkeypatch: pytest.MonkeyPatch) -
         next(iter(first))
         monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
         other = make_loader(data, balancer.address, collate_fn=list, balance={"accumulate": 1})
-        with pytest.raises(LoaderError, match="this job was begun by process 0"):
+        with pytest.raises(LoaderError, match="another job, that of process 0"):
             next(iter(other))
         first.close()
 
