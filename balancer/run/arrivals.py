@@ -49,10 +49,6 @@ class LocalArrival:
         """Return what was made."""
         return self.made or Made(None)
 
-    def without_samples(self) -> "LocalArrival":
-        """Return what is kept of it once it was unpacked."""
-        return LocalArrival(self.batch)
-
 
 class RunError(Exception):
     """A run cannot go on: broken data, an impossible plan, ranks that disagree.

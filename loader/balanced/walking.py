@@ -54,10 +54,8 @@ class Fetcher:
             arrival = kept.arrival
             if self._stats is not None:
                 self._stats.take_holes(arrival.batch.holes)
-            if isinstance(arrival, LocalArrival):
-                kept.arrival = arrival.without_samples()
-            else:
-                kept.arrival = replace(arrival, payloads=())
+            is_local = isinstance(arrival, LocalArrival)
+            kept.arrival = replace(arrival, **{"made": None} if is_local else {"payloads": ()})
         self._loader.open().release(kept.arrival)
         return unpacked
 

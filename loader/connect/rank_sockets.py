@@ -13,13 +13,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 import zmq
 
-from ...balancer.protocol.records import ArrayRecord
 from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link
@@ -33,20 +32,6 @@ logger = logging.getLogger(__name__)
 PATIENCE_S, MOST_PAUSE_S = 600.0, 2.0
 
 
-class LinkedSession(Protocol):
-    """What a link is for. left: the balancer needs this process no more."""
-
-    @property
-    def left(self) -> bool:
-        """Return whether the balancer has said Bye."""
-
-    def reattach(self) -> Sequence[ArrayRecord]:
-        """Return what a balancer is told over a new link."""
-
-    def handle(self, message: ArrayRecord, payloads: Sequence[object] = ()) -> None:
-        """Take a message, and the frames behind it."""
-
-
 class RankSockets:
     """The link of a rank to its balancer: opened at first use, closed and opened again at will.
 
@@ -57,9 +42,7 @@ class RankSockets:
     others have opened in the context.
     """
 
-    def __init__(
-        self, endpoint: str, name: bytes, session: LinkedSession, keys: PeerKeys | None
-    ) -> None:
+    def __init__(self, endpoint: str, name: bytes, session: Any, keys: PeerKeys | None) -> None:
         self.lock = threading.RLock()
         self.watched: set[int] = set()
         self.patience_s = 0.0

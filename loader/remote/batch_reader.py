@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...balancer.parties.incoming import IncomingBatch
@@ -31,18 +31,17 @@ class BatchReader:
     def layout(self) -> str:
         """How workers make batches, as JSON."""
         described = describe_layout(self.batches.balance, self.batches.collate_fn)
-        return json.dumps({**described, "takes_empty": self.takes_empty})
+        return json.dumps(described | {"takes_empty": self.takes_empty})
 
     def wanted(self, give: GiveBatch, epoch: int) -> Container[str] | None:
         """Return the fields of a batch that this process needs, None for all; of samples all."""
-        fields = self.batches.fields
+        fields, job = self.batches.fields, self.job
         if fields is None or not give.is_batch:
             return None
         if not callable(fields):
             return fields
-        plan = self.job.plan
-        info = info_of(facts_of(give), epoch, plan.ranks, self.job.resources, OverBudget({}), None)
-        return fields(info)
+        facts, over = facts_of(give), OverBudget({})
+        return fields(info_of(facts, epoch, job.plan.ranks, job.resources, over, None))
 
     def read(self, give: GiveBatch, number: int, frames: Sequence[Any], epoch: int) -> Any:
         """Return what a piece holds: a batch, or a list of samples.
@@ -60,19 +59,17 @@ class BatchReader:
         give, pieces = incoming.give, incoming.frames
         tokens = None if give.label_tokens < 0 else give.label_tokens
         labels = (give.labels[0], give.labels[1]) if give.labels else None
-        if give.is_batch:
+        if give.is_batch or not (pieces or self.takes_empty):
             return Made(pieces.get(0), labels=labels, label_tokens=tokens)
         placed = {
-            place: sample
+            place: dict(sample) if type(sample) is dict else sample  # it may be collated again
             for number, piece in enumerate(give.pieces)
             for place, sample in zip(piece.places, pieces[number], strict=True)
         }
         samples = [placed[place] for place in sorted(placed)]
-        if not samples and not self.takes_empty:
-            return Made(None, labels=labels)
-        batch = self._collated(samples, epoch, give.first)
-        if self.job.counts_batches:
-            tokens = count_label_tokens_of(batch, samples, self.job.shift_labels)
+        job, batch = self.job, self._collated(samples, epoch, give.first)
+        if job.counts_batches:
+            tokens = count_label_tokens_of(batch, samples, job.shift_labels)
         return Made(batch, labels=labels, label_tokens=tokens)
 
     def _collated(self, samples: list[Any], epoch: int, first: int) -> Any:
@@ -84,21 +81,15 @@ class BatchReader:
 
 @dataclass(frozen=True, slots=True)
 class PulledArrival(LocalArrival):
-    """A microbatch whose pieces are here: it is made when it is unpacked, as often as need be."""
+    """A microbatch that is made when it is unpacked; made: its pieces (an IncomingBatch)."""
 
-    reader: BatchReader | None = None
-    incoming: IncomingBatch | None = None
-    epoch: int = 0
+    made: Any
+    reader: BatchReader
+    epoch: int
 
     def unpack(self) -> Made:
         """Return the microbatch; raises what collate_fn raises."""
-        if self.reader is None or self.incoming is None:
-            return Made(None)
-        return self.reader.make(self.incoming, self.epoch)
-
-    def without_samples(self) -> "PulledArrival":
-        """Return what is kept of it once it was unpacked."""
-        return replace(self, incoming=None)
+        return self.reader.make(self.made, self.epoch)
 
 
 def facts_of(give: GiveBatch) -> MicrobatchFacts:

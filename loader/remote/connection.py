@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import NoReturn
 
 from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.trainer_session import TrainerSession
@@ -29,47 +28,33 @@ from .puller import PiecePuller
 
 logger = logging.getLogger(__name__)
 
-# Pause between signs of life, and the silence after which a balancer on this host is dead.
-BEAT_S = 1.0
-LOCAL_PATIENCE_S = 30.0
-# After this silence its address is looked for again.
-FIND_S = 2.0
+BEAT_S = 1.0  # between signs of life
 # Between microbatches that are here, messages are looked for this often.
 LOOK_S = 0.001
-# A balancer that is silent this long may have lost this connection: another one is opened.
-RECONNECT_S = 20.0
-LOG_CLOSE_S = 3.0
-_WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need its balancer"
+# After this silence of a balancer its address is looked for again; it may have lost this
+# connection, too: another one is opened.
+FIND_S, RECONNECT_S = 2.0, 20.0
 
 
 class TrainerConnection:
     """A trainer's connection: see MicrobatchSource. Not safe to share between processes."""
 
     def __init__(
-        self,
-        endpoint: str,
-        place: Place,
-        reader: BatchReader,
-        prefetch: int,
-        name: str,
-        job_name: str,
-        keys: PeerKeys | None = None,
-        patience_s: float = 0.0,
-    ) -> None:
+        self, endpoint: str, place: Place, reader: BatchReader, prefetch: int, name: str,
+        job_name: str, keys: PeerKeys | None = None, patience_s: float = 0.0,
+    ) -> None:  # fmt: skip
         """Make a connection that is opened at first use.
 
         `prefetch` microbatches of each rank are under way. At the end the balancer is given at most
         `patience_s` to say that no other process needs it. With `keys` it must be the one that they
         name.
         """
-        self.endpoint = endpoint
+        self.endpoint, self._name, self._reader = endpoint, name, reader
         self.session = TrainerSession(
             place.played, to_json(reader.job), reader.layout, max(1, prefetch), place.sharer,
             place.sharers, time.time_ns(), name,
         )  # fmt: skip
-        self._name, self._reader = name, reader
         self._inbox = Inbox(self.session, reader, name)
-        self._patience_s = LOCAL_PATIENCE_S if endpoint.startswith("ipc://") else PATIENCE_S
         peer = peer_name(job_name, f"rank-{place.played[0]}.{os.getpid()}")
         self._sockets = RankSockets(endpoint, peer, self._inbox, keys)
         self._sockets.patience_s = patience_s
@@ -86,10 +71,7 @@ class TrainerConnection:
         return self.session.left_out
 
     def wait_ready(self, timeout_s: float | None = None) -> Ready:
-        """Wait until the job runs; return the number of samples.
-
-        Raises LoaderError, and TimeoutError after `timeout_s`.
-        """
+        """Wait until the job runs; LoaderError, and TimeoutError after `timeout_s`."""
         if self.session.ready is None:
             with self._lock():
                 self._wait(lambda: self.session.ready is not None, timeout_s)
@@ -100,36 +82,29 @@ class TrainerConnection:
     def begin(self, start: RunStart) -> None:
         """Start the next run."""
         with self._lock():
-            self._is_first = True
-            self._inbox.epoch = start.epoch
+            self._is_first, self._inbox.epoch = True, start.epoch
             self.session.begin(start)
             self._send()
 
     def go_on(self, start: RunStart, /) -> None:
-        """Start the next run as `begin` does.
-
-        Repeated after an exception it starts no other one: all processes must be in the same run.
-        """
-        with self._lock():
-            if not self.session.has_begun(start):
-                self._inbox.epoch = start.epoch
-                self.session.begin(start)
-            self._send()
+        """Start the next run, but no other one when it is repeated: all must be in the same."""
+        if not self.session.has_begun(start):
+            self.begin(start)
 
     def recover(self, start: RunStart) -> None:
-        """Begin again at a position after an error of the run; else `_drain` mends what is torn."""
+        """Begin again at a position after an error of the run; what was torn `_drain` mends."""
         if self.session.failure or not self.session.is_running:
             self.begin(start)
 
     def finish(self) -> None:
-        """Release what only the run needed: its iterator is at its end, or was dropped."""
+        """Do nothing: the workers are not this process'."""
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:
         """Return the next microbatch, the same until it is released; None at the end of the run.
 
         Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
         """
-        asked = time.monotonic()
+        session, asked = self.session, time.monotonic()
         with self._lock():
             # Of what is here to look for messages costs a good part: others can wait a moment.
             if self._is_draining or asked > self._looked + LOOK_S:
@@ -137,23 +112,22 @@ class TrainerConnection:
             if not self._has_next():
                 self._wait(self._has_next, timeout_s)
                 if not self._is_first:  # the wait for the first is the run's start
-                    self.session.waited_ms += 1000 * (time.monotonic() - asked)
-            incoming = self.session.peek()
-            if incoming is None:
+                    session.waited_ms += 1000 * (time.monotonic() - asked)
+            if (incoming := session.peek()) is None:
                 return None
             if self._arrival is None or self._arrival[0] is not incoming:
-                facts = facts_of(incoming.give)
-                arrival = PulledArrival(facts, None, self._reader, incoming, self._inbox.epoch)
-                self._arrival = incoming, arrival
+                facts, epoch = facts_of(incoming.give), self._inbox.epoch
+                self._arrival = incoming, PulledArrival(facts, incoming, self._reader, epoch)
+            if self._inbox.trace.until is not None:
+                self._inbox.trace.ready(incoming.give, asked)
             return self._arrival[1]
 
     def release(self, arrival: LocalArrival) -> None:
-        """Go on to the microbatches after this one; does nothing the second time.
-
-        It is acknowledged, and others are asked for, now or together with those after it.
-        """
+        """Go on to the microbatches after this one; does nothing the second time."""
         with self._lock():
             if self._arrival is not None and self._arrival[1].batch is arrival.batch:
+                if self._inbox.trace.until is not None:
+                    self._inbox.trace.released(self._arrival[0].give)
                 self.session.release(self._arrival[0])
                 self._arrival = None
             self._is_first = False
@@ -164,11 +138,10 @@ class TrainerConnection:
     ) -> int:
         """Send the label tokens of a step's batches, by rank; wait for the total of all ranks."""
         with self._lock():
-            self._drain()
             if self.session.label_sum(step) is None:
                 self.session.count_labels(step, tokens)
                 self._wait(lambda: self.session.label_sum(step) is not None, timeout_s)
-            total = self.session.label_sum(step)
+        total = self.session.label_sum(step)
         assert total is not None
         return total
 
@@ -188,16 +161,13 @@ class TrainerConnection:
         return self.session.peek() is not None or self.session.is_at_end
 
     def _send(self, waits: bool = False) -> None:
-        """Send what is to be sent; `waits`: also that a little more may come."""
-        link = self._sockets.link()
-        for message in self.session.take_messages(waits):
-            link.send(message)
-
-    def _beat(self) -> None:
-        """Send a sign of life, and what was not answered, once a second."""
-        self._beat_at = time.monotonic()
-        link = self._sockets.link()
-        for message in self.session.beat(asks=True):
+        """Send what there is, and once a second a sign of life; waits: as in TrainerSession."""
+        link, now = self._sockets.link(), time.monotonic()
+        messages = self._inbox.take_messages(waits)
+        if now > self._beat_at + BEAT_S:
+            messages += self.session.beat(asks=True)
+            self._beat_at = now
+        for message in messages:
             link.send(message)
 
     def _drain(self) -> None:
@@ -207,20 +177,17 @@ class TrainerConnection:
             self._sockets.drop()
         self._is_draining = True
         self._looked = time.monotonic()
-        was_stopped = self._inbox.awaits_restart
-        link = self._sockets.link()
+        link, was_stopped = self._sockets.link(), self._inbox.awaits_restart
         while (received := link.receive()) is not None:
-            self._heard = time.monotonic()
+            self._heard = self._looked
             self._inbox.handle(*received)
         self._puller.turn()
         self._send()
-        if self._looked > self._beat_at + BEAT_S:
-            self._beat()
         self._is_draining = False
         if self._inbox.awaits_restart and not was_stopped:
             logger.warning(
                 "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",
-                self._name, self.endpoint, self._patience_s,
+                self._name, self.endpoint, PATIENCE_S,
             )  # fmt: skip
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
@@ -229,7 +196,8 @@ class TrainerConnection:
         self._drain()
         while not done():
             if self.session.failure:
-                self._fail(self.session.failure)
+                comes_again = self.session.comes_again
+                raise (ComesAgainError if comes_again else LoaderError)(self.session.failure)
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
                 what = self._waits_for()
@@ -240,8 +208,8 @@ class TrainerConnection:
                     self._name, waited, log.what, self._waits_for(),
                 )  # fmt: skip
             self._send(waits=True)
-            left = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
-            is_quiet = not self._sockets.link().poller.poll(int(1000 * left) + 1)
+            left_s = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
+            is_quiet = not self._sockets.link().poller.poll(int(1000 * left_s) + 1)
             # First: what the balancer has said last tells more than that it has ended.
             self._drain()
             if is_quiet:
@@ -249,48 +217,39 @@ class TrainerConnection:
 
     def _waits_for(self) -> str:
         """Return in a few words what is missing for the next batch."""
-        if pulls := self._puller.waits_for():
-            return pulls
-        return self.session.waiting or f"the balancer at {self.endpoint} to answer"
+        asked = self.session.waiting or f"the balancer at {self.endpoint} to answer"
+        return self._puller.waits_for() or asked
 
     def _check_silence(self) -> None:
-        refusal = self._sockets.link().handshakes.rejection_reason()
-        if refusal:
-            self._fail(f"{self.endpoint}: {refusal}")
+        if refusal := self._sockets.link().handshakes.rejection_reason():
+            raise LoaderError(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
         is_stale = silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S
         if is_stale or (silent > FIND_S and self._sockets.has_moved()):
             self._sockets.drop()
-        if silent > self._patience_s:
+        if silent > PATIENCE_S:
             self._sockets.give_up()
-            self._fail(f"the balancer at {self.endpoint} {self._why_silent(silent)}")
-
-    def _why_silent(self, silent_s: float) -> str:
-        if self._inbox.awaits_restart:
-            return (
-                f"was stopped, and has not been started again for {silent_s:.0f} s: start it, and "
-                "then the trainer"
+            what = "has not answered for", "is it running, and is the address right?"
+            if self._inbox.awaits_restart:
+                what = (
+                    "was stopped, and has not been started again for",
+                    "start it, and then the trainer",
+                )
+            raise LoaderError(
+                f"the balancer at {self.endpoint} {what[0]} {silent:.0f} s: {what[1]}"
             )
-        return f"has not answered for {silent_s:.0f} s: is it running, and is the address right?"
-
-    def _fail(self, reason: str) -> NoReturn:
-        raise (ComesAgainError if self.session.comes_again else LoaderError)(reason)
 
 
 def _close(sockets: RankSockets, inbox: Inbox) -> None:
     """Leave the balancer and wait for its answer if others need us; no-op in a forked copy."""
     if os.getpid() != sockets.owner or not (sockets.is_open or sockets.patience_s):
         return
-    link = sockets.link()
+    link, until = sockets.link(), time.monotonic() + sockets.patience_s
     inbox.session.leave()
-    for message in inbox.session.take_messages():
+    for message in inbox.take_messages():
         link.send(message)
-    started, log_at = time.monotonic(), LOG_CLOSE_S
-    while not inbox.left and (waited := time.monotonic() - started) < sockets.patience_s:
-        if waited > log_at:
-            log_at = sockets.patience_s
-            logger.warning(_WAITS_FOR_OTHERS, sockets.patience_s - waited)
-        link.poller.poll(int(1000 * (min(log_at, sockets.patience_s) - waited)) + 1)
+    while not inbox.left and (left_s := until - time.monotonic()) > 0:
+        link.poller.poll(int(1000 * left_s) + 1)
         while (received := link.receive()) is not None:
             inbox.handle(*received)
     sockets.suspend()

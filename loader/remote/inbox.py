@@ -1,17 +1,20 @@
 """What a trainer is told by its balancer: applied to its session, pieces checked as they come."""
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from ...balancer.job.messages import JobNotice, RelayedPiece, WorkersAt
 from ...balancer.parties.incoming import PieceToPull
-from ...balancer.parties.messages import FromTrainer, GiveBatch, ToTrainer
+from ...balancer.parties.messages import GiveBatch, ToTrainer
 from ...balancer.parties.trainer_session import TrainerSession
 from ...balancer.protocol.messages import BalancerStops
 from ...balancer.protocol.parts import PayloadServer
 from ...balancer.protocol.records import ArrayRecord
+from ...balancer.protocol.trace_messages import StartTrace
 from ...workers.codec.fields import CodecError
+from ..connect.rank_trace import RankTrace
 from .batch_reader import BatchReader
 
 logger = logging.getLogger(__name__)
@@ -27,42 +30,47 @@ class Inbox:
     def __init__(self, session: TrainerSession, reader: BatchReader, name: str) -> None:
         self.session, self.reader, self.name = session, reader, name
         self.servers: dict[int, PayloadServer] = {}
-        self.epoch = 0
-        self.awaits_restart = False
+        self.epoch, self.awaits_restart = 0, False
+        self.trace, self._of_trace = RankTrace(), list[ArrayRecord]()
 
     @property
     def left(self) -> bool:
         """True if the balancer needs this process no more."""
         return self.session.has_left
 
-    def reattach(self) -> list[FromTrainer]:
+    def reattach(self) -> Sequence[ArrayRecord]:
         """Return what a balancer is told over a new link."""
         return self.session.beat(asks=True)
 
-    def handle(self, message: ArrayRecord, payloads: Sequence[object] = ()) -> None:
+    def take_messages(self, waits: bool = False) -> list[ArrayRecord]:
+        """Return what is to be sent; waits: as in TrainerSession."""
+        if (spans := self.trace.take(time.monotonic())) is not None:
+            self._of_trace.append(spans)
+        of_trace, self._of_trace = self._of_trace, []
+        return [*of_trace, *self.session.take_messages(waits)]
+
+    def handle(self, message: ArrayRecord, payloads: Sequence[Any] = ()) -> None:
         """Take a message of the balancer, and the frames behind it."""
         self.awaits_restart = isinstance(message, BalancerStops)
         match message:
             case WorkersAt():
                 self.servers.update({server.token: server for server in message.servers})
-            case RelayedPiece():
-                self._take_relayed(message, payloads)
+            case RelayedPiece(rank=rank, index=index, version=version, piece=number):
+                give = self.session.lacks(rank, index, version)
+                if give is not None and give.run == message.run and number < len(give.pieces):
+                    pull = PieceToPull(rank, index, version, number, give.pieces[number])
+                    self.take_piece(pull, give, payloads, "what the balancer has sent on")
             case JobNotice():
                 logger.warning("%s: %s", self.name, message.text)
+            case StartTrace():
+                self._of_trace.append(self.trace.begin(message))
             case _ if isinstance(message, ToTrainer):
+                if isinstance(message, GiveBatch) and self.trace.until is not None:
+                    self.trace.arrived(message)
                 self.session.receive(message)
 
-    def _take_relayed(self, relayed: RelayedPiece, frames: Sequence[Any]) -> None:
-        rank, index, version, number = relayed.rank, relayed.index, relayed.version, relayed.piece
-        give = self.session.lacks(rank, index, version)
-        if give is not None and give.run == relayed.run and number < len(give.pieces):
-            pull = PieceToPull(rank, index, version, number, give.pieces[number])
-            self.take_piece(pull, give, frames, "what the balancer has sent on")
-
-    def take_piece(
-        self, pull: PieceToPull, give: GiveBatch, frames: Sequence[Any], source: str
-    ) -> None:
-        """Take a piece of a microbatch that it lacks; what is none is reported as rubbish."""
+    def take_piece(self, pull: PieceToPull, give: GiveBatch, frames: Any, source: str) -> None:
+        """Take a piece of a microbatch that lacks it; what cannot be one is told as rubbish."""
         try:
             value = self.reader.read(give, pull.number, frames, self.epoch)
         except CodecError as error:

@@ -1,14 +1,14 @@
 """A trainer's pulls: the pieces of its microbatches, from the workers that keep them.
 
 A worker that cannot be connected to, or that answers nothing several times in a row, is *out of
-reach*: nothing more is asked of it, and the balancer is told so of every piece that it has, and
-relays them. Every wait has an end. The connections live in the context of the rank's sockets, and
-close with it while a process is forked; there is no thread of Python's.
+reach*: nothing more is asked of it, and the balancer, which is told so of each of its pieces, sends
+them on. Every wait has an end. The connections live in the context of the rank's sockets, and close
+with it while a process is forked; there is no thread of Python's.
 """
 
 import logging
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ from ...balancer.transport.wire import WireError
 from ...workers.codec.batches import frames_of
 from ...workers.codec.fields import CodecError
 from ..connect.rank_sockets import RankSockets
-from ..step.errors import LoaderError
 from .inbox import Inbox
 
 logger = logging.getLogger(__name__)
@@ -56,26 +55,32 @@ class _Pull:
     wanted: Container[str] | None
     numbers: Sequence[int]
     frames: list[Any]
-    asked_at: float
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the answer."""
-        return sum(self.piece.piece.frames[number] for number in self.numbers)
+    def take(self, frames: Sequence[Any]) -> Sequence[int]:
+        """Keep frames that have come; return the numbers of those that are to be asked for next.
+
+        Raises CodecError where they are not what was announced.
+        """
+        announced, sizes = self.piece.piece.frames, [len(frame) for frame in frames]
+        if not sizes or sizes != [announced[number] for number in self.numbers]:
+            what = f"it sends {sizes!s:.80} bytes for" if sizes else "it has not"
+            raise CodecError(f"{what} what was announced")
+        is_head = self.wanted is not None and self.numbers[0] == 0
+        for number, frame in zip(self.numbers, frames, strict=True):
+            self.frames[number] = frame
+        return frames_of(frames[0], announced, self.wanted)[1:] if is_head else ()
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A worker that is pulled from; heard_at: when it last answered; is_known: it ever has."""
+    """A worker that is pulled from; since: when it last answered, or was to begin to."""
 
     server: PayloadServer
     socket: "zmq.Socket[bytes]"
+    monitor: "zmq.Socket[bytes]"
     poller: zmq.Poller
-    began_at: float
+    since: float
     is_connected: bool = False
-    is_known: bool = False
-    heard_at: float = 0.0
-    silences: int = 0
     pulls: dict[int, _Pull] = field(default_factory=dict)
 
 
@@ -85,6 +90,8 @@ class PiecePuller:
     def __init__(self, sockets: RankSockets, inbox: Inbox, transport: str) -> None:
         self._sockets, self._inbox, self._transport = sockets, inbox, transport
         self._workers: dict[int, _Worker] = {}
+        # How often workers that were connected to have not answered; why others are out of reach.
+        self._silences: dict[int, int] = {}
         self._unreachable: dict[int, str] = {}
         self._last = 0
         sockets.before_closing = self.close
@@ -98,6 +105,7 @@ class PiecePuller:
         """Take answers, and ask for what was announced."""
         for worker in list(self._workers.values()):
             self._receive(worker)
+        for worker in list(self._workers.values()):
             self._expire(worker, time.monotonic())
         for piece in self._inbox.session.take_pulls():
             self._begin(piece)
@@ -114,187 +122,137 @@ class PiecePuller:
         """Ask for a piece, or say why that cannot be."""
         session, token = self._inbox.session, piece.piece.token
         give = session.lacks(piece.rank, piece.index, piece.version)
+        server = self._inbox.servers.get(token)
         if give is None:
             return
-        server = self._inbox.servers.get(token)
-        if self._transport == "inline":
-            session.note_lost(piece, 'the job has transport="inline"')
-        elif server is None:
-            session.note_lost(piece, "where its worker is has not been told")
-        elif not server.address:
-            self._give_up(server, "it serves nowhere", [piece])
-        elif token in self._unreachable:
-            session.note_lost(piece, self._unreachable[token])
+        if server is None or self._transport == "inline" or token in self._unreachable:
+            session.note_lost(piece, self._unreachable.get(token, "it is to come inline"))
+            return
+        wanted = self._inbox.reader.wanted(give, self._inbox.epoch)
+        count = len(piece.piece.frames)
+        pull = _Pull(piece, wanted, range(count) if wanted is None else (0,), [None] * count)
+        try:
+            worker = self._workers.get(token) or self._connect(server)
+        except (ValueError, zmq.ZMQError) as error:
+            why = f"no address to connect to: {error!s:.80}" if server.address else "serves nowhere"
+            self._give_up(server, why, [piece])
         else:
-            wanted = self._inbox.reader.wanted(give, self._inbox.epoch)
-            count = len(piece.piece.frames)
-            numbers = range(count) if wanted is None else (0,)
-            pull = _Pull(piece, wanted, numbers, [None] * count, time.monotonic())
-            worker = self._workers.get(token) or self._connect(server, [piece])
-            if worker is not None:
-                self._ask(worker, pull)
+            self._ask(worker, pull)
 
     def _ask(self, worker: _Worker, pull: _Pull) -> None:
+        if not worker.pulls:
+            worker.since = time.monotonic()
         self._last += 1
-        pull.asked_at = time.monotonic()
         worker.pulls[self._last] = pull
         some = () if len(pull.numbers) == len(pull.frames) else tuple(pull.numbers)
-        asked = PullFrames(self._last, worker.server.token, pull.piece.piece.serial, some)
-        send(worker.socket, asked)
+        serial = pull.piece.piece.serial
+        send(worker.socket, PullFrames(self._last, worker.server.token, serial, some))
 
-    def _connect(self, server: PayloadServer, pieces: list[PieceToPull]) -> _Worker | None:
-        """Return a worker that was connected to; None where its address is none."""
-        link = self._sockets.link()
+    def _connect(self, server: PayloadServer) -> _Worker:
         keys = None
         if server.key:
             keys = PeerKeys(KeyPair("trainer", server.public, server.secret), server.key)
-        try:
-            socket = connect(
-                self._sockets.context(), server.address, self._sockets.name, keys,
-                monitored=_EVENTS, password=b"" if keys else server.secret,
-            )  # fmt: skip
-        except (ValueError, zmq.ZMQError) as error:
-            self._give_up(server, f"no address to connect to: {error!s:.80}", pieces)
-            return None
-        worker = self._workers[server.token] = _Worker(
-            server, socket, link.poller, time.monotonic()
-        )
-        link.poller.register(socket, zmq.POLLIN)
-        link.poller.register(socket.get_monitor_socket(), zmq.POLLIN)
+        socket = connect(
+            self._sockets.context(), server.address, self._sockets.name, keys,
+            monitored=_EVENTS, password=b"" if keys else server.secret,
+        )  # fmt: skip
+        monitor, poller = socket.get_monitor_socket(), self._sockets.link().poller
+        worker = _Worker(server, socket, monitor, poller, time.monotonic())
+        self._workers[server.token] = worker
+        for each in (socket, monitor):
+            poller.register(each, zmq.POLLIN)
         return worker
 
     # --- answers
 
     def _receive(self, worker: _Worker) -> None:
         """Take a worker's answers, and then the events of its connection."""
-        monitor = worker.socket.get_monitor_socket()
-        events = []
-        while monitor.poll(0):
-            events.append(read_event(monitor))
-        # Now: what came before a connection ended is here.
-        while not worker.socket.closed and (answer := self._answer(worker)) is not None:
-            self._take(worker, *answer)
-        for event in events:
-            if worker.socket.closed:
-                return
-            if event == _MADE:
-                worker.is_connected = worker.is_known = True
-            else:
-                self._fail(worker, _REASONS[event])
-
-    def _answer(self, worker: _Worker) -> tuple[PulledFrames, list[zmq.Frame]] | None:
-        """Return the next answer of a worker; one that sends anything else is cut off."""
-        try:
-            received = receive(worker.socket)
+        events = list[int]()
+        while worker.monitor.poll(0):
+            events.append(read_event(worker.monitor))
+        try:  # now: what came before a connection ended is here
+            while (received := receive(worker.socket)) is not None:
+                message, frames = received
+                if isinstance(message, PulledFrames) and message.number in worker.pulls:
+                    self._take(worker, worker.pulls.pop(message.number), frames)
         except WireError as error:
-            self._fail(worker, f"it does not speak our protocol: {error!s:.80}", is_final=True)
-            return None
-        if received is None:
-            return None
-        message, frames = received
-        if isinstance(message, PulledFrames):
-            return message, frames
-        self._fail(worker, f"it sends {type(message).__name__}", is_final=True)
-        return None
+            self._fail(worker, f"it does not speak our protocol: {error!s:.80}")
+            return
+        for event in events:
+            if event != _MADE:
+                self._fail(worker, _REASONS[event])
+                return
+            worker.is_connected = True
+            self._silences.setdefault(worker.server.token, 0)
 
-    def _take(self, worker: _Worker, answer: PulledFrames, frames: list[zmq.Frame]) -> None:
-        pull = worker.pulls.get(answer.number)
-        if pull is None:
-            return  # it came too late
-        worker.is_connected = worker.is_known = True
-        worker.heard_at, worker.silences = time.monotonic(), 0
+    def _take(self, worker: _Worker, pull: _Pull, frames: list[zmq.Frame]) -> None:
+        worker.is_connected, worker.since = True, time.monotonic()
+        self._silences[worker.server.token] = 0
         piece, session = pull.piece, self._inbox.session
         give = session.lacks(piece.rank, piece.index, piece.version)
-        if give is not None:
-            where = f"the worker at {worker.server.address}"
-            try:
-                rest = _take_frames(pull, frames)
-            except CodecError as error:
-                session.note_lost(piece, f"{where}: {error!s:.300}", is_rubbish=True)
-            else:
-                if rest:
-                    pull.numbers = rest
-                    self._ask(worker, pull)
-                else:
-                    self._inbox.take_piece(piece, give, pull.frames, where)
-        del worker.pulls[answer.number]
+        if give is None:
+            return
+        source = f"the worker at {worker.server.address}"
+        try:
+            pull.numbers = pull.take(frames)
+        except CodecError as error:
+            session.note_lost(piece, f"{source}: {error!s:.300}", is_rubbish=True)
+            return
+        if pull.numbers:
+            self._ask(worker, pull)
+        else:
+            self._inbox.take_piece(piece, give, pull.frames, source)
 
     # --- who does not answer
 
     def _expire(self, worker: _Worker, now: float) -> None:
         """Give up what has taken too long, and a connection that nothing is asked for over."""
-        if worker.socket.closed:
-            return
+        late_s = now - worker.since
         # Answers come in order: only the oldest is waited for now.
         pull = next(iter(worker.pulls.values()), None)
         if pull is None:
-            if now > max(worker.heard_at, worker.began_at) + UNUSED_S:
+            if late_s > UNUSED_S:
                 self._close(worker)
         elif not worker.is_connected:
-            if now > max(worker.began_at, pull.asked_at) + CONNECT_S:
+            if late_s > CONNECT_S:
                 self._fail(worker, f"no connection within {CONNECT_S:.0f} s")
-        elif now > max(pull.asked_at, worker.heard_at) + ANSWER_S + pull.nbytes / SLOW_BYTES_PER_S:
+        elif late_s > ANSWER_S + sum(pull.piece.piece.frames) / SLOW_BYTES_PER_S:
             self._fail(worker, "connected, and no answer")
 
-    def _fail(self, worker: _Worker, reason: str, is_final: bool = False) -> None:
-        """Connect again to a worker that was there, for what was asked of it; or give it up."""
+    def _fail(self, worker: _Worker, reason: str) -> None:
+        """Ask a worker again that was connected to; give up one that is out of reach."""
         self._close(worker)
-        pulls = [pull.piece for pull in worker.pulls.values()]
-        silences = worker.silences + 1
-        if is_final or not worker.is_connected or silences == MOST_SILENCES:
-            is_gone = worker.is_known and not worker.is_connected
-            many = f" {silences} times in a row" if silences > 1 else ""
-            self._give_up(worker.server, f"{reason}{many}", pulls, is_gone)
-        elif pulls and (again := self._connect(worker.server, pulls)) is not None:
-            again.silences, again.is_known = silences, True
-            for piece in pulls:
+        token, pieces = worker.server.token, [pull.piece for pull in worker.pulls.values()]
+        silences = self._silences.get(token, 0) + 1
+        if worker.is_connected and silences < MOST_SILENCES:
+            self._silences[token] = silences
+            for piece in pieces:
                 self._begin(piece)
+            return
+        times = f" {silences} times in a row" if worker.is_connected else ""
+        is_gone = token in self._silences and not worker.is_connected
+        self._give_up(worker.server, f"{reason}{times}", pieces, is_gone)
 
     def _give_up(
-        self, server: PayloadServer, reason: str, pieces: list[PieceToPull], is_gone: bool = False
+        self, server: PayloadServer, why: str, pieces: Iterable[PieceToPull], is_gone: bool = False
     ) -> None:
-        """Have a worker's pieces relayed from now on; one that has ended is the balancer's."""
-        shown = f"{server.address}: {reason}" if server.address else reason
-        if server.token not in self._unreachable and not is_gone:
-            if self._transport == "direct":
-                raise LoaderError(
-                    f"the worker at {shown}: {self._inbox.name} cannot pull from it; let ranks "
-                    'reach its address (counterpoise worker --serve), or leave transport="direct"'
-                )
+        """Have a worker's pieces sent on from now on; one that has ended the balancer knows."""
+        shown = f"{server.address or 'no address'}: {why}"
+        self._unreachable[server.token] = shown
+        if not is_gone:
             logger.warning(
                 "%s gets samples of the worker at %s through the balancer: it cannot pull them",
                 self._inbox.name, shown,
             )  # fmt: skip
-        self._unreachable[server.token] = shown
         for piece in pieces:
             self._inbox.session.note_lost(piece, shown)
 
     def _close(self, worker: _Worker) -> None:
-        if worker.socket.closed:
-            return
-        poller, monitor = worker.poller, worker.socket.get_monitor_socket()
-        for each in (worker.socket, monitor):
-            if each in poller:  # else a signal's handler has raised in between
-                poller.unregister(each)
-        worker.socket.disable_monitor()
-        monitor.close(linger=0)
+        for each in (worker.socket, worker.monitor):
+            if each in worker.poller:  # else a signal's handler has raised in between
+                worker.poller.unregister(each)
+        if not worker.socket.closed:
+            worker.socket.disable_monitor()
+        worker.monitor.close(linger=0)
         worker.socket.close(linger=0)
         self._workers.pop(worker.server.token, None)
-
-
-def _take_frames(pull: _Pull, frames: Sequence[Any]) -> Sequence[int]:
-    """Keep frames that have come; return the numbers of those that are to be asked for next.
-
-    Raises CodecError where they are not what was announced.
-    """
-    announced = pull.piece.piece.frames
-    if not frames:
-        raise CodecError("it has not what it announced")
-    sizes = [len(frame) for frame in frames]
-    if sizes != [announced[number] for number in pull.numbers]:
-        raise CodecError(f"frames of {sizes!s:.80} bytes, which were not announced")
-    for number, frame in zip(pull.numbers, frames, strict=True):
-        pull.frames[number] = frame
-    if pull.wanted is None or len(pull.numbers) != 1 or pull.numbers[0] != 0:
-        return ()
-    return frames_of(frames[0], announced, pull.wanted)[1:]

@@ -1,7 +1,7 @@
-"""A balancer and its workers in this process: a played job behind a real socket, in a thread.
+"""A balancer and its workers in this process: its jobs behind a real socket, in a thread.
 
 A worker is a PoolSession over a PlannedReader, and does its parts at once; what it keeps a socket
-of its own serves. Lost pieces are relayed as a balancer's server does.
+of its own serves.
 """
 
 import contextlib
@@ -13,18 +13,23 @@ from typing import Any
 
 import zmq
 
-from counterpoise.balancer.job.job import PlayedJob
+from counterpoise.balancer.job.jobs import PlayedJobs
 from counterpoise.balancer.job.messages import (
     JobOpened,
+    JoinPool,
+    OpenJob,
     PulledFrames,
     PullFrames,
     RelayedPiece,
-    WorkersAt,
+    SendFrames,
+    SentFrames,
 )
-from counterpoise.balancer.parties.messages import FROM_TRAINER, GiveBatch, JoinJob, LostPieces
+from counterpoise.balancer.parties.messages import FROM_TRAINER, JoinJob
+from counterpoise.balancer.pool.messages import TO_WORKER
 from counterpoise.balancer.pool.worker_session import PoolSession
-from counterpoise.balancer.protocol.messages import UnknownPeer
-from counterpoise.balancer.protocol.parts import PayloadServer
+from counterpoise.balancer.protocol.job_spec import from_json
+from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
+from counterpoise.balancer.transport.naming import DEFAULT_JOB
 from counterpoise.balancer.transport.sockets import decode_from, listen, receive_frames, send
 from counterpoise.workers.collate.described import layout_of
 from counterpoise.workers.collate.labels import count_label_tokens_of
@@ -32,6 +37,8 @@ from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.interface import as_source
 
+# A process has one set of global generators, and workers and trainers are processes of their own.
+DRAWS = threading.RLock()
 # What a worker sends in place of the frames that it keeps under a serial.
 Lie = Callable[[int, list[Any]], list[Any]]
 
@@ -41,43 +48,66 @@ def _tell_truth(_: int, frames: list[Any]) -> list[Any]:
 
 
 class WorkerHere:
-    """A worker of a job. pulls: what was asked of it: (serial, frames)."""
+    """A worker of a job. pulls: what was asked of it: (serial, frames).
 
-    def __init__(self, name: bytes, job: PlayedJob, data: Any, serves: bool, lie: Lie) -> None:
-        spec, layout = job.spec, json.loads(job.opening.layout)
-        self.name, self.lie = name, lie
-        source = as_source(data)
-        collate = layout_of(layout)
+    address: where it says that it serves, None for where it does. is_silent: it answers no pull.
+    """
+
+    def __init__(
+        self, number: int, data: Any, address: str | None, lie: Lie, is_silent: bool
+    ) -> None:
+        self.name, self._data, self.lie = f"{DEFAULT_JOB}|worker-{number}".encode(), data, lie
         self.session = PoolSession()
+        self.reader: PlannedReader | None = None
+        self.kept: dict[int, list[bytes]] = {}
+        self.pulls: list[tuple[int, tuple[int, ...]]] = []
+        self._last = 0
+        self._context = zmq.Context()
+        self.socket, self.is_silent = listen(self._context, "tcp://127.0.0.1:*"), is_silent
+        own = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.hello = JoinPool(
+            f"worker {number}", 1, "here", number, "none", "direct",
+            own if address is None else address, b"", 1 << 30,
+        )  # fmt: skip
+
+    def take(self, message: Any) -> list[tuple[Any, list[Any]]]:
+        """Take a message of the balancer; return answers, and the frames behind them."""
+        if isinstance(message, OpenJob):
+            return [(self._open(message), [])]
+        if isinstance(message, SendFrames):
+            kept = self.lie(message.serial, self.kept.get(message.serial, []))
+            return [(SentFrames(message.serial, len(kept)), kept)]
+        if isinstance(message, PeerRejected | UnknownPeer):
+            self.reader = None
+        else:
+            assert isinstance(message, TO_WORKER), message
+            self.session.take(message)
+        return []
+
+    def _open(self, message: OpenJob) -> JobOpened:
+        spec, layout, data = from_json(message.job), json.loads(message.layout), self._data
+        source, collate = as_source(data), layout_of(layout)
         self.reader = PlannedReader(
             data, source, spec.resources, spec.plan.seed, collate or list,
             spec.on_error == "skip", layout["takes_empty"], False, spec.shift_labels,
             count_label_tokens_of if spec.counts_batches and collate else None,
         )  # fmt: skip
-        self.told = JobOpened(
-            1, len(source), "print", (), bool(getattr(source, "decode_first", False)),
-            bool(getattr(source, "names_samples", True)),
-        )  # fmt: skip
-        self.kept: dict[int, list[bytes]] = {}
-        self.pulls: list[tuple[int, tuple[int, ...]]] = []
-        self._last = 0
-        self._context = zmq.Context()
-        self.socket = listen(self._context, "tcp://127.0.0.1:*") if serves else None
-        self.address = (
-            self.socket.getsockopt_string(zmq.LAST_ENDPOINT) if self.socket is not None else ""
-        )
+        loads_first = bool(getattr(source, "decode_first", False))
+        is_named = bool(getattr(source, "names_samples", True))
+        return JobOpened(message.number, len(source), "print", (), loads_first, is_named)
 
     def work(self) -> list[Any]:
         """Do all parts, answer pulls; return what the balancer is told."""
-        while (part := self.session.next_part()) is not None:
+        while self.reader is not None and (part := self.session.next_part()) is not None:
             self._last += 1
-            answer, frames = do_part(self.reader, part, self._last)
+            with DRAWS:
+                answer, frames = do_part(self.reader, part, self._last)
             if frames:
                 self.kept[self._last] = [bytes(memoryview(each).cast("B")) for each in frames]
             self.session.finish(answer)
         while self.session.freed:
             self.kept.pop(self.session.freed.pop(), None)
-        while self.socket is not None and (asked_in := receive_frames(self.socket)) is not None:
+        while (asked_in := receive_frames(self.socket)) is not None and not self.is_silent:
             peer, _, content = decode_from(asked_in)
             assert isinstance(content, tuple)
             message = content[0]
@@ -85,7 +115,8 @@ class WorkerHere:
             self.pulls.append((message.serial, message.frames))
             kept = self.lie(message.serial, self.kept.get(message.serial, []))
             asked = [kept[n] for n in message.frames] if message.frames and kept else kept
-            send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
+            with contextlib.suppress(zmq.ZMQError):  # it is gone
+                send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
         return self.session.take_messages()
 
     def close(self) -> None:
@@ -93,27 +124,30 @@ class WorkerHere:
 
 
 class BalancerHere:
-    """A balancer of one job at `address`, and its workers; a context.
+    """A balancer at `address`, and its workers, which come with the first trainer; a context.
 
-    data: what workers read. relayed: how many pieces were sent on.
+    data: what workers read. relayed: how many pieces were sent on. received: what trainers said.
+    notices: what trainers are to be sent.
     """
 
     def __init__(
-        self, data: Any, workers: int = 2, serves: Sequence[bool] = (), lies: Sequence[Lie] = ()
-    ) -> None:
+        self, data: Any, workers: int = 2, serves: Sequence[bool] = (), lies: Sequence[Lie] = (),
+        addresses: Sequence[str | None] = (), is_silent: bool = False,
+    ) -> None:  # fmt: skip
         self.data = data
-        self._serves = serves or [True] * workers
-        self._lies = lies or [_tell_truth] * workers
-        self._count = workers
+        addresses = addresses or [None if each else "" for each in serves or [True] * workers]
+        lies = lies or [_tell_truth] * workers
+        made = (WorkerHere(n, data, addresses[n], lies[n], is_silent) for n in range(workers))
+        self.workers = {worker.name: worker for worker in made}
         self._context = zmq.Context()
         self._router = listen(self._context, "tcp://127.0.0.1:*")
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.job: PlayedJob | None = None
-        self.workers: dict[bytes, WorkerHere] = {}
+        self.jobs = PlayedJobs(1, lambda _: (b"", b""))
         self.relayed = 0
         self.received: list[Any] = []
+        self.notices: list[Any] = []
         self.error: BaseException | None = None
-        self._told: dict[bytes, set[int]] = {}
+        self._trainers: dict[bytes, None] = {}
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -139,7 +173,7 @@ class BalancerHere:
             raise
 
     def _turn(self) -> None:
-        sockets = [worker.socket for worker in self.workers.values() if worker.socket is not None]
+        sockets = [worker.socket for worker in self.workers.values()]
         zmq.zmq_poll([(each, zmq.POLLIN) for each in (self._router, *sockets)], 5)
         while (frames := receive_frames(self._router)) is not None:
             peer, _, content = decode_from(frames)
@@ -147,65 +181,38 @@ class BalancerHere:
             message = content[0]
             assert isinstance(message, FROM_TRAINER), message
             self.received.append(message)
-            if self.job is None:
-                if not isinstance(message, JoinJob):
-                    self._send(peer, UnknownPeer())
-                    continue
-                self._begin(message)
-            assert self.job is not None
-            if isinstance(message, LostPieces) and not message.is_rubbish:
-                self._relay(peer, message)
-            else:
-                self.job.from_trainer(peer, message, time.monotonic())
-        if self.job is None:
-            return
+            if isinstance(message, JoinJob):
+                self._trainers[peer] = None
+            self._handle(peer, message)
+            if isinstance(message, JoinJob) and not self._is_known(next(iter(self.workers))):
+                for worker in self.workers.values():
+                    self._handle(worker.name, worker.hello)
+        for peer in self._trainers:  # as a server does, whose host has an answer
+            self.jobs.confirm(peer, time.monotonic())
+        while self.notices:
+            notice = self.notices.pop(0)
+            for peer in self._trainers:
+                self._send(peer, notice)
         for worker in self.workers.values():
-            for answer in worker.work():
-                self.job.from_worker(worker.name, answer, time.monotonic())
-            self.job.from_worker(worker.name, worker.session.beat(), time.monotonic())
-        for peer, message in self.job.turn(time.monotonic()):
-            if peer in self.workers:
-                self.workers[peer].session.take(message)
+            if worker.reader is not None:
+                for answer in [*worker.work(), worker.session.beat()]:
+                    self._handle(worker.name, answer)
+        self._do(self.jobs.tick(time.monotonic()))
+
+    def _is_known(self, peer: bytes) -> bool:
+        return self.jobs.state_of(peer) == "known"
+
+    def _handle(self, peer: bytes, message: Any, frames: Sequence[Any] = ()) -> None:
+        self._do(self.jobs.handle(peer, message, frames, time.monotonic()))
+
+    def _do(self, sends: Sequence[Any]) -> None:
+        for sent in sends:
+            if (worker := self.workers.get(sent.peer)) is not None:
+                for answer, frames in worker.take(sent.message):
+                    self._handle(worker.name, answer, frames)
             else:
-                self._to_trainer(peer, message)
-
-    def _begin(self, hello: JoinJob) -> None:
-        layout = json.loads(hello.layout)
-        collates = layout["kind"] != "samples"
-        self.job = PlayedJob(hello.job, hello.layout, collates, layout["takes_empty"], 1)
-        for number in range(self._count):
-            name = f"worker {number}".encode()
-            worker = WorkerHere(name, self.job, self.data, self._serves[number], self._lies[number])
-            self.workers[name] = worker
-            assert self.job.open_worker(name, worker.told, time.monotonic()) == ""
-
-    def _to_trainer(self, peer: bytes, message: Any) -> None:
-        assert self.job is not None
-        if isinstance(message, GiveBatch):
-            told = self._told.setdefault(peer, set())
-            tokens = {piece.token for piece in message.pieces} - told
-            servers = tuple(
-                PayloadServer(token, self.workers[name].address, b"", b"", b"")
-                for name, token in self.job._tokens.items()
-                if token in tokens
-            )
-            if servers:
-                self._send(peer, WorkersAt(servers))
-                told |= tokens
-        self._send(peer, message)
-
-    def _relay(self, peer: bytes, lost: LostPieces) -> None:
-        assert self.job is not None
-        queued = self.job.parties._queues[lost.rank].find(lost.index)
-        if queued is None or queued.ticket is None:
-            return
-        for number in lost.pieces:
-            piece = queued.ticket.pieces[number]
-            worker = self.workers[piece.worker or b""]
-            kept = worker.lie(piece.serial, worker.kept[piece.serial])
-            self.relayed += 1
-            message = RelayedPiece(lost.run, lost.rank, lost.index, lost.version, number, len(kept))
-            self._send(peer, message, kept)
+                self.relayed += isinstance(sent.message, RelayedPiece)
+                self._send(sent.peer, sent.message, sent.payloads)
 
     def _send(self, peer: bytes, message: Any, frames: Sequence[Any] = ()) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone
