@@ -32,6 +32,7 @@ from ..run.steps import RunSettings
 from ..run.tasks import Failed, Killed, Made
 from .messages import JobOpened, OpenJob
 from .told_source import ToldSource
+from .worker_stats import JobStats
 
 # Who is silent, hangs or is late is looked for this often.
 LOOK_S = 0.05
@@ -72,11 +73,13 @@ class PlayedJob:
         self._runs = 0
         self._numbers = count(1)
         self._looked_at = -math.inf
+        self.stats = JobStats(self.pool.workers)
 
     # --- what happens
 
     def open_worker(self, worker: bytes, told: JobOpened, now: float) -> str:
         """Take a worker in whose source is open; return why it cannot take part, "" if it can."""
+        self.stats.note(worker, told, now)
         if self._source is None:
             try:
                 self._source = ToldSource(told, self.spec.resources)
@@ -95,6 +98,7 @@ class PlayedJob:
 
     def from_worker(self, worker: bytes, message: FromWorker, now: float) -> None:
         """Take what a worker says."""
+        self.stats.note(worker, message, now)
         self.pool.take(worker, message, now)
 
     def from_trainer(self, peer: bytes, message: FromTrainer, now: float) -> None:
@@ -155,6 +159,7 @@ class PlayedJob:
             head = run.head(rank)
             if isinstance(head, LocalArrival):
                 parties.give(head.batch, head.made or Made(None))
+                self.stats.note_given(head.batch, self.spec.plan.budgets)
                 run.release(head.batch)
             elif isinstance(head, Exception):
                 self._fail(head)
@@ -174,6 +179,18 @@ class PlayedJob:
         """Return what a rank's next microbatch waits for, as text."""
         return "its turn" if self._run is None else self._run.waits_for(rank)[0]
 
+    # --- what is looked at
+
+    @property
+    def run(self) -> PlannedRun | None:
+        """The run that is played."""
+        return self._run
+
+    @property
+    def loads_to_measure(self) -> bool:
+        """Whether only loaded samples show what they cost."""
+        return self._source is not None and self._source.loads_first
+
     # --- runs
 
     def _begin(self, attempt: RunAttempt, source: ToldSource) -> None:
@@ -183,6 +200,7 @@ class PlayedJob:
         else:
             self._costs.begin_epoch()
         self._runs += 1
+        self.stats.begin_run()
         job = self.spec
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
         played = tuple(range(plan.ranks))

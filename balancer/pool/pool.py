@@ -63,7 +63,6 @@ class NetworkPool:
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self._deaths: Counter[int] = Counter()
-        self._sample_bytes = 0.0
         self._kept_bytes = self._awaited = 0
 
     # --- what the run asks
@@ -104,6 +103,11 @@ class NetworkPool:
                 sample = f" (sample {worker.at[1]})" if worker.at[1] >= 0 else ""
                 return f"worker {worker.name.decode(errors='replace')}{sample}"
         return "a worker" if self.workers else "a worker: none has come"
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all samples of the microbatches that were asked for are loaded."""
+        return bool(self._tasks) and not self._awaited
 
     def free(self, ticket: Any) -> None:
         """Free what workers keep of a microbatch; does nothing the second time, or for None."""
@@ -162,7 +166,7 @@ class NetworkPool:
         """Give up workers that are silent or hang, and have made twice what one is late with."""
         self._giver.now = now
         for worker in [*self.workers.values()]:
-            if now > worker.heard + DEAD_S or self._hangs(worker):
+            if now > worker.heard + DEAD_S or self.hangs(worker):
                 self.lose(worker.name, now)
                 self.lost.append(worker.name)
         self._giver.give()
@@ -249,8 +253,6 @@ class NetworkPool:
         worker.kept[number], part.kept_number = part, number
         part.piece = piece_of(part, worker.name, answer)
         self._kept_bytes += answer.nbytes
-        mean = answer.nbytes / max(1, len(part.places))
-        self._sample_bytes += (0.1 if self._sample_bytes else 1) * (mean - self._sample_bytes)
 
     def _complete(self, task: PoolTask) -> None:
         """Tell the result of a task, or that its ticket is there again."""
@@ -333,12 +335,14 @@ class NetworkPool:
 
     # --- deaths
 
-    def _hangs(self, worker: PoolWorker) -> bool:
-        """Whether the sample that a worker's beats name has been in work for too long."""
+    def hangs(self, worker: PoolWorker, share: float = 1.0) -> bool:
+        """Return whether the sample that its beats name is in work for a share of lease_s."""
         number, index = worker.at
         giving = worker.given.get(number)
         count = len(giving.part.places) if giving and index < 0 else 1
-        return bool(number) and self._giver.now > worker.at_since + self._lease_s * max(1, count)
+        return bool(number) and self._giver.now > worker.at_since + share * self._lease_s * max(
+            1, count
+        )
 
     def lose(self, name: bytes, now: float) -> None:
         """A worker is gone: others do what it had, and make again what it kept."""
@@ -346,7 +350,7 @@ class NetworkPool:
         if worker is None:
             return
         worker.key = -1.0
-        suspect, named = worker.part_in_work, self._hangs(worker) and worker.at[1] >= 0
+        suspect, named = worker.part_in_work, self.hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
             worker.take_given(number, now)
