@@ -51,10 +51,10 @@ class JobStats:
     def note(
         self, peer: bytes, message: JoinPool | JobOpened | JobNotOpened | FromWorker, now: float
     ) -> None:
-        """Take note of a worker's message, before the pool takes it."""
+        """Take note of a worker's message, before the pool takes it; JoinPool: it begins anew."""
+        if isinstance(message, JoinPool):
+            self.workers[peer] = JoinedWorker(message, now, RecentCounts(now))
         worker = self.workers.get(peer)
-        if isinstance(message, JoinPool) and (worker is None or worker.hello != message):
-            worker = self.workers[peer] = JoinedWorker(message, now, RecentCounts(now))
         if worker is None:
             return
         worker.heard = now

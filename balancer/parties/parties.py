@@ -238,6 +238,8 @@ class Parties(BegunRuns):
             slowest = min(queue.takers.values(), key=lambda each: each.have)
             if slowest is not taker:
                 return f"{self._seats.peers[slowest.peer].name}, which shares rank {queue.rank}"
+        if taker.have < taker.sent:
+            return "what it was sent, which must arrive"
         gone = self.waiting_for() if self._seats.gone else ""
         return "; ".join(filter(None, (self._waits_for(queue.rank), gone)))
 

@@ -191,9 +191,9 @@ def _waiting_ranks(status: StatusReport) -> Iterator[Finding]:
 
 def waits_text(trainer: TrainerStatus) -> str:
     """Return a text that says how long a trainer has waited, and for what."""
-    needs = trainer.missing or "it has been sent and must arrive"
     place = f"step {trainer.step}, microbatch {trainer.microbatch}"
-    return f"ranks {trainer.ranks} for {seconds(trainer.oldest_request_ms)} ({place}): {needs}"
+    age = seconds(trainer.oldest_request_ms)
+    return f"ranks {trainer.ranks} for {age} ({place}): {trainer.missing or 'it must arrive'}"
 
 
 def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:

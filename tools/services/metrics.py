@@ -16,8 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from socketserver import ThreadingTCPServer
 from typing import Any, Literal
 
+from ...balancer.pool.messages import COSTS, DoPart, PartMade, PartMeasured
 from ...balancer.protocol.status_messages import StatusReport
+from ...balancer.run.tasks import TASK_HEAD
 from ...loader.metrics.families import Collector, Family, Point, prometheus_families
+from ...workers.planned.parts import PartDone
 from ..doctor.figures import busy_share, decode_rate
 
 logger = logging.getLogger("counterpoise")
@@ -148,6 +151,16 @@ class WorkCounts(Collector):
         """Count what a job's handler (SourceHandler) does from now on."""
         for kind, work in ((PROBED, handler.probe), (DECODED, handler.decode)):
             setattr(handler, kind, functools.partial(self._count, job, kind, work))
+
+    def count_part(self, job: str, part: DoPart, done: PartDone) -> None:
+        """Count what a job's worker has made of a part."""
+        if isinstance(done, PartMade | PartMeasured):
+            labels, failed = (job, PROBED if part.form == COSTS else DECODED), len(done.failed)
+            self.counts[WORKER_SAMPLES.name, labels] += len(part.task) - TASK_HEAD - failed
+            self.counts[WORKER_SECONDS.name, labels] += done.took_us / 1e6
+            self.counts[WORKER_FAILED.name, labels] += failed
+            if isinstance(done, PartMade):
+                self.counts[WORKER_BYTES.name, (job,)] += done.nbytes
 
     def forget(self, job: str) -> None:
         """Forget a job that is over."""

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from counterpoise.balancer.job.job import PlayedJob
-from counterpoise.balancer.job.messages import JobOpened
+from counterpoise.balancer.job.messages import JobOpened, JoinPool
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
@@ -245,8 +245,11 @@ class SimulatedWorker:
 
             texts = [cost_of(str(source[n]))["tokens"] for n in range(len(source))]
             columns = (np.array(texts, np.int64).tobytes(),)
+        name, job, now = self.name.decode(), self.cluster.job, self.cluster.now
+        hello = JoinPool(name, 1, "host", 0, "software 1", "pulled over tcp", "", b"", 1 << 30)
+        job.stats.note(self.name, hello, now)
         told = JobOpened(1, len(source), "print", columns, loads_first=False, names=True)
-        assert self.cluster.job.open_worker(self.name, told, self.cluster.now) == ""
+        assert job.open_worker(self.name, told, now) == ""
 
     def receive(self, message: Any) -> None:
         self.session.take(message)
