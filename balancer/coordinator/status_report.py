@@ -9,14 +9,10 @@ those silent for longest; trainers that wait, then those whose request is open f
 from collections import Counter
 from collections.abc import Iterable
 
+from ..parties.seats import format_ranks
 from ..protocol.parts import Hole
 from ..protocol.payload_messages import RequestBatch
-from ..protocol.status_messages import (
-    StatusReport,
-    TrainerStatus,
-    WorkerStatus,
-    format_ranks,
-)
+from ..protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
 from ..protocol.transitions import W_READY
 from .delivery.sample import ByteBudget, Sample
 from .delivery.step import PendingStep

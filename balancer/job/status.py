@@ -5,10 +5,11 @@ important are noted: workers that are not ready, or late, then those silent for 
 that wait, then those that have had nothing for longest.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..parties.seats import TrainerPeer
+from ..parties.seats import TrainerPeer, format_ranks
 from ..protocol.parts import Hole
 from ..protocol.status_messages import (
     MICROSECONDS,
@@ -17,7 +18,6 @@ from ..protocol.status_messages import (
     StatusReport,
     TrainerStatus,
     WorkerStatus,
-    format_ranks,
 )
 from .job import PlayedJob
 
@@ -37,13 +37,9 @@ class ServerFacts(Protocol):
     refused: int
     lost: int
     lost_at: float
+    last_lost: deque[str]
     turned_away: int
-
-    @property
-    def last_lost(self) -> Sequence[str]: ...  # noqa: D102
-
-    @property
-    def last_refused(self) -> Sequence[str]: ...  # noqa: D102
+    last_refused: deque[str]
 
 
 def make_status_report(

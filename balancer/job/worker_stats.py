@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from ..pool.messages import FromWorker, PartMade, PartMeasured, PoolBeat
 from ..pool.workers import PoolWorker
 from ..protocol.parts import Hole
-from ..protocol.status_messages import MICROSECONDS, ClockOffset, RecentCounts
+from ..protocol.status_messages import MICROSECONDS, ClockOffset
 from ..run.arrivals import MicrobatchFacts
 from .messages import JobNotOpened, JobOpened, JoinPool
+from .recent_counts import RecentCounts
 
 # The last holes are remembered.
 REMEMBERED = 4

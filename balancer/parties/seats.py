@@ -6,7 +6,7 @@ others it waits until these are known to be gone, or have shown that they are he
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..protocol.job_spec import difference
@@ -211,3 +211,18 @@ def _why_taken(holder: TrainerPeer, hello: JoinJob) -> str:
         f"{name_process(hello)}: end the first one, or give the second a job of its own "
         "(DataLoader(job=NAME)); if both are to get the same samples, give topology="
     )
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks as text.
+
+    >>> format_ranks((0, 1, 2, 3, 6))
+    '0-3, 6'
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans)

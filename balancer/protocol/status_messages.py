@@ -1,10 +1,9 @@
-"""Diagnostics: the balancer's status and its report; what peers have done; how clocks differ.
+"""Diagnostics: asking for the balancer's status, its report, and how far clocks are apart.
 
 The report is made by balancer/job/status.py.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import deque
 
 from .parts import Hole
 from .records import ArrayRecord, Integer
@@ -49,66 +48,6 @@ def bounded(reported: int) -> int:
     (-5, True)
     """
     return max(-LIMIT, min(reported, LIMIT))
-
-
-# The recent past, in seconds, and the time between the counts that are remembered of it.
-RECENT_S = 30.0
-MARK_S = 2.0
-
-
-class RecentCounts:
-    """What a peer has done, by name, and that of the recent past; times in seconds.
-
-    >>> counts = RecentCounts(since=0.0)
-    >>> for second in range(100): counts.add(float(second), decoded=3)
-    >>> counts.done["decoded"]
-    300
-    >>> counts.recent(100.0)
-    (Counter({'decoded': 90}), 30.0)
-    """
-
-    def __init__(self, since: float) -> None:
-        self.done = Counter[str]()
-        self._since = since
-        self._marks: deque[tuple[float, Counter[str]]] = deque()
-
-    def add(self, now: float, **counts: int) -> None:
-        """Add to what was done."""
-        self.mark(now)
-        for name, count in counts.items():
-            self.done[name] = bounded(self.done[name] + count)
-
-    def recent(self, now: float) -> tuple[Counter[str], float]:
-        """Return the counts of the recent past, and its length in seconds."""
-        start, before = self._since, Counter[str]()
-        for when, done in self._marks:
-            if when > now - RECENT_S:
-                break
-            start, before = when, done
-        return self.done - before, max(0.0, now - start)
-
-    def mark(self, now: float) -> None:
-        """Remember the counts every MARK_S, as far back as `recent` needs them."""
-        if self._marks and now - self._marks[-1][0] < MARK_S:
-            return
-        self._marks.append((now, self.done.copy()))
-        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
-            self._marks.popleft()
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks as text.
-
-    >>> format_ranks((0, 1, 2, 3, 6))
-    '0-3, 6'
-    """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans)
 
 
 class GetStatus(ArrayRecord, frozen=True):

@@ -1,25 +1,23 @@
 """Takes a trace: records what the server sees, and asks the peers that it hears from for theirs."""
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from typing import Any
 
 from msgspec import structs
 
 from ..coordinator.state import Send
-from ..parties.messages import GiveBatch, WantBatches
-from ..pool.messages import COSTS, LOOKS, DoPart, PartBroken, PartMade, PartMeasured
+from ..job.traced import ANSWERS, TracedMessages
 from ..protocol.messages import Message, PeerRejected
 from ..protocol.payload_messages import Ack, Batch, DecodeDone, Lease, ProbeDone, RequestBatch
 from ..protocol.status_messages import MICROSECONDS
 from ..protocol.trace_messages import PartySpans, StartTrace, TraceReport, TraceSpans
-from ..run.tasks import TASK_HEAD
 from ..transport.naming import job_of
 from .spans import SpanRecorder, clock_ahead
 
 # Peers have so long to send their spans: a trainer looks at its messages between batches.
 GRACE_S = 3.0
-# Parts and microbatches that are remembered while they are open: more are no trace's.
+# Leases and requests that are remembered while they are open: more are no trace's.
 MAX_OPEN = 100_000
 # A turn of the loop that takes less is not recorded.
 TURN_S = 1e-3
@@ -43,11 +41,7 @@ class Tracer:
         self._missing: set[bytes] = set()
         # Since when a lease, a request or a batch is open.
         self._open: dict[tuple[Any, ...], float] = {}
-        # What workers have to do, and since when. Of trainers and ranks: when they have asked for
-        # microbatches up to some number, and those that are on their way, with their places.
-        self._parts: dict[tuple[bytes, int], tuple[float, DoPart]] = {}
-        self._wants: dict[tuple[bytes, int], deque[tuple[int, float]]] = {}
-        self._given: dict[tuple[bytes, int], dict[int, tuple[float, tuple[int, ...]]]] = {}
+        self._traced = TracedMessages(self._own.add)
 
     def take(self, peer: bytes, message: StartTrace | TraceSpans, now: float) -> list[Send]:
         """Handle a message of a trace; return what to send."""
@@ -72,10 +66,8 @@ class Tracer:
         """
         if self.until is None or self._job not in ("", job_of(peer)):
             return []
-        if isinstance(message, PartMade | PartMeasured | PartBroken):
-            self._take_answer(peer, message.number, began)
-        elif isinstance(message, WantBatches):
-            self._take_wants(peer, message, began)
+        if isinstance(message, ANSWERS):
+            self._traced.received(peer, message, began)
         elif not isinstance(message, ProbeDone | DecodeDone | RequestBatch | Ack):
             return []
         elif isinstance(message, ProbeDone | DecodeDone):
@@ -106,37 +98,12 @@ class Tracer:
         if self.until is not None and (now - began >= TURN_S or not has_planned):
             self._own.add("plan" if has_planned else "handle", began, now)
 
-    def _take_answer(self, peer: bytes, number: int, now: float) -> None:
-        since, part = self._parts.pop((peer, number), (now, None))
-        if part is not None and part.form != LOOKS:
-            kind = "part to measure" if part.form == COSTS else "part to load"
-            self._own.add(kind, since, now, (), part.task[TASK_HEAD:])
-
-    def _take_wants(self, peer: bytes, message: WantBatches, now: float) -> None:
-        for rank, upto, have in message.wants:
-            wants = self._wants.setdefault((peer, rank), deque(maxlen=64))
-            if not wants or upto > wants[-1][0]:
-                wants.append((upto, now))
-            given = self._given.get((peer, rank), {})
-            for index in [each for each in given if each < have]:
-                since, place = given.pop(index)
-                self._own.add("to the rank", since, now, place)
-
     def sent(self, peer: bytes, message: Message, now: float) -> None:
         """Record a message that is sent."""
         if self._job not in ("", job_of(peer)):
             return
-        if isinstance(message, DoPart) and len(self._parts) < MAX_OPEN:
-            self._parts.setdefault((peer, message.number), (now, message))
-        elif isinstance(message, GiveBatch):
-            given = self._given.setdefault((peer, message.rank), {})
-            wants = self._wants.get((peer, message.rank), ())
-            if message.index not in given and len(given) < MAX_OPEN:
-                since = next((at for upto, at in wants if upto > message.index), now)
-                place = message.rank, message.step, message.microbatch
-                given[message.index] = now, place
-                self._own.add("request", since, now, place, [message.first])
-        elif isinstance(message, Lease):
+        self._traced.sent(peer, message, now)
+        if isinstance(message, Lease):
             self._remember((Lease, message.lease), now)
         elif isinstance(message, Batch):
             place = message.rank, message.step, message.microbatch

@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from ...job.recent_counts import RecentCounts
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import RankHello, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, PayloadServer, WorkInProgress
-from ...protocol.status_messages import ClockOffset, RecentCounts
+from ...protocol.status_messages import ClockOffset
 from ..delivery.step import BEGINNING, Position, RankProgress
 from ..run.leases import LEASES_PER_WORKER
 

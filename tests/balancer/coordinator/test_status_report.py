@@ -5,6 +5,7 @@ import pytest
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.records import WorkerStats
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT, waiting_reason
+from counterpoise.balancer.job.recent_counts import RECENT_S
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
@@ -25,7 +26,6 @@ from counterpoise.balancer.protocol.payload_messages import (
 )
 from counterpoise.balancer.protocol.status_messages import (
     LIMIT,
-    RECENT_S,
     UNKNOWN_US,
     ClockOffset,
     GetStatus,

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.job.messages import JobOpened, JoinPool
+from counterpoise.balancer.job.recent_counts import RECENT_S
 from counterpoise.balancer.job.status import MAX_NOTES, MAX_TEXT, make_status_report
 from counterpoise.balancer.parties.messages import BeginRun, JoinJob, TrainerBeat, WantBatches
 from counterpoise.balancer.planning.problem.config import PlanConfig
@@ -24,7 +25,6 @@ from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.status_messages import (
     LIMIT,
     MICROSECONDS,
-    RECENT_S,
     UNKNOWN_US,
     StatusReport,
 )
