@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from socketserver import ThreadingTCPServer
 from typing import Any, Literal
 
-from ...balancer.pool.messages import COSTS, DoPart, PartMade, PartMeasured
+from ...balancer.pool.messages import COSTS, DoPart, FromWorker, PartMade, PartMeasured
 from ...balancer.protocol.status_messages import StatusReport
 from ...balancer.run.tasks import TASK_HEAD
 from ...loader.metrics.families import Collector, Family, Point, prometheus_families
-from ...workers.planned.parts import PartDone
 from ..doctor.figures import busy_share, decode_rate
 
 logger = logging.getLogger("counterpoise")
@@ -152,7 +151,7 @@ class WorkCounts(Collector):
         for kind, work in ((PROBED, handler.probe), (DECODED, handler.decode)):
             setattr(handler, kind, functools.partial(self._count, job, kind, work))
 
-    def count_part(self, job: str, part: DoPart, done: PartDone) -> None:
+    def count_part(self, job: str, part: DoPart, done: FromWorker) -> None:
         """Count what a job's worker has made of a part."""
         if isinstance(done, PartMade | PartMeasured):
             labels, failed = (job, PROBED if part.form == COSTS else DECODED), len(done.failed)
