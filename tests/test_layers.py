@@ -68,6 +68,7 @@ ORDER = (
     "balancer.run",
     "balancer.pool",
     "balancer.parties",
+    "balancer.transport.naming",
     "balancer.job",
     "balancer.coordinator.delivery",
     "balancer.coordinator.run",

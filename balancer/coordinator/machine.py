@@ -16,6 +16,7 @@ and `Coordinator` takes events in. `EpochRun` is one run.
 import math
 from collections.abc import Sequence
 
+from ..job.effects import Send
 from ..protocol.messages import BalancerStops, Bye, EpochEnd, Message
 from ..protocol.payload_messages import DecodeDone, Lease, RequestBatch, Revoke
 from ..protocol.transitions import W_PREPARING, Event
@@ -24,7 +25,7 @@ from .peers.records import RankPeer
 from .rank_handlers import RankHandlers
 from .run.epoch import EpochRun
 from .run.granting import HELP_AFTER_S, STEPS_AHEAD
-from .state import NO_LEASE, Send
+from .state import NO_LEASE
 from .worker_handlers import WorkerHandlers
 
 # A worker without a heartbeat for this long is sent something every PROBE_WORKER_S, which fails at

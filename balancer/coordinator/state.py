@@ -8,16 +8,15 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
 from msgspec import structs
 
+from ..job.effects import Diagnostics, Send
 from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Message, PeerRejected, RankHello, RunFailed
 from ..protocol.parts import PayloadServer
 from ..protocol.payload_messages import Lease, PayloadsFreed
-from ..protocol.status_messages import MICROSECONDS
 from ..protocol.transitions import ABSENT, COORDINATOR, W_READY, Event, Outcome, State
 from .delivery.sample import WorkerPayloads
 from .peers.admission import DataFacts
@@ -28,15 +27,6 @@ from .run.epoch import EpochRun, LayoutCheck
 from .run.known_costs import CostMemory
 from .run.planning_feed import WindowPlanner
 
-
-class Send(msgspec.Struct, frozen=True):
-    """Send this message, with these payload frames, to this peer."""
-
-    peer: bytes
-    message: Message
-    payloads: tuple[object, ...] = ()
-
-
 # Changes of peers that are kept until the server has logged them.
 MAX_CHANGES = 1024
 Change = tuple[bytes, State, str, State]
@@ -45,39 +35,14 @@ _LAST_WORDS = ("RankBye", Event.UNREACHABLE)
 HEARTBEAT_TIMEOUT_S = 10.0
 # Revoking this lease has no effect: a message to see whether a worker can be reached.
 NO_LEASE = 0
-# The last workers that were refused or lost are remembered, with this many characters of text.
-REMEMBERED, MAX_REASON = 4, 300
+# Characters of why a worker was refused or lost.
+MAX_REASON = 300
 # A worker that has sent this much rubbish is turned away.
 MAX_RUBBISH = 3
 # Characters of the last one's name and reason that ranks are told.
 MAX_NAME, MAX_REFUSAL = 200, 600
 # Incarnations are moments, a millisecond apart: more leases than a balancer can grant in that time.
 NUMBERS_PER_INCARNATION = 1 << 22
-
-
-class Diagnostics(msgspec.Struct):
-    """Counters and texts that `counterpoise doctor` shows; no decision depends on them.
-
-    Times are on the coordinator's clock; `wall_ahead_s` is the wall clock less that clock.
-    `expired` counts leases that expired, the last at `expired_at`; `lost` workers that died or
-    whose heartbeat timed out, the last at `lost_at`; `refused` messages and peers that the server
-    turned away before the coordinator saw them; `turned_away` workers, with the last ones' reasons.
-    """
-
-    software: str = ""
-    wall_ahead_s: float = 0.0
-    expired: int = 0
-    expired_at: float = -math.inf
-    lost: int = 0
-    lost_at: float = -math.inf
-    last_lost: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    refused: int = 0
-    turned_away: int = 0
-    last_refused: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))
-
-    def clock_us(self, now: float) -> int:
-        """Return the wall clock's time, in microseconds."""
-        return round((now + self.wall_ahead_s) * MICROSECONDS)
 
 
 class CoordinatorState:

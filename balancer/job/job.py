@@ -6,246 +6,299 @@ and keep them. What a worker keeps is told to the trainers that lack it, and fre
 have it. Nothing here knows a socket: events and the time come in, messages are taken out.
 """
 
+import json
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from ..parties.messages import FromTrainer
+from ..parties.gives import Lost
+from ..parties.messages import FROM_TRAINER, GiveBatch, JoinJob
 from ..parties.parties import Parties
-from ..parties.starts import RunAttempt
+from ..parties.seats import name_process
 from ..planning.planner import make_planner
-from ..planning.problem.shuffle import permutation
-from ..pool.messages import FromWorker
-from ..pool.pool import GENERATION, NetworkPool
+from ..pool.messages import FROM_WORKER, PoolBeat
+from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
-from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, PlanAhead
-from ..run.arrivals import LocalArrival, RunError, RunStart
-from ..run.contents import plain_contents
-from ..run.costs import LoopCosts
-from ..run.feed import PlanFeed
+from ..protocol.messages import BalancerStops, Bye, UnknownPeer
+from ..run.arrivals import RunError
 from ..run.planning import Planning
 from ..run.run import PlannedRun
-from ..run.steps import RunSettings
-from ..run.tasks import Failed, Killed, Made
-from .messages import JobOpened, OpenJob
-from .told_source import ToldSource
+from .admission import Admission, MakeCredentials
+from .effects import Diagnostics, Send
+from .job_events import JobEvents
+from .messages import JobNotOpened, JobOpened, JoinPool, LeavePool, OpenJob, SentFrames, WorkersAt
+from .relay import Relay
+from .run_player import RunPlayer
 from .worker_stats import JobStats
 
-# Who is silent, hangs or is late is looked for this often.
-LOOK_S = 0.05
+# Who is silent, hangs or is late is looked for this often; trainers, and who is missing, this.
+LOOK_S, TICK_S = 0.05, 1.0
+# Workers whose source is not open are asked again this often.
+ASK_S = 5.0
+# All workers that have come were refused: another may come for so long.
+REFUSED_S = 120.0
+LAYOUTS = ("samples", "stacked", "layout", "workers")
+_OF_TRAINERS, _OF_WORKERS = frozenset(FROM_TRAINER), frozenset(FROM_WORKER)
 
 
 class PlayedJob:
-    """One job; job: JSON of its JobSpec, layout: JSON of how workers make batches of samples.
+    """One job; job: JSON of its JobSpec, layout: JSON of how batches are made of samples.
 
-    makes_planning: `Planning` here and now, or in a thread beside. collates: workers collate.
+    name: of the job. makes_planning: `Planning` here and now, or in a thread beside. numbers: of
+    tokens and openings, which no other job of the balancer has. dead_s: a worker that is silent for
+    so long is lost. is_due: `turn` has something to do.
     """
 
     def __init__(
         self,
         job: str,
         layout: str,
-        collates: bool,
-        takes_empty: bool,
         generation: int = 0,
         makes_planning: Callable[..., Planning] = Planning,
+        name: str = "",
+        numbers: Iterator[int] | None = None,
+        make_credentials: MakeCredentials = lambda _: (b"", b""),
+        dead_s: float = DEAD_S,
     ) -> None:
-        """Raises ValueError where the job is none."""
+        """Raises ValueError where the job or the layout is none."""
         self.spec: JobSpec = from_json(job)
+        make_planner(self.spec.plan)  # one that cannot be made is refused here, not at its step
+        collates, takes_empty = read_layout(layout, bool(self.spec.source))
         skips = self.spec.on_error == "skip"
-        self.pool = NetworkPool(self.spec.lease_s, collates, skips, generation)
-        # Of workers; those of a balancer before are others.
-        self._tokens: dict[bytes, int] = {}
-        self._first_token = generation << GENERATION
+        self.pool = NetworkPool(self.spec.lease_s, collates, skips, generation, dead_s)
+        numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
+        self.opening = OpenJob(next(numbers), job, layout)
+        self.events, self.diagnostics = JobEvents(name), Diagnostics()
+        self.stats = JobStats()
+        self.admission = Admission(
+            self.spec, self.opening, self.pool, numbers, make_credentials, self.events,
+            self.diagnostics,
+        )  # fmt: skip
         self.parties = Parties(
-            self.spec.plan.ranks, generation, self._tokens.__getitem__, self._waits_for
+            self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for
         )
-        self.opening = OpenJob(1, job, layout)
-        self._takes_empty, self._makes_planning = takes_empty, makes_planning
-        self._source: ToldSource | None = None
-        self._costs: LoopCosts | None = None
-        self._planning: Planning | None = None
-        self._run: PlannedRun | None = None
-        self._attempt: RunAttempt | None = None
-        self._runs = 0
-        self._numbers = count(1)
-        self._looked_at = -math.inf
-        self.stats = JobStats(self.pool.workers)
+        self.player = RunPlayer(
+            self.spec,
+            takes_empty,
+            self.pool,
+            self.parties,
+            self.events,
+            makes_planning,
+            self.stats,
+        )
+        self.relay = Relay()
+        self._out: list[Send] = []
+        self._looked_at = self._ticked_at = self._asked_at = -math.inf
+        self._refused_since = math.inf
+        self.is_due = True
 
     # --- what happens
 
-    def open_worker(self, worker: bytes, told: JobOpened, now: float) -> str:
-        """Take a worker in whose source is open; return why it cannot take part, "" if it can."""
-        self.stats.note(worker, told, now)
-        if self._source is None:
-            try:
-                self._source = ToldSource(told, self.spec.resources)
-            except ValueError as error:
-                return str(error)
-            self.parties.set_ready(told.count, told.fingerprint)
-        elif (len(self._source), self._source.fingerprint) != (told.count, told.fingerprint):
-            return (
-                f"it has {told.count} samples of fingerprint {told.fingerprint}, and the others "
-                f"{len(self._source)} of {self._source.fingerprint}: give all workers the same "
-                "data and software"
-            )
-        self._tokens.setdefault(worker, self._first_token + len(self._tokens))
-        self.pool.add_worker(worker, now)
-        return ""
-
-    def from_worker(self, worker: bytes, message: FromWorker, now: float) -> None:
-        """Take what a worker says."""
-        self.stats.note(worker, message, now)
-        self.pool.take(worker, message, now)
-
-    def from_trainer(self, peer: bytes, message: FromTrainer, now: float) -> None:
-        """Take what a trainer says."""
-        self.parties.receive(peer, message, now)
-
-    def turn(self, now: float) -> list[tuple[bytes, Any]]:
-        """Do what there is to do; return messages, and to whom."""
-        if now >= self._looked_at + LOOK_S:
-            self._looked_at = now
-            self.pool.look(now)
-            self.parties.tick(now)
-        self._follow(self.parties.attempt)
-        if self._run is not None:
-            try:
-                self._go_on(self._run)
-            except RunError as error:
-                self._fail(error)
-        for ticket in self.pool.renewed:
-            self.parties.renew(ticket)
-        self.pool.renewed.clear()
-        for lost in self.parties.lost:
-            self.pool.remake(lost.ticket, lost.message.pieces)
-        self.parties.lost.clear()
-        for _, why in self.pool.spoiled[:1]:
-            self._fail(RunError(f"a microbatch was lost and cannot be made again: {_text_of(why)}"))
-        for ticket in self.parties.freed:
-            self.pool.free(ticket)
-        self.parties.freed.clear()
-        return [*self.pool.take_messages(), *self.parties.take_messages()]
-
-    def _follow(self, attempt: RunAttempt | None) -> None:
-        """Play what is to be played."""
-        if attempt is self._attempt:
+    def receive(self, peer: bytes, message: Any, frames: Sequence[object], now: float) -> None:
+        """Take a message of a peer, with the frames behind it."""
+        self.is_due = True
+        kind = type(message)
+        if kind in _OF_TRAINERS:
+            if kind is JoinJob and self.parties.is_empty:
+                self.admission.ask_failed()
+                self.player.forget_runs()
+            self.parties.receive(peer, message, now)
             return
-        self._end()
-        self._attempt = attempt
-        if attempt is not None and self._source is not None:
-            self._begin(attempt, self._source)
-
-    def _go_on(self, run: PlannedRun) -> None:
-        """Give ranks what they want of what is there."""
-        while True:
-            if self._planning is not None:
-                self._planning.wait(0.0)  # where there is no thread beside: plan, here
-            came = run.pump()
-            stirred = run.stirred | self.parties.to_look_at.keys()
-            run.stirred = set()
-            self.parties.to_look_at.clear()
-            for rank in sorted(stirred):
-                self._give(run, rank)
-            if self._run is not run or not (came or run.stirred):
-                return
-
-    def _give(self, run: PlannedRun, rank: int) -> None:
-        parties = self.parties
-        while parties.attempt is not None and parties.wanted(rank):
-            head = run.head(rank)
-            if isinstance(head, LocalArrival):
-                parties.give(head.batch, head.made or Made(None))
-                self.stats.note_given(head.batch, self.spec.plan.budgets)
-                run.release(head.batch)
-            elif isinstance(head, Exception):
-                self._fail(head)
-                return
-            else:
-                if run.is_at_end(rank):
-                    parties.end(rank, run.left_out)
-                return
-
-    def _fail(self, error: Exception) -> None:
-        """End the run: it cannot go on."""
-        comes_again = isinstance(error, RunError) and error.comes_again
-        self.parties.fail(str(error), comes_again)
-        self._follow(None)
-
-    def _waits_for(self, rank: int) -> str:
-        """Return what a rank's next microbatch waits for, as text."""
-        return "its turn" if self._run is None else self._run.waits_for(rank)[0]
-
-    # --- what is looked at
+        worker = peer if kind is not PoolBeat else worker_of(peer)
+        if kind is JoinPool:
+            self.admission.join(peer, message, now)
+        elif worker not in self.admission.workers:
+            is_gone = kind is LeavePool or (kind is PoolBeat and message.leaving)
+            self._out.append(Send(peer, Bye() if is_gone else UnknownPeer()))
+        elif kind in _OF_WORKERS:
+            stats = self.admission.workers[worker].stats
+            self.stats.note(self.pool.workers.get(worker), stats, message, now)
+            self.pool.take(worker, message, now)
+        elif kind is JobOpened:
+            self._open(worker, message, now)
+        elif kind is JobNotOpened:
+            self.admission.fail_to_open(worker, message, now)
+        elif kind is SentFrames:
+            self._pass_on(worker, message, frames)
+        elif kind is LeavePool:
+            self.admission.lose(worker, now, "leave")
 
     @property
     def run(self) -> PlannedRun | None:
         """The run that is played."""
-        return self._run
+        return self.player.run
 
-    @property
-    def loads_to_measure(self) -> bool:
-        """Whether only loaded samples show what they cost."""
-        return self._source is not None and self._source.loads_first
+    def knows(self, peer: bytes) -> bool:
+        """Return whether a peer takes part."""
+        return peer in self.parties.peers or worker_of(peer) in self.admission.workers
 
-    # --- runs
+    def unreachable(self, peer: bytes, now: float) -> None:
+        """Take note that a message could not be delivered: a worker is gone; trainers come back."""
+        self.is_due = True
+        self.admission.lose(peer, now, "lost", " (its connection has ended)")
 
-    def _begin(self, attempt: RunAttempt, source: ToldSource) -> None:
-        start = attempt.start
-        if self._costs is None:
-            self._costs = LoopCosts.of_source(source, self.spec.resources)
+    def turn(self, now: float) -> list[Send]:
+        """Do what there is to do; return messages, and to whom."""
+        self.is_due = False
+        if now >= self._looked_at + LOOK_S:
+            self._look(now)
+        attempt, source = self.parties.attempt, self.admission.source
+        if attempt is not None and source is not None:
+            needed = attempt.start.samples
+            if needed >= 0 and needed != len(source):
+                self.admission.refuse_data(needed, now)
+                self.parties.withdraw()
+        self.player.turn(self.admission.source)
+        for lost in self.parties.lost:
+            self._take_lost(lost, now)
+        self.parties.lost.clear()
+        for ticket in self.parties.freed:
+            self.pool.free(ticket)
+        self.parties.freed.clear()
+        for event, hello in self.parties.changes:
+            self._log_trainer(event, ", ".join(map(str, hello.ranks[:8])), name_process(hello))
+        self.parties.changes.clear()
+        return self.take_sends()
+
+    def next_look(self) -> float:
+        """Return when `turn` is to be called next."""
+        return -math.inf if self.is_due else self._looked_at + LOOK_S
+
+    def take_sends(self) -> list[Send]:
+        """Return what is to be sent."""
+        sends, self._out = self._out, []
+        sends += [Send(*each) for each in self.admission.out]
+        self.admission.out.clear()
+        sends += [Send(*each) for each in self.pool.take_messages()]
+        for peer, message in self.parties.take_messages():
+            if type(message) is GiveBatch and (servers := self._untold(peer, message)):
+                sends.append(Send(peer, WorkersAt(servers)))
+            sends.append(Send(peer, message))
+        return sends
+
+    def stop(self, reason: BalancerStops | UnknownPeer) -> list[Send]:
+        """Return what to send before the job ends here: why to trainers, or else to workers."""
+        self.player.end()
+        told = self.parties.peers if isinstance(reason, BalancerStops) else self.admission.workers
+        return [*self.take_sends(), *(Send(peer, reason) for peer in told)]
+
+    def _look(self, now: float) -> None:
+        self._looked_at = now
+        self.pool.look(now)
+        for name, why in self.pool.lost:
+            self.admission.lose(name, now, "lost", f" ({why})")
+        self.pool.lost.clear()
+        if now < self._ticked_at + TICK_S:
+            return
+        self._ticked_at = now
+        self.parties.tick(now)
+        self.relay.tick(now)
+        for name in self.pool.leaving():
+            self._out.append(Send(name, Bye()))
+        if now >= self._asked_at + ASK_S:
+            self._asked_at = now
+            self.admission.ask_unopened()
+        if reason := self.admission.failure:
+            self.player.fail(RunError(reason))
+        is_refused = self.admission.refused and not self.admission.workers
+        self._refused_since = min(self._refused_since, now) if is_refused else math.inf
+        if now > self._refused_since + REFUSED_S:
+            self.player.fail(
+                RunError(f"{self.admission.refused}; no other has come for {REFUSED_S:.0f} s")
+            )
+
+    # --- workers
+
+    def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
+        """Take a worker in whose source is open, if its data are those of the others."""
+        needed, is_served = self.parties.samples_needed, self.player.is_served
+        if self.admission.source is not None and is_served:
+            needed.add(len(self.admission.source))
+        if self.admission.open(worker, told, needed, is_served, now):
+            self.player.forget_costs()
+            self.parties.withdraw()
+            self.parties.set_ready(told.count, told.fingerprint)
+
+    def _take_lost(self, lost: Lost, now: float) -> None:
+        """Have pieces made again, or sent to a trainer that cannot pull them."""
+        message, pieces = lost.message, lost.ticket.pieces
+        workers = [w for number in message.pieces if (w := pieces[number].worker) is not None]
+        if message.is_rubbish:
+            self.pool.remake(lost.ticket, message.pieces)
+            for worker in workers:
+                self.admission.take_rubbish(worker, message.reason, now)
+            return
+        if (trainer := self.parties.peers.get(lost.peer)) is not None:
+            servers = [self.admission.workers[worker].server for worker in workers]
+            if servers := [each for each in servers if each.address]:
+                self._out.append(Send(lost.peer, WorkersAt(tuple(servers))))
+                trainer.told.update(each.token for each in servers)
+            self._out += [Send(*each) for each in self.relay.ask(lost, now)]
+
+    def _pass_on(self, worker: bytes, sent: SentFrames, frames: Sequence[object]) -> None:
+        """Send frames to the trainers that wait for them; those that are gone are made again."""
+        relayed, gone = self.relay.take(worker, sent, frames)
+        for lost, number in gone:
+            piece = lost.ticket.pieces[number]
+            if (piece.worker, piece.serial) == (worker, sent.serial):
+                self.pool.remake(lost.ticket, (number,))
+        if relayed and self.spec.transport == "direct":
+            hello = self.admission.workers[worker].hello
+            self.player.fail(RunError(
+                f"worker {hello.name}: a trainer cannot pull from it; let ranks reach its address "
+                '(counterpoise worker --serve), or leave transport="direct"'
+            ))  # fmt: skip
+            return
+        self._out += relayed
+
+    def _untold(self, peer: bytes, message: GiveBatch) -> tuple[Any, ...]:
+        """Return where the workers are that a message names, and its receiver does not know."""
+        told = self.parties.peers[peer].told if peer in self.parties.peers else set()
+        tokens = {piece.token for piece in message.pieces} - told
+        told |= tokens
+        servers = self.admission.servers
+        return tuple(servers[token] for token in sorted(tokens) if token in servers)
+
+    def _waits_for(self, rank: int) -> str:
+        """Return what a rank's next microbatch waits for, as text."""
+        run, missing = self.player.run, self.admission.waits_for
+        return missing or ("its turn" if run is None else run.waits_for(rank)[0])
+
+    def _log_trainer(self, event: str, ranks: str, name: str) -> None:
+        text = f"{ranks} ({name})"
+        if event == "join":
+            self.events.come("rank", text)
         else:
-            self._costs.begin_epoch()
-        self._runs += 1
-        self.stats.begin_run()
-        job = self.spec
-        plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
-        played = tuple(range(plan.ranks))
-        describe = partial(
-            plain_contents, played=played, sizing=plan.sizing, label=job.label,
-            may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
-        )  # fmt: skip
-        make = partial(_make_ahead, start, replace(job, plan=plan), source, self._costs)
-        self._planning = self._makes_planning(make, describe)
-        settings = RunSettings(
-            job=job, source=source, played=played, ranks_elsewhere=False,
-            named_by_index=not source.names_samples, takes_empty=self._takes_empty,
-            checks_costs=self._runs > 1 and source.loads_first,
-            post_at=AHEAD_SAMPLES // 4, lacks=self.parties.lacks, known=attempt.known,
-        )  # fmt: skip
-        self._run = PlannedRun(settings, start, self.pool, self._planning, self._numbers)
-
-    def _end(self) -> None:
-        if self._planning is not None:
-            self._planning.stop()
-        if self._run is not None and self._costs is not None:
-            run = self._run
-            self._costs.is_lasting &= not (run.measuring.differs or run.changed)
-        self._planning = self._run = None
-        self.pool.forget()
+            self.events.gone("rank", text, event, " (it is silent)" if event == "lost" else "")
 
 
-def _text_of(why: Killed | Failed) -> str:
-    if isinstance(why, Killed):
-        return f"{why.deaths} workers died of the sample at {why.index}"
-    try:
-        why.reraise()
-    except Exception as error:
-        return str(error)
+def read_layout(layout: str, has_source: bool) -> tuple[bool, bool]:
+    """Return whether workers make batches, and whether one can be made of no samples.
+
+    layout: JSON, as describe_layout of workers/collate has it. Raises ValueError where it is none.
+
+    >>> read_layout('{"kind": "samples", "takes_empty": true}', True)
+    (False, True)
+    """
+    read = json.loads(layout)
+    kind, takes_empty = (
+        (read.get(each) for each in ("kind", "takes_empty"))
+        if isinstance(read, dict)
+        else (None, None)
+    )
+    if kind not in LAYOUTS or type(takes_empty) is not bool or (has_source and kind == "workers"):
+        raise ValueError(
+            f"layout: kind {kind!r:.40}, takes_empty {takes_empty!r:.40}: allowed are {LAYOUTS} "
+            '("workers" only where these are started with their source), and true or false'
+        )
+    return kind != "samples", takes_empty
 
 
-def _make_ahead(start: RunStart, job: JobSpec, source: ToldSource, costs: LoopCosts) -> PlanAhead:
-    """Return the planning of an epoch from a position."""
-    plan = job.plan
-    if job.mixture:
-        from ..planning.mixing.recipe import order_of_rows  # here: other data need none
+def worker_of(peer: bytes) -> bytes:
+    """Return the worker whose heartbeats come from a peer; other names are as they are.
 
-        order = order_of_rows(job.mixture, len(source), plan.seed, start.epoch, job.shuffle)
-    else:
-        order = permutation(len(source), plan.seed, start.epoch, job.shuffle)
-    feed = PlanFeed(start.epoch, order, make_planner(plan), costs, start.at, source.key)
-    ahead = max(AHEAD_SAMPLES, AHEAD_STEPS * plan.samples_per_step)
-    return PlanAhead(feed, ahead, min(plan.samples_per_step, MOST_MEASURED))
+    >>> worker_of(b"run-7|heartbeat.w.1234"), worker_of(b"run-7|w.1234")
+    (b'run-7|w.1234', b'run-7|w.1234')
+    """
+    return peer.replace(b"|heartbeat.", b"|", 1)

@@ -22,7 +22,7 @@ class RecentCounts:
 
     def __init__(self, since: float) -> None:
         self.done = Counter[str]()
-        self._since = since
+        self.since = since
         self._marks: deque[tuple[float, Counter[str]]] = deque()
 
     def add(self, now: float, **counts: int) -> None:
@@ -33,7 +33,7 @@ class RecentCounts:
 
     def recent(self, now: float) -> tuple[Counter[str], float]:
         """Return the counts of the recent past, and its length in seconds."""
-        start, before = self._since, Counter[str]()
+        start, before = self.since, Counter[str]()
         for when, done in self._marks:
             if when > now - RECENT_S:
                 break

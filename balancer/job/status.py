@@ -5,11 +5,10 @@ important are noted: workers that are not ready, or late, then those silent for 
 that wait, then those that have had nothing for longest.
 """
 
-from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 from ..parties.seats import TrainerPeer, format_ranks
+from ..pool.workers import PoolWorker
 from ..protocol.parts import Hole
 from ..protocol.status_messages import (
     MICROSECONDS,
@@ -19,6 +18,8 @@ from ..protocol.status_messages import (
     TrainerStatus,
     WorkerStatus,
 )
+from .admission import AdmittedWorker
+from .effects import Diagnostics
 from .job import PlayedJob
 
 # Workers and trainers that a report notes, and characters of a text that came from a peer.
@@ -29,38 +30,25 @@ WAITS_S = 2.5
 LATE_SHARE = 0.5
 
 
-class ServerFacts(Protocol):
-    """What the server counts; see Diagnostics."""
-
-    software: str
-    wall_ahead_s: float
-    refused: int
-    lost: int
-    lost_at: float
-    last_lost: deque[str]
-    turned_away: int
-    last_refused: deque[str]
-
-
 def make_status_report(
-    job: PlayedJob, diagnostics: ServerFacts, now: float, number: int
+    job: PlayedJob, diagnostics: Diagnostics, now: float, number: int
 ) -> StatusReport:
     """Return a report of bounded size at a time in seconds; `number` is the question's."""
-    parties, pool, stats = job.parties, job.pool, job.stats
+    parties, pool, stats, source = job.parties, job.pool, job.stats, job.admission.source
     ahead_us = round(diagnostics.wall_ahead_s * MICROSECONDS)
     stopped = (each.stopped.reason for each in parties.peers.values() if each.stopped is not None)
     firsts = [_place(job, queue.rank, queue.first)[0] for queue in parties.queues]
     trainers = _note_trainers(job, now, ahead_us)
     return StatusReport(
-        number=number, clock_us=round(now * MICROSECONDS) + ahead_us,
-        software=_cut(diagnostics.software), workers=len(stats.workers),
-        trainers=len(parties.peers), waiting=_cut(_waits_for(job, diagnostics, trainers)),
+        number=number, clock_us=diagnostics.clock_us(now),
+        software=_cut(diagnostics.software), workers=len(job.admission.workers),
+        trainers=len(parties.peers), waiting=_cut(_waits_for(job, trainers)),
         trouble=_cut(next(stopped, "")),
         epoch=-1 if parties.attempt is None else parties.attempt.start.epoch,
         front=min((step for step in firsts if step >= 0), default=-1),
         held_bytes=pool.held_bytes(), budget_bytes=job.spec.buffer_bytes,
         is_full=job.run is not None and job.run.is_full, all_decoded=pool.has_all,
-        loads_to_measure=job.loads_to_measure,
+        loads_to_measure=source is not None and source.loads_first,
         parts=sum(len(each.given) for each in pool.workers.values()),
         lost=diagnostics.lost,
         lost_ms=_ago_ms(now, diagnostics.lost_at) if diagnostics.lost else -1,
@@ -76,40 +64,51 @@ def make_status_report(
     )  # fmt: skip
 
 
-def _waits_for(job: PlayedJob, diagnostics: ServerFacts, trainers: Sequence[TrainerStatus]) -> str:
+def _waits_for(job: PlayedJob, trainers: Sequence[TrainerStatus]) -> str:
     """Return in a few words what the run waits for, "" for nothing."""
-    if not job.pool.workers:
-        what = "a worker to open the data" if job.stats.workers else "a worker to connect"
-        return "; ".join([what, *[*diagnostics.last_refused][-1:]])
+    if not trainers:
+        return job.admission.waits_for or "a trainer"
     if job.parties.attempt is None:
-        return job.parties.waiting_for() if trainers else "a trainer"
+        return job.admission.waits_for or job.parties.waiting_for()
     return trainers[0].missing
 
 
 def _note_workers(job: PlayedJob, now: float, ahead_us: int) -> tuple[WorkerStatus, ...]:
-    pool, workers = job.pool, job.stats.workers
-    late = {peer for peer, each in pool.workers.items() if pool.hangs(each, LATE_SHARE)}
-    peers = sorted(workers, key=lambda p: (p in pool.workers, p not in late, workers[p].heard, p))
-    return tuple(_note_worker(job, p, p in late, now, ahead_us) for p in peers[:MAX_NOTES])
+    pool, admitted = job.pool, job.admission.workers
+
+    def importance(peer: bytes) -> tuple[bool, bool, float, str]:
+        known, name = pool.workers.get(peer), admitted[peer].hello.name
+        if known is None:
+            return False, False, 0.0, name
+        return True, not pool.hangs(known, LATE_SHARE), known.heard, name
+
+    peers = sorted(admitted, key=importance)[:MAX_NOTES]
+    return tuple(
+        _note_worker(job, admitted[peer], pool.workers.get(peer), now, ahead_us) for peer in peers
+    )
 
 
 def _note_worker(
-    job: PlayedJob, peer: bytes, is_late: bool, now: float, ahead_us: int
+    job: PlayedJob, worker: AdmittedWorker, known: PoolWorker | None, now: float, ahead_us: int
 ) -> WorkerStatus:
-    worker, known = job.stats.workers[peer], job.pool.workers.get(peer)
-    hello, done, (recent, recent_s) = worker.hello, worker.counts.done, worker.counts.recent(now)
+    hello, counts, opened = worker.hello, worker.stats.counts, worker.opened
+    done, (recent, recent_s) = counts.done, counts.recent(now)
     state = "opening" if known is None else "leaving" if known.is_leaving else "ready"
-    is_inline = bool(hello.address) and job.spec.transport == "inline"
+    why = 'transport="inline" was given' if job.spec.transport == "inline" else ""
+    if not worker.server.address:
+        why = "the balancer has keys, and this worker would serve without"
     return WorkerStatus(
         name=_cut(hello.name), host=_cut(hello.host), software=_cut(hello.software),
-        fingerprint=_cut(worker.fingerprint), state=state, unresponsive=is_late,
-        last_message_ms=_ago_ms(now, worker.heard), parts=0 if known is None else len(known.given),
-        probed=done["probed"], decoded=done["decoded"], failed=done["failed"],
-        nbytes=done["nbytes"], recent_ms=round(1000 * recent_s), recent_probed=recent["probed"],
+        fingerprint="" if opened is None else _cut(opened.fingerprint), state=state,
+        unresponsive=known is not None and job.pool.hangs(known, LATE_SHARE),
+        last_message_ms=_ago_ms(now, counts.since if known is None else known.heard),
+        parts=0 if known is None else len(known.given), probed=done["probed"],
+        decoded=done["decoded"], failed=done["failed"], nbytes=done["nbytes"],
+        recent_ms=round(1000 * recent_s), recent_probed=recent["probed"],
         recent_decoded=recent["decoded"], recent_bytes=recent["nbytes"],
         recent_decode_ms=recent["decode_ms"], recent_busy_ms=recent["busy_ms"],
-        recent_cpu_ms=recent["cpu_ms"], ahead_us=_ahead(worker.clock, ahead_us),
-        transport='inline: transport="inline" was given' if is_inline else _cut(hello.transport),
+        recent_cpu_ms=recent["cpu_ms"], ahead_us=_ahead(worker.stats.clock, ahead_us),
+        transport=f"inline: {why}" if why and hello.address else _cut(hello.transport),
     )  # fmt: skip
 
 

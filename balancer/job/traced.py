@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ..parties.messages import GiveBatch, WantBatches
-from ..pool.messages import COSTS, LOOKS, DoPart, PartBroken, PartMade, PartMeasured
+from ..pool.messages import COSTS, DoPart, PartBroken, PartMade, PartMeasured
 from ..run.tasks import TASK_HEAD
 
 # What is under way and remembered: more is no trace's. Of a rank's credit the last moments are.
@@ -47,7 +47,7 @@ class TracedMessages:
             self._take_wants(peer, message, now)
         elif isinstance(message, PartMade | PartMeasured | PartBroken):
             since, part = self._parts.pop((peer, message.number), (now, None))
-            if part is not None and part.form != LOOKS:
+            if part is not None:
                 kind = "part to measure" if part.form == COSTS else "part to load"
                 self._add(kind, since, now, (), part.task[TASK_HEAD:])
 

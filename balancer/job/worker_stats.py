@@ -1,15 +1,14 @@
 """What a job's workers have told and done, and what its run left out: counted for diagnostics."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..pool.messages import FromWorker, PartMade, PartMeasured, PoolBeat
-from ..pool.workers import PoolWorker
+from ..pool.workers import PoolPart, PoolWorker
 from ..protocol.parts import Hole
 from ..protocol.status_messages import MICROSECONDS, ClockOffset
 from ..run.arrivals import MicrobatchFacts
-from .messages import JobNotOpened, JobOpened, JoinPool
 from .recent_counts import RecentCounts
 
 # The last holes are remembered.
@@ -17,13 +16,10 @@ REMEMBERED = 4
 
 
 @dataclass(slots=True, eq=False)
-class JoinedWorker:
-    """A worker; heard: when it last said anything. counts: see WorkerStatus, by its names."""
+class PoolWorkerStats:
+    """What a worker has done since it joined; counts: see WorkerStatus, by its names."""
 
-    hello: JoinPool
-    heard: float
     counts: RecentCounts
-    fingerprint: str = ""
     clock: ClockOffset = field(default_factory=ClockOffset)
     _first: PoolBeat | None = None
 
@@ -35,53 +31,42 @@ class JoinedWorker:
         if beat.clock_us:
             self.clock.note(beat.clock_us, round(now * MICROSECONDS))
 
+    def take_answer(self, answer: PartMade | PartMeasured, part: PoolPart, now: float) -> None:
+        """Count what a worker has made of a part."""
+        failed, took_ms = len(answer.failed), answer.took_us // 1000
+        count = len(part.places) - failed
+        if isinstance(answer, PartMeasured):
+            # What is kept loaded needs no time to be loaded later.
+            took_ms *= bool(answer.kept)
+            self.counts.add(now, probed=count, failed=failed, decode_ms=took_ms)
+        else:
+            count = min(count, 1) if part.task.is_spare else count
+            self.counts.add(
+                now, decoded=count, failed=failed, nbytes=answer.nbytes, decode_ms=took_ms
+            )
+
 
 class JobStats:
-    """The workers of a job by their names; late: answers that nobody waits for.
+    """Counts of a job's run; late: answers that nobody waits for, in all.
 
     holes, over_budget: samples that the run has left out, and microbatches above a budget.
     """
 
-    def __init__(self, pool_workers: Mapping[bytes, PoolWorker]) -> None:
-        """`pool_workers` are the pool's, which says what a part is."""
-        self._pool_workers = pool_workers
-        self.workers: dict[bytes, JoinedWorker] = {}
+    def __init__(self) -> None:
         self.late = self.holes = self.over_budget = 0
         self.last_holes = deque[Hole](maxlen=REMEMBERED)
 
     def note(
-        self, peer: bytes, message: JoinPool | JobOpened | JobNotOpened | FromWorker, now: float
+        self, worker: PoolWorker | None, stats: PoolWorkerStats, message: FromWorker, now: float
     ) -> None:
-        """Take note of a worker's message, before the pool takes it; JoinPool: it begins anew."""
-        if isinstance(message, JoinPool):
-            self.workers[peer] = JoinedWorker(message, now, RecentCounts(now))
-        worker = self.workers.get(peer)
-        if worker is None:
-            return
-        worker.heard = now
-        if isinstance(message, JobOpened):
-            worker.fingerprint = message.fingerprint
-        elif isinstance(message, PoolBeat):
-            worker.take_beat(message, now)
+        """Take note of a worker's message, before the pool takes it."""
+        if isinstance(message, PoolBeat):
+            stats.take_beat(message, now)
         elif isinstance(message, PartMade | PartMeasured):
-            known = self._pool_workers.get(peer)
-            giving = None if known is None else known.given.get(message.number)
-            if giving is None:
-                self.late += 1
-                return
-            failed, took_ms = len(message.failed), message.took_us // 1000
-            count = len(giving.part.places) - failed
-            if isinstance(message, PartMeasured):
-                # What is kept loaded needs no time to be loaded later.
-                took_ms *= bool(message.kept)
-                worker.counts.add(now, probed=count, failed=failed, decode_ms=took_ms)
-                return
-            count, nbytes = min(count, 1) if giving.part.task.is_spare else count, message.nbytes
-            worker.counts.add(now, decoded=count, failed=failed, nbytes=nbytes, decode_ms=took_ms)
-
-    def forget(self, peer: bytes) -> None:
-        """Forget a worker, which is gone."""
-        self.workers.pop(peer, None)
+            giving = None if worker is None else worker.given.get(message.number)
+            self.late += giving is None
+            if giving is not None:
+                stats.take_answer(message, giving.part, now)
 
     def begin_run(self) -> None:
         """Count what is left out anew."""

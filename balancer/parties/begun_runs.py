@@ -15,7 +15,7 @@ from ..pool.tickets import Ticket
 from ..protocol.messages import UnknownPeer
 from .gives import Lost, QueuedBatch, RankQueue, Taker, pack_batch
 from .labels import LabelSums
-from .messages import BeginRun, GiveBatch, JobReady, RunBegun, RunStops, ToTrainer
+from .messages import BeginRun, GiveBatch, JobReady, JoinJob, RunBegun, RunStops, ToTrainer
 from .seats import Seats, TrainerPeer
 from .starts import RunAttempt, RunKey, is_apart, join_starts, why_apart
 
@@ -60,6 +60,7 @@ class BegunRuns:
         self.attempt: RunAttempt | None = None
         self.freed: list[Ticket] = []
         self.lost: list[Lost] = []
+        self.changes: list[tuple[str, JoinJob]] = []
         self.to_look_at: dict[int, None] = {}
 
     def _begin(self, trainer: TrainerPeer, message: BeginRun) -> None:

@@ -33,9 +33,9 @@ SILENT_S = 30.0
 class Parties(BegunRuns):
     """The trainers of a job of so many ranks.
 
-    attempt: what is to be played; None where nothing is. freed, lost: for the caller, who empties
-    them; of `freed` each ticket comes once. to_look_at: ranks that may want more since it was
-    emptied.
+    attempt: what is to be played; None where nothing is. freed, lost, changes: for the caller, who
+    empties them; of `freed` each ticket comes once, changes: who has come ("join"), has left, or is
+    lost. to_look_at: ranks that may want more since it was emptied.
     """
 
     # --- what happens
@@ -66,7 +66,7 @@ class Parties(BegunRuns):
         """Do what the time asks for; to be called about once a second."""
         self._now = now
         for trainer in self._seats.silent(now - SILENT_S):
-            self._remove(trainer)
+            self._remove(trainer, "lost")
         self._look()
 
     def take_messages(self) -> list[tuple[bytes, ToTrainer]]:
@@ -98,6 +98,17 @@ class Parties(BegunRuns):
             self._send(peer, self._ready)
         self._look()
 
+    def withdraw(self) -> None:
+        """Let runs wait for other data: nobody has had a part of these."""
+        self._ready = None
+        self._stop()
+
+    @property
+    def samples_needed(self) -> set[int]:
+        """The numbers of samples of the data that processes go on in."""
+        begun = (trainer.begun for trainer in self._seats.peers.values())
+        return {message.samples for message in begun if message is not None} - {-1}
+
     def wanted(self, rank: int) -> bool:
         """Return whether a rank may be given one more."""
         return self.attempt is not None and self._queues[rank].wants_more
@@ -123,17 +134,21 @@ class Parties(BegunRuns):
         if (batch := self._tickets.get(ticket.number)) is not None:
             self._queues[batch.rank].renew(batch, self._now)
 
-    def fail(self, reason: str, comes_again: bool = False) -> None:
-        """Stop the run for all who are in it."""
-        if self.attempt is not None:
-            self._fail([p for p in self._seats.peers.values() if p.is_playing], reason, comes_again)
+    def fail(self, reason: str, comes_again: bool = False) -> bool:
+        """Stop the run for all who are in it, or have begun one that cannot be played.
+
+        Returns whether there are any.
+        """
+        peers, is_played = self._seats.peers.values(), self.attempt is not None
+        begun = [p for p in peers if p.is_playing or (p.begun is not None and not is_played)]
+        self._fail(begun, reason, comes_again)
+        return bool(begun)
 
     # --- joining and leaving
 
     def _join(self, peer: bytes, hello: JoinJob, trainer: TrainerPeer | None) -> None:
         if trainer is None or trainer.hello != hello:
-            for older in self._seats.older_than(hello):
-                self._remove(older)
+            self.make_way(hello)
             may_sit = self._seats.may_sit(peer, hello, self._now)
             if may_sit is not True:
                 if may_sit:
@@ -141,13 +156,20 @@ class Parties(BegunRuns):
                 return
             self._leaving.discard(peer)
             self._seats.add(TrainerPeer(peer, hello, self._now))
+            self.changes.append(("join", hello))
         else:
             trainer.heard_at = self._now
         if self._ready is not None:
             self._send(peer, self._ready)
 
-    def _remove(self, trainer: TrainerPeer) -> None:
+    def make_way(self, hello: JoinJob) -> None:
+        """Forget the processes that a newcomer takes the place of."""
+        for older in self._seats.older_than(hello):
+            self._remove(older, "leave")
+
+    def _remove(self, trainer: TrainerPeer, event: str) -> None:
         """Forget a process: it needs nothing more."""
+        self.changes.append((event, trainer.hello))
         self._unstate(trainer)
         self._seats.remove(trainer)
         self._labels.remove(trainer.peer, trainer.hello.ranks)
@@ -173,7 +195,7 @@ class Parties(BegunRuns):
                     self._send(trainer.peer, UnknownPeer())
             case LeaveJob():
                 self._leaving.add(trainer.peer)
-                self._remove(trainer)
+                self._remove(trainer, "leave")
             case CountLabels():
                 self._count(trainer, message)
             case WantBatches() | LostPieces():
@@ -226,7 +248,7 @@ class Parties(BegunRuns):
     def waiting(self, trainer: TrainerPeer) -> str:
         """Return what a process waits for, as text."""
         if self._ready is None:
-            return "a worker that can read the data"
+            return self._waits_for(trainer.hello.ranks[0])
         if (counts := self._labels.lacking(trainer.peer)) is not None:
             return counts
         if not trainer.is_playing:

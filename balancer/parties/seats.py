@@ -57,6 +57,7 @@ class TrainerPeer:
     heard_at: when it was last known to be here. begun: the run that it has begun, None before, and
     while it is to say again where it stands (is_asked). is_playing: it takes microbatches of the
     current run. stopped: why its run was stopped, which is repeated until it begins another.
+    told: the tokens of workers of which it was told where they are.
     """
 
     peer: bytes
@@ -66,6 +67,7 @@ class TrainerPeer:
     is_asked: bool = False
     is_playing: bool = False
     stopped: RunStops | None = None
+    told: set[int] = field(default_factory=set)
     stats: TrainerStats = field(default_factory=TrainerStats)
 
     @property
@@ -156,13 +158,14 @@ class Seats:
 
     def may_sit(self, peer: bytes, hello: JoinJob, now: float) -> bool | str:
         """Return whether a newcomer may be seated; False: it has to wait. Or why never, as text."""
-        ranks, sharers = hello.ranks, hello.sharers
-        if not ranks or len({*ranks}) < len(ranks) or max(ranks) >= self.ranks:
-            return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
+        ranks, sharers, reason = hello.ranks, hello.sharers, self._why_unlike(hello)
         if hello.sharer >= sharers:
             return f"sharer {hello.sharer} is not among the {sharers} from 0 on that share a rank"
+        are_ranks = 0 < len({*ranks}) == len(ranks) and max(ranks) < self.ranks
+        if not (are_ranks or reason):
+            return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
         # Whoever is here has brought the same as all: one of them stands for the others.
-        holders, reason = self._in_way(hello), self._why_unlike(hello)
+        holders = self._in_way(hello)
         holder = next(iter(holders or self.peers.values())) if holders or reason else None
         if holder is None:
             return True
@@ -178,7 +181,7 @@ class Seats:
             return ""
         pairs = ((first.hello.job, hello.job), (first.hello.layout, hello.layout))
         if differ := "; ".join(difference(*pair) for pair in pairs if pair[0] != pair[1]):
-            return f"this job was begun by {first.name} with others: {differ:.{MAX_QUOTED}}"
+            return f"this balancer serves another job, that of {first.name}: {differ:.{MAX_QUOTED}}"
         for rank in hello.ranks:
             if (sharers := self._sharers.get(rank, hello.sharers)) != hello.sharers:
                 return (

@@ -66,7 +66,7 @@ class _Run:
         self.place = _Place(0, start.served, start.at)
         is_inside = bool(start.at.microbatch or start.served)
         self.known = {start.at.step: start.holes} if is_inside else {}
-        self.ranks = {rank: _Rank(place < start.served) for place, rank in enumerate(ranks)}
+        self.ranks = {rank: _Rank(int(place < start.served)) for place, rank in enumerate(ranks)}
         self.is_begun = False
 
     def message(self, samples: int) -> BeginRun:

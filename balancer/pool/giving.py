@@ -4,7 +4,7 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import Any
 
-from .messages import COSTS, LOOKS, DoPart, ToWorker
+from .messages import COSTS, DoPart, ToWorker
 from .workers import AHEAD_S, LEAST_AHEAD, MOST_AHEAD, Giving, PoolPart, PoolWorker
 
 # What a sample takes, as long as nothing is known of it.
@@ -48,7 +48,7 @@ class PartGiver:
         """Put a worker in the queue of those that have room, by when it would be done."""
         if worker.name in self._workers and worker.has_room:
             self._last += 1
-            worker.key = float(self._last)
+            worker.key = self._last
             unit = max(self.load_s, GUESS_S)
             heappush(self._ready, ((worker.work_s + unit) * worker.pace, self._last, worker))
 
@@ -114,7 +114,7 @@ class PartGiver:
 
     def _work_s(self, part: PoolPart) -> float:
         """Return how long a part takes a worker of the usual speed."""
-        if part.keeper is not None or part.form == LOOKS:
+        if part.keeper is not None:
             return GUESS_S
         sample_s = self._cost_s if part.form == COSTS else self.load_s
         return (sample_s or GUESS_S) * max(1, len(part.places))
@@ -145,7 +145,7 @@ class PartGiver:
             (giving.since, number, giving.part)
             for worker in self._workers.values()
             for number, giving in worker.given.items()
-            if len(giving.part.given) == 1 and giving.part.form != LOOKS
+            if len(giving.part.given) == 1
         ]
         for since, _, part in sorted(late, key=lambda each: each[:2]):
             if not idle or part.is_alone:
@@ -155,7 +155,7 @@ class PartGiver:
 
     def note_time(self, worker: PoolWorker, part: PoolPart, message: Any) -> None:
         """Note how long a sample takes, and how much longer this worker."""
-        if part.form == LOOKS or not part.places or part.keeper is not None:
+        if not part.places or part.keeper is not None:
             return
         sample_s = getattr(message, "took_us", 0) / 1e6 / len(part.places)
         usual = self._cost_s if part.form == COSTS else self.load_s

@@ -9,9 +9,9 @@ number that is never used again in a job, and so has what is kept.
 from ..protocol.parts import Cost, Count
 from ..protocol.records import ArrayRecord, Integer
 
-# What is to be made of a part's samples: a batch, collated; the samples, as they are; what they
-# cost; or their marks, by which ranks see that they have the same data.
-BATCH, SAMPLES, COSTS, LOOKS = "batch", "samples", "costs", "looks"
+# What is to be made of a part's samples: a batch, collated; the samples, as they are; or what they
+# cost.
+BATCH, SAMPLES, COSTS = "batch", "samples", "costs"
 
 
 class FailedPlace(ArrayRecord, frozen=True):
@@ -90,13 +90,6 @@ class PartMeasured(ArrayRecord, frozen=True):
     kept: tuple[Count, ...]
 
 
-class PartLooked(ArrayRecord, frozen=True):
-    """The marks of the samples of a part of form LOOKS."""
-
-    number: Count
-    marks: tuple[tuple[str, str], ...]
-
-
 class PartBroken(ArrayRecord, frozen=True):
     """A part could not be made: what collating raised, as text with its traceback."""
 
@@ -124,6 +117,6 @@ class PoolBeat(ArrayRecord, frozen=True):
 
 ToWorker = DoPart | DropParts | FreeParts
 TO_WORKER = (DoPart, DropParts, FreeParts)
-FROM_WORKER = (PartMade, PartMeasured, PartLooked, PartBroken, PoolBeat)
+FROM_WORKER = (PartMade, PartMeasured, PartBroken, PoolBeat)
 KINDS = (*TO_WORKER, *FROM_WORKER)
-FromWorker = PartMade | PartMeasured | PartLooked | PartBroken | PoolBeat
+FromWorker = PartMade | PartMeasured | PartBroken | PoolBeat

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from ..run.tasks import MEASURE, FailedSample, Made, Measured
-from .messages import BATCH, COSTS, LOOKS, SAMPLES, FailedPlace, PartLooked, PartMade, PartMeasured
+from ..run.tasks import FailedSample, Made, Measured
+from .messages import BATCH, COSTS, SAMPLES, FailedPlace, PartMade, PartMeasured
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
@@ -31,7 +31,7 @@ def cut(
     """
     places = range(len(task.indexes))
     if not task.is_load:
-        return [PoolPart(task, COSTS if task.words[0] == MEASURE else LOOKS, places)]
+        return [PoolPart(task, COSTS, places)]
     whole = BATCH if collates else SAMPLES
     if task.is_spare or workers < 2 or not places:
         return [PoolPart(task, whole, places)]
@@ -91,8 +91,6 @@ def join(task: PoolTask, skips: bool, collates: bool) -> Any:
     collate keep nothing of a microbatch without samples, whose ticket has no piece.
     """
     answers = [part.answer for part in task.parts]
-    if isinstance(answers[0], PartLooked):
-        return answers[0].marks
     failed = dict(_failures(task))
     if isinstance(answers[0], PartMeasured):
         costs = {

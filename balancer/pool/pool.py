@@ -20,7 +20,6 @@ from ..run.tasks import Failed, Killed
 from .giving import PartGiver
 from .messages import (
     BATCH,
-    LOOKS,
     DropParts,
     FreeParts,
     FromWorker,
@@ -43,27 +42,31 @@ class NetworkPool:
     """The pool of a job's workers; `Tasks` of a run. Names of workers are never used again.
 
     generation: greater than that of a balancer before, whose parts workers may still answer.
-    lease_s: seconds that a worker may take for one sample. collates: whether workers make batches.
-    skips: whether samples that cannot be used are left out.
+    lease_s: seconds that a worker may take for one sample; dead_s: that it may be silent.
+    collates: whether workers make batches. skips: whether samples that cannot be used are left out.
     renewed: tickets of which all pieces are there again. spoiled: tickets that cannot be made
-    again, and why. lost: workers that were given up. The server empties these.
+    again, and why. lost: workers that were given up, and why. The server empties these.
     """
 
     most_held = sys.maxsize  # bytes bound what is made ahead
 
-    def __init__(self, lease_s: float, collates: bool, skips: bool, generation: int = 0) -> None:
+    def __init__(
+        self, lease_s: float, collates: bool, skips: bool, generation: int = 0,
+        dead_s: float = DEAD_S,
+    ) -> None:  # fmt: skip
         self._lease_s, self._collates, self._skips = lease_s, collates, skips
+        self._dead_s = dead_s
         self.workers: dict[bytes, PoolWorker] = {}
         self.renewed: list[Ticket] = []
         self.spoiled: list[tuple[Ticket, Killed | Failed]] = []
-        self.lost: list[bytes] = []
+        self.lost: list[tuple[bytes, str]] = []
         self._giver = PartGiver(self.workers, generation << GENERATION)
         self._orders = 0
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self._deaths: Counter[int] = Counter()
-        self._kept_bytes = self._awaited = 0
+        self._kept_bytes = 0
 
     # --- what the run asks
 
@@ -106,8 +109,8 @@ class NetworkPool:
 
     @property
     def has_all(self) -> bool:
-        """Whether all samples of the microbatches that were asked for are loaded."""
-        return bool(self._tasks) and not self._awaited
+        """Whether all that was asked for is made."""
+        return bool(self._tasks) and not any(task.awaited for task in self._tasks.values())
 
     def free(self, ticket: Any) -> None:
         """Free what workers keep of a microbatch; does nothing the second time, or for None."""
@@ -162,13 +165,20 @@ class NetworkPool:
         worker = self.workers.get(name)
         return worker is None or not (worker.given or worker.kept)
 
+    def leaving(self) -> list[bytes]:
+        """Return the workers that are to end, and may go."""
+        return [w.name for w in self.workers.values() if w.is_leaving and self.may_go(w.name)]
+
     def look(self, now: float) -> None:
         """Give up workers that are silent or hang, and have made twice what one is late with."""
         self._giver.now = now
         for worker in [*self.workers.values()]:
-            if now > worker.heard + DEAD_S or self.hangs(worker):
+            why = "it sends no heartbeats" if now > worker.heard + self._dead_s else ""
+            if self.hangs(worker):
+                why = f"it has worked on one sample for more than {self._lease_s:.0f} s"
+            if why:
                 self.lose(worker.name, now)
-                self.lost.append(worker.name)
+                self.lost.append((worker.name, why))
         self._giver.give()
         self._giver.copy_late()
 
@@ -239,7 +249,7 @@ class NetworkPool:
             if worker is not None and answer.serial:
                 self._keep(part, worker, number, answer)
         part.answer = answer
-        self._unawait(part)
+        part.task.awaited -= 1
         place = part.places[0] + 1 if part.is_alone else len(task.indexes)
         if task.is_spare and not answer.serial and place < len(task.indexes):
             task.parts = [PoolPart(task, part.form, (place,), is_alone=True)]  # the next may do
@@ -295,7 +305,7 @@ class NetworkPool:
         self._drop_part(part)
         self._free_piece(part)
         if part.answer is None:
-            self._unawait(part)
+            part.task.awaited -= 1
 
     def _free_piece(self, part: PoolPart) -> None:
         """Free what a worker keeps of a part."""
@@ -326,12 +336,7 @@ class NetworkPool:
         """Have a part made, or made again."""
         part.answer = None
         part.task.awaited += 1
-        self._awaited += len(part.places) * part.task.is_load
         self._giver.enqueue(part)
-
-    def _unawait(self, part: PoolPart) -> None:
-        part.task.awaited -= 1
-        self._awaited -= len(part.places) * part.task.is_load
 
     # --- deaths
 
@@ -349,7 +354,7 @@ class NetworkPool:
         self._giver.now, worker = now, self.workers.pop(name, None)
         if worker is None:
             return
-        worker.key = -1.0
+        worker.key = -1
         suspect, named = worker.part_in_work, self.hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
@@ -369,13 +374,6 @@ class NetworkPool:
     def _blame(self, part: PoolPart, index: int) -> None:
         """Suspect samples of a part of which a worker has died: the one at an index, or all."""
         task = part.task
-        if part.form == LOOKS or not part.places:
-            task.deaths += 1
-            if task.deaths >= MOST_DEATHS and part.places:
-                self._fail(task, Killed(task.indexes[0], MOST_DEATHS))
-            else:
-                self._giver.enqueue(part)
-            return
         is_sure = part.is_alone or index in part.indexes
         for suspect in [index] if index in part.indexes else part.indexes:
             # What several are suspected of counts once: it was one of them.

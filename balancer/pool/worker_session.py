@@ -67,7 +67,7 @@ class PoolSession:
         self._index = index
 
     def finish(self, answer: Any) -> None:
-        """Take what became of the part in work: PartMade, PartMeasured, PartLooked, PartBroken."""
+        """Take what became of the part in work: PartMade, PartMeasured, PartBroken."""
         self._in_work, self._index = None, -1
         serial = answer.serial if isinstance(answer, PartMade) else 0
         if self._is_dropped:

@@ -18,7 +18,7 @@ class PoolTask:
     """A task of the run, until its result is told, and its ticket is freed.
 
     order: of submitting. ticket: where workers keep the microbatch, once its result is told.
-    awaited: parts that are to be made. deaths: of workers at a task that is not cut.
+    awaited: parts that are to be made.
     """
 
     number: int
@@ -27,7 +27,6 @@ class PoolTask:
     parts: "list[PoolPart]" = field(default_factory=list)
     awaited: int = 0
     ticket: Ticket | None = None
-    deaths: int = 0
     is_over: bool = False
 
     @property
@@ -112,7 +111,7 @@ class PoolWorker:
     is_reserved: bool = False
     at: tuple[int, int] = (0, -1)
     at_since: float = 0.0
-    key: float = -1.0
+    key: int = -1
 
     @property
     def has_room(self) -> bool:

@@ -14,6 +14,8 @@ from .contents import Contents, contents_of, usable_cells
 from .feed import PlannedStep
 from .tasks import Failed, FailedSample, Killed, Load, Made
 
+# Microbatches whose labels are counted sample by sample: what is counted wrong is so in the first.
+COMPARED = 16
 # Keys that an error names.
 QUOTED = 8
 # The bytes of one microbatch of so many are counted; of all where the budget is for fewer.

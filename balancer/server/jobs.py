@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..coordinator.machine import Coordinator
-from ..coordinator.state import Diagnostics, Send
+from ..coordinator.status_report import make_status_report
+from ..job.effects import Diagnostics, Send
 from ..protocol.messages import (
     JobList,
     ListJobs,
@@ -24,7 +25,7 @@ from ..protocol.messages import (
     RankHello,
     WorkerHello,
 )
-from ..protocol.status_messages import GetStatus
+from ..protocol.status_messages import GetStatus, StatusReport
 from ..protocol.transitions import State
 from ..transport.naming import DEFAULT_JOB, checked_job, job_of
 from .job_log import JobLog
@@ -149,6 +150,10 @@ class JobRouter:
         return tuple(
             name for name, job in sorted(self._jobs.items()) if only in ("", name) and job.has_ranks
         )
+
+    def reports(self) -> dict[str, StatusReport]:
+        """Return the jobs' status reports by name."""
+        return {name: make_status_report(job, 0) for name, job in self.coordinators().items()}
 
     def coordinators(self) -> dict[str, Coordinator]:
         """Return the jobs' coordinators by name, to be looked at."""

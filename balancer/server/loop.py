@@ -20,7 +20,8 @@ import msgspec
 import zmq
 
 from ..coordinator.machine import Coordinator
-from ..coordinator.state import Send
+from ..job.effects import Send
+from ..parties.messages import JoinJob
 from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
@@ -42,10 +43,11 @@ from .malloc import IdleTrimmer, keep_freed_memory
 from .tracing import Tracer, planned_until
 
 if TYPE_CHECKING:
+    from ..job.jobs import PlayedJobs
     from .jobs import JobRouter
 
     # What the loop serves: one job, or a balancer's jobs, which look the same from here.
-    Served = Coordinator | JobRouter
+    Served = Coordinator | JobRouter | PlayedJobs
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4
@@ -300,7 +302,8 @@ class _Shell(msgspec.Struct, frozen=True):
         for peer in peers:
             self.authenticator.forget(peer)
             self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
-            self._reject(peer, NOT_ALLOWED)
+            self.refused(NOT_ALLOWED)
+            self._tell_reason(peer, NOT_ALLOWED)
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
         """Handle one message, unless its peer is banned."""
@@ -361,7 +364,7 @@ class _Shell(msgspec.Struct, frozen=True):
             self.send_all(self.coordinator.handle(peer, message, frames, now))
             has_planned = planned_until(self.coordinator, peer) != before
             self.send_all(tracer.received(peer, message, now, time.monotonic(), has_planned))
-        if isinstance(message, RankHello):
+        if isinstance(message, RankHello | JoinJob):
             self.hellos[peer] = name
             if len(self.hellos) > MAX_HELLOS:
                 for each in [p for p in self.hellos if self.coordinator.state_of(p) == ABSENT]:
@@ -385,10 +388,6 @@ class _Shell(msgspec.Struct, frozen=True):
         self.authenticator.forget(peer)
         self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
         self.connections.reset(frame)
-
-    def _reject(self, peer: bytes, reason: str) -> None:
-        self.refused(reason)
-        self._tell_reason(peer, reason)
 
     def _tell_reason(self, peer: bytes, reason: str) -> None:
         """Tell a peer why a message of it is rejected, if it can be reached."""

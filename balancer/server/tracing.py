@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from ..coordinator.state import Send
+from ..job.effects import Send
 from ..job.traced import ANSWERS, TracedMessages
 from ..protocol.messages import Message, PeerRejected
 from ..protocol.payload_messages import Ack, Batch, DecodeDone, Lease, ProbeDone, RequestBatch

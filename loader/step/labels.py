@@ -17,6 +17,7 @@ from torch.utils.data import default_collate
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS
+from ...balancer.run.steps import COMPARED
 from ...workers.sources.interface import Source
 from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
 from ...workers.sources.randomness import global_randomness
@@ -25,8 +26,6 @@ from .errors import LoaderError
 logger = logging.getLogger(__name__)
 # The first samples of a source may be broken; after this many the question is left open.
 TRIES = 8
-# Microbatches of a process that are compared; what is counted wrong is so in the first ones.
-COMPARED = 16
 # Keys that an error names.
 QUOTED = 4
 

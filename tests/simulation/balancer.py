@@ -2,7 +2,7 @@
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.run.known_costs import CostMemory, KnownCosts
-from counterpoise.balancer.coordinator.state import Send
+from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import Message
 from tests.simulation.watch import Watch

@@ -7,7 +7,7 @@ share a rank none is further ahead of another than it prefetches.
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.run.epoch import EpochRun
-from counterpoise.balancer.coordinator.state import Send
+from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.protocol.messages import Message, StartRun, Welcome, WorkerHello
 from counterpoise.balancer.protocol.payload_messages import Ack, Batch, Lease
 

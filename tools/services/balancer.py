@@ -16,7 +16,8 @@ import click
 
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
-from ...balancer.coordinator.status_report import make_status_report
+from ...balancer.job.flag import uses_pools
+from ...balancer.job.jobs import PlayedJobs
 from ...balancer.server.jobs import JobRouter
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import find_address, write_address
@@ -251,16 +252,15 @@ def _serve(
             logger.info("%s says %s", address_file, written)
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
-    jobs = JobRouter(make, only)
+    jobs: JobRouter | PlayedJobs = JobRouter(make, only)
+    if uses_pools():
+        credentials = functools.partial(new_credentials, has_keys=keys is not None)
+        jobs = PlayedJobs(int(time.time()), credentials, only, heartbeat_timeout_s)
     with stop_on_signal() as stop:
         if metrics is not None:
             from .metrics import ReportOnRequest, serve_metrics  # here: others need nothing of it
 
-            reports = ReportOnRequest(
-                lambda: {
-                    name: make_status_report(each, 0) for name, each in jobs.coordinators().items()
-                }
-            )
+            reports = ReportOnRequest(jobs.reports)
             serve_metrics(metrics, reports)
             stop = reports.watch(stop)
         serve(jobs, listen, ready, stop, refused=rejected, keys=keys)

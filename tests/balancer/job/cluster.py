@@ -1,27 +1,41 @@
-"""A played job in one process: workers and trainers on a network that loses, doubles and delays.
+"""A balancer's job in one process: workers and trainers on a network that loses and delays.
 
 Everything follows from a seed. A worker is a PoolSession over a real PlannedReader, a trainer a
-TrainerSession, which pulls frames from workers as it would over a socket of its own.
+TrainerSession, which pulls frames from workers as it would over a socket of its own. Some workers
+serve nowhere: what they keep is relayed.
 """
 
 import heapq
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
-from counterpoise.balancer.job.job import PlayedJob
-from counterpoise.balancer.job.messages import JobOpened, JoinPool
+from counterpoise.balancer.job.effects import Send
+from counterpoise.balancer.job.job import PlayedJob, worker_of
+from counterpoise.balancer.job.jobs import PlayedJobs
+from counterpoise.balancer.job.messages import (
+    JobOpened,
+    JoinPool,
+    OpenJob,
+    RelayedPiece,
+    SendFrames,
+    SentFrames,
+    WorkersAt,
+)
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.pool.messages import DoPart
+from counterpoise.balancer.pool.messages import DoPart, DropParts, FreeParts
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
+from counterpoise.balancer.protocol.parts import EpochPosition, PayloadServer
 from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.planned.parts import do_part
@@ -30,6 +44,8 @@ from counterpoise.workers.sources.interface import SampleError, as_source
 
 START = EpochPosition(0, 0, 0, 0, "")
 BEAT_S, TURN_S = 0.5, 0.02
+# What a balancer begins with: seconds since 1970.
+NOW = 1_800_000_000
 
 
 class Texts:
@@ -84,6 +100,11 @@ class Setting:
     def job(self) -> JobSpec:
         return JobSpec(self.plan, on_error=self.on_error, lease_s=20.0)
 
+    @property
+    def layout(self) -> str:
+        kind = "stacked" if self.collates else "samples"
+        return json.dumps({"kind": kind, "takes_empty": True})
+
     def source(self) -> Any:
         return as_source(Texts(self.lengths, self.broken), cost_of)
 
@@ -107,7 +128,7 @@ class Cluster:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._names = count(1)
-        self.job = self._new_job(1)
+        self.jobs = self._new_balancer(NOW)
         self.workers: dict[bytes, SimulatedWorker] = {}
         self.trainers = {
             (rank, sharer): SimulatedTrainer(self, rank, sharer)
@@ -123,10 +144,13 @@ class Cluster:
         if setting.restarts:
             self.after(self.chance.uniform(0.5, 6), self._restart_balancer)
 
-    def _new_job(self, generation: int) -> PlayedJob:
-        setting = self.setting
-        layout = json.dumps({"kind": "joined"})
-        return PlayedJob(to_json(setting.job), layout, setting.collates, True, generation)
+    @staticmethod
+    def _new_balancer(generation: int) -> PlayedJobs:
+        return PlayedJobs(generation, lambda _: (b"", b"secret"))
+
+    @property
+    def job(self) -> PlayedJob:
+        return self.jobs.jobs["job"]
 
     # --- time and messages
 
@@ -150,6 +174,8 @@ class Cluster:
             action()
         kept = {name: len(worker.kept) for name, worker in self.workers.items()}
         assert not any(kept.values()), f"kept: {kept}"
+        if not self.jobs.jobs:
+            return  # this balancer was started when all had left
         pool = self.job.pool
         assert (pool.held_bytes(), len(pool._tasks)) == (0, 0), "the pool keeps something"
         assert self.job.parties.is_empty
@@ -173,35 +199,31 @@ class Cluster:
         self.after(TURN_S, self._tick)
 
     def turn(self) -> None:
-        for peer, message in self.job.turn(self.now):
-            if peer in self.workers:
-                self.deliver(lambda p=peer, m=message: self._to_worker(p, m))  # type: ignore[misc]
-            for trainer in self.trainers.values():
-                if trainer.peer == peer:
-                    self.deliver(lambda t=trainer, m=message: t.receive(m))  # type: ignore[misc]
+        if self.now >= self.jobs.next_deadline():
+            self._send(self.jobs.tick(self.now))
 
-    def _to_worker(self, peer: bytes, message: Any) -> None:
-        if (worker := self.workers.get(peer)) is not None:
-            worker.receive(message)
+    def _send(self, sends: list[Send]) -> None:
+        trainers = {trainer.peer: trainer for trainer in self.trainers.values()}
+        for peer, message, frames in map(structs.astuple, sends):
+            receiver = self.workers.get(worker_of(peer)) or trainers.get(peer)
+            if receiver is not None:
+                self.deliver(partial(receiver.receive, message, frames))
 
-    def from_worker(self, worker: "SimulatedWorker", message: Any) -> None:
-        job = self.job
-        self.deliver(lambda: job.from_worker(worker.name, message, self.now))
-
-    def from_trainer(self, trainer: "SimulatedTrainer", message: Any) -> None:
-        job = self.job
-        self.deliver(lambda: job.from_trainer(trainer.peer, message, self.now))
+    def handle(self, peer: bytes, message: Any, frames: Sequence[object] = ()) -> None:
+        """Have a message go to the balancer that there is now."""
+        jobs = self.jobs
+        self.deliver(lambda: self._send(jobs.handle(peer, message, frames, self.now)))
 
     # --- processes
 
     def new_worker(self) -> None:
-        worker = SimulatedWorker(self, f"w{next(self._names)}".encode())
+        worker = SimulatedWorker(self, f"job|w{next(self._names)}".encode())
         self.workers[worker.name] = worker
         worker.join()
 
     def _kill_a_worker(self) -> None:
         """Kill one that tries no sample by itself: that sample would be named for it."""
-        known = self.job.pool.workers
+        known = self.job.pool.workers if self.jobs.jobs else {}
         tries = {
             name for name, w in known.items() if any(g.part.is_alone for g in w.given.values())
         }
@@ -213,16 +235,13 @@ class Cluster:
         worker = self.workers.pop(name, None)
         if worker is not None:
             worker.is_dead = True
-            job = self.job
+            jobs = self.jobs
             if self.chance.random() < 0.5:  # its connection breaks; else it is just silent
-                self.after(0.05, lambda: job.pool.lose(name, self.now))
+                self.after(0.05, lambda: self._send(jobs.unreachable(name, Bye(), self.now)))
             self.after(self.chance.uniform(0.1, 1), self.new_worker)
 
     def _restart_balancer(self) -> None:
-        self.job = self._new_job(2)
-        for worker in self.workers.values():
-            worker.session.reset()
-            worker.join()
+        self.jobs = self._new_balancer(NOW + 1)
 
 
 class SimulatedWorker:
@@ -234,31 +253,47 @@ class SimulatedWorker:
         self.is_dead = False
         self.slow = cluster.chance.choice([1, 1, 1, 5])
         self._is_busy = False
+        address = cluster.chance.choice(["", name.decode(), name.decode()])
+        self.hello = JoinPool(name.decode(), 1, "host", 0, "", "", address, b"", 1 << 40)
+        self._is_open = False
         self._beat()
 
     def join(self) -> None:
-        """Open the job at the balancer, which is reliable: see the server's own tests."""
+        """Say hello, again until the job comes."""
+        if not (self.is_dead or self._is_open):
+            self.cluster.handle(self.name, self.hello)
+            self.cluster.after(5.0, self.join)
+
+    def _opened(self, number: int) -> JobOpened:
         setting, source = self.cluster.setting, self.cluster.setting.source()
         columns: tuple[bytes, ...] = ()
         if setting.knows_costs and not setting.broken and setting.killer < 0:
-            import numpy as np
-
             texts = [cost_of(str(source[n]))["tokens"] for n in range(len(source))]
             columns = (np.array(texts, np.int64).tobytes(),)
-        name, job, now = self.name.decode(), self.cluster.job, self.cluster.now
-        hello = JoinPool(name, 1, "host", 0, "software 1", "pulled over tcp", "", b"", 1 << 30)
-        job.stats.note(self.name, hello, now)
-        told = JobOpened(1, len(source), "print", columns, loads_first=False, names=True)
-        assert job.open_worker(self.name, told, now) == ""
+        return JobOpened(number, len(source), "print", columns, loads_first=False, names=True)
 
-    def receive(self, message: Any) -> None:
-        self.session.take(message)
-        self._work()
+    def receive(self, message: Any, _: object) -> None:
+        assert not isinstance(message, PeerRejected), message
+        match message:
+            case OpenJob():
+                self._is_open = True
+                self.cluster.handle(self.name, self._opened(message.number))
+            case UnknownPeer():
+                self.session.reset()
+                self._is_open = False
+                self.join()
+            case SendFrames():
+                frames = self.kept.get(message.serial, ())
+                self.cluster.handle(self.name, SentFrames(message.serial, len(frames)), frames)
+            case DoPart() | DropParts() | FreeParts():
+                self.session.take(message)
+                self._work()
 
     def _beat(self) -> None:
         if not self.is_dead:
             self._flush()
-            self.cluster.from_worker(self, self.session.beat())
+            name = self.name.replace(b"|", b"|heartbeat.")
+            self.cluster.handle(name, self.session.beat())
             self.cluster.after(BEAT_S, self._beat)
 
     def _work(self) -> None:
@@ -291,17 +326,18 @@ class SimulatedWorker:
         while self.session.freed:
             self.kept.pop(self.session.freed.pop(), None)
         for message in self.session.take_messages():
-            self.cluster.from_worker(self, message)
+            self.cluster.handle(self.name, message)
 
 
 class SimulatedTrainer:
     def __init__(self, cluster: Cluster, rank: int, sharer: int) -> None:
         setting = cluster.setting
-        self.cluster, self.peer = cluster, f"t{rank}.{sharer}".encode()
+        self.cluster, self.peer = cluster, f"job|t{rank}.{sharer}".encode()
         self.session = TrainerSession(
-            (rank,), to_json(setting.job), '{"kind": "joined"}', setting.credit, sharer,
+            (rank,), to_json(setting.job), setting.layout, setting.credit, sharer,
             setting.sharers, name=f"trainer {rank}.{sharer}",
         )  # fmt: skip
+        self.servers: dict[int, PayloadServer] = {}
         self.delivered: list[tuple[Any, Any]] = []
         self.session.begin(RunStart(0, START))
         self._takes_s = cluster.chance.uniform(0.0, 0.05)
@@ -312,30 +348,40 @@ class SimulatedTrainer:
     def is_over(self) -> bool:
         return self.session.is_at_end or bool(self.session.failure)
 
-    def receive(self, message: Any) -> None:
-        self.session.receive(message)
+    def receive(self, message: Any, frames: Any) -> None:
+        match message:
+            case WorkersAt():
+                self.servers.update({server.token: server for server in message.servers})
+            case RelayedPiece(_, rank, index, version, piece):
+                self.session.note_pulled(rank, index, version, piece, frames)
+            case _:
+                self.session.receive(message)
         self._flush()
 
     def _beat(self) -> None:
         for message in self.session.beat():
-            self.cluster.from_trainer(self, message)
+            self.cluster.handle(self.peer, message)
         self.cluster.after(BEAT_S, self._beat)
 
     def _flush(self, waits: bool = False) -> None:
         for pull in self.session.take_pulls():
             self._pull(pull)
         for message in self.session.take_messages(waits):
-            self.cluster.from_trainer(self, message)
+            self.cluster.handle(self.peer, message)
 
     def _pull(self, pull: PieceToPull) -> None:
         cluster, token = self.cluster, pull.piece.token
-        name = next((n for n, known in cluster.job._tokens.items() if known == token), b"")
+        server = self.servers.get(token)
+        if server is None or not server.address:
+            self.session.note_lost(pull, "its worker is not known, or serves nowhere")
+            return
+        name = server.address.encode()
 
         def arrive() -> None:
             worker = cluster.workers.get(name)
             frames = None if worker is None else worker.kept.get(pull.piece.serial)
             if frames is None:
-                self.session.note_lost(pull, "it is gone")
+                self.session.note_lost(pull, "it is gone", is_rubbish=worker is not None)
             else:
                 self.session.note_pulled(pull.rank, pull.index, pull.version, pull.number, frames)
             self._flush(waits=True)

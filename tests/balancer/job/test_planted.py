@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.job.job import PlayedJob
+from counterpoise.balancer.job.run_player import RunPlayer
 from counterpoise.balancer.parties.gives import RankQueue
 from counterpoise.balancer.parties.parties import Parties
 from counterpoise.balancer.pool import pool as pools
@@ -54,16 +54,16 @@ def swap_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def free_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ticket is freed when it is given."""
-    give = PlayedJob._give
+    give = RunPlayer._give
 
-    def eager(self: PlayedJob, run: Any, rank: int) -> None:
+    def eager(self: RunPlayer, run: Any, rank: int) -> None:
         give(self, run, rank)
-        queue = self.parties._queues[rank] if self.parties.attempt is not None else None
+        queue = self._parties._queues[rank] if self._parties.attempt is not None else None
         for batch in [] if queue is None else queue._queue.values():
             if batch.index % 5 == 3:
-                self.pool.free(batch.ticket)
+                self._pool.free(batch.ticket)
 
-    monkeypatch.setattr(PlayedJob, "_give", eager)
+    monkeypatch.setattr(RunPlayer, "_give", eager)
 
 
 def forget_an_ack(monkeypatch: pytest.MonkeyPatch) -> None:

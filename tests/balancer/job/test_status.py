@@ -1,14 +1,12 @@
 """What people who look are told of a played job: complete, bounded, and without a trace."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from counterpoise.balancer.job.job import PlayedJob
-from counterpoise.balancer.job.messages import JobOpened, JoinPool
+from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool
 from counterpoise.balancer.job.recent_counts import RECENT_S
 from counterpoise.balancer.job.status import MAX_NOTES, MAX_TEXT, make_status_report
 from counterpoise.balancer.parties.messages import BeginRun, JoinJob, TrainerBeat, WantBatches
@@ -34,52 +32,47 @@ from tests.balancer.job.cluster import START, Cluster, Setting
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
 JOB = JobSpec(source={"pattern": "x"}, plan=PLAN, on_error="skip", lease_s=30.0)
+LAYOUT = '{"kind": "stacked", "takes_empty": true}'
 MOST = (1 << 63) - 1
-
-
-def diagnostics(**changes: Any) -> Any:
-    facts = {
-        "software": "counterpoise", "wall_ahead_s": 1000.0, "refused": 0, "lost": 0,
-        "lost_at": 0.0, "last_lost": (), "turned_away": 0, "last_refused": (),
-    }  # fmt: skip
-    return SimpleNamespace(**{**facts, **changes})
 
 
 class Played:
     """A played job of two ranks and the messages of its peers; parts: what workers have to do."""
 
     def __init__(self) -> None:
-        self.job = PlayedJob(to_json(JOB), "{}", True, True, 1)
+        self.job = PlayedJob(to_json(JOB), LAYOUT, 1)
+        self.job.diagnostics.wall_ahead_s = 1000.0
         self.now = 0.0
         self.parts: dict[bytes, list[DoPart]] = {}
 
     def join(self, name: str, software: str = "x 1") -> None:
         hello = JoinPool(name, 0, "host", 0, software, "pulled over tcp", "", b"", 0)
-        self.job.stats.note(name.encode(), hello, self.now)
+        self.job.receive(name.encode(), hello, (), self.now)
 
     def open(self, name: str, loads_first: bool = False) -> None:
-        told = JobOpened(1, 20, "same", (), loads_first, names=True)
-        assert self.job.open_worker(name.encode(), told, self.now) == ""
+        number = self.job.opening.number
+        told = JobOpened(number, 20, "same", (), loads_first, names=True)
+        self.job.receive(name.encode(), told, (), self.now)
 
     def train(self) -> None:
         for rank in range(2):
-            hello = JoinJob((rank,), 0, 1, to_json(JOB), "{}", 0, f"trainer {rank}")
+            hello = JoinJob((rank,), 0, 1, to_json(JOB), LAYOUT, 0, f"trainer {rank}")
             begin = BeginRun(0, 0, START, "", -1, START, 0, 0, (), ())
             for message in (hello, begin):
-                self.job.from_trainer(b"t%d" % rank, message, self.now)
+                self.job.receive(b"t%d" % rank, message, (), self.now)
         for rank in range(2):
-            self.job.from_trainer(b"t%d" % rank, WantBatches(0, ((rank, 2, 0),), 0), self.now)
+            self.job.receive(b"t%d" % rank, WantBatches(0, ((rank, 2, 0),), 0), (), self.now)
         self.turn()
 
     def say(self, name: str, message: Any, after_s: float = 0.0) -> None:
         self.now += after_s
-        self.job.from_worker(name.encode(), message, self.now)
+        self.job.receive(name.encode(), message, (), self.now)
         self.turn()
 
     def turn(self) -> None:
-        for peer, message in self.job.turn(self.now):
-            if isinstance(message, DoPart):
-                self.parts.setdefault(peer, []).append(message)
+        for send in self.job.turn(self.now):
+            if isinstance(send.message, DoPart):
+                self.parts.setdefault(send.peer, []).append(send.message)
 
     def work(self, name: str, seconds: float = 1.0) -> None:
         """Do one part: samples cost 5, and have 6 bytes."""
@@ -95,9 +88,9 @@ class Played:
         )  # fmt: skip
         self.say(name, made, seconds)
 
-    def look(self, after_s: float = 0.0, **changes: Any) -> StatusReport:
+    def look(self, after_s: float = 0.0) -> StatusReport:
         self.now += after_s
-        report = make_status_report(self.job, diagnostics(**changes), self.now, 7)
+        report = make_status_report(self.job, self.job.diagnostics, self.now, 7)
         assert decode(encode(report), 0) == report
         return report
 
@@ -127,13 +120,12 @@ def test_a_worker_opens_its_source_is_ready_and_leaves() -> None:
     played.join("a")
     assert played.worker("a").state == "opening"
     assert played.look().waiting == "a worker to open the data"
-    assert played.look(last_refused=["b: no"]).waiting == "a worker to open the data; b: no"
     played.open("a")
     assert (played.worker("a").state, played.worker("a").fingerprint) == ("ready", "same")
     assert played.look().waiting == "a trainer"
     played.say("a", PoolBeat(0, -1, True, ()))
     assert played.worker("a").state == "leaving"
-    played.job.stats.forget(b"a")
+    played.job.receive(b"a", LeavePool(), (), played.now)
     assert played.look().workers == 0
 
 
@@ -222,14 +214,14 @@ def test_what_a_rank_needs_is_said_at_every_stage(played: Played) -> None:
     needs = {each.missing for each in played.look().trainer_statuses}
     assert needs == {"what it was sent, which must arrive"}
     for rank in range(2):
-        played.job.from_trainer(b"t%d" % rank, WantBatches(0, ((rank, 2, 2),), 0), played.now)
+        played.job.receive(b"t%d" % rank, WantBatches(0, ((rank, 2, 2),), 0), (), played.now)
     assert {each.oldest_request_ms for each in played.look().trainer_statuses} == {-1}
 
 
 def test_a_rank_waits_if_it_has_asked_lately(played: Played) -> None:
     assert not any(each.is_waiting for each in played.look().trainer_statuses)
     clock_us = round(1000.0 * MICROSECONDS) + 5_000
-    played.job.from_trainer(b"t1", TrainerBeat(1, True, clock_us), played.now)
+    played.job.receive(b"t1", TrainerBeat(1, True, clock_us), (), played.now)
     waiting = played.look().trainer_statuses[0]
     assert (waiting.ranks, waiting.is_waiting, waiting.ahead_us) == ("1", True, 5_000)
     assert "run counterpoise analyze" in judged(played.look())["ranks that wait"].advice
@@ -241,14 +233,14 @@ def test_costs_that_only_loading_shows_are_told_with_what_helps() -> None:
     played.join("a")
     played.open("a", loads_first=True)
     played.train()
-    played.job.from_trainer(b"t1", TrainerBeat(1, True), played.now)
+    played.job.receive(b"t1", TrainerBeat(1, True), (), played.now)
     assert "give cost= a table" in judged(played.look())["ranks that wait"].advice
 
 
 def test_a_request_is_as_old_as_the_last_microbatch(played: Played) -> None:
     for after_s, have in ((4.0, 1), (2.0, 1)):
         played.now += after_s
-        played.job.from_trainer(b"t0", WantBatches(0, ((0, 3, have),), 900), played.now)
+        played.job.receive(b"t0", WantBatches(0, ((0, 3, have),), 900), (), played.now)
     seen = {each.ranks: each for each in played.look().trainer_statuses}
     assert (seen["0"].oldest_request_ms, seen["0"].waited_ms) == (2000, 900)
     assert seen["1"].oldest_request_ms == 6000
@@ -258,8 +250,8 @@ def test_a_trainer_that_has_not_begun_is_named() -> None:
     played = Played()
     played.join("a")
     played.open("a")
-    hello = JoinJob((0, 1), 0, 1, to_json(JOB), "{}", 0, "the trainer")
-    played.job.from_trainer(b"t", hello, 0.0)
+    hello = JoinJob((0, 1), 0, 1, to_json(JOB), LAYOUT, 0, "the trainer")
+    played.job.receive(b"t", hello, (), 0.0)
     played.turn()
     seen = played.look()
     assert seen.waiting == "the trainer, to begin the run"
@@ -274,11 +266,19 @@ def test_answers_that_nobody_waits_for_are_counted_apart(played: Played) -> None
     assert (played.look().dropped, played.worker("a").probed) == (1, counted)
 
 
-def test_what_the_server_counts_is_told(played: Played) -> None:
+def test_workers_that_are_lost_or_turned_away_and_what_was_refused_are_told(
+    played: Played,
+) -> None:
     played.now = 9.0
-    seen = played.look(lost=2, lost_at=4.0, last_lost=["a", "b"], refused=3, turned_away=1)
-    assert (seen.lost, seen.lost_ms, seen.last_lost) == (2, 5000, ("a", "b"))
+    played.job.unreachable(b"a", 4.0)
+    played.job.diagnostics.refused = 3
+    old = JoinPool("c", 0, "host", 0, "x 1", "", "", b"", 0, version="0.0.0")
+    played.job.receive(b"c", old, (), 9.0)
+    seen = played.look()
+    assert (seen.lost, seen.lost_ms) == (1, 5000)
+    assert seen.last_lost == ("a (its connection has ended)",)
     assert (seen.refused, seen.turned_away, seen.clock_us) == (3, 1, 1009 * MICROSECONDS)
+    assert seen.rejected_workers[0].startswith("c: this peer has counterpoise 0.0.0")
 
 
 def test_the_report_is_bounded_whatever_the_peers_say(played: Played) -> None:
@@ -294,8 +294,8 @@ def test_a_peer_that_lies_about_itself_breaks_no_report(played: Played) -> None:
     part = played.parts[b"a"][0]
     for told in (MOST, 0):
         played.say("a", PoolBeat(0, -1, False, (), told, told, told), after_s=3.0)
-        played.job.from_trainer(b"t1", TrainerBeat(1, True, -told), played.now)
-        played.job.from_trainer(b"t1", WantBatches(0, ((1, 1, 0),), told), played.now)
+        played.job.receive(b"t1", TrainerBeat(1, True, -told), (), played.now)
+        played.job.receive(b"t1", WantBatches(0, ((1, 1, 0),), told), (), played.now)
         played.say("a", PartMeasured(part.number, ((5,),), (), told, False, (0,)))
         played.look()
     assert played.worker("a").recent_decode_ms <= LIMIT
@@ -311,10 +311,11 @@ def looked_at(seed: int, faults: bool, **changes: Any) -> tuple[Cluster, list[St
     cluster = Cluster(setting)
 
     def look() -> None:
-        reports.append(make_status_report(cluster.job, diagnostics(), cluster.now, 1))
-        assert decode(encode(reports[-1]), 0) == reports[-1]
-        judge_status("tcp://h:1", reports[-1], (0.001,), 0)
         cluster.after(0.1, look)
+        for report in cluster.jobs.reports().values():
+            reports.append(report)
+            assert decode(encode(report), 0) == report
+            judge_status("tcp://h:1", report, (0.001,), 0)
 
     look()
     cluster.run()
@@ -362,21 +363,9 @@ def test_samples_above_a_budget_are_counted() -> None:
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 1 << 30])
-def test_a_budget_that_is_full_is_told(buffer_bytes: int) -> None:
-    setting = Setting(3, faults=False)
-    cluster = Cluster(setting)
-    job = to_json(replace(setting.job, buffer_bytes=buffer_bytes))
-    cluster.job = PlayedJob(job, '{"kind": "joined"}', setting.collates, True, 1)
-    for worker in cluster.workers.values():
-        worker.join()
-    for trainer in cluster.trainers.values():
-        trainer.session._hello = structs.replace(trainer.session._hello, job=job)
-    full = []
-
-    def look() -> None:
-        full.append(make_status_report(cluster.job, diagnostics(), cluster.now, 1).is_full)
-        cluster.after(0.05, look)
-
-    look()
-    cluster.run()
-    assert any(full) == (buffer_bytes == 1)
+def test_a_budget_that_is_full_is_told(buffer_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Setting, "job", property(lambda self: JobSpec(self.plan, buffer_bytes=buffer_bytes))
+    )
+    _, reports = looked_at(3, False, on_error="raise", broken=frozenset())
+    assert any(each.is_full for each in reports) == (buffer_bytes == 1)

@@ -131,7 +131,7 @@ def test_one_that_is_not_known_is_asked_who_it_is() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"job": '{"seed": 2}'}, "begun by a with others: seed: 1 here, 2 there"),
+        ({"job": '{"seed": 2}'}, "serves another job, that of a: seed: 1 here, 2 there"),
         ({"layout": '{"pad": 2}'}, "pad: None here, 2 there"),
         ({"sharers": 2}, "1 processes share rank 1 as the first of them says, and 2 as c does"),
     ],

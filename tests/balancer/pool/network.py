@@ -8,7 +8,7 @@ from typing import Any
 from counterpoise.balancer.pool import messages as m
 from counterpoise.balancer.pool.pool import NetworkPool
 from counterpoise.balancer.pool.worker_session import PoolSession
-from counterpoise.balancer.run.tasks import LOAD, MEASURE, TASK_HEAD, Killed, Load, Made, Measure
+from counterpoise.balancer.run.tasks import MEASURE, TASK_HEAD, Killed, Load, Made, Measure
 
 # A ticket is held for so long before it is looked at, and freed.
 HELD_S = 0.2
@@ -95,7 +95,7 @@ class Network:
         getattr(self, f"on_{kind}")(what)
         for name, message in self.pool.take_messages():
             self.post("worker", (name, message))
-        for name in self.pool.lost:
+        for name, _ in self.pool.lost:
             self.die(self.workers.get(name))
         self.pool.lost.clear()
 
@@ -191,8 +191,6 @@ class Network:
 
     def make(self, worker: FakeWorker, part: m.DoPart, took_us: int) -> Any:
         kind, indexes = part.task[0], part.task[TASK_HEAD:]
-        if kind not in (LOAD, MEASURE):
-            return m.PartLooked(part.number, tuple((str(each), "") for each in indexes))
         failed = tuple(
             m.FailedPlace(place, str(index), "broken", False, "")
             for place, index in enumerate(indexes) if index in self.faults.broken

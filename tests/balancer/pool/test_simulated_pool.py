@@ -17,7 +17,7 @@ from counterpoise.balancer.pool.messages import (
 )
 from counterpoise.balancer.pool.parts import piece_of
 from counterpoise.balancer.pool.pool import NetworkPool
-from counterpoise.balancer.run.tasks import LOAD, LOOK, MEASURE, Killed, Load, Measure
+from counterpoise.balancer.run.tasks import LOAD, MEASURE, Killed, Load, Measure
 from tests.balancer.pool.network import Faults, Network, tasks_of
 
 
@@ -180,7 +180,7 @@ def test_samples_that_are_loaded_are_made_by_who_has_them() -> None:
     assert [(name, each.task) for name, each in pool.take_messages()] == [(measurer, (0, 0, 0, 4))]
 
 
-@pytest.mark.parametrize("kind", [LOAD, MEASURE, LOOK])
+@pytest.mark.parametrize("kind", [LOAD, MEASURE])
 def test_a_sample_that_kills_is_named_in_any_task(kind: int) -> None:
     network = Network(0, 2, Faults(delay_s=0.0, poison=frozenset({3})))
     network.pool.submit(1, [kind, 0, 0, 3])

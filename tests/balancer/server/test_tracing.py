@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.balancer.coordinator.state import Send
+from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.parties.messages import GiveBatch, WantBatches
 from counterpoise.balancer.pool.messages import COSTS, SAMPLES, DoPart, PartBroken, PartMeasured
 from counterpoise.balancer.protocol.messages import PeerRejected, Ping

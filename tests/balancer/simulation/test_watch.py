@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.coordinator.state import Send
+from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.protocol.messages import RankHello, StartRun
 from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.payload_messages import Ack

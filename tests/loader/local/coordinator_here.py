@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.state import Send
 from counterpoise.balancer.coordinator.status_report import waiting_reason
+from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
     Message,

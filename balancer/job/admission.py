@@ -1,0 +1,300 @@
+"""Which workers a job has: who is let in, what it has told of the data, and who is turned away.
+
+The first worker whose source is open says what the data are, and holds as long as one that has said
+so is here, or a trainer has had a part of them: others with other data are turned away. One that
+cannot open the source is turned away once another can; while nobody can the job may be wrong.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from ..pool.messages import FreeParts
+from ..pool.pool import NetworkPool
+from ..protocol.job_spec import JobSpec
+from ..protocol.messages import Bye, Message, PeerRejected
+from ..protocol.parts import PayloadServer
+from ..protocol.records import VERSION
+from .effects import Diagnostics
+from .job_events import JobEvents
+from .messages import JobNotOpened, JobOpened, JoinPool, OpenJob
+from .recent_counts import RecentCounts
+from .told_source import ToldSource
+from .worker_stats import PoolWorkerStats
+
+# A position in the order takes 8 bytes, kept for the epoch and once more while it is shuffled.
+MAX_SAMPLES = 1 << 32
+# A worker that has sent so much rubbish is turned away.
+MAX_RUBBISH = 3
+# Characters of a name, a reason, a version that are quoted.
+MAX_NAME, MAX_REASON, MAX_VERSION = 200, 600, 40
+# The public key of a worker in; the key pair that trainers have, or a password, out. None: none.
+MakeCredentials = Callable[[bytes], tuple[bytes, bytes] | None]
+
+
+@dataclass(slots=True, eq=False)
+class AdmittedWorker:
+    """A worker that has joined. server: where trainers pull; address "": nowhere.
+
+    opened: what it has told of the data; failure: why it cannot open them. was_asked_again: once it
+    said what others do not, who may have gone. rubbish: how often what it keeps was none.
+    """
+
+    peer: bytes
+    hello: JoinPool
+    server: PayloadServer
+    opened: JobOpened | None = None
+    failure: str = ""
+    was_asked_again: bool = False
+    rubbish: int = 0
+    stats: PoolWorkerStats = field(kw_only=True)
+
+
+class Admission:
+    """The workers of a job. source: what they have told of the data, None before.
+
+    refused: which was refused last, and why; "" once one was let in. failure: why no worker is left
+    that may do the job. `out` is for the caller, who empties it.
+    """
+
+    def __init__(
+        self, spec: JobSpec, opening: OpenJob, pool: NetworkPool, numbers: Iterator[int],
+        make_credentials: MakeCredentials, events: JobEvents, diagnostics: Diagnostics,
+    ) -> None:  # fmt: skip
+        """`numbers` are those of tokens, which no other worker has."""
+        self._spec, self._opening, self._pool, self._numbers = spec, opening, pool, numbers
+        self._make_credentials, self._events = make_credentials, events
+        self._diagnostics = diagnostics
+        self.workers: dict[bytes, AdmittedWorker] = {}
+        self._named: dict[str, AdmittedWorker] = {}
+        self.servers: dict[int, PayloadServer] = {}
+        self.source: ToldSource | None = None
+        self._said_by = ""
+        self.refused = ""
+        self.out: list[tuple[bytes, Message]] = []
+
+    def token_of(self, worker: bytes) -> int:
+        """Return the number by which trainers know a worker."""
+        return self.workers[worker].server.token
+
+    @property
+    def has_open(self) -> bool:
+        """Return whether a worker has the source open."""
+        return any(worker.opened is not None for worker in self.workers.values())
+
+    # --- joining
+
+    def join(self, peer: bytes, hello: JoinPool, now: float) -> None:
+        """Let a worker in, which may replace another process, and give it the job."""
+        same = self._named.get(hello.name)
+        if reason := why_other_version(hello.version):
+            self._refuse(peer, hello.name, reason)
+            self.lose(peer, now)
+        elif same is not None and same.hello.incarnation > hello.incarnation:
+            self.out.append((peer, Bye()))  # its successor is here: it goes on after a pause
+        elif same is not None and (same.peer, same.hello) == (peer, hello) and not same.opened:
+            self.ask(same)  # again: it waits for the job
+        else:
+            self.lose(peer, now, "leave", " (it begins anew)")
+            if same is not None and same.peer != peer:
+                self.out.append((same.peer, Bye()))
+                self.lose(same.peer, now, "leave", " (a newer process has its name)")
+            token, address, key = next(self._numbers), hello.address, hello.key
+            credentials = self._make_credentials(key) if address else None
+            if credentials is None:  # where the balancer has keys nothing travels in the clear
+                address, key = "", b""
+            server = PayloadServer(token, address, key, *(credentials or (b"", b"")))
+            self.servers[token] = server
+            worker = self._named[hello.name] = AdmittedWorker(
+                peer, hello, server, stats=PoolWorkerStats(RecentCounts(now))
+            )
+            self.workers[peer] = worker
+            self._events.come("worker", hello.name)
+            self.ask(worker)
+
+    def ask(self, worker: AdmittedWorker) -> None:
+        """Give a worker the job, or ask whether its source is open."""
+        server = worker.server
+        secret = b"" if server.public else server.secret  # of a pair the public key is enough
+        message = structs.replace(
+            self._opening, token=server.token, public=server.public, secret=secret
+        )
+        self.out.append((worker.peer, message))
+
+    def ask_unopened(self) -> None:
+        """Ask again those that have not opened the source; the message may be lost."""
+        for worker in self.workers.values():
+            if worker.opened is None and not worker.failure:
+                self.ask(worker)
+
+    def ask_failed(self) -> None:
+        """Let those try again that could not open the source: trainers have come again."""
+        for worker in self.workers.values():
+            worker.failure = ""
+        self.refused = ""
+        self.ask_unopened()
+
+    # --- the data
+
+    def open(
+        self, peer: bytes, told: JobOpened, counts: Collection[int], is_served: bool, now: float
+    ) -> bool:
+        """Take in a worker whose source is open; return whether it has said what the data are.
+
+        counts: numbers of samples that trainers go on in, none where any will do. is_served: a
+        trainer has had a part of the data.
+        """
+        worker = self.workers[peer]
+        if told.number != self._opening.number or worker.opened is not None:
+            return False
+        is_fixed = self.source is not None and (self.has_open or is_served)
+        reason = self._why_other_data(told, is_fixed) or why_not_gone_on_in(counts, told.count)
+        if reason and (is_fixed or counts) and not worker.was_asked_again:
+            # Those who said otherwise may have gone: what is sent to them shows it.
+            worker.was_asked_again = True
+            self.out += [(other, FreeParts(())) for other in self.workers if other != peer]
+            self.ask(worker)
+            return False
+        if not reason and self._spec.transport == "direct" and not worker.server.address:
+            self.turn_away(
+                worker, 'the job has transport="direct", and this worker\'s frames travel '
+                f"{worker.hello.transport:.{MAX_NAME}}: start it with counterpoise worker --serve, "
+                "or leave transport", now,
+            )  # fmt: skip
+            return False
+        source = self.source
+        if not (reason or is_fixed):
+            try:
+                source = ToldSource(told, self._spec.resources)
+            except ValueError as error:
+                reason = str(error)
+        if reason:
+            self._refuse(peer, worker.hello.name, reason)
+            self.lose(peer, now)
+            return False
+        worker.opened, self.refused = told, ""
+        self._events.ready(worker.hello.name)
+        self._pool.add_worker(peer, now)
+        for other in [*self.workers.values()]:  # the job can be done
+            if other.failure:
+                self.turn_away(other, other.failure, now)
+        is_new, self.source = source is not self.source, source
+        if is_new:
+            self._said_by = worker.hello.name
+        return is_new
+
+    def _why_other_data(self, told: JobOpened, is_fixed: bool) -> str:
+        if not 0 <= told.count <= MAX_SAMPLES:
+            return f"this worker has {told.count} samples: up to {MAX_SAMPLES} can be ordered"
+        source = self.source
+        if not is_fixed or source is None:
+            return ""
+        if (len(source), source.fingerprint) == (told.count, told.fingerprint):
+            return ""
+        return (
+            f"this worker's data or libraries differ from the others' (fingerprint "
+            f"{told.fingerprint:.80}, {told.count} samples; the others have {source.fingerprint}, "
+            f"{len(source)}, as worker {self._said_by:.80} said, the first of them): install the "
+            "same versions, and give it the same data"
+        )
+
+    def fail_to_open(self, peer: bytes, failed: JobNotOpened, now: float) -> None:
+        """Turn a worker away that cannot open the source, if others can."""
+        worker = self.workers[peer]
+        if failed.number == self._opening.number and worker.opened is None:
+            if self.has_open:
+                self.turn_away(worker, failed.reason, now)
+            else:
+                worker.failure = failed.reason or "it cannot open the data"
+
+    def refuse_data(self, count: int, now: float) -> None:
+        """Turn all workers away: trainers go on in data of so many samples."""
+        for worker in [*self.workers.values()]:
+            if worker.opened is not None:
+                reason = why_not_gone_on_in((count,), worker.opened.count)
+                self._refuse(worker.peer, worker.hello.name, reason)
+                self.lose(worker.peer, now)
+        self.source = None
+
+    @property
+    def failure(self) -> str:
+        """Return why no worker is left that may do the job; "" while one may, or may come."""
+        failed = [worker for worker in self.workers.values() if worker.failure]
+        if not failed or len(failed) < len(self.workers):
+            return ""
+        others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
+        return f"worker {failed[-1].hello.name}: {failed[-1].failure}{others}"
+
+    @property
+    def waits_for(self) -> str:
+        """Return what is missing before a run can begin, "" for nothing."""
+        if self.has_open:
+            return ""
+        what = "a worker to open the data" if self.workers else "a worker to connect"
+        return f"{what}; {self.refused}" if self.refused else what
+
+    # --- leaving
+
+    def take_rubbish(self, peer: bytes, reason: str, now: float) -> None:
+        """Take note that what a worker keeps is not what it announced."""
+        if (worker := self.workers.get(peer)) is not None:
+            worker.rubbish += 1
+            if worker.rubbish >= MAX_RUBBISH:
+                self.turn_away(worker, reason, now)
+
+    def turn_away(self, worker: AdmittedWorker, reason: str, now: float) -> None:
+        """Send a worker away for good."""
+        name = worker.hello.name
+        self._refuse(worker.peer, name, f"this worker cannot do what others can: {reason}")
+        self.lose(worker.peer, now)
+
+    def _refuse(self, peer: bytes, name: str, reason: str) -> None:
+        self.out.append((peer, PeerRejected(reason)))
+        self._diagnostics.turned_away += 1
+        self._diagnostics.last_refused.append(f"{name:.{MAX_NAME}}: {reason:.{MAX_REASON}}")
+        self.refused = f"worker {name:.{MAX_NAME}} was refused: {reason:.{MAX_REASON}}"
+
+    def lose(self, peer: bytes, now: float, event: str = "", why: str = "") -> None:
+        """Forget a worker, which is gone; others do what it had. event: as in the log."""
+        worker = self.workers.pop(peer, None)
+        if worker is None:
+            return
+        if self._named.get(worker.hello.name) is worker:
+            del self._named[worker.hello.name]
+        del self.servers[worker.server.token]
+        self._pool.lose(peer, now)
+        if event == "lost":
+            self._diagnostics.lost, self._diagnostics.lost_at = self._diagnostics.lost + 1, now
+            self._diagnostics.last_lost.append(f"{worker.hello.name:.{MAX_NAME}}{why}")
+        if event:
+            self._events.gone("worker", worker.hello.name, event, why)
+
+
+def why_other_version(version: str) -> str:
+    """Return why a peer of a version of counterpoise cannot take part.
+
+    The balancer's decides: who comes first must not.
+
+    >>> why_other_version(VERSION)
+    ''
+    """
+    if version == VERSION:
+        return ""
+    return (
+        f"this peer has counterpoise {version:.{MAX_VERSION}}, and the balancer {VERSION}, which "
+        f"decides: install {VERSION} here, or another version in the balancer and everywhere"
+    )
+
+
+def why_not_gone_on_in(needed: Collection[int], count: int) -> str:
+    """Return why trainers cannot go on in a worker's data, "" if they can.
+
+    needed: the numbers of samples that they go by, none where any will do.
+    """
+    if not needed or count in needed:
+        return ""
+    return (
+        f"this worker has {count} samples, and the trainer goes on in data of {min(needed)} (those "
+        "of its ledger, or of which it has had a part): give it the data of then"
+    )

@@ -1,0 +1,45 @@
+"""What a balancer's jobs have its server do, and what is counted of them for diagnostics."""
+
+import math
+from collections import deque
+
+import msgspec
+
+from ..protocol.messages import Message
+from ..protocol.status_messages import MICROSECONDS
+
+# The last workers that were refused or lost are remembered.
+REMEMBERED = 4
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send this message, with these payload frames, to this peer."""
+
+    peer: bytes
+    message: Message
+    payloads: tuple[object, ...] = ()
+
+
+class Diagnostics(msgspec.Struct):
+    """Counters and texts that `counterpoise doctor` shows; no decision depends on them.
+
+    Times are on the coordinator's clock; `wall_ahead_s` is the wall clock less that clock.
+    `expired` counts leases that expired, the last at `expired_at`; `lost` workers that died or
+    whose heartbeat timed out, the last at `lost_at`; `refused` messages and peers that the server
+    turned away before the coordinator saw them; `turned_away` workers, with the last ones' reasons.
+    """
+
+    software: str = ""
+    wall_ahead_s: float = 0.0
+    expired: int = 0
+    expired_at: float = -math.inf
+    lost: int = 0
+    lost_at: float = -math.inf
+    last_lost: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    refused: int = 0
+    turned_away: int = 0
+    last_refused: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def clock_us(self, now: float) -> int:
+        """Return the wall clock's time, in microseconds."""
+        return round((now + self.wall_ahead_s) * MICROSECONDS)

@@ -1,0 +1,217 @@
+"""The jobs of one balancer: what its server asks of all of them, and who may begin one.
+
+Theory of operation. Each message goes to the job that its peer's name says (transport/naming.py);
+jobs share the socket, the loop's time and nothing else. Taking a message in does no more than note
+what it says: `tick` then has each job that was told something do what there is to do, once for all
+that has come. A job is there from its first trainer's hello until its trainers have been away for
+FORGOTTEN_S and its workers have left; trainers of another job with its name take its place once all
+of its own have left. Workers ask which jobs have trainers, and join each as a peer of its own.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from itertools import count
+
+from ..parties.messages import JoinJob, LeaveJob
+from ..planning.problem.config import PlanConfig
+from ..pool.pool import DEAD_S, GENERATION
+from ..protocol.job_spec import JobSpec, to_json
+from ..protocol.messages import (
+    BalancerStops,
+    Bye,
+    JobList,
+    ListJobs,
+    Message,
+    PeerRejected,
+    UnknownPeer,
+)
+from ..protocol.status_messages import GetStatus, StatusReport
+from ..run.planning import Planning
+from ..transport.naming import DEFAULT_JOB, checked_job, job_of
+from .admission import MakeCredentials, why_other_version
+from .effects import Diagnostics, Send
+from .job import PlayedJob
+from .messages import JoinPool
+
+# More jobs at a time are refused: each takes memory and time of the one process.
+MAX_JOBS = 64
+# A job without trainers is remembered for so long, with what is known of its samples: restarts.
+FORGOTTEN_S = 60.0
+# Trainers are asked for a sign of life after so long, which their connection may give.
+QUIET_S, QUESTION_S = 10.0, 1.0
+# Characters of a reason that quotes a job.
+MAX_REASON = 1000
+# What the server's loop asks of a peer is whether it takes part.
+KNOWN, ABSENT = "known", "absent"
+
+
+class PlayedJobs:
+    """The jobs, by name. generation: greater than that of a balancer before: seconds since 1970.
+
+    make_credentials: see Admission. only: names of jobs that are allowed, empty for all. The other
+    arguments are those of PlayedJob.
+    """
+
+    def __init__(
+        self,
+        generation: int,
+        make_credentials: MakeCredentials,
+        only: frozenset[str] = frozenset(),
+        dead_s: float = DEAD_S,
+        makes_planning: Callable[..., Planning] = Planning,
+    ) -> None:
+        self.diagnostics = Diagnostics()
+        self.dropped = 0
+        self.jobs: dict[str, PlayedJob] = {}
+        self._generation, self._make_credentials = generation, make_credentials
+        self._only, self._dead_s, self._makes_planning = only, dead_s, makes_planning
+        self._numbers = count((generation << GENERATION) + 1)
+        # Until when a job without trainers is remembered.
+        self._until: dict[str, float] = {}
+        self._out: list[Send] = []
+        self._questioned_at = -math.inf
+        self._now = 0.0
+
+    def handle(
+        self, peer: bytes, message: Message, payloads: Sequence[object] = (), now: float = 0.0
+    ) -> list[Send]:
+        """Take one message in; return what to send at once: the rest is `tick`'s."""
+        self._now = now
+        name = job_of(peer)
+        if isinstance(message, ListJobs):
+            return [Send(peer, JobList(self.names(only=name)))]
+        if isinstance(message, GetStatus) and not name:
+            name = next(iter(self.names() or sorted(self.jobs)), DEFAULT_JOB)
+        job = self.jobs.get(name)
+        if isinstance(message, GetStatus):
+            return [Send(peer, self._report(job or _no_job(), now, message.number))]
+        if isinstance(message, JoinJob):
+            try:
+                job = self._job_for(name, message)
+            except ValueError as error:
+                return [Send(peer, PeerRejected(f"{error!s:.{MAX_REASON}}"))]
+        if job is not None:
+            job.receive(peer, message, payloads, now)
+            return []
+        self.dropped += 1
+        if isinstance(message, JoinPool):
+            return []  # a worker that is early, or late: it asks which jobs there are
+        return [Send(peer, Bye() if isinstance(message, LeaveJob) else UnknownPeer())]
+
+    def unreachable(self, peer: bytes, undelivered: Message, now: float) -> list[Send]:  # noqa: ARG002
+        """Handle that a message could not be delivered."""
+        if (job := self.jobs.get(job_of(peer))) is not None:
+            job.unreachable(peer, now)
+        return []
+
+    def tick(self, now: float) -> list[Send]:
+        """Have the jobs do what there is to do, and forget those that are over."""
+        self._now = now
+        sent, self._out = self._out, []
+        for name, job in [*self.jobs.items()]:
+            if now >= job.next_look():
+                sent += job.turn(now)
+                if not job.parties.is_empty:
+                    self._until[name] = now + FORGOTTEN_S
+                elif now > self._until[name] and not job.admission.workers:
+                    sent += self._forget(name)
+        return sent
+
+    def stop(self) -> list[Send]:
+        """Return what to send before the balancer ends: trainers wait for the one that follows."""
+        return [send for job in self.jobs.values() for send in job.stop(BalancerStops())]
+
+    def next_deadline(self) -> float:
+        """Return when `tick` must be called next."""
+        return min((job.next_look() for job in self.jobs.values()), default=math.inf)
+
+    def state_of(self, peer: bytes) -> str:
+        """Return whether a peer takes part."""
+        job = self.jobs.get(job_of(peer))
+        return KNOWN if job is not None and job.knows(peer) else ABSENT
+
+    def in_question(self) -> list[bytes]:
+        """Return trainers that were not heard for a while: `confirm` those that are here."""
+        if self._now < self._questioned_at + QUESTION_S:
+            return []
+        self._questioned_at, since = self._now, self._now - QUIET_S
+        return [
+            peer
+            for job in self.jobs.values()
+            for peer, trainer in job.parties.peers.items()
+            if trainer.heard_at < since
+        ]
+
+    def confirm(self, peer: bytes, now: float) -> None:
+        """Record that a trainer in question is here."""
+        if (job := self.jobs.get(job_of(peer))) is not None:
+            job.parties.confirm(peer, now)
+
+    def names(self, only: str = "") -> tuple[str, ...]:
+        """Return the jobs that workers should serve; with `only` no other than that one."""
+        return tuple(
+            name
+            for name, job in sorted(self.jobs.items())
+            if only in ("", name) and not job.parties.is_empty
+        )
+
+    def _job_for(self, name: str, hello: JoinJob) -> PlayedJob:
+        """Return the job of a trainer that comes; ValueError where it may have none."""
+        if reason := why_other_version(hello.version):
+            raise ValueError(reason)
+        job = self.jobs.get(name)
+        if job is not None and (job.opening.job, job.opening.layout) == (hello.job, hello.layout):
+            return job
+        if job is None:
+            self._check_name(name)
+        new = PlayedJob(
+            hello.job, hello.layout, self._generation, self._makes_planning, name, self._numbers,
+            self._make_credentials, self._dead_s,
+        )  # fmt: skip
+        if job is not None:
+            job.parties.make_way(hello)
+            if not job.parties.is_empty:
+                return job  # which refuses it, or has it wait until its own are known to be gone
+            self._out += self._forget(name)
+        self.jobs[name] = new
+        self._until[name] = self._now + FORGOTTEN_S
+        new.events.start()
+        return new
+
+    def _check_name(self, name: str) -> None:
+        """Raise ValueError where no job of this name can begin; forget one to make room."""
+        checked_job(name)
+        if self._only and name not in self._only:
+            served = ", ".join(sorted(self._only))
+            raise ValueError(f"this balancer serves job {served} only, and not {name}")
+        if len(self.jobs) >= MAX_JOBS:
+            over = [each for each, job in self.jobs.items() if job.parties.is_empty]
+            if not over:
+                raise ValueError(
+                    f"this balancer serves {MAX_JOBS} jobs, the most: start another one"
+                )
+            self._out += self._forget(min(over, key=self._until.__getitem__))
+
+    def _forget(self, name: str) -> list[Send]:
+        job = self.jobs.pop(name)
+        job.events.end()
+        return job.stop(UnknownPeer())
+
+    def reports(self) -> dict[str, StatusReport]:
+        """Return the jobs' status reports by name."""
+        return {name: self._report(job, self._now, 0) for name, job in self.jobs.items()}
+
+    def _report(self, job: PlayedJob, now: float, number: int) -> StatusReport:
+        # Here: balancers that nobody asks need none.
+        make_status_report = import_module(f"{__package__}.status").make_status_report
+        mine, its = self.diagnostics, job.diagnostics
+        its.software, its.refused, its.wall_ahead_s = mine.software, mine.refused, mine.wall_ahead_s
+        report: StatusReport = make_status_report(job, its, now, number)
+        return report
+
+
+def _no_job() -> PlayedJob:
+    """Return a job that nobody has begun, to report of."""
+    plan = PlanConfig(1, 1, 1, ("tokens",), (None,))
+    return PlayedJob(to_json(JobSpec(plan)), '{"kind": "samples", "takes_empty": false}')

@@ -1,0 +1,181 @@
+"""Plays a job's runs: what its trainers have begun, from the plan to their ranks' microbatches."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+from ..parties.parties import Parties
+from ..parties.starts import RunAttempt
+from ..planning.planner import make_planner
+from ..planning.problem.shuffle import permutation
+from ..pool.pool import NetworkPool
+from ..protocol.job_spec import JobSpec
+from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, PlanAhead
+from ..run.arrivals import LocalArrival, RunError, RunStart
+from ..run.contents import plain_contents
+from ..run.costs import LoopCosts
+from ..run.feed import PlanFeed
+from ..run.planning import Planning
+from ..run.run import PlannedRun
+from ..run.steps import COMPARED, RunSettings
+from ..run.tasks import Failed, Killed, Made
+from .job_events import JobEvents
+from .told_source import ToldSource
+from .worker_stats import JobStats
+
+
+class RunPlayer:
+    """Plays what `parties` have begun with the workers of `pool`; run: what is played now."""
+
+    def __init__(
+        self, job: JobSpec, takes_empty: bool, pool: NetworkPool, parties: Parties,
+        events: JobEvents, makes_planning: Callable[..., Planning], stats: JobStats,
+    ) -> None:  # fmt: skip
+        self._job, self._takes_empty = job, takes_empty
+        self._pool, self._parties, self._events = pool, parties, events
+        self._makes_planning, self._stats = makes_planning, stats
+        self._costs: LoopCosts | None = None
+        self._planning: Planning | None = None
+        self.run: PlannedRun | None = None
+        self._attempt: RunAttempt | None = None
+        self._runs = 0
+        self._played: set[int] = set()  # numbers of the runs that these trainers have begun
+        self._numbers = count(1)
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether a rank has been given a part of the run."""
+        return self.run is not None and not self.run.is_first
+
+    def turn(self, source: ToldSource | None) -> None:
+        """Give ranks what there is for them, of the run that is to be played."""
+        attempt = self._parties.attempt
+        if attempt is not self._attempt:
+            self.end()
+            self._attempt = attempt
+            if attempt is not None and source is not None:
+                self._begin(attempt, attempt.start, source)
+        if self.run is not None:
+            try:
+                self._go_on(self.run)
+            except RunError as error:
+                self.fail(error)
+        for ticket in self._pool.renewed:
+            self._parties.renew(ticket)
+        self._pool.renewed.clear()
+        for _, why in self._pool.spoiled[:1]:
+            self.fail(RunError(f"a microbatch was lost and cannot be made again: {_text_of(why)}"))
+
+    def forget_costs(self) -> None:
+        """Forget what samples cost: workers have others."""
+        self._costs = None
+
+    def forget_runs(self) -> None:
+        """Forget which runs were begun: trainers come anew."""
+        self._played.clear()
+
+    def _go_on(self, run: PlannedRun) -> None:
+        """Give ranks what they want of what is there."""
+        while True:
+            if self._planning is not None:
+                self._planning.wait(0.0)  # where there is no thread beside: plan, here
+            came = run.pump()
+            stirred = run.stirred | self._parties.to_look_at.keys()
+            run.stirred = set()
+            self._parties.to_look_at.clear()
+            for rank in sorted(stirred):
+                self._give(run, rank)
+            if self.run is not run or not (came or run.stirred):
+                return
+
+    def _give(self, run: PlannedRun, rank: int) -> None:
+        parties = self._parties
+        while parties.attempt is not None and parties.wanted(rank):
+            head = run.head(rank)
+            if isinstance(head, LocalArrival):
+                parties.give(head.batch, head.made or Made(None))
+                self._stats.note_given(head.batch, self._job.plan.budgets)
+                for hole in head.batch.holes:
+                    self._events.leave_out(hole)
+                run.release(head.batch)
+            elif isinstance(head, Exception):
+                self.fail(head)
+                return
+            else:
+                if run.is_at_end(rank):
+                    parties.end(rank, run.left_out)
+                return
+
+    def fail(self, error: Exception) -> None:
+        """End the run: it cannot go on."""
+        comes_again = isinstance(error, RunError) and error.comes_again
+        if self._parties.fail(str(error), comes_again):
+            self._events.fail(str(error))
+        self.end()
+
+    # --- runs
+
+    def _begin(self, attempt: RunAttempt, start: RunStart, source: ToldSource) -> None:
+        if attempt.key.run in self._played:
+            self._events.begin_again(start.at.step)
+        else:
+            self._events.begin(start.epoch)
+        if self._costs is None:
+            self._costs = LoopCosts.of_source(source, self._job.resources)
+        else:
+            self._costs.begin_epoch()
+        self._runs += 1
+        self._stats.begin_run()
+        self._played.add(attempt.key.run)
+        job = self._job
+        plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
+        played = tuple(range(plan.ranks))
+        describe = partial(
+            plain_contents, played=played, sizing=plan.sizing, label=job.label,
+            may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
+        )  # fmt: skip
+        make = partial(_make_ahead, start, replace(job, plan=plan), source, self._costs)
+        self._planning = self._makes_planning(make, describe)
+        settings = RunSettings(
+            job=job, source=source, played=played, ranks_elsewhere=False,
+            named_by_index=not source.names_samples, takes_empty=self._takes_empty,
+            checks_costs=self._runs > 1 and source.loads_first,
+            post_at=AHEAD_SAMPLES // 4, compares=COMPARED if job.counts_labels else 0,
+            lacks=self._parties.lacks, known=attempt.known,
+        )  # fmt: skip
+        self.run = PlannedRun(settings, start, self._pool, self._planning, self._numbers)
+
+    def end(self) -> None:
+        """Play nothing any more."""
+        self._attempt = None
+        if self._planning is not None:
+            self._planning.stop()
+        if self.run is not None and self._costs is not None:
+            run = self.run
+            self._costs.is_lasting &= not (run.measuring.differs or run.changed)
+        self._planning = self.run = None
+        self._pool.forget()
+
+
+def _text_of(why: Killed | Failed) -> str:
+    if isinstance(why, Killed):
+        return f"{why.deaths} workers died of the sample at {why.index}"
+    try:
+        why.reraise()
+    except Exception as error:
+        return str(error)
+
+
+def _make_ahead(start: RunStart, job: JobSpec, source: ToldSource, costs: LoopCosts) -> PlanAhead:
+    """Return the planning of an epoch from a position."""
+    plan = job.plan
+    if job.mixture:
+        from ..planning.mixing.recipe import order_of_rows  # here: other data need none
+
+        order = order_of_rows(job.mixture, len(source), plan.seed, start.epoch, job.shuffle)
+    else:
+        order = permutation(len(source), plan.seed, start.epoch, job.shuffle)
+    feed = PlanFeed(start.epoch, order, make_planner(plan), costs, start.at, source.key)
+    ahead = max(AHEAD_SAMPLES, AHEAD_STEPS * plan.samples_per_step)
+    return PlanAhead(feed, ahead, min(plan.samples_per_step, MOST_MEASURED))
