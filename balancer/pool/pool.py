@@ -63,7 +63,7 @@ class NetworkPool:
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self._deaths: Counter[int] = Counter()
-        self._kept_bytes = self._awaited = 0
+        self._kept_bytes = 0
 
     # --- what the run asks
 
@@ -106,8 +106,8 @@ class NetworkPool:
 
     @property
     def has_all(self) -> bool:
-        """Whether all samples of the microbatches that were asked for are loaded."""
-        return bool(self._tasks) and not self._awaited
+        """Whether all that was asked for is made."""
+        return bool(self._tasks) and not any(task.awaited for task in self._tasks.values())
 
     def free(self, ticket: Any) -> None:
         """Free what workers keep of a microbatch; does nothing the second time, or for None."""
@@ -239,7 +239,7 @@ class NetworkPool:
             if worker is not None and answer.serial:
                 self._keep(part, worker, number, answer)
         part.answer = answer
-        self._unawait(part)
+        part.task.awaited -= 1
         place = part.places[0] + 1 if part.is_alone else len(task.indexes)
         if task.is_spare and not answer.serial and place < len(task.indexes):
             task.parts = [PoolPart(task, part.form, (place,), is_alone=True)]  # the next may do
@@ -295,7 +295,7 @@ class NetworkPool:
         self._drop_part(part)
         self._free_piece(part)
         if part.answer is None:
-            self._unawait(part)
+            part.task.awaited -= 1
 
     def _free_piece(self, part: PoolPart) -> None:
         """Free what a worker keeps of a part."""
@@ -326,12 +326,7 @@ class NetworkPool:
         """Have a part made, or made again."""
         part.answer = None
         part.task.awaited += 1
-        self._awaited += len(part.places) * part.task.is_load
         self._giver.enqueue(part)
-
-    def _unawait(self, part: PoolPart) -> None:
-        part.task.awaited -= 1
-        self._awaited -= len(part.places) * part.task.is_load
 
     # --- deaths
 
