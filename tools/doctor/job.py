@@ -61,7 +61,7 @@ def judge_status(
 
 
 def _workers(address: str, status: StatusReport) -> Iterator[Finding]:
-    ready = [worker for worker in status.worker_statuses if worker.state == "ready"]
+    ready = [each for each in status.worker_statuses if each.state in ("ready", "leaving")]
     # The report lists a bounded number of workers: unless it has all, who is not ready is unknown.
     is_complete = len(status.worker_statuses) == status.workers
     unready = status.workers - len(ready) if is_complete else 0
@@ -105,11 +105,7 @@ def slow_workers(workers: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, fl
 
     Speed is samples decoded per second of work, so a worker without work does not count as slow.
     """
-    rates = [
-        (worker, decode_rate(worker))
-        for worker in workers
-        if worker.recent_decoded >= ENOUGH_SAMPLES
-    ]
+    rates = [(w, decode_rate(w)) for w in workers if w.recent_decoded >= ENOUGH_SAMPLES]
     known = [(worker, rate) for worker, rate in rates if rate > 0]
     if len(known) < 2:
         return []
@@ -124,9 +120,8 @@ def _versions(status: StatusReport) -> Iterator[Finding]:
     texts += different_software(status.worker_statuses)
     prints = Counter(worker.fingerprint for worker in status.worker_statuses if worker.fingerprint)
     if len(prints) > 1:
-        rare = [
-            n.name for n in status.worker_statuses if n.fingerprint == prints.most_common()[-1][0]
-        ]
+        rarest = prints.most_common()[-1][0]
+        rare = [each.name for each in status.worker_statuses if each.fingerprint == rarest]
         texts.append(f"{len(prints)} fingerprints of data and transform; rare: {_join(rare)}")
     yield judge(
         "versions",
@@ -196,13 +191,24 @@ def waits_text(trainer: TrainerStatus) -> str:
     return f"ranks {trainer.ranks} for {age} ({place}): {trainer.missing or 'it must arrive'}"
 
 
+# What waiting ranks need that no worker is to load, and what helps.
+_OF_OTHERS = (
+    ("a worker to", "no worker has the data open: see the workers' output"),
+    ("label tokens|which shares|not here|to begin", "see what those processes wait for"),
+    ("the plan of", "planning takes longer than training: give the balancer a free core"),
+)
+
+
 def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
     """Return the advice for the first bottleneck that explains why ranks wait."""
     busy = _mean_busy(status)
     if not status.workers:
         return "there are no workers: start some"
-    words = ("to be planned", "the next window")
-    if any(each in trainer.missing for trainer in waiting for each in words):
+    missing = "\n".join(trainer.missing for trainer in waiting)
+    for words, advice in _OF_OTHERS:
+        if re.search(words, missing):
+            return advice
+    if "to be planned" in missing or "costs of the next window" in missing:
         if status.loads_to_measure:
             return "samples are decoded to be measured: give cost= a table, or the data set a probe"
         return "costs are not known in time: run counterpoise analyze once, it writes them to files"
@@ -247,9 +253,6 @@ def _losses(status: StatusReport) -> Iterator[Finding]:
             "see the balancer's log for the reason: keys, versions, or a program that is not a peer"
         )
         yield judge("refused", f"{status.refused} messages or peers", warn=advice)
-    # Work is leased twice where a worker is slow, so this is no warning.
-    if status.dropped:
-        yield judge("dropped", f"{status.dropped} messages that arrived late or twice")
     if status.holes:
         texts = [f"{hole.key!r}: {hole.reason}" for hole in status.last_holes]
         advice = (

@@ -81,6 +81,7 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=UNKNOWN_US))
     [
         ({"worker_statuses": (), "workers": 0}, "workers", BAD, "0 ready"),
         ({"worker_statuses": crew(4, state="waiting")}, "workers", GOOD, "0 ready, 4 not yet"),
+        ({"worker_statuses": crew(4, state="leaving")}, "workers", GOOD, "4 ready, at work"),
         ({"worker_statuses": WITH_SLOW}, "slow workers", WARN, "slow (20% of the median speed)"),
         ({"worker_statuses": SILENT}, "silent workers", BAD, "gone (12 s)"),
         ({"worker_statuses": crew(4, unresponsive=True)}, "late workers", WARN, "and 1 more"),
@@ -103,7 +104,6 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=UNKNOWN_US))
          "2, the last 5.0 s ago: b; a"),
         ({"lost": 2, "lost_ms": 10**7}, "lost workers", GOOD, "2, the last 166 min ago"),
         ({"refused": 7}, "refused", WARN, "7 messages or peers"),
-        ({"dropped": 7}, "dropped", GOOD, "7 messages"),
         ({"holes": 5, "last_holes": (Hole(1, "k", "cut", ""),)}, "dead letters", WARN,
          "5 in this run; 'k': cut"),
     ],
@@ -124,6 +124,15 @@ def test_what_is_wrong_is_said_in_words(changes, name, level, words):
          "run counterpoise analyze"),
         ({"trainer_statuses": (replace(WAITS, missing="its step to be planned"),),
           "loads_to_measure": True}, "give cost= a table"),
+        *[({"trainer_statuses": (replace(WAITS, missing=missing),)}, advice)
+          for missing, advice in (
+              ("a worker to open the data; worker a was refused", "no worker has the data open"),
+              ("the label tokens of step 3 from ranks 1", "what those processes wait for"),
+              ("trainer 1, which shares rank 0", "what those processes wait for"),
+              ("ranks 1 (trainer 1): not here", "what those processes wait for"),
+              ("the plan of the next window", "give the balancer a free core"),
+              ("microbatch 0 of step 3 from worker a", "the network may be slow"),
+          )],
         ({"trainer_statuses": (replace(WAITS, missing="costs of the next window of 24 samples"),)},
          "run counterpoise analyze"),
     ],
