@@ -175,7 +175,7 @@ class Admission:
             return False
         worker.opened, self.refused = told, ""
         self._events.ready(worker.hello.name)
-        self._pool.add_worker(peer, now)
+        self._pool.add_worker(peer, now, worker.hello.most_bytes)
         for other in [*self.workers.values()]:  # the job can be done
             if other.failure:
                 self.turn_away(other, other.failure, now)

@@ -16,7 +16,6 @@ from ..parties.gives import Lost
 from ..parties.messages import FROM_TRAINER, GiveBatch, JoinJob
 from ..parties.parties import Parties
 from ..parties.seats import name_process
-from ..planning.planner import make_planner
 from ..pool.messages import FROM_WORKER, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
@@ -45,7 +44,7 @@ _OF_TRAINERS, _OF_WORKERS = frozenset(FROM_TRAINER), frozenset(FROM_WORKER)
 class PlayedJob:
     """One job; job: JSON of its JobSpec, layout: JSON of how batches are made of samples.
 
-    name: of the job. makes_planning: `Planning` here and now, or in a thread beside. numbers: of
+    name: of the job. makes_planning: see RunPlayer. numbers: of
     tokens and openings, which no other job of the balancer has. dead_s: a worker that is silent for
     so long is lost. is_due: `turn` has something to do.
     """
@@ -55,7 +54,7 @@ class PlayedJob:
         job: str,
         layout: str,
         generation: int = 0,
-        makes_planning: Callable[..., Planning] = Planning,
+        makes_planning: Callable[..., Planning] | None = None,
         name: str = "",
         numbers: Iterator[int] | None = None,
         make_credentials: MakeCredentials = lambda _: (b"", b""),
@@ -63,10 +62,11 @@ class PlayedJob:
     ) -> None:
         """Raises ValueError where the job or the layout is none."""
         self.spec: JobSpec = from_json(job)
-        make_planner(self.spec.plan)  # one that cannot be made is refused here, not at its step
         collates, takes_empty = read_layout(layout, bool(self.spec.source))
         skips = self.spec.on_error == "skip"
-        self.pool = NetworkPool(self.spec.lease_s, collates, skips, generation, dead_s)
+        self.pool = NetworkPool(
+            self.spec.lease_s, collates, skips, generation, dead_s, len(self.spec.resources)
+        )
         numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
         self.opening = OpenJob(next(numbers), job, layout)
         self.events, self.diagnostics = JobEvents(name), Diagnostics()
@@ -79,14 +79,9 @@ class PlayedJob:
             self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for
         )
         self.player = RunPlayer(
-            self.spec,
-            takes_empty,
-            self.pool,
-            self.parties,
-            self.events,
+            self.spec, takes_empty, self.pool, self.parties, self.events, self.stats,
             makes_planning,
-            self.stats,
-        )
+        )  # fmt: skip
         self.relay = Relay()
         self._out: list[Send] = []
         self._looked_at = self._ticked_at = self._asked_at = -math.inf
@@ -189,6 +184,9 @@ class PlayedJob:
         for name, why in self.pool.lost:
             self.admission.lose(name, now, "lost", f" ({why})")
         self.pool.lost.clear()
+        for name, why in self.pool.rubbish:
+            self.admission.take_rubbish(name, why, now)
+        self.pool.rubbish.clear()
         if now < self._ticked_at + TICK_S:
             return
         self._ticked_at = now

@@ -59,7 +59,7 @@ class PlayedJobs:
         make_credentials: MakeCredentials,
         only: frozenset[str] = frozenset(),
         dead_s: float = DEAD_S,
-        makes_planning: Callable[..., Planning] = Planning,
+        makes_planning: Callable[..., Planning] | None = None,
     ) -> None:
         self.diagnostics = Diagnostics()
         self.dropped = 0

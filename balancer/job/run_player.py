@@ -16,7 +16,7 @@ from ..run.arrivals import LocalArrival, RunError, RunStart
 from ..run.contents import plain_contents
 from ..run.costs import LoopCosts
 from ..run.feed import PlanFeed
-from ..run.planning import Planning
+from ..run.planning import Planning, PlanningThread
 from ..run.run import PlannedRun
 from ..run.steps import COMPARED, RunSettings
 from ..run.tasks import Failed, Killed, Made
@@ -24,17 +24,23 @@ from .job_events import JobEvents
 from .told_source import ToldSource
 from .worker_stats import JobStats
 
+# Windows of more samples are planned in a thread beside: the server's loop goes on meanwhile.
+MOST_INLINE = 4096
+
 
 class RunPlayer:
     """Plays what `parties` have begun with the workers of `pool`; run: what is played now."""
 
     def __init__(
         self, job: JobSpec, takes_empty: bool, pool: NetworkPool, parties: Parties,
-        events: JobEvents, makes_planning: Callable[..., Planning], stats: JobStats,
+        events: JobEvents, stats: JobStats,
+        makes_planning: Callable[..., Planning] | None = None,
     ) -> None:  # fmt: skip
+        """makes_planning: in place of `Planning`; of large windows of a thread beside."""
         self._job, self._takes_empty = job, takes_empty
-        self._pool, self._parties, self._events = pool, parties, events
-        self._makes_planning, self._stats = makes_planning, stats
+        self._pool, self._parties, self._events, self._stats = pool, parties, events, stats
+        is_large = make_planner(job.plan).window_samples > MOST_INLINE
+        self._makes_planning = makes_planning or (PlanningThread if is_large else Planning)
         self._costs: LoopCosts | None = None
         self._planning: Planning | None = None
         self.run: PlannedRun | None = None
@@ -55,7 +61,10 @@ class RunPlayer:
             self.end()
             self._attempt = attempt
             if attempt is not None and source is not None:
-                self._begin(attempt, attempt.start, source)
+                try:
+                    self._begin(attempt, attempt.start, source)
+                except (ValueError, MemoryError) as error:  # such as a pipeline's costs
+                    self.fail(RunError(str(error)))
         if self.run is not None:
             try:
                 self._go_on(self.run)
@@ -79,7 +88,7 @@ class RunPlayer:
         """Give ranks what they want of what is there."""
         while True:
             if self._planning is not None:
-                self._planning.wait(0.0)  # where there is no thread beside: plan, here
+                self._planning.wait(0.0)  # which plans, where there is no thread beside
             came = run.pump()
             stirred = run.stirred | self._parties.to_look_at.keys()
             run.stirred = set()
@@ -137,6 +146,8 @@ class RunPlayer:
         )  # fmt: skip
         make = partial(_make_ahead, start, replace(job, plan=plan), source, self._costs)
         self._planning = self._makes_planning(make, describe)
+        if isinstance(self._planning, PlanningThread):
+            self._planning.start()
         settings = RunSettings(
             job=job, source=source, played=played, ranks_elsewhere=False,
             named_by_index=not source.names_samples, takes_empty=self._takes_empty,

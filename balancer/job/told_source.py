@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..planning.kernels.arrays import Int64
+from ..planning.problem.costs import MAX_COST
 from .messages import JobOpened
 
 
@@ -19,6 +20,12 @@ class ToldSource:
                 f"{len(told.columns)} columns of costs (bytes: {sorted(sizes)}) "
                 f"for {len(resources)} resources of {told.count} samples"
             )
+        for column in told.columns:
+            costs = np.frombuffer(column, np.int64)
+            if costs.size and not 0 <= costs.min() <= costs.max() <= MAX_COST:
+                raise ValueError(
+                    f"costs from {costs.min()} to {costs.max()}: allowed are 0 to 2**40"
+                )
         self.fingerprint, self.loads_first = told.fingerprint, told.loads_first
         self.names_samples = told.names
         self._count = told.count

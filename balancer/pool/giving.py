@@ -4,7 +4,7 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import Any
 
-from .messages import COSTS, DoPart, ToWorker
+from .messages import COSTS, DoPart, DropParts, FreeParts, ToWorker
 from .workers import AHEAD_S, LEAST_AHEAD, MOST_AHEAD, Giving, PoolPart, PoolWorker
 
 # What a sample takes, as long as nothing is known of it.
@@ -134,6 +134,26 @@ class PartGiver:
         """Tell a worker what to do, and what it need not keep."""
         freed, worker.freeing = tuple(worker.freeing), []
         self.out.append((worker.name, DoPart(number, part.form, part.words(), freed)))
+
+    def drop(self, part: PoolPart, is_beaten: bool = False) -> None:
+        """Tell workers that a part is not wanted any more."""
+        for worker, number in [*part.given.items()]:
+            giving = worker.given[number]
+            if is_beaten and giving is next(iter(worker.given.values())):
+                # So much slower than usual it is at least.
+                worker.pace = max(worker.pace, (self.now - giving.since) / giving.work_s)
+            worker.take_given(number, self.now)
+            worker.dropping.append(number)
+            self.ask(worker)
+
+    def say_freed(self) -> None:
+        """Say what is not wanted any more, if no part has said so meanwhile."""
+        for worker in self._workers.values():
+            if worker.dropping:
+                self.out.append((worker.name, DropParts(tuple(worker.dropping))))
+            if worker.freeing:
+                self.out.append((worker.name, FreeParts(tuple(worker.freeing))))
+            worker.dropping, worker.freeing = [], []
 
     def copy_late(self) -> None:
         """Give idle workers what others are late with, by twice what it would take here."""

@@ -20,8 +20,6 @@ from ..run.tasks import Failed, Killed
 from .giving import PartGiver
 from .messages import (
     BATCH,
-    DropParts,
-    FreeParts,
     FromWorker,
     PartBroken,
     PartMade,
@@ -29,8 +27,8 @@ from .messages import (
     PoolBeat,
     ToWorker,
 )  # fmt: skip
-from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of
-from .tickets import KeptPiece, Ticket
+from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of, why_wrong
+from .tickets import Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
 DEAD_S, MOST_DEATHS = 6.0, 3
@@ -45,27 +43,28 @@ class NetworkPool:
     lease_s: seconds that a worker may take for one sample; dead_s: that it may be silent.
     collates: whether workers make batches. skips: whether samples that cannot be used are left out.
     renewed: tickets of which all pieces are there again. spoiled: tickets that cannot be made
-    again, and why. lost: workers that were given up, and why. The server empties these.
+    again, and why. lost: workers that were given up, and why. rubbish: workers that
+    have answered what no worker can, and what. The server empties these.
     """
-
-    most_held = sys.maxsize  # bytes bound what is made ahead
 
     def __init__(
         self, lease_s: float, collates: bool, skips: bool, generation: int = 0,
-        dead_s: float = DEAD_S,
+        dead_s: float = DEAD_S, resources: int = 1,
     ) -> None:  # fmt: skip
         self._lease_s, self._collates, self._skips = lease_s, collates, skips
-        self._dead_s = dead_s
+        self._dead_s, self._resources = dead_s, resources
         self.workers: dict[bytes, PoolWorker] = {}
         self.renewed: list[Ticket] = []
         self.spoiled: list[tuple[Ticket, Killed | Failed]] = []
         self.lost: list[tuple[bytes, str]] = []
+        self.rubbish: list[tuple[bytes, str]] = []
         self._giver = PartGiver(self.workers, generation << GENERATION)
         self._orders = 0
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self._deaths: Counter[int] = Counter()
+        self._full: set[bytes] = set()  # workers that keep all that they may
         self._kept_bytes = 0
 
     # --- what the run asks
@@ -75,6 +74,11 @@ class NetworkPool:
         """How many tasks may be under way: as many as fill all workers, and one to follow."""
         return self._giver.most
 
+    @property
+    def most_held(self) -> int:
+        """Bytes bound what is made ahead: of all workers, and of one that may keep no more."""
+        return 0 if self._full else sys.maxsize
+
     def held_bytes(self, made: int = 0, each: int = 0) -> int:  # noqa: ARG002
         """Return the bytes that workers keep."""
         return self._kept_bytes
@@ -83,8 +87,7 @@ class NetworkPool:
         """Take a task; its parts are given to workers in the order of submitting."""
         self._orders += 1
         new = self._tasks[number] = PoolTask(number, self._orders, tuple(task))
-        count = sum(not each.is_leaving for each in self.workers.values())
-        new.parts = cut(new, count, self._giver.load_s, self._collates, self._keepers)
+        new.parts = cut(new, len(self.workers), self._giver.load_s, self._collates, self._keepers)
         if new.is_load:
             some = self._giver.parts_per_task or len(new.parts)
             self._giver.parts_per_task = some + 0.1 * (len(new.parts) - some)
@@ -141,10 +144,10 @@ class NetworkPool:
 
     # --- workers
 
-    def add_worker(self, name: bytes, now: float) -> None:
-        """A worker has come, which has nothing of this job."""
+    def add_worker(self, name: bytes, now: float, most_bytes: int = sys.maxsize) -> None:
+        """A worker has come, which has nothing of this job, and may keep so many bytes."""
         self._giver.now = now
-        self.workers[name] = PoolWorker(name, now, idle_since=now)
+        self.workers[name] = PoolWorker(name, now, most_bytes, idle_since=now)
         self._giver.ask(self.workers[name])
         self._giver.give()
 
@@ -160,17 +163,16 @@ class NetworkPool:
             self._take_done(worker, message)
         self._giver.give()
 
-    def may_go(self, name: bytes) -> bool:
-        """Return whether nothing would be lost with a worker."""
-        worker = self.workers.get(name)
-        return worker is None or not (worker.given or worker.kept)
-
     def leaving(self) -> list[bytes]:
-        """Return the workers that are to end, and may go."""
-        return [w.name for w in self.workers.values() if w.is_leaving and self.may_go(w.name)]
+        """Return the workers that are to end, and may: nothing would be lost with them."""
+        workers = self.workers.values()
+        return [w.name for w in workers if w.is_leaving and not (w.given or w.kept)]
 
     def look(self, now: float) -> None:
-        """Give up workers that are silent or hang, and have made twice what one is late with."""
+        """Give up workers that are silent or hang, and have made twice what one is late with.
+
+        To be called some ten times a second.
+        """
         self._giver.now = now
         for worker in [*self.workers.values()]:
             why = "it sends no heartbeats" if now > worker.heard + self._dead_s else ""
@@ -181,16 +183,11 @@ class NetworkPool:
                 self.lost.append((worker.name, why))
         self._giver.give()
         self._giver.copy_late()
+        self._giver.say_freed()
 
     def take_messages(self) -> list[tuple[bytes, ToWorker]]:
         """Return the messages that are to be sent, each with its worker."""
         out, self._giver.out = self._giver.out, []
-        for worker in self.workers.values():
-            if worker.dropping:
-                out.append((worker.name, DropParts(tuple(worker.dropping))))
-            if worker.freeing:
-                out.append((worker.name, FreeParts(tuple(worker.freeing))))
-            worker.dropping, worker.freeing = [], []
         return out
 
     # --- what workers say
@@ -218,10 +215,17 @@ class NetworkPool:
                 worker.freeing += [message.serial] if message.serial else []
             return
         part = giving.part
+        if why := why_wrong(part, message, self._skips, self._resources):
+            self.rubbish.append((worker.name, why))
+            worker.freeing += [message.serial] if getattr(message, "serial", 0) else []
+            self._giver.ask(worker)
+            if not part.given:
+                self._giver.enqueue(part)
+            return
         self._giver.note_time(worker, part, message)
         self._giver.ask(worker)
-        self._drop_part(part, is_beaten=True)
-        for index in part.indexes:
+        self._giver.drop(part, is_beaten=True)
+        for index in part.indexes if self._deaths else ():
             self._deaths.pop(index, None)
         if isinstance(message, PartBroken):
             self._fail(part.task, Failed(RuntimeError(message.error)))
@@ -262,7 +266,7 @@ class NetworkPool:
         """Note what a worker keeps of a part, in place of what was lost."""
         worker.kept[number], part.kept_number = part, number
         part.piece = piece_of(part, worker.name, answer)
-        self._kept_bytes += answer.nbytes
+        self._count_kept(worker, answer.nbytes)
 
     def _complete(self, task: PoolTask) -> None:
         """Tell the result of a task, or that its ticket is there again."""
@@ -302,7 +306,7 @@ class NetworkPool:
 
     def _discard(self, part: PoolPart) -> None:
         part.is_over = True
-        self._drop_part(part)
+        self._giver.drop(part)
         self._free_piece(part)
         if part.answer is None:
             part.task.awaited -= 1
@@ -314,23 +318,15 @@ class NetworkPool:
             return
         worker = self.workers[piece.worker]
         del worker.kept[part.kept_number]
-        self._lose_piece(piece)
+        self._count_kept(worker, -piece.nbytes)
+        piece.worker = None
         worker.freeing.append(piece.serial)
 
-    def _lose_piece(self, piece: KeptPiece) -> None:
-        self._kept_bytes -= piece.nbytes
-        piece.worker = None
-
-    def _drop_part(self, part: PoolPart, is_beaten: bool = False) -> None:
-        """Tell workers that a part is not wanted any more."""
-        for worker, number in [*part.given.items()]:
-            giving = worker.given[number]
-            if is_beaten and giving is next(iter(worker.given.values())):
-                # So much slower than usual it is at least.
-                worker.pace = max(worker.pace, (self._giver.now - giving.since) / giving.work_s)
-            worker.take_given(number, self._giver.now)
-            worker.dropping.append(number)
-            self._giver.ask(worker)
+    def _count_kept(self, worker: PoolWorker, nbytes: int) -> None:
+        self._kept_bytes += nbytes
+        worker.kept_bytes += nbytes
+        is_full = worker.kept_bytes >= worker.most_bytes
+        (self._full.add if is_full else self._full.discard)(worker.name)
 
     def _make(self, part: PoolPart) -> None:
         """Have a part made, or made again."""
@@ -359,10 +355,12 @@ class NetworkPool:
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
             worker.take_given(number, now)
+        self._full.discard(name)
+        self._kept_bytes -= worker.kept_bytes
         self._keepers = {at: other for at, other in self._keepers.items() if other is not worker}
         for part in worker.kept.values():
             if part.piece is not None:
-                self._lose_piece(part.piece)
+                part.piece.worker = None
             self._make(part)
         for part in parts:
             if part is not suspect and not part.given:

@@ -17,6 +17,7 @@ _SPARE = 1 << 3
 class PoolTask:
     """A task of the run, until its result is told, and its ticket is freed.
 
+    indexes: where in the source its samples are.
     order: of submitting. ticket: where workers keep the microbatch, once its result is told.
     awaited: parts that are to be made.
     """
@@ -28,11 +29,10 @@ class PoolTask:
     awaited: int = 0
     ticket: Ticket | None = None
     is_over: bool = False
+    indexes: Sequence[int] = ()
 
-    @property
-    def indexes(self) -> Sequence[int]:
-        """Where in the source its samples are."""
-        return self.words[TASK_HEAD:]
+    def __post_init__(self) -> None:
+        self.indexes = self.words[TASK_HEAD:]
 
     @property
     def is_load(self) -> bool:
@@ -69,7 +69,8 @@ class PoolPart:
     @property
     def indexes(self) -> list[int]:
         """Where in the source its samples are."""
-        return [self.task.indexes[place] for place in self.places]
+        indexes = self.task.indexes
+        return [indexes[place] for place in self.places]
 
     def words(self) -> tuple[int, ...]:
         """Return the task that a worker is given for it."""
@@ -90,8 +91,9 @@ class Giving:
 class PoolWorker:
     """A worker of the pool.
 
-    heard: when it last said anything. given: by number, in the order in which it does them.
-    kept: parts of which it keeps something, by number. freeing: serials to be freed at it.
+    heard: when it last said anything. most_bytes: that it may keep. given: by number, in the order
+    in which it does them. kept: parts of which it keeps something, by number. freeing: serials to
+    be freed at it.
     work_s: what all that it has takes a worker of the usual speed; pace: how much longer it takes
     this one. idle_since: it has nothing since then. at, at_since: the part and sample that its
     beats name, and since when. is_reserved: it is given nothing more, for a part that is tried by
@@ -100,6 +102,8 @@ class PoolWorker:
 
     name: bytes
     heard: float
+    most_bytes: int
+    kept_bytes: int = 0
     given: dict[int, Giving] = field(default_factory=dict)
     kept: dict[int, PoolPart] = field(default_factory=dict)
     freeing: list[int] = field(default_factory=list)

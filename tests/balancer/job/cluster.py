@@ -254,7 +254,8 @@ class SimulatedWorker:
         self.slow = cluster.chance.choice([1, 1, 1, 5])
         self._is_busy = False
         address = cluster.chance.choice(["", name.decode(), name.decode()])
-        self.hello = JoinPool(name.decode(), 1, "host", 0, "", "", address, b"", 1 << 40)
+        most_bytes = cluster.chance.choice([1, 300, 1 << 40])
+        self.hello = JoinPool(name.decode(), 1, "host", 0, "", "", address, b"", most_bytes)
         self._is_open = False
         self._beat()
 

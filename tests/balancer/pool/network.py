@@ -116,7 +116,7 @@ class Network:
     def on_beat(self, worker: FakeWorker) -> None:
         if worker.is_dead:
             return
-        if worker.is_leaving and self.pool.may_go(worker.name) and not worker.part:
+        if worker.name in self.pool.leaving() and not worker.part:
             self.die(worker)
             self.pool.lose(worker.name, self.now)
             return

@@ -4,11 +4,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from counterpoise.balancer.pool import pool as pool_module
 from counterpoise.balancer.pool.giving import PartGiver
 from counterpoise.balancer.pool.messages import (
     DoPart,
+    FailedPlace,
     FreeParts,
     PartBroken,
     PartMade,
@@ -214,15 +216,12 @@ def test_a_worker_that_leaves_is_given_nothing_and_may_go_when_it_keeps_nothing(
     pool.take(b"a", PoolBeat(0, -1, True, ()), 0.2)
     pool.submit(2, Load(0, [5]).packed())
     result = pool.receive()
-    assert (pool.take_messages(), pool.may_go(b"a"), result and result[1].nbytes) == (
-        [],
-        False,
-        None,
-    )
+    assert (pool.take_messages(), pool.leaving()) == ([], [])
     assert result is not None
     pool.free(result[1].batch)
+    pool.look(0.3)
     assert pool.take_messages() == [(b"a", FreeParts((7,)))]
-    assert pool.may_go(b"a")
+    assert pool.leaving() == [b"a"]
 
 
 def test_a_piece_that_is_rubbish_is_made_again_in_place() -> None:
@@ -253,3 +252,58 @@ def test_what_collating_raises_is_raised_with_its_text() -> None:
     with pytest.raises(RuntimeError, match="KeyError: 'x'"):
         result[1].reraise()
     assert pool.held_bytes() == 0
+
+
+WRONG = [
+    {"serial": 0, "frames": ()},
+    {"names": ("4",)},
+    {"costs": ((1,),)},
+    {"labels": (1,)},
+    {"failed": (FailedPlace(2, "k", "torn", False, ""),)},
+    {"failed": (FailedPlace(0, "k", "torn", False, ""),) * 2},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG)
+def test_an_answer_that_no_worker_can_give_is_reported_and_the_part_is_given_again(
+    fields: dict[str, Any],
+) -> None:
+    pool = NetworkPool(5.0, collates=True, skips=True)
+    pool.add_worker(b"a", 0.0)
+    pool.submit(1, Load(0, [4, 5]).packed())
+    [(_, part)] = pool.take_messages()
+    right = PartMade(part.number, 7, 9, (9,), (), (), (), (), -1, -1, 1000)
+    pool.take(b"a", structs.replace(right, **fields), 0.1)
+    assert [name for name, _ in pool.rubbish] == [b"a"]
+    [(_, again)] = pool.take_messages()
+    assert again.task == part.task
+    pool.take(b"a", structs.replace(right, number=again.number, serial=8), 0.2)
+    assert pool.receive() is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"costs": ((1,),)}, {"costs": ((1,), (1, 2))}, {"kept": (2,)}, {"costs": ((1,), ())}],
+)
+def test_so_is_a_measurement(fields: dict[str, Any]) -> None:
+    pool = NetworkPool(5.0, collates=True, skips=True)
+    pool.add_worker(b"a", 0.0)
+    pool.submit(1, Measure(0, [4, 5]).packed())
+    [(_, part)] = pool.take_messages()
+    right = PartMeasured(part.number, ((1,), (2,)), (), 1000, False, ())
+    pool.take(b"a", structs.replace(right, **fields), 0.1)
+    assert [name for name, _ in pool.rubbish] == [b"a"]
+
+
+def test_nothing_is_made_ahead_while_a_worker_keeps_all_that_it_may() -> None:
+    pool = NetworkPool(5.0, collates=True, skips=True)
+    pool.add_worker(b"a", 0.0, most_bytes=9)
+    assert pool.most_held > 1
+    pool.submit(1, Load(0, [4]).packed())
+    [(_, part)] = pool.take_messages()
+    pool.take(b"a", PartMade(part.number, 7, 9, (9,), (), (), (), (), -1, -1, 1000), 0.1)
+    assert pool.most_held == 0
+    result = pool.receive()
+    assert result is not None
+    pool.free(result[1].batch)
+    assert pool.most_held > 1
