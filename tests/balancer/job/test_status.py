@@ -367,5 +367,5 @@ def test_a_budget_that_is_full_is_told(buffer_bytes: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         Setting, "job", property(lambda self: JobSpec(self.plan, buffer_bytes=buffer_bytes))
     )
-    _, reports = looked_at(3, False, on_error="raise", broken=frozenset())
+    _, reports = looked_at(22, False, on_error="raise", broken=frozenset())
     assert any(each.is_full for each in reports) == (buffer_bytes == 1)
