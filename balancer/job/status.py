@@ -128,7 +128,7 @@ def _note_trainer(job: PlayedJob, trainer: TrainerPeer, now: float, ahead_us: in
         is_over = queue.end is not None and taker.have >= queue.next
         lacks = taker.upto > taker.have and not is_over
         place, state = _place(job, queue.rank, taker.have), "finished" if is_over else "running"
-    is_waiting = now - stats.asked_at <= WAITS_S
+    is_waiting = stats.asked_at >= max(stats.moved_at, now - WAITS_S)
     lacks |= is_waiting
     # -1: there is no run, the step is not planned, nothing is asked for.
     return TrainerStatus(

@@ -228,6 +228,13 @@ def test_a_rank_waits_if_it_has_asked_lately(played: Played) -> None:
     assert not played.look(after_s=3.0).trainer_statuses[0].is_waiting
 
 
+def test_a_rank_that_has_had_a_microbatch_since_it_asked_waits_no_more(played: Played) -> None:
+    played.job.receive(b"t1", TrainerBeat(1, True), (), played.now)
+    played.now += 0.5
+    played.job.receive(b"t1", WantBatches(0, ((1, 3, 1),), 0), (), played.now)
+    assert not any(each.is_waiting for each in played.look().trainer_statuses)
+
+
 def test_costs_that_only_loading_shows_are_told_with_what_helps() -> None:
     played = Played()
     played.join("a")
