@@ -26,7 +26,16 @@ from ..run.run import PlannedRun
 from .admission import Admission, MakeCredentials
 from .effects import Diagnostics, Send
 from .job_events import JobEvents
-from .messages import JobNotOpened, JobOpened, JoinPool, LeavePool, OpenJob, SentFrames, WorkersAt
+from .messages import (
+    JobNotice,
+    JobNotOpened,
+    JobOpened,
+    JoinPool,
+    LeavePool,
+    OpenJob,
+    SentFrames,
+    WorkersAt,
+)
 from .relay import Relay
 from .run_player import RunPlayer
 from .worker_stats import JobStats
@@ -131,6 +140,7 @@ class PlayedJob:
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
         self.is_due = True
+        self.parties.note_unreachable(peer, now)
         self.admission.lose(peer, now, "lost", " (its connection has ended)")
 
     def turn(self, now: float) -> list[Send]:
@@ -154,6 +164,8 @@ class PlayedJob:
         for event, hello in self.parties.changes:
             self._log_trainer(event, ", ".join(map(str, hello.ranks[:8])), name_process(hello))
         self.parties.changes.clear()
+        self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
+        self.parties.notices.clear()
         return self.take_sends()
 
     def next_look(self) -> float:

@@ -38,8 +38,8 @@ from .messages import JoinPool
 MAX_JOBS = 64
 # A job without trainers is remembered for so long, with what is known of its samples: restarts.
 FORGOTTEN_S = 60.0
-# Trainers are asked for a sign of life after so long, which their connection may give.
-QUIET_S, QUESTION_S = 10.0, 1.0
+# It is looked this often whether trainers' connections show that they are here.
+QUESTION_S = 1.0
 # Characters of a reason that quotes a job.
 MAX_REASON = 1000
 # What the server's loop asks of a peer is whether it takes part.
@@ -135,13 +135,8 @@ class PlayedJobs:
         """Return trainers that were not heard for a while: `confirm` those that are here."""
         if self._now < self._questioned_at + QUESTION_S:
             return []
-        self._questioned_at, since = self._now, self._now - QUIET_S
-        return [
-            peer
-            for job in self.jobs.values()
-            for peer, trainer in job.parties.peers.items()
-            if trainer.heard_at < since
-        ]
+        self._questioned_at = self._now
+        return [peer for job in self.jobs.values() for peer in job.parties.in_question(self._now)]
 
     def confirm(self, peer: bytes, now: float) -> None:
         """Record that a trainer in question is here."""
@@ -170,7 +165,6 @@ class PlayedJobs:
             self._make_credentials, self._dead_s,
         )  # fmt: skip
         if job is not None:
-            job.parties.make_way(hello)
             if not job.parties.is_empty:
                 return job  # which refuses it, or has it wait until its own are known to be gone
             self._out += self._forget(name)

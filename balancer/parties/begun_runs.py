@@ -61,6 +61,7 @@ class BegunRuns:
         self.freed: list[Ticket] = []
         self.lost: list[Lost] = []
         self.changes: list[tuple[str, JoinJob]] = []
+        self.notices: list[tuple[bytes, str]] = []
         self.to_look_at: dict[int, None] = {}
 
     def _begin(self, trainer: TrainerPeer, message: BeginRun) -> None:

@@ -69,6 +69,11 @@ class LabelSums:
                 return step.lacking[1]
         return None
 
+    def lacking_ranks(self) -> set[int]:
+        """Return the ranks whose counts others wait for."""
+        open_steps = (step for step in self._steps.values() if step.total is None)
+        return {r for step in open_steps for r in range(self._ranks) if r not in step.counts}
+
     def remove(self, peer: bytes, ranks: tuple[int, ...]) -> None:
         """Forget what a process with these ranks has counted, and sums that only concerned it."""
         for key, step in list(self._steps.items()):

@@ -9,7 +9,7 @@ from ..pool.tickets import Ticket
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..run.arrivals import MicrobatchFacts
 from ..run.tasks import Made
-from .begun_runs import BegunRuns
+from .begun_runs import MISSING_S, BegunRuns
 from .gives import Lost, RankQueue
 from .messages import (
     BeatBack,
@@ -26,8 +26,8 @@ from .messages import (
 )  # fmt: skip
 from .seats import TrainerPeer
 
-# A process that was not heard for this long is dead.
-SILENT_S = 30.0
+# A process that was not heard for this long is in question, and dead.
+QUIET_S, SILENT_S = 10.0, 30.0
 
 
 class Parties(BegunRuns):
@@ -35,7 +35,8 @@ class Parties(BegunRuns):
 
     attempt: what is to be played; None where nothing is. freed, lost, changes: for the caller, who
     empties them; of `freed` each ticket comes once, changes: who has come ("join"), has left, or is
-    lost. to_look_at: ranks that may want more since it was emptied.
+    lost; notices: what to tell whom for its log. to_look_at: ranks that may want more since it was
+    emptied.
     """
 
     # --- what happens
@@ -57,16 +58,35 @@ class Parties(BegunRuns):
             trainer.stats.note(message, now)
             self._apply(trainer, message)
 
+    def in_question(self, now: float) -> list[bytes]:
+        """Return of whom it is to be found out if they are here: all, if newcomers wait for it."""
+        since = now if self._seats.in_way_of_newcomers(now) else now - QUIET_S
+        return [peer for peer, each in self._seats.peers.items() if each.heard_at < since]
+
     def confirm(self, peer: bytes, now: float) -> None:
         """Take note that a process is alive: its host has what was sent."""
         if (trainer := self._seats.peers.get(peer)) is not None:
             trainer.heard_at = now
+
+    def note_unreachable(self, peer: bytes, now: float) -> None:
+        """Take note that nothing can be sent to a process: it comes back, or its successor has."""
+        trainer = self._seats.peers.get(peer)
+        if trainer is not None and self._seats.in_way_of_newcomers(now):
+            self._now = now
+            self._remove(trainer, "lost")
 
     def tick(self, now: float) -> None:
         """Do what the time asks for; to be called about once a second."""
         self._now = now
         for trainer in self._seats.silent(now - SILENT_S):
             self._remove(trainer, "lost")
+        lost = self._labels.lacking_ranks() - self._seats.ranks_here
+        if self._has_lasted("counts", bool(lost), MISSING_S):
+            self.fail(
+                f"ranks {', '.join(map(str, sorted(lost)[:8]))} have gone, and the others have "
+                f"waited {MISSING_S:.0f} s for the label tokens that they have counted: restart "
+                "all ranks from the last ledger"
+            )
         self._look()
 
     def take_messages(self) -> list[tuple[bytes, ToTrainer]]:
@@ -148,11 +168,17 @@ class Parties(BegunRuns):
 
     def _join(self, peer: bytes, hello: JoinJob, trainer: TrainerPeer | None) -> None:
         if trainer is None or trainer.hello != hello:
-            self.make_way(hello)
+            for older in self._seats.older_than(hello):
+                self._remove(older, "leave")
             may_sit = self._seats.may_sit(peer, hello, self._now)
             if may_sit is not True:
                 if may_sit:
                     self._send(peer, PeerRejected(may_sit))
+                for holder in self._seats.in_way(hello):
+                    if may_sit:
+                        self.notices.append((holder.peer, may_sit))
+                    else:  # one that is gone cannot be reached
+                        self._send(holder.peer, BeatBack(0, ""))
                 return
             self._leaving.discard(peer)
             self._seats.add(TrainerPeer(peer, hello, self._now))
@@ -161,11 +187,6 @@ class Parties(BegunRuns):
             trainer.heard_at = self._now
         if self._ready is not None:
             self._send(peer, self._ready)
-
-    def make_way(self, hello: JoinJob) -> None:
-        """Forget the processes that a newcomer takes the place of."""
-        for older in self._seats.older_than(hello):
-            self._remove(older, "leave")
 
     def _remove(self, trainer: TrainerPeer, event: str) -> None:
         """Forget a process: it needs nothing more."""

@@ -17,6 +17,8 @@ from .starts import RunKey, key_of
 # What a process that has a newcomer's seat sends later than this after that shows that it is here:
 # what it sent before may come late.
 LATE_S = 1.0
+# A newcomer that has waited for so long waits anew, or has gone.
+WAITING_S = 60.0
 # Characters of a name, and of a difference, that a refusal quotes.
 MAX_NAME, MAX_QUOTED = 80, 1000
 
@@ -111,6 +113,11 @@ class Seats:
     _waiting: dict[bytes, float] = field(default_factory=dict)
 
     @property
+    def ranks_here(self) -> set[int]:
+        """The ranks of which some process is here."""
+        return {*self._present}
+
+    @property
     def is_full(self) -> bool:
         """True if every seat of every rank is taken."""
         return len(self._sharers) == self.ranks and self.taken == self.needed
@@ -148,11 +155,14 @@ class Seats:
         """Return those at a newcomer's seats that are older incarnations of it."""
         return [
             holder
-            for holder in self._in_way(hello)
-            if hello.name == holder.hello.name and hello.incarnation > holder.hello.incarnation
+            for holder in self.in_way(hello)
+            if hello.name == holder.hello.name
+            and hello.incarnation > holder.hello.incarnation
+            and not self._why_unlike(hello)  # another loader of that process
         ]
 
-    def _in_way(self, hello: JoinJob) -> list[TrainerPeer]:
+    def in_way(self, hello: JoinJob) -> list[TrainerPeer]:
+        """Return those at a newcomer's seats."""
         seated = (self._holders.get((rank, hello.sharer)) for rank in hello.ranks)
         return list({id(peer): peer for peer in seated if peer is not None}.values())
 
@@ -165,7 +175,7 @@ class Seats:
         if not (are_ranks or reason):
             return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
         # Whoever is here has brought the same as all: one of them stands for the others.
-        holders = self._in_way(hello)
+        holders = self.in_way(hello)
         holder = next(iter(holders or self.peers.values())) if holders or reason else None
         if holder is None:
             return True
@@ -201,6 +211,12 @@ class Seats:
         ]
         ranks = sorted(unknown + short)
         return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
+
+    def in_way_of_newcomers(self, now: float) -> bool:
+        """Return whether newcomers wait until it is known who is here, or did a while ago."""
+        waiting = self._waiting.items()
+        self._waiting = {peer: since for peer, since in waiting if now < since + WAITING_S}
+        return bool(self._waiting)
 
     def silent(self, since: float) -> Iterator[TrainerPeer]:
         """Return the processes that were not heard since a time."""

@@ -165,7 +165,7 @@ def test_a_newcomer_waits_until_the_sitter_shows_that_it_is_here() -> None:
     world.join("a", 0)
     world.told()
     world.join("b", 0)
-    assert not world.told()
+    assert world.told() == {"a": [BeatBack(0, "")]}
     world.now = 2
     world.say("a", TrainerBeat(1, False))
     world.told()
