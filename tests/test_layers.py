@@ -180,6 +180,7 @@ ZMQ_SHELLS = {
     "balancer.transport.sockets",
     "workers.daemon.heartbeats",
     "workers.daemon.loop",
+    "workers.remote.job_worker",
     "workers.serving.connections",
     "workers.daemon.jobs",
     "workers.serving.server",

@@ -53,6 +53,15 @@ class PoolSession:
                 del self._kept[number]
                 self.freed.append(serial)
 
+    @property
+    def has_work(self) -> bool:
+        """Return whether there is a part to make."""
+        return bool(self._queue)
+
+    def upcoming(self) -> list[tuple[int, ...]]:
+        """Return the tasks that wait, in the order in which they are made."""
+        return [part.task for part in self._queue.values()]
+
     def next_part(self) -> DoPart | None:
         """Return the part to make now, None where there is none or one is in work."""
         if self._in_work is not None or not self._queue:

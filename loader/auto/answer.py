@@ -17,6 +17,7 @@ import numpy as np
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.options import ADD_UP
 from ...balancer.protocol.job_spec import LABEL_TOKENS
+from ...workers.collate.labels import read_batch_labels
 from ...workers.discovery import (
     FIRST,
     FoundSource,
@@ -31,7 +32,6 @@ from ...workers.sources.costs import sample_nbytes
 from ...workers.sources.failures import describe_error, kind_of, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
 from ...workers.sources.labels import labels_of
-from ..step.labels import read_batch_labels
 from .choice import Choice, PlanTerms, padded_if_said, rounded_costs, said_work
 from .forecast import Outlook, forecast
 

@@ -15,6 +15,7 @@ from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival
 from ...balancer.run.tasks import Made
+from ...workers.collate.labels import count_label_tokens_of
 from ...workers.planned.reader import counted_labels
 from ...workers.sources.data_identity import KnownData
 from ..collate.chosen import BatchMaker
@@ -30,7 +31,7 @@ from ..resume.balanced_position import (
 from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
-from ..step.labels import LabelCheck, count_label_tokens_of
+from ..step.labels import LabelCheck
 from .arrivals import Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .left_out import record_holes, refuse_late_skips
@@ -394,7 +395,6 @@ class BalancedLoader:
             spared = self.spare(self.epoch, kept.at.place.start, holes)
             return Made(self.batches.collated([spared], info))
         labels = counted_labels(samples) if self._labels.left > 0 else None
-        batch = self.batches.collated(samples, info)
-        shifts, counts = self.job.shift_labels, self.job.counts_batches
-        tokens = count_label_tokens_of(batch, samples, shifts) if counts else None
-        return Made(batch, labels=labels, label_tokens=tokens)
+        batch, job = self.batches.collated(samples, info), self.job
+        count = count_label_tokens_of if job.counts_batches else lambda *_: None
+        return Made(batch, labels=labels, label_tokens=count(batch, samples, job.shift_labels))

@@ -25,13 +25,13 @@ from ...balancer.run.planning import Planning, PlanningThread
 from ...balancer.run.run import PlannedRun
 from ...balancer.run.steps import COMPARED, RunSettings
 from ...workers.arena.transport import Transport
+from ...workers.collate.labels import count_label_tokens_of
 from ...workers.mixture.order import epoch_samples
 from ...workers.planned.reader import PlannedReader
 from ...workers.sources.data_identity import spread
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
 from ..step.errors import ComesAgainError, LoaderError
-from ..step.labels import count_label_tokens_of
 from ..step.ranks import Place
 from ..step.waiting import WaitLog
 from .starts import LOST_S, MEET_S, make_ahead, meet_ranks, tell_way

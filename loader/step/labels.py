@@ -1,23 +1,20 @@
-"""Counts the label tokens of microbatches, and compares them with what costs declare.
+"""Compares the label tokens that microbatches have with what costs declare.
 
-Labels stand at their token, as Hugging Face's collators make them: models shift them inside. So a
-row's first label is predicted by nothing, nor is that of each sample in a packed row. With
-Balance(shift_labels=False) labels stand at the token before theirs, and all of them count. A wrong
-count is a wrong denominator of every loss, which no training loop notices.
+A wrong count is a wrong denominator of every loss, which no training loop notices.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import default_collate
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS
 from ...balancer.run.steps import COMPARED
+from ...workers.collate.labels import BatchLabels, read_batch_labels
 from ...workers.sources.interface import Source
 from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
 from ...workers.sources.randomness import global_randomness
@@ -30,74 +27,10 @@ TRIES = 8
 QUOTED = 4
 
 
-def count_label_tokens_of(batch: Any, samples: Sequence[Any], shift_labels: bool = True) -> int:
-    """Return the label tokens of a batch; of its samples, where the batch has none to be counted.
-
-    shift_labels: as in Balance; False counts each row's, and sample's, first label, too.
-
-    >>> batch = {"labels": torch.tensor([[5, 6, 7], [8, -100, 9]])}
-    >>> count_label_tokens_of(batch, []), count_label_tokens_of(None, [{"labels": [5, 6]}])
-    (3, 1)
-    """
-    found = count_batch_labels(batch, shift_labels)
-    if found is not None:
-        return found
-    return sum(count_label_tokens(labels_of(sample), shift_labels) for sample in samples)
-
-
-def count_batch_labels(batch: Any, shift_labels: bool = True) -> int | None:
-    """Return the labels other than -100 of a batch's field `labels`, without each row's first.
-
-    shift_labels: as in Balance; with False the first ones count, too. labels: whole numbers (B, L);
-    or (T,) or (1, T) beside `position_ids` or `cu_seq_lens`, in which samples begin where
-    position_ids is 0, or at each of cu_seq_lens. None where it has no such field: labels (B,) alone
-    are classes.
-
-    >>> packed = {"labels": torch.tensor([5, 6, 7, 8]), "position_ids": torch.tensor([0, 1, 0, 1])}
-    >>> count_batch_labels(packed), count_batch_labels({"labels": torch.tensor([1, 0])})
-    (2, None)
-    """
-    found = read_batch_labels(batch)
-    return None if found is None else found[:2][not shift_labels]
-
-
-# The labels that count if they stand at their token, all of them, and "at" or "before" where
-# input_ids show that they stand there, or at the token before; else "".
-_Labels = tuple[int, int, Literal["", "at", "before"]]
-
-
-def _allowed(labels: _Labels, shift_labels: bool) -> tuple[int, int]:
+def _allowed(labels: BatchLabels, shift_labels: bool) -> tuple[int, int]:
     """Return the counts that may be right, one for each place: only one where it is known."""
     own = labels[:2][not shift_labels]
     return own, own if labels[2] == "at" else labels[1]
-
-
-def read_batch_labels(batch: Any) -> _Labels | None:
-    """Return what can be seen of the labels of a batch; None for no labels."""
-    labels = _integers(batch, "labels") if isinstance(batch, Mapping) else None
-    if labels is None or labels.ndim not in (1, 2):
-        return None
-    # A model predicts the next token, so the first label of each sample is never used.
-    is_first, kept = np.zeros(labels.shape, bool), labels != IGNORED
-    positions, starts = _integers(batch, "position_ids"), _integers(batch, "cu_seq_lens")
-    if positions is not None and positions.shape == labels.shape:
-        is_first = positions == 0
-    elif starts is not None and (labels.ndim == 1 or len(labels) == 1):
-        is_first.reshape(-1)[starts[starts < labels.size]] = True
-    elif labels.ndim == 1:
-        return None
-    if labels.ndim == 2:
-        is_first[:, 0] = True
-    ids = _integers(batch, "input_ids")
-    stand: Literal["", "at", "before"] = ""
-    if ids is not None and ids.shape == labels.shape:
-        # what follows a sample's last label is the filling, or another sample
-        inside = kept[..., :-1] & kept[..., 1:] & ~is_first[..., 1:]
-        if np.array_equal(ids[kept], labels[kept]):
-            stand = "at"
-        elif inside.any() and np.array_equal(ids[..., 1:][inside], labels[..., :-1][inside]):
-            stand = "before"
-    return int((kept & ~is_first).sum()), int(kept.sum()), stand
 
 
 def _may_be_filled(labels: Any, declared: int, shift_labels: bool = True) -> bool:
@@ -105,7 +38,7 @@ def _may_be_filled(labels: Any, declared: int, shift_labels: bool = True) -> boo
 
     Those that end a row alike may be filling, for a loss that is told to ignore them.
 
-    >>> rows = torch.tensor([[5, 6, 7, 8], [9, 4, 0, 0]])
+    >>> rows = [[5, 6, 7, 8], [9, 4, 0, 0]]
     >>> [_may_be_filled(rows, declared) for declared in (3, 4, 7)]
     [False, True, True]
     """
@@ -165,14 +98,6 @@ def _makes_labels(source: Any, collate_fn: Any, are_counted: bool, shift_labels:
         own = None if labels is None else count_label_tokens(labels, shift_labels)
         return own is not None and own not in _allowed(found, shift_labels)
     return False
-
-
-def _integers(batch: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return a field of whole numbers as an array, None where it is anything else."""
-    value = batch.get(name)
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy() if not value.is_floating_point() else None
-    return value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from ...balancer.planning.problem.shapes import Sizing
 from ...workers.batches.envelope import LoadedState, ReaderPosition, StartPosition, reader_number
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.batches.tolerant_stream import Item
+from ...workers.collate.labels import count_label_tokens_of
 from ...workers.sources.costs import checked_cost, checked_measure, checked_name, sample_nbytes
 from ...workers.sources.data_identity import content_of
 from ...workers.sources.failures import OnError, SkippedSample
@@ -26,7 +27,6 @@ from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import SampleError
 from ...workers.sources.labels import with_label_tokens
 from ..plain.torch_names import TorchExceptionWrapper
-from ..step.labels import count_label_tokens_of
 from .packing import Limits, PackWindow
 
 Cost = Callable[[Any], Mapping[str, int]]

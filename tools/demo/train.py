@@ -19,7 +19,7 @@ import torch
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.metrics import TILE_TOKENS, efficiency
-from ...loader.step.labels import count_batch_labels
+from ...workers.collate.labels import count_batch_labels
 from .model import DemoModelShape, VisionLanguageModel, sum_loss
 
 LEARNING_RATE = 2e-3

@@ -13,6 +13,8 @@ from typing import Any
 import click
 import torch
 
+from ...balancer.job.flag import uses_pools
+from ...balancer.job.messages import JoinPool
 from ...balancer.server.malloc import keep_freed_memory
 from ...balancer.transport.authentication import NOT_ALLOWED
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address, find_address
@@ -25,9 +27,12 @@ from ...workers.daemon.loop import JobWorker, open_worker
 from ...workers.daemon.payloads import Payloads
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.planned.measuring import MAX_THREADS
+from ...workers.remote.frame_store import FrameStore
+from ...workers.remote.job_worker import RemoteWorker, WorkerSetup, open_remote_worker
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.server import PullServer
 from ...workers.sources.failures import describe_error
+from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
 from ...workers.sources.registry import find_name, open_source, registered
@@ -178,13 +183,24 @@ def command(
             with open_worker(endpoint, identity, handler, balancer.keys, payloads) as worker:
                 yield worker
 
+    @contextmanager
+    def open_pool(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
+        frames = _payloads(endpoint, serve, balancer.keys, insecure, FrameStore())
+        hello = JoinPool(
+            name, next(opened), socket.gethostname(), os.getpid(), software(), frames.way,
+            frames.address, frames.key, 0,
+        )  # fmt: skip
+        setup = WorkerSetup(peer_name(job, name), hello, build, frames.server, threads)
+        with closing(frames), open_remote_worker(endpoint, setup, balancer.keys) as worker:
+            yield worker
+
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:
         shown = ", ".join(each.address for each in balancers)
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
         for each in balancers:
             _warn_if_inline(each, serve, insecure)
-        worker = JobsWorker(balancers, open_job, _memory_bytes())
+        worker = JobsWorker(balancers, open_pool if uses_pools() else open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
             # a job may be the first to say that a key is allowed no more
             raise ValueError(reason) if NOT_ALLOWED in reason else RefusedWorkerError(reason)
@@ -247,7 +263,9 @@ def _open_source(
     return source
 
 
-def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> Payloads:
+def _payloads(
+    balancer: str, serve: str, own: PeerKeys | None, insecure: bool, store: FrameStore | None = None
+) -> Payloads:
     """Return how payloads travel: pulled by ranks if they can be, else through the balancer."""
     try:
         address = serving_address(balancer, serve, own is not None, insecure)
@@ -257,7 +275,7 @@ def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
         try:
-            server = PullServer(address, _memory_bytes(), pair)
+            server = PullServer(address, _memory_bytes(), pair, store)
         except OSError:  # another job's payloads are served there
             if int(address.rpartition(":")[2].replace("*", "0")) >= last:
                 raise

@@ -140,14 +140,12 @@ class _Writer:
         return [kind.__name__, *(self.node(each, (*path, n)) for n, each in enumerate(value))]
 
     def _tensor(self, tensor: torch.Tensor, path: _Path) -> list[Any]:
-        is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
-        if not is_dense or tensor.requires_grad or tensor.device.type != "cpu":
+        if not is_plain(tensor):
             what = f"a {'nested ' * tensor.is_nested}tensor of {tensor.dtype}, {tensor.layout}, on"
             grad = ", that requires grad" * tensor.requires_grad
             raise _refusal(path, f"{what} {tensor.device}{grad}")
         shape = _shape_of(tensor, path)
-        flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
-        self._add(flat.view(torch.uint8).numpy().data)
+        self._add(flat_bytes(tensor))
         return ["tensor", _NAMES[tensor.dtype], shape]
 
     def _array(self, value: Any, path: _Path) -> list[Any]:
@@ -159,6 +157,18 @@ class _Writer:
 
     def _add(self, content: Buffer) -> None:
         (self.small if len(content) < SMALL else self.large).append(content)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is dense, on the CPU, and needs no gradient."""
+    is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    return is_dense and not tensor.requires_grad and tensor.device.type == "cpu"
+
+
+def flat_bytes(tensor: torch.Tensor) -> memoryview:
+    """Return the contents of a plain tensor, in its order: its own memory where they lie so."""
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
+    return flat.view(torch.uint8).numpy().data
 
 
 def _shape_of(value: Any, path: _Path) -> list[int]:
@@ -183,7 +193,7 @@ class _Reader:
     """
 
     def __init__(self, head: Any, sizes: Sequence[int], frames: Sequence[Any] | None) -> None:
-        whole = _writable(head)
+        whole = writable(head)
         end = _FRONT + int.from_bytes(whole[:_FRONT], "little")
         if len(whole) != sizes[0] or not _FRONT < end <= min(len(whole), MAX_HEADER_BYTES + _FRONT):
             raise CodecError(f"a head of {len(whole)} bytes has no header that ends at {end}")
@@ -274,9 +284,10 @@ class _Reader:
             return None
         if self._frames[number] is None:
             raise CodecError(f"frame {number} is needed, and was left out")
-        return _writable(self._frames[number])
+        return writable(self._frames[number])
 
 
-def _writable(frame: Any) -> memoryview:
+def writable(frame: Any) -> memoryview:
+    """Return the bytes of a frame as writable memory: a copy, where they are not."""
     buffer = payload_buffer(frame)
     return memoryview(bytearray(buffer)) if buffer.readonly else buffer

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 import zmq
 
 from ...balancer.protocol.messages import JobList, ListJobs, PeerRejected
-from ...balancer.protocol.transitions import SERVING
 from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Link
+from ..remote.job_worker import RemoteWorker
 from .loop import IDLE_MS, LOOK_S, JobWorker
 from .turns import DecodeTurns
 
@@ -52,8 +52,10 @@ class ServedBalancer:
     keys: PeerKeys | None = None
 
 
+# Of the new wing, and of the old.
+AnyWorker = RemoteWorker | JobWorker
 # Opens a worker for a job: (balancer, its address now, job).
-OpenWorker = Callable[[ServedBalancer, str, str], AbstractContextManager[JobWorker]]
+OpenWorker = Callable[[ServedBalancer, str, str], AbstractContextManager[AnyWorker]]
 
 
 class LostBalancerError(RuntimeError):
@@ -146,7 +148,7 @@ class _Session:
 
     finder: JobFinder
     job: str
-    worker: JobWorker
+    worker: AnyWorker
     closing: ExitStack
 
 
@@ -203,8 +205,7 @@ class JobsWorker:
                 each.worker.activity.leaving = True
         # A balancer that has gone will not say that nothing is needed.
         needed = (
-            each.worker.session.state == SERVING and now < each.finder.heard_at + GONE_S
-            for each in sessions
+            each.worker.is_serving and now < each.finder.heard_at + GONE_S for each in sessions
         )
         return now >= self._leave_at or not any(needed)
 
@@ -218,7 +219,7 @@ class JobsWorker:
             session.worker.now = max(now, session.worker.now)
             if (end := session.worker.look()) is not None and self._is_last(key, end):
                 return end
-        hungry = [key for key, each in self._sessions.items() if each.worker.session.tasks]
+        hungry = [key for key, each in self._sessions.items() if each.worker.has_work]
         if hungry:
             self._work_on(hungry)
             return None
@@ -283,7 +284,7 @@ class JobsWorker:
         self._turns.add(key, weight)
         logger.info(
             "works for job %s of %s, with weight %g; decoded samples: %s",
-            job, finder.endpoint, weight, worker.payloads.way, extra={"event": "job", "job": job},
+            job, finder.endpoint, weight, worker.way, extra={"event": "job", "job": job},
         )  # fmt: skip
         self._share_memory()
 
@@ -299,7 +300,7 @@ class JobsWorker:
     def _share_memory(self) -> None:
         """Let each job's payloads have as much of what this process may keep."""
         for session in self._sessions.values():
-            session.worker.payloads.store.limit_bytes = self._room_bytes // len(self._sessions)
+            session.worker.keep_at_most(self._room_bytes // len(self._sessions))
 
     def _work_on(self, hungry: list[str]) -> None:
         """Work for the job whose turn it is."""
@@ -312,7 +313,7 @@ class JobsWorker:
         worker.work_on()
         if len(hungry) > 1:
             self._turns.charge(chosen, worker.now - began)
-            worker.activity.wait(is_wanted=bool(worker.session.tasks))
+            worker.activity.wait(is_wanted=worker.has_work)
 
     def _rest(self) -> str | None:
         """Wait for a message; return why waiting longer is useless, None if it is not."""

@@ -35,6 +35,7 @@ from ...balancer.protocol.payload_messages import (
 )
 from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.protocol.trace_messages import StartTrace
+from ...balancer.protocol.transitions import SERVING
 from ...balancer.protocol.worker_session import RepeatReady, SampleTask, WorkerSession
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.server.spans import SpanRecorder
@@ -117,7 +118,7 @@ class JobWorker:
         payloads: Payloads,
     ) -> None:
         self.link = link
-        self.payloads = payloads
+        self.payloads, self.way = payloads, payloads.way
         self.activity = activity
         self.identity = identity
         self.handler = handler
@@ -128,6 +129,13 @@ class JobWorker:
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
         self.trace = SpanRecorder()
+
+    has_work = property(lambda self: bool(self.session.tasks))
+    is_serving = property(lambda self: self.session.state == SERVING)
+
+    def keep_at_most(self, nbytes: int) -> None:
+        """Keep payloads of at most so many bytes."""
+        self.payloads.store.limit_bytes = nbytes
 
     def work(self, stop: Callable[[], bool]) -> str:
         """Work until the balancer ends this worker or `stop` returns true; return why."""

@@ -24,7 +24,7 @@ class Payloads:
         self, server: PullServer | None = None, why_inline: str = ELSEWHERE, address: str = ""
     ) -> None:
         """`address`: the server's, as ranks are told it; `why_inline`: why there is no server."""
-        self._server = server
+        self.server = server
         # Without a server there is no room for any.
         self.store = PayloadStore(0) if server is None else server.store
         direct = f"direct: ranks pull from {address}"
@@ -38,16 +38,16 @@ class Payloads:
 
     def carry(self, way: ServePayloads | StopServing) -> None:
         """Keep payloads for ranks to pull, or send them inline from now on."""
-        if self._server is None:
+        if self.server is None:
             return
         if isinstance(way, ServePayloads):
-            self._server.begin(way)
-        elif self._server.end():
+            self.server.begin(way)
+        elif self.server.end():
             logger.warning(
                 "decoded samples travel through the balancer from now on: %s", way.reason
             )
 
     def close(self) -> None:
         """Keep nothing any more."""
-        if self._server is not None:
-            self._server.close()
+        if self.server is not None:
+            self.server.close()

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ...balancer.pool.messages import (
     BATCH,
@@ -19,17 +19,20 @@ from ..codec.batches import encode_batch
 from ..codec.fields import Buffer
 from .reader import PlannedReader
 
+Encode = Callable[[object], list[Buffer]]
 PartDone = PartMade | PartMeasured | PartBroken
 # Of a traceback this is sent: its end says most.
 ERROR_CHARACTERS = 16_000
 _TASKS = {BATCH: LOAD, SAMPLES: LOAD, COSTS: MEASURE}
 
 
-def do_part(reader: PlannedReader, part: DoPart, serial: int) -> tuple[PartDone, list[Buffer]]:
+def do_part(
+    reader: PlannedReader, part: DoPart, serial: int, encode: Encode = encode_batch
+) -> tuple[PartDone, list[Buffer]]:
     """Return what comes of a part, and the frames of what is to be kept under `serial`.
 
     Where nothing is to be kept there are no frames, and the serial is 0. An error of a sample is
-    told with its place; one of collating, or of a batch that cannot travel, as PartBroken.
+    told with its place; one of collating, or of a batch that `encode` refuses, as PartBroken.
     """
     since = time.perf_counter()
     try:
@@ -39,7 +42,7 @@ def do_part(reader: PlannedReader, part: DoPart, serial: int) -> tuple[PartDone,
         if part.form == COSTS:
             return _measured(reader, part, done), []
         made = done if type(done) is Made else Made(done)
-        frames = [] if made.batch is None else encode_batch(made.batch)
+        frames = [] if made.batch is None else encode(made.batch)
     except Exception as error:
         text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
         return PartBroken(part.number, text, _took_us(since)), []

@@ -6,7 +6,7 @@ arena/frames.py); a batch about which there is nothing more to say is returned a
 """
 
 import time
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ class PlannedReader(Dataset[Any]):
     are left out. takes_empty: whether collate_fn makes a batch of no samples. draws: whether
     collate_fn may draw random numbers. count_labels: counts those of each batch.
     progress: where the worker says which sample it works on, by its number; None: nobody asks.
+    upcoming: returns the tasks that follow, of which stores are told; torch's workers have a queue.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class PlannedReader(Dataset[Any]):
         self._reads_stores = reads_stores(source)
         self.progress: MutableSequence[int] | None = None
         self.number = 0
+        self.upcoming: Callable[[], Iterable[Sequence[int]]] = tuple
 
     def begin(self, number: int) -> None:
         """Begin as worker `number`.
@@ -112,7 +114,7 @@ class PlannedReader(Dataset[Any]):
         if self._measurer.kept is not None:
             self._measurer.kept.begin(epoch)
         if self._reads_stores:
-            expect_tasks(self._measurer.source, task, self._samples_of)
+            expect_tasks(self._measurer.source, task, self._samples_of, self.upcoming())
         if kind == MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
         if kind == LOOK:
@@ -120,7 +122,7 @@ class PlannedReader(Dataset[Any]):
         load = Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5)))
         return self._made(load, collates)
 
-    def _samples_of(self, task: list[int]) -> Iterator[tuple[int, bool]]:
+    def _samples_of(self, task: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Yield the samples of a task, and whether they are only probed."""
         kind, _, _, *indexes = task
         is_probed = kind == MEASURE and not self._measurer.decodes_first
@@ -273,6 +275,11 @@ class PlannedReader(Dataset[Any]):
     def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
         found: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)
         return found
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave threads behind: a process starts its own."""

@@ -31,6 +31,8 @@ class PayloadStore:
     none.
     """
 
+    request = PullPayloads
+
     def __init__(self, limit_bytes: int) -> None:
         """`limit_bytes` is what this host has for them, whatever the balancer allows."""
         self.limit_bytes = limit_bytes
@@ -104,12 +106,14 @@ IDLE_MS = 1000
 
 
 class PullServer:
-    """Serves the payloads of a store at an address; `close()` it."""
+    """Serves what a store has at an address, which answers requests of its kind; `close()` it."""
 
-    def __init__(self, address: str, limit_bytes: int, keys: KeyPair | None) -> None:
+    def __init__(
+        self, address: str, limit_bytes: int, keys: KeyPair | None, store: Any = None
+    ) -> None:
         """Listen; with keys everything is encrypted. OSError if the address cannot be bound."""
         self.key = keys.public if keys is not None else b""
-        self.store = PayloadStore(limit_bytes)
+        self.store: Any = PayloadStore(limit_bytes) if store is None else store
         self._instruction: ServePayloads | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = open_router(self._context, keys, passwords=keys is None)
@@ -132,11 +136,12 @@ class PullServer:
         """Serve payloads as the balancer says; nothing if it has said so before."""
         if instruction != self._instruction:
             self._instruction = instruction
-            self._connections.public, self._connections.secret = (
-                instruction.public,
-                instruction.secret,
-            )
+            self.admit(instruction.public, instruction.secret)
             self.store.begin(instruction.token, instruction.most_bytes)
+
+    def admit(self, public: bytes, secret: bytes) -> None:
+        """Let in whoever has these credentials, and nobody else any more."""
+        self._connections.public, self._connections.secret = public, secret
 
     def end(self) -> bool:
         """Keep no further payload; return whether that is new."""
@@ -166,7 +171,7 @@ class PullServer:
     def _answer(self, socket: "zmq.Socket[bytes]", frames: list[zmq.Frame]) -> None:
         """Answer a request; what is none is dropped, and so is the answer to who has gone."""
         peer, _, content = decode_from(frames)
-        if isinstance(content, WireError) or not isinstance(content[0], PullPayloads):
+        if isinstance(content, WireError) or not isinstance(content[0], self.store.request):
             return
         message, payloads = self.store.answer(content[0])
         try:

@@ -1,0 +1,42 @@
+"""Keeps the frames that a worker has made until the balancer frees them."""
+
+from collections.abc import Sequence
+
+from ...balancer.job.messages import PulledFrames, PullFrames
+from ..codec.fields import Buffer
+
+
+class FrameStore:
+    """The frames of what a worker keeps, by serial; a thread beside serves them (PullServer).
+
+    A serial is never used again, so that no message's delay, loss or repetition gives a trainer
+    other bytes than were announced: it gets these, or none.
+    """
+
+    request = PullFrames
+
+    def __init__(self) -> None:
+        self.token = 0
+        self._kept: dict[int, list[Buffer]] = {}
+
+    def keep(self, serial: int, frames: list[Buffer]) -> None:
+        """Keep frames, which nobody writes any more."""
+        self._kept[serial] = frames
+
+    def frames_of(self, serial: int) -> list[Buffer]:
+        """Return all frames under a serial; none where it is gone."""
+        return self._kept.get(serial, [])
+
+    def free(self, serials: Sequence[int]) -> None:
+        """Forget what is kept under serials; unknown and repeated ones are ignored."""
+        for serial in serials:
+            self._kept.pop(serial, None)
+
+    def answer(self, request: PullFrames) -> tuple[PulledFrames, list[Buffer]]:
+        """Return the answer to a trainer, and the frames: those that it names, or all, or none."""
+        kept = self.frames_of(request.serial) if request.token == self.token else []
+        frames = kept
+        if request.frames:
+            is_there = max(request.frames) < len(kept) >= len(request.frames)
+            frames = [kept[number] for number in request.frames] if is_there else []
+        return PulledFrames(request.number, len(frames)), frames

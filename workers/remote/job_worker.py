@@ -1,0 +1,350 @@
+"""Works for one job of a balancer: makes parts of microbatches, and keeps them for trainers.
+
+Theory of operation. The worker says hello until it is given the job (OpenJob), opens its source and
+says what planning has to know. Then it makes the parts that it is given, one after the other
+(`PoolSession` says which), keeps their frames until the balancer frees them, and looks for messages
+in between. A thread with a socket of its own sends heartbeats, since a sample can take long. A
+balancer that does not know the worker is said hello again: nothing is kept then.
+"""
+
+import _thread
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import zmq
+from msgspec import structs
+
+from ...balancer.job.messages import (
+    JobNotOpened,
+    JobOpened,
+    JoinPool,
+    LeavePool,
+    OpenJob,
+    SendFrames,
+    SentFrames,
+)  # fmt: skip
+from ...balancer.pool.messages import COSTS, DoPart, DropParts, FreeParts, PoolBeat
+from ...balancer.pool.worker_session import PoolSession
+from ...balancer.protocol.job_spec import JobSpec, from_json
+from ...balancer.protocol.messages import Bye, Message, PeerRejected, UnknownPeer
+from ...balancer.protocol.status_messages import MICROSECONDS
+from ...balancer.protocol.trace_messages import StartTrace
+from ...balancer.run.costs import known_columns
+from ...balancer.run.tasks import TASK_HEAD
+from ...balancer.server.malloc import IdleTrimmer
+from ...balancer.server.spans import SpanRecorder
+from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.sockets import LINGER_MS, Link, connect, receive, send
+from ..codec.batches import encode_batch
+from ..collate.described import layout_of
+from ..collate.labels import count_label_tokens_of
+from ..planned.parts import Encode, PartDone, do_part
+from ..planned.reader import Collate, PlannedReader
+from ..serving.server import PullServer
+from ..sources.failures import describe_error
+from ..sources.interface import Source
+from .frame_store import FrameStore
+
+# A hello that is not answered is said again after HELLO_S, or REJOIN_S if the balancer answers that
+# it knows nobody: of several such answers one counts.
+HELLO_S, REJOIN_S, BEAT_S = 5.0, 1.0, 1.0
+# Between parts that are made more quickly, messages are looked for this often.
+LOOK_S = 0.001
+# What frames lay in is given back after this time without work: new pages take several times as
+# long as filling them.
+REST_S = 10.0
+# The part of what this worker may keep that samples have which were loaded to be measured.
+MEASURED_PART = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """A worker of one job.
+
+    peer: its name as a peer of the job, see transport/naming.py. hello: who it is; its most_bytes
+    are filled in. open_source: returns the source that a job describes. server: where trainers pull
+    frames of a FrameStore; without one the balancer relays them. threads: load samples side by
+    side. collate: of a job whose workers have its collate function, since its trainer has started
+    them on its own host. encode: makes frames of a batch; encode_local, there. count: is told of
+    each part, and what became of it.
+    """
+
+    peer: bytes
+    hello: JoinPool
+    open_source: Callable[[dict[str, Any]], Source]
+    server: PullServer | None = None
+    threads: int = 1
+    collate: Collate | None = None
+    encode: Encode = encode_batch
+    count: Callable[[DoPart, PartDone], None] | None = None
+
+
+class RemoteWorker:
+    """A worker at one job: `look` for messages, `work_on` a part, `rest`; see daemon/jobs.py.
+
+    way: how its frames travel, as text. now: when it last looked for messages, or made a part.
+    """
+
+    def __init__(self, link: Link, setup: WorkerSetup) -> None:
+        self.link, self.way = link, setup.hello.transport
+        # As JobsWorker has it; a pool does not ask whose turn it is.
+        self.activity = SimpleNamespace(leaving=False, wait=lambda **_: None)
+        self.now = time.monotonic()
+        self.forgotten = threading.Event()
+        self.store = FrameStore() if setup.server is None else setup.server.store
+        self._setup = setup
+        self._most_bytes = 0
+        self._session = PoolSession()
+        self._lock = threading.Lock()  # of the session, and of what beats say
+        self._reader: PlannedReader | None = None
+        self._progress = [0]
+        self._opening: OpenJob | None = None
+        self._opened: JobOpened | JobNotOpened | None = None
+        self._tried_at = -math.inf
+        # Said hello then, and due again: never while the balancer knows this worker.
+        self._joined_at, self._join_at = -math.inf, -math.inf
+        self._looked = -math.inf
+        self._serial = 0
+        self._busy_s, self._began = 0.0, math.inf
+        self._trimmer = IdleTrimmer()
+        self._trace = SpanRecorder()
+
+    # --- what JobsWorker asks for
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether there is a part to make."""
+        return self._session.has_work
+
+    @property
+    def is_serving(self) -> bool:
+        """Return whether the balancer has this worker in its pool, as far as is known here."""
+        return math.isinf(self._join_at) and self._join_at > 0
+
+    def keep_at_most(self, nbytes: int) -> None:
+        """Tell the balancer, with the next hello, that so many bytes may be kept."""
+        self._most_bytes = nbytes
+
+    def look(self) -> str | None:
+        """Handle messages, if it is time; return why this worker has ended, None if it has not."""
+        if self.has_work and self.now <= self._looked + LOOK_S:
+            return None
+        self._looked = self.now = time.monotonic()
+        if self.forgotten.is_set():  # the heartbeats' thread has heard it
+            self.forgotten.clear()
+            self._forget()
+        if (spans := self._trace.take(self.now)) is not None:
+            self.link.send(spans)
+        while (received := self.link.receive()) is not None:
+            if (end := self._take(received[0])) is not None:
+                return end
+        self._say()
+        if self.now >= self._join_at:
+            self._joined_at, self._join_at = self.now, self.now + HELLO_S
+            self.link.send(structs.replace(self._setup.hello, most_bytes=self._most_bytes))
+        return None
+
+    def work_on(self) -> None:
+        """Make the next part."""
+        began = time.monotonic()
+        with self._lock:
+            part, self._began = self._session.next_part(), began
+        assert part is not None
+        assert self._reader is not None
+        self._serial += 1
+        answer, frames = do_part(self._reader, part, self._serial, self._setup.encode)
+        self.now = time.monotonic()
+        if frames:
+            self.store.keep(self._serial, frames)
+            self._trimmer.note_payload(self.now, REST_S)
+        with self._lock:
+            self._session.finish(answer)
+            self._busy_s, self._began = self._busy_s + self.now - began, math.inf
+        if self._setup.count is not None:
+            self._setup.count(part, answer)
+        if self._trace.until is not None:
+            kind = "measure" if part.form == COSTS else "load"
+            self._trace.add(kind, began, self.now, (), part.task[TASK_HEAD:])
+        self._say()  # here: the next part may end the process
+
+    def rest(self, idle: bool) -> str:
+        """Do what is due without work; return why waiting longer is useless, empty if it is not.
+
+        `idle`: no message has come for a while.
+        """
+        self._trimmer.trim_if_idle(time.monotonic())
+        return self.link.handshakes.rejection_reason() if idle else ""
+
+    def leave(self) -> None:
+        """Say goodbye: what this worker has is made elsewhere."""
+        self.link.send(LeavePool())
+
+    def close(self) -> None:
+        """End the threads, and let the source go with its files."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    # --- messages
+
+    def _take(self, message: Message) -> str | None:
+        """Take a message; return why this worker has ended, None if it has not."""
+        match message:
+            case DoPart() | DropParts() | FreeParts() if self._reader is not None:
+                with self._lock:
+                    self._session.take(message)
+            case SendFrames(serial):
+                frames = self.store.frames_of(serial)
+                self.link.send(SentFrames(serial, len(frames)), frames)
+            case OpenJob():
+                self._open(message)
+            case UnknownPeer():
+                self._forget()
+            case StartTrace():
+                wall_us = round(MICROSECONDS * time.time())
+                self.link.send(self._trace.start(message, time.monotonic(), wall_us))
+            case PeerRejected(reason):
+                return reason
+            case Bye():
+                self.leave()
+                return ""
+        return None
+
+    def _say(self) -> None:
+        """Free what is not wanted any more, and say what is to be said."""
+        self.store.free(self._session.freed)
+        self._session.freed.clear()
+        for message in self._session.take_messages():
+            self.link.send(message)
+
+    def _forget(self) -> None:
+        """Begin anew at a balancer that does not know this worker, once for several that say so."""
+        if not self.is_serving or self.now >= self._joined_at + REJOIN_S:
+            self._reset()
+            self._join_at = self._joined_at + REJOIN_S
+
+    def _reset(self) -> None:
+        with self._lock:
+            self._session.reset()
+        self._say()
+
+    # --- heartbeats, of another thread
+
+    def send_beats(self, connect_now: Callable[[], Any], ended: threading.Event) -> None:
+        """Send heartbeats until the context ends; note when the balancer does not know this one."""
+        # Not connected before the first is due: a worker that starts needs its core for others.
+        if ended.wait(BEAT_S):
+            return
+        try:
+            with connect_now() as socket:
+                while True:
+                    until = time.monotonic() + BEAT_S
+                    if self.is_serving:
+                        send(socket, self.beat())
+                    while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
+                        received = receive(socket)
+                        if received is not None and isinstance(received[0], UnknownPeer | Bye):
+                            self.forgotten.set()
+        except zmq.ZMQError:
+            if not ended.is_set():
+                raise
+
+    def beat(self) -> PoolBeat:
+        """Return the heartbeat."""
+        with self._lock:
+            # None or several are in work: -1.
+            self._session.begin_sample(max(0, self._progress[0]) - 1)
+            beat = self._session.beat(self.activity.leaving)
+            busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
+        clock_us, cpu_ms = round(time.time() * MICROSECONDS), round(1000 * time.process_time())
+        return structs.replace(beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, clock_us=clock_us)
+
+    # --- the job
+
+    def _open(self, message: OpenJob) -> None:
+        """Open the source of a job, unless it is open, and say so."""
+        self._join_at = math.inf
+        last, self._opening = self._opening, message
+        # One that has failed is tried again, but not for each question that came meanwhile.
+        if message != last or (self._reader is None and self.now > self._tried_at):
+            self._reset()
+            job_is_new = last is None or (last.job, last.layout) != (message.job, message.layout)
+            if self._reader is None or job_is_new:
+                self.close()
+                self._opened, self._tried_at = self._try_open(message), time.monotonic()
+            self.store.token = message.token
+            if self._setup.server is not None:
+                self._setup.server.admit(message.public, message.secret)
+        assert self._opened is not None
+        self.link.send(structs.replace(self._opened, number=message.number))
+
+    def _try_open(self, message: OpenJob) -> JobOpened | JobNotOpened:
+        try:
+            job = from_json(message.job)
+            source = self._setup.open_source(job.source)
+            self._reader = self._new_reader(job, json.loads(message.layout), source)
+            columns = known_columns(source, job.resources) or ()
+            return JobOpened(
+                message.number, len(source), source.fingerprint(),
+                tuple(np.asarray(column, np.int64).tobytes() for column in columns),
+                bool(getattr(source, "decode_first", False)),
+                getattr(source, "names_samples", True),
+            )  # fmt: skip
+        except Exception as error:
+            self.close()
+            return JobNotOpened(message.number, describe_error(error))
+
+    def _new_reader(self, job: JobSpec, layout: dict[str, Any], source: Source) -> PlannedReader:
+        has_collate = layout.get("kind") == "workers"
+        collate = self._setup.collate if has_collate else layout_of(layout)
+        if has_collate and collate is None:
+            raise ValueError(
+                "the job's batches are collated by workers with a function that this one does not "
+                "have: only a trainer's own workers have it"
+            )
+        reader = PlannedReader(
+            source, source, job.resources, job.plan.seed, collate or list, job.on_error == "skip",
+            bool(layout.get("takes_empty")), has_collate, job.shift_labels,
+            count_label_tokens_of if job.counts_batches else None, self._setup.threads,
+        )  # fmt: skip
+        reader.restore()
+        reader.progress, reader.upcoming = self._progress, self._session.upcoming
+        if getattr(source, "decode_first", False):
+            reader.keep_samples(self._most_bytes // MEASURED_PART)
+        return reader
+
+
+@contextmanager
+def open_remote_worker(
+    endpoint: str, setup: WorkerSetup, keys: PeerKeys | None = None
+) -> Iterator[RemoteWorker]:
+    """Give a worker that is connected to a balancer, and sends heartbeats once it is known there.
+
+    With `keys` the balancer must be the one that they name.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    ended = threading.Event()
+    try:
+        link = Link(context, endpoint, setup.peer, keys)
+        worker = RemoteWorker(link, setup)
+        try:
+            name = setup.peer.replace(b"|", b"|heartbeat.", 1)
+            # No Thread: its start would wait for a core.
+            beats = partial(connect, context, endpoint, name, keys)
+            _thread.start_new_thread(worker.send_beats, (beats, ended))
+            yield worker
+        finally:
+            link.close(LINGER_MS["worker"])
+            worker.close()
+    finally:
+        ended.set()
+        context.term()
