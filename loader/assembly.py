@@ -334,7 +334,6 @@ class BalancedSettings:
         """
         given, source = self.given, self.source
         if source is not None and self._is_local(place):
-            made = given.collate_fn or default_collate
             settings = LocalSettings(
                 job=job,
                 dataset=self.dataset,
@@ -343,7 +342,7 @@ class BalancedSettings:
                 start=self.start,
                 collate=self.batches.in_worker,
                 takes_empty=self.takes_empty,
-                draws=given.balance.layout == "torch" and made is not default_collate,
+                draws=self.batches.draws,
                 prefetch=self.prefetch,
                 transport=given.transport,
                 name=given.name,
@@ -358,7 +357,7 @@ class BalancedSettings:
             job=job, source=source, place=place, start=self.start, prefetch=self.prefetch,
             balancer=given.balancer, fleet=given.fleet, job_name=given.job, name=given.name,
             keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
-            transport=given.transport,
+            transport=given.transport, batches=self.batches, takes_empty=self.takes_empty,
         )  # fmt: skip
         return factory.connect
 

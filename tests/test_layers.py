@@ -115,6 +115,8 @@ ORDER = (
     "loader.plain",
     "loader.local",
     "loader.streams",
+    "loader.connect.rank_sockets",
+    "loader.connect.rank_trace",
     "loader.remote",
     "loader.connect",
     "loader.auto",
@@ -186,6 +188,7 @@ ZMQ_SHELLS = {
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",
+    "loader.remote.puller",
 }
 
 

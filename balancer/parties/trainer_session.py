@@ -225,6 +225,11 @@ class TrainerSession:
         self._pulls = []
         self._run = run
 
+    @property
+    def is_running(self) -> bool:
+        """True if a run was begun."""
+        return self._run is not None
+
     def has_begun(self, start: RunStart) -> bool:
         """Return whether the run was begun at this position, with these costs."""
         return self._run is not None and _key_of(self._run.start) == _key_of(start)
@@ -261,6 +266,22 @@ class TrainerSession:
         """Return, once, the pieces that are to be pulled."""
         pulls, self._pulls = self._pulls, []
         return pulls
+
+    def pull_again(self) -> None:
+        """Have all pieces pulled that are not here, also those that were to be pulled before."""
+        ranks = {} if self._run is None else self._run.ranks
+        self._pulls = [
+            PieceToPull(rank, index, batch.give.version, number, piece)
+            for rank, each in ranks.items()
+            for index, batch in each.batches.items()
+            for number, piece in enumerate(batch.give.pieces)
+            if number not in batch.frames and number not in batch.lost
+        ]
+
+    def lacks(self, rank: int, index: int, version: int) -> GiveBatch | None:
+        """Return a microbatch that is not all here, if pieces of this version are of use for it."""
+        batch = self._batch_of(rank, index, version)
+        return None if batch is None else batch.give
 
     def note_pulled(self, rank: int, index: int, version: int, number: int, frames: Any) -> None:
         """Take a piece's frames: that of the version that was asked for, or of any of its kind."""

@@ -45,6 +45,10 @@ class LocalArrival:
     batch: MicrobatchFacts
     made: Made | None = None
 
+    def unpack(self) -> Made:
+        """Return what was made."""
+        return self.made or Made(None)
+
 
 class RunError(Exception):
     """A run cannot go on: broken data, an impossible plan, ranks that disagree.

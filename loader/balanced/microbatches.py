@@ -384,7 +384,7 @@ class BalancedLoader:
     def _made(self, kept: Kept, info: StepInfo) -> Made:
         """Return a microbatch as a worker has made it, or makes it of what a balancer has sent."""
         if isinstance(kept.arrival, LocalArrival):
-            return kept.arrival.made or Made(None)
+            return kept.arrival.unpack()
         from ...workers.codec.frames import decode_packed, payload_buffer  # a local loop has none
 
         arrival: Any = kept.arrival

@@ -65,6 +65,12 @@ class BatchMaker:
         wanted: Any = EVERY if self.fields is None or callable(self.fields) else self.fields
         return self._collate(wanted)
 
+    @property
+    def draws(self) -> bool:
+        """Whether the function may draw random numbers: it is the user's."""
+        collate_fn = self.collate_fn or default_collate
+        return self.balance.layout == "torch" and collate_fn is not default_collate
+
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
         return self._collate(self._wanted(info))(samples)

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import torch.distributed as dist
 
+from ...balancer.job.flag import uses_pools
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys
@@ -27,6 +28,7 @@ from ...workers.processes.pool import Pool
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import MicrobatchSource
+from ..collate.chosen import BatchMaker
 from ..local.workers import WorkerStart
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
@@ -191,6 +193,8 @@ class ConnectionFactory:
     place: Place
     start: WorkerStart
     prefetch: int
+    batches: BatchMaker
+    takes_empty: bool
     balancer: str | None
     keys: PeerKeys | None = None
     fleet: Fleet | None = None
@@ -217,6 +221,13 @@ class ConnectionFactory:
             address, of_keys = checked_address(address), keys.job if keys else ""
             name = checked_job(self.job_name or of_keys or default_job())
             party = replace(self._party(), job=name)
+            if uses_pools():
+                from ..remote import batch_reader, connection
+
+                reader = batch_reader.BatchReader(job, self.batches, self.takes_empty)
+                return connection.TrainerConnection(
+                    address, self.place, reader, self.prefetch, party.name, name, keys
+                )
             return Connection(address, party, to_json(job), self.prefetch, keys=keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")

@@ -15,10 +15,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import zmq
 
-from ...balancer.protocol.rank_session import RankSession
 from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link
@@ -42,9 +42,7 @@ class RankSockets:
     others have opened in the context.
     """
 
-    def __init__(
-        self, endpoint: str, name: bytes, session: RankSession, keys: PeerKeys | None
-    ) -> None:
+    def __init__(self, endpoint: str, name: bytes, session: Any, keys: PeerKeys | None) -> None:
         self.lock = threading.RLock()
         self.watched: set[int] = set()
         self.patience_s = 0.0

@@ -187,9 +187,8 @@ class PlannedReader(Dataset[Any]):
     def _collated(self, task: Load, samples: list[Any]) -> Any:
         if not self._draws:
             return self._collate_fn(samples)
-        first = task.indexes[0] if task.indexes else ""
-        with global_randomness(self._seed, task.epoch, f"{_COLLATE} {first}"):
-            return self._collate_fn(samples)
+        first = task.indexes[0] if task.indexes else -1
+        return collate_seeded(self._collate_fn, samples, self._seed, task.epoch, first)
 
     def _loaded(self, task: Load) -> list[Any]:
         """Load samples; FailedSample stands for one that cannot be used."""
@@ -284,6 +283,14 @@ class PlannedReader(Dataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         """Leave threads behind: a process starts its own."""
         return {**self.__dict__, "_pool": None}
+
+
+def collate_seeded(
+    collate_fn: Collate, samples: list[Any], seed: int, epoch: int, first: int
+) -> Any:
+    """Return the batch of a collate function that may draw; first: as in GiveBatch."""
+    with global_randomness(seed, epoch, f"{_COLLATE} {'' if first < 0 else first}"):
+        return collate_fn(samples)
 
 
 def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import pytest
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader.collate.chosen import BatchMaker
 from counterpoise.loader.connect.factory import ConnectionFactory
 from counterpoise.loader.local.workers import WorkerStart
 from counterpoise.loader.step.ranks import Place
@@ -20,7 +21,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_an_address_is_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     address = "tcp://127.0.0.1:5555"
-    factory = ConnectionFactory(JOB, None, Place((0,), 1), WorkerStart(0), 1, address)
+    batches = BatchMaker(Balance("fixed"), None)
+    place = Place((0,), 1)
+    factory = ConnectionFactory(JOB, None, place, WorkerStart(0), 1, batches, False, address)
     with caplog.at_level(logging.INFO, "counterpoise"):
         factory.connect()
     (line,) = lines(caplog)

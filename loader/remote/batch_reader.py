@@ -1,0 +1,100 @@
+"""Makes a rank's batches of what workers keep of them, as a local loop's workers make theirs."""
+
+import json
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...balancer.parties.incoming import IncomingBatch
+from ...balancer.parties.messages import GiveBatch
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts
+from ...balancer.run.tasks import Made
+from ...workers.codec.batches import decode_batch
+from ...workers.codec.fields import CodecError
+from ...workers.collate.described import describe_layout
+from ...workers.planned.reader import collate_seeded
+from ..balanced.step_infos import OverBudget, info_of
+from ..collate.chosen import BatchMaker
+from ..step.labels import count_label_tokens_of
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReader:
+    """How a job's batches are made; takes_empty: also of no samples."""
+
+    job: JobSpec
+    batches: BatchMaker
+    takes_empty: bool
+
+    @property
+    def layout(self) -> str:
+        """How workers make batches, as JSON."""
+        described = describe_layout(self.batches.balance, self.batches.collate_fn)
+        return json.dumps(described | {"takes_empty": self.takes_empty})
+
+    def wanted(self, give: GiveBatch, epoch: int) -> Container[str] | None:
+        """Return the fields of a batch that this process needs, None for all; of samples all."""
+        fields, job = self.batches.fields, self.job
+        if fields is None or not give.is_batch:
+            return None
+        if not callable(fields):
+            return fields
+        facts, over = facts_of(give), OverBudget({})
+        return fields(info_of(facts, epoch, job.plan.ranks, job.resources, over, None))
+
+    def read(self, give: GiveBatch, number: int, frames: Sequence[Any], epoch: int) -> Any:
+        """Return what a piece holds: a batch, or a list of samples.
+
+        Raises CodecError for what no worker can have kept for it.
+        """
+        value = decode_batch(frames, self.wanted(give, epoch))
+        places = give.pieces[number].places
+        if not give.is_batch and (type(value) is not list or len(value) != len(places)):
+            raise CodecError(f"needed is a list of {len(places)} samples")
+        return value
+
+    def make(self, incoming: IncomingBatch, epoch: int) -> Made:
+        """Return a microbatch whose pieces are here; raises what collate_fn raises."""
+        give, pieces = incoming.give, incoming.frames
+        tokens = None if give.label_tokens < 0 else give.label_tokens
+        labels = (give.labels[0], give.labels[1]) if give.labels else None
+        if give.is_batch or not (pieces or self.takes_empty):
+            return Made(pieces.get(0), labels=labels, label_tokens=tokens)
+        placed = {
+            place: dict(sample) if type(sample) is dict else sample  # it may be collated again
+            for number, piece in enumerate(give.pieces)
+            for place, sample in zip(piece.places, pieces[number], strict=True)
+        }
+        samples = [placed[place] for place in sorted(placed)]
+        job, batch = self.job, self._collated(samples, epoch, give.first)
+        if job.counts_batches:
+            tokens = count_label_tokens_of(batch, samples, job.shift_labels)
+        return Made(batch, labels=labels, label_tokens=tokens)
+
+    def _collated(self, samples: list[Any], epoch: int, first: int) -> Any:
+        collate_fn = self.batches.in_worker
+        if not self.batches.draws:
+            return collate_fn(samples)
+        return collate_seeded(collate_fn, samples, self.job.plan.seed, epoch, first)
+
+
+@dataclass(frozen=True, slots=True)
+class PulledArrival(LocalArrival):
+    """A microbatch that is made when it is unpacked; made: its pieces (an IncomingBatch)."""
+
+    made: Any
+    reader: BatchReader
+    epoch: int
+
+    def unpack(self) -> Made:
+        """Return the microbatch; raises what collate_fn raises."""
+        return self.reader.make(self.made, self.epoch)
+
+
+def facts_of(give: GiveBatch) -> MicrobatchFacts:
+    """Return the facts about a microbatch that was given."""
+    return MicrobatchFacts(
+        give.rank, give.step, give.microbatch, give.microbatches, give.weights, give.costs,
+        give.padding, give.after, give.keys, give.holes, give.step_holes,
+    )  # fmt: skip

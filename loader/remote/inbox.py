@@ -1,0 +1,79 @@
+"""What a trainer is told by its balancer: applied to its session, pieces checked as they come."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ...balancer.job.messages import JobNotice, RelayedPiece, WorkersAt
+from ...balancer.parties.incoming import PieceToPull
+from ...balancer.parties.messages import GiveBatch, ToTrainer
+from ...balancer.parties.trainer_session import TrainerSession
+from ...balancer.protocol.messages import BalancerStops
+from ...balancer.protocol.parts import PayloadServer
+from ...balancer.protocol.records import ArrayRecord
+from ...balancer.protocol.trace_messages import StartTrace
+from ...workers.codec.fields import CodecError
+from ..connect.rank_trace import RankTrace
+from .batch_reader import BatchReader
+
+logger = logging.getLogger(__name__)
+
+
+class Inbox:
+    """A trainer's session, and what of its messages is none of the session's: see RankSockets.
+
+    servers: where workers are, by token. epoch: that of the run. awaits_restart: the balancer was
+    stopped, and another is to come.
+    """
+
+    def __init__(self, session: TrainerSession, reader: BatchReader, name: str) -> None:
+        self.session, self.reader, self.name = session, reader, name
+        self.servers: dict[int, PayloadServer] = {}
+        self.epoch, self.awaits_restart = 0, False
+        self.trace, self._of_trace = RankTrace(), list[ArrayRecord]()
+
+    @property
+    def left(self) -> bool:
+        """True if the balancer needs this process no more."""
+        return self.session.has_left
+
+    def reattach(self) -> Sequence[ArrayRecord]:
+        """Return what a balancer is told over a new link."""
+        return self.session.beat(asks=True)
+
+    def take_messages(self, waits: bool = False) -> list[ArrayRecord]:
+        """Return what is to be sent; waits: as in TrainerSession."""
+        if (spans := self.trace.take(time.monotonic())) is not None:
+            self._of_trace.append(spans)
+        of_trace, self._of_trace = self._of_trace, []
+        return [*of_trace, *self.session.take_messages(waits)]
+
+    def handle(self, message: ArrayRecord, payloads: Sequence[Any] = ()) -> None:
+        """Take a message of the balancer, and the frames behind it."""
+        self.awaits_restart = isinstance(message, BalancerStops)
+        match message:
+            case WorkersAt():
+                self.servers.update({server.token: server for server in message.servers})
+            case RelayedPiece(rank=rank, index=index, version=version, piece=number):
+                give = self.session.lacks(rank, index, version)
+                if give is not None and give.run == message.run and number < len(give.pieces):
+                    pull = PieceToPull(rank, index, version, number, give.pieces[number])
+                    self.take_piece(pull, give, payloads, "what the balancer has sent on")
+            case JobNotice():
+                logger.warning("%s: %s", self.name, message.text)
+            case StartTrace():
+                self._of_trace.append(self.trace.begin(message))
+            case _ if isinstance(message, ToTrainer):
+                if isinstance(message, GiveBatch) and self.trace.until is not None:
+                    self.trace.arrived(message)
+                self.session.receive(message)
+
+    def take_piece(self, pull: PieceToPull, give: GiveBatch, frames: Any, source: str) -> None:
+        """Take a piece of a microbatch that lacks it; what cannot be one is told as rubbish."""
+        try:
+            value = self.reader.read(give, pull.number, frames, self.epoch)
+        except CodecError as error:
+            self.session.note_lost(pull, f"{source}: {error!s:.300}", is_rubbish=True)
+        else:
+            self.session.note_pulled(pull.rank, pull.index, pull.version, pull.number, value)

@@ -1,0 +1,264 @@
+"""A trainer's pulls: the pieces of its microbatches, from the workers that keep them.
+
+A worker that cannot be connected to, or that answers nothing several times in a row, is *out of
+reach*: nothing more is asked of it, and the balancer, which is told so of each of its pieces, sends
+them on. Every wait has an end. The connections live in the context of the rank's sockets, and close
+with it while a process is forked; there is no thread of Python's.
+"""
+
+import logging
+import time
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from ...balancer.job.messages import PulledFrames, PullFrames
+from ...balancer.parties.incoming import PieceToPull
+from ...balancer.protocol.parts import PayloadServer
+from ...balancer.transport.keys import KeyPair, PeerKeys
+from ...balancer.transport.sockets import connect, read_event, receive, send
+from ...balancer.transport.wire import WireError
+from ...workers.codec.batches import frames_of
+from ...workers.codec.fields import CodecError
+from ..connect.rank_sockets import RankSockets
+from ..step.errors import LoaderError
+from .inbox import Inbox
+
+logger = logging.getLogger(__name__)
+
+# A worker that cannot be connected to within this time is out of reach.
+CONNECT_S = 5.0
+# An answer comes within this time, and the time that its bytes take at this rate.
+ANSWER_S, SLOW_BYTES_PER_S = 10.0, 4e6
+# A worker that has answered nothing so many times, one after the other, is out of reach.
+MOST_SILENCES = 3
+# A connection over which nothing was asked for so long is closed: each costs descriptors.
+UNUSED_S = 60.0
+# What a connection's monitor tells: it is made, it has ended, or it could not be made, and why.
+_MADE = zmq.EVENT_HANDSHAKE_SUCCEEDED
+_REASONS: dict[int, str] = {
+    zmq.EVENT_DISCONNECTED: "the connection has ended",
+    zmq.EVENT_CONNECT_RETRIED: "nobody listens there, or the way is closed",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the worker does not let this rank in",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "what listens there is no worker of this job",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "what listens there ends the connection",
+}
+_EVENTS = sum(_REASONS) | _MADE
+
+
+@dataclass(slots=True, eq=False)
+class _Pull:
+    """A piece that was asked for; numbers: of the frames that were, frames: all that are here."""
+
+    piece: PieceToPull
+    wanted: Container[str] | None
+    numbers: Sequence[int]
+    frames: list[Any]
+
+    def take(self, frames: Sequence[Any]) -> Sequence[int]:
+        """Keep frames that have come; return the numbers of those that are to be asked for next.
+
+        Raises CodecError where they are not what was announced.
+        """
+        announced, sizes = self.piece.piece.frames, [len(frame) for frame in frames]
+        if not sizes or sizes != [announced[number] for number in self.numbers]:
+            what = f"it sends {sizes!s:.80} bytes for" if sizes else "it has not"
+            raise CodecError(f"{what} what was announced")
+        is_head = self.wanted is not None and self.numbers[0] == 0
+        for number, frame in zip(self.numbers, frames, strict=True):
+            self.frames[number] = frame
+        return frames_of(frames[0], announced, self.wanted)[1:] if is_head else ()
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A worker that is pulled from; since: when it last answered, or was to begin to."""
+
+    server: PayloadServer
+    socket: "zmq.Socket[bytes]"
+    poller: zmq.Poller
+    since: float
+    is_connected: bool = False
+    pulls: dict[int, _Pull] = field(default_factory=dict)
+
+
+class PiecePuller:
+    """The connections to workers, by token."""
+
+    def __init__(self, sockets: RankSockets, inbox: Inbox, transport: str) -> None:
+        self._sockets, self._inbox, self._transport = sockets, inbox, transport
+        self._workers: dict[int, _Worker] = {}
+        # How often workers that were connected to have not answered; why others are out of reach.
+        self._silences: dict[int, int] = {}
+        self._unreachable: dict[int, str] = {}
+        self._last = 0
+        sockets.before_closing = self.close
+
+    def waits_for(self) -> str:
+        """Return in a few words what is on its way here, "" if nothing is."""
+        waiting = sum(len(worker.pulls) for worker in self._workers.values())
+        return f"answers of workers to {waiting} pulls" if waiting else ""
+
+    def turn(self) -> None:
+        """Take answers, and ask for what was announced."""
+        for worker in list(self._workers.values()):
+            self._receive(worker)
+        for worker in list(self._workers.values()):
+            self._expire(worker, time.monotonic())
+        for piece in self._inbox.session.take_pulls():
+            self._begin(piece)
+
+    def close(self) -> None:
+        """Close all connections; what is not here is asked for again over new ones."""
+        for worker in list(self._workers.values()):
+            self._close(worker)
+        self._inbox.session.pull_again()
+
+    # --- asking
+
+    def _begin(self, piece: PieceToPull) -> None:
+        """Ask for a piece, or say why that cannot be."""
+        session, token = self._inbox.session, piece.piece.token
+        give = session.lacks(piece.rank, piece.index, piece.version)
+        server = self._inbox.servers.get(token)
+        if give is None:
+            return
+        if server is None or self._transport == "inline" or token in self._unreachable:
+            session.note_lost(piece, self._unreachable.get(token, "it is to come inline"))
+            return
+        wanted = self._inbox.reader.wanted(give, self._inbox.epoch)
+        count = len(piece.piece.frames)
+        pull = _Pull(piece, wanted, range(count) if wanted is None else (0,), [None] * count)
+        try:
+            worker = self._workers.get(token) or self._connect(server)
+        except (ValueError, zmq.ZMQError) as error:
+            why = f"no address to connect to: {error!s:.80}" if server.address else "serves nowhere"
+            self._give_up(server, why, [piece])
+        else:
+            self._ask(worker, pull)
+
+    def _ask(self, worker: _Worker, pull: _Pull) -> None:
+        if not worker.pulls:
+            worker.since = time.monotonic()
+        self._last += 1
+        worker.pulls[self._last] = pull
+        some = () if len(pull.numbers) == len(pull.frames) else tuple(pull.numbers)
+        serial = pull.piece.piece.serial
+        send(worker.socket, PullFrames(self._last, worker.server.token, serial, some))
+
+    def _connect(self, server: PayloadServer) -> _Worker:
+        keys = None
+        if server.key:
+            keys = PeerKeys(KeyPair("trainer", server.public, server.secret), server.key)
+        socket = connect(
+            self._sockets.context(), server.address, self._sockets.name, keys,
+            monitored=_EVENTS, password=b"" if keys else server.secret,
+        )  # fmt: skip
+        poller = self._sockets.link().poller
+        worker = _Worker(server, socket, poller, time.monotonic())
+        self._workers[server.token] = worker
+        poller.register(socket, zmq.POLLIN)
+        poller.register(socket.get_monitor_socket(), zmq.POLLIN)
+        return worker
+
+    # --- answers
+
+    def _receive(self, worker: _Worker) -> None:
+        """Take a worker's answers, and then the events of its connection."""
+        monitor, events = worker.socket.get_monitor_socket(), list[int]()
+        while monitor.poll(0):
+            events.append(read_event(monitor))
+        try:  # now: what came before a connection ended is here
+            while (received := receive(worker.socket)) is not None:
+                message, frames = received
+                if isinstance(message, PulledFrames) and message.number in worker.pulls:
+                    self._take(worker, worker.pulls.pop(message.number), frames)
+        except WireError as error:
+            self._fail(worker, f"it does not speak our protocol: {error!s:.80}")
+            return
+        for event in events:
+            if event != _MADE:
+                self._fail(worker, _REASONS[event])
+                return
+            worker.is_connected = True
+            self._silences.setdefault(worker.server.token, 0)
+
+    def _take(self, worker: _Worker, pull: _Pull, frames: list[zmq.Frame]) -> None:
+        worker.is_connected, worker.since = True, time.monotonic()
+        self._silences[worker.server.token] = 0
+        piece, session = pull.piece, self._inbox.session
+        give = session.lacks(piece.rank, piece.index, piece.version)
+        if give is None:
+            return
+        source = f"the worker at {worker.server.address}"
+        try:
+            pull.numbers = pull.take(frames)
+        except CodecError as error:
+            session.note_lost(piece, f"{source}: {error!s:.300}", is_rubbish=True)
+            return
+        if pull.numbers:
+            self._ask(worker, pull)
+        else:
+            self._inbox.take_piece(piece, give, pull.frames, source)
+
+    # --- who does not answer
+
+    def _expire(self, worker: _Worker, now: float) -> None:
+        """Give up what has taken too long, and a connection that nothing is asked for over."""
+        late_s = now - worker.since
+        # Answers come in order: only the oldest is waited for now.
+        pull = next(iter(worker.pulls.values()), None)
+        if pull is None:
+            if late_s > UNUSED_S:
+                self._close(worker)
+        elif not worker.is_connected:
+            if late_s > CONNECT_S:
+                self._fail(worker, f"no connection within {CONNECT_S:.0f} s")
+        elif late_s > ANSWER_S + sum(pull.piece.piece.frames) / SLOW_BYTES_PER_S:
+            self._fail(worker, "connected, and no answer")
+
+    def _fail(self, worker: _Worker, reason: str) -> None:
+        """Ask a worker again that was connected to; give up one that is out of reach."""
+        self._close(worker)
+        token, pieces = worker.server.token, [pull.piece for pull in worker.pulls.values()]
+        silences = self._silences.get(token, 0) + 1
+        if worker.is_connected and silences < MOST_SILENCES:
+            self._silences[token] = silences
+            for piece in pieces:
+                self._begin(piece)
+            return
+        times = f" {silences} times in a row" if worker.is_connected else ""
+        is_gone = token in self._silences and not worker.is_connected
+        self._give_up(worker.server, f"{reason}{times}", pieces, is_gone)
+
+    def _give_up(
+        self, server: PayloadServer, why: str, pieces: Iterable[PieceToPull], is_gone: bool = False
+    ) -> None:
+        """Have a worker's pieces sent on from now on; one that has ended the balancer knows."""
+        shown = f"{server.address}: {why}"
+        self._unreachable[server.token] = shown
+        if not is_gone and self._transport == "direct":
+            raise LoaderError(
+                f"the worker at {shown}: {self._inbox.name} cannot pull; let ranks reach its "
+                'address (counterpoise worker --serve), or leave transport="direct"'
+            )
+        if not is_gone:
+            logger.warning(
+                "%s gets samples of the worker at %s through the balancer: it cannot pull them",
+                self._inbox.name, shown,
+            )  # fmt: skip
+        for piece in pieces:
+            self._inbox.session.note_lost(piece, shown)
+
+    def _close(self, worker: _Worker) -> None:
+        if not worker.socket.closed:
+            monitor = worker.socket.get_monitor_socket()
+            for each in (worker.socket, monitor):
+                if each in worker.poller:  # else a signal's handler has raised in between
+                    worker.poller.unregister(each)
+            worker.socket.disable_monitor()
+            monitor.close(linger=0)
+            worker.socket.close(linger=0)
+        self._workers.pop(worker.server.token, None)

@@ -1,0 +1,63 @@
+"""Loaders over samples that workers elsewhere could read."""
+
+import random
+from typing import Any
+
+import torch
+
+from counterpoise.loader import Balance, DataLoader
+from tests.loader import balanced_data as made
+
+COUNT = 60
+
+
+class Served(made.Augmented):
+    """Samples that workers elsewhere could read; some are too large for a head."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return what they would be told."""
+        return {"source": "made"}
+
+    def __getitem__(self, index: int) -> Any:
+        tiles, _ = self.sizes(index)
+        return super().__getitem__(index) | {"map": torch.full((tiles, 300), float(index))}
+
+
+class Elsewhere:
+    """The same samples for a trainer that has none of them."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return what workers are told."""
+        return {"source": "made"}
+
+
+def make_loader(data: Any, balancer: str | None = None, **more: Any) -> DataLoader:
+    """Return a loader of two ranks in this process."""
+    balance: Any = {"accumulate": 2, "samples_per_step": 8} | more.pop("balance", {})
+    given: Any = {"virtual_ranks": 2, "shuffle": True, "timeout": 8} | more
+    return DataLoader(data, balance=Balance(**balance), balancer=balancer, **given)
+
+
+def described(batch: Any, info: Any) -> tuple[str, str]:
+    """Return what is said of a microbatch, and the digest of its bytes."""
+    return repr(info), made.digest(batch)
+
+
+def taken(loader: DataLoader) -> list[tuple[str, str]]:
+    """Return what an epoch has."""
+    return [described(batch, info) for batch, info in loader.with_info()]
+
+
+def drawing(samples: list[Any]) -> Any:
+    """Collate with random numbers; raises for no samples."""
+    numbers = [random.random(), float(torch.rand(()))]
+    return {"numbers": numbers, "labels": torch.from_numpy(samples[0]["labels"])}
+
+
+def padded(samples: list[Any]) -> Any:
+    """Pad labels, of which some are masked by chance."""
+    longest = max((len(each["labels"]) for each in samples), default=1)
+    rows = torch.full((len(samples), longest), -100)
+    for row, sample in zip(rows, samples, strict=True):
+        row[: len(sample["labels"])] = torch.from_numpy(sample["labels"])
+    return {"labels": torch.where(torch.rand(rows.shape) < 0.3, -100, rows)}

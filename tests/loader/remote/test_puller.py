@@ -1,0 +1,131 @@
+"""Pieces are pulled from their workers, and come through the balancer where that cannot be."""
+
+from typing import Any
+
+import pytest
+
+from counterpoise.balancer.parties.messages import LostPieces
+from counterpoise.loader import LoaderError
+from counterpoise.loader.remote import puller
+from tests.loader import balanced_data as made
+from tests.loader.remote.balancer_here import BalancerHere
+from tests.loader.remote.served import COUNT, Served, make_loader, taken
+
+PACKED: dict[str, Any] = {"balance": {"layout": "packed"}}
+LISTED: dict[str, Any] = {"collate_fn": made.as_list}
+THROUGH = "gets samples of the worker at"
+
+
+def deliver(balancer: BalancerHere, **given: Any) -> list[tuple[str, str]]:
+    with balancer:
+        remote = make_loader(balancer.data, balancer.address, **given)
+        try:
+            return taken(remote)
+        finally:
+            remote.close()
+
+
+def test_only_the_frames_of_wanted_fields_are_pulled() -> None:
+    balancer = BalancerHere(Served(COUNT), workers=1)
+    deliver(balancer, **PACKED, fields={"map"})
+    (worker,) = balancer.workers.values()
+    serials = {serial for serial, _ in worker.pulls}
+    assert {frames for _, frames in worker.pulls} <= {(0,), (1,)}
+    assert len(worker.pulls) <= 2 * len(serials)
+
+
+@pytest.mark.parametrize("given", [PACKED, LISTED, PACKED | {"fields": {"map"}}])
+def test_a_worker_that_serves_nowhere_sends_through_the_balancer(
+    given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    balancer = BalancerHere(Served(COUNT), serves=(True, False))
+    assert deliver(balancer, **given) == taken(make_loader(balancer.data, **given))
+    assert balancer.relayed
+    assert [THROUGH in each for each in caplog.messages].count(True) == 1
+
+
+def test_a_worker_at_an_address_where_nobody_listens_is_out_of_reach(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    balancer = BalancerHere(Served(COUNT), addresses=(None, "tcp://127.0.0.1:9"))
+    assert deliver(balancer, **LISTED) == taken(make_loader(balancer.data, **LISTED))
+    (line,) = [each for each in caplog.messages if THROUGH in each]
+    assert "tcp://127.0.0.1:9: nobody listens there" in line
+
+
+def test_a_worker_that_answers_nothing_is_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(puller, "ANSWER_S", 0.02)
+    balancer = BalancerHere(Served(COUNT), workers=1, is_silent=True)
+    assert deliver(balancer, **LISTED) == taken(make_loader(balancer.data, **LISTED))
+    (line,) = [each for each in caplog.messages if THROUGH in each]
+    assert "connected, and no answer 3 times in a row" in line
+
+
+def test_all_goes_through_the_balancer_where_the_job_says_so() -> None:
+    balancer = BalancerHere(Served(COUNT))
+    found = deliver(balancer, **LISTED, transport="inline")
+    assert found == taken(make_loader(balancer.data, **LISTED))
+    assert not any(worker.pulls for worker in balancer.workers.values())
+
+
+def test_nothing_does_where_the_job_says_so() -> None:
+    balancer = BalancerHere(Served(COUNT), serves=(True, False))
+    with pytest.raises(LoaderError, match=r"serves nowhere: .* cannot pull; let ranks reach"):
+        deliver(balancer, **LISTED, transport="direct")
+
+
+def _cut(frames: list[Any]) -> list[Any]:
+    return [frames[0][:-8], *frames[1:]]
+
+
+def _scramble(frames: list[Any]) -> list[Any]:
+    return [frames[0][:8] + b"\xc1" * (len(frames[0]) - 8), *frames[1:]]
+
+
+def _lack(_: list[Any]) -> list[Any]:
+    return []
+
+
+def _swap(frames: list[Any]) -> list[Any]:
+    return frames[1:]
+
+
+@pytest.mark.parametrize("lie", [_cut, _scramble, _lack, _swap])
+@pytest.mark.parametrize("given", [PACKED, LISTED, PACKED | {"fields": {"map"}}])
+def test_what_a_worker_has_not_announced_does_not_reach_the_user(
+    lie: Any, given: dict[str, Any]
+) -> None:
+    """The pieces of some serials are rubbish; what is made in their place is not."""
+
+    def tell(serial: int, frames: list[Any]) -> list[Any]:
+        return lie(frames) if serial in (1, 4) else frames
+
+    balancer = BalancerHere(Served(COUNT), lies=(tell, tell))
+    assert deliver(balancer, **given) == taken(make_loader(balancer.data, **given))
+    reports = [each for each in balancer.received if isinstance(each, LostPieces)]
+    assert reports
+    assert all(each.is_rubbish for each in reports)
+
+
+def test_samples_that_are_none_are_rubbish_whoever_sends_them() -> None:
+    def tell(serial: int, frames: list[Any]) -> list[Any]:
+        return _scramble(frames) if serial == 2 else frames
+
+    balancer = BalancerHere(Served(COUNT), serves=(False, False), lies=(tell, tell))
+    assert deliver(balancer, **LISTED) == taken(make_loader(balancer.data, **LISTED))
+    reports = [each for each in balancer.received if isinstance(each, LostPieces)]
+    assert {"what the balancer has sent on" in each.reason for each in reports} == {False, True}
+
+
+def test_connections_that_are_not_used_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puller, "UNUSED_S", -1.0)
+    closed = []
+    close = puller.PiecePuller._close
+    monkeypatch.setattr(
+        puller.PiecePuller, "_close", lambda self, worker: closed.append(close(self, worker))
+    )
+    balancer = BalancerHere(Served(COUNT))
+    assert deliver(balancer, **LISTED) == taken(make_loader(balancer.data, **LISTED))
+    assert len(closed) > 4
