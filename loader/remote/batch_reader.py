@@ -16,7 +16,7 @@ from ...workers.collate.described import describe_layout
 from ...workers.planned.reader import collate_seeded
 from ..balanced.step_infos import OverBudget, info_of
 from ..collate.chosen import BatchMaker
-from ..step.labels import count_label_tokens_of
+from ...workers.collate.labels import count_label_tokens_of
 
 
 @dataclass(frozen=True, slots=True)
