@@ -107,7 +107,9 @@ class NetworkPool:
         for part in task.parts if task else ():
             for worker in part.given:
                 sample = f" (sample {worker.at[1]})" if worker.at[1] >= 0 else ""
-                return f"worker {worker.name.decode(errors='replace')}{sample}"
+                # What comes after the last dot is known to the worker alone: it is not told.
+                name = worker.name.decode(errors="replace").rpartition("|")[2]
+                return f"worker {name.rpartition('.')[0] or name}{sample}"
         return "a worker" if self.workers else "a worker: none has come"
 
     @property

@@ -218,6 +218,19 @@ def test_what_a_rank_needs_is_said_at_every_stage(played: Played) -> None:
     assert {each.oldest_request_ms for each in played.look().trainer_statuses} == {-1}
 
 
+def test_no_peers_name_is_told_under_which_it_could_be_replaced() -> None:
+    played = Played()
+    played.join("job|vm/7.c0ffee")
+    played.open("job|vm/7.c0ffee")
+    played.train()
+    while (parts := played.parts[b"job|vm/7.c0ffee"])[0].form == COSTS:
+        played.work("job|vm/7.c0ffee")
+    assert parts[0].form == BATCH
+    missing = {each.missing for each in played.look().trainer_statuses}
+    assert "microbatch 0 of step 0 from worker vm/7" in missing
+    assert not any("c0ffee" in each for each in missing)
+
+
 def test_a_rank_waits_if_it_has_asked_lately(played: Played) -> None:
     assert not any(each.is_waiting for each in played.look().trainer_statuses)
     clock_us = round(1000.0 * MICROSECONDS) + 5_000
