@@ -13,10 +13,10 @@ from ...balancer.run.tasks import Made
 from ...workers.codec.batches import decode_batch
 from ...workers.codec.fields import CodecError
 from ...workers.collate.described import describe_layout
+from ...workers.collate.labels import count_label_tokens_of
 from ...workers.planned.reader import collate_seeded
 from ..balanced.step_infos import OverBudget, info_of
 from ..collate.chosen import BatchMaker
-from ...workers.collate.labels import count_label_tokens_of
 
 
 @dataclass(frozen=True, slots=True)
