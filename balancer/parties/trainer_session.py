@@ -267,8 +267,13 @@ class TrainerSession:
 
     def batches(self) -> list[IncomingBatch]:
         """Return the microbatches that are here, and were not handed out."""
-        ranks = [] if self._run is None else self._run.ranks.values()
-        return [batch for rank in ranks for batch in rank.batches.values() if batch.is_here]
+        run = self._run
+        return [
+            batch
+            for rank, its in ({} if run is None else run.ranks).items()
+            for index, batch in its.batches.items()
+            if run is not None and batch.is_here and index >= self._next_of(run, rank)
+        ]
 
     def take_pulls(self) -> list[PieceToPull]:
         """Return, once, the pieces that are to be pulled."""
