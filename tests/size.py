@@ -25,6 +25,7 @@ COMING = (
     "balancer.pool", "balancer.parties", "balancer.job", "workers.codec.batches",
     "workers.collate.described", "workers.planned.kept_samples", "workers.planned.parts",
     "workers.remote", "loader.remote.", "balancer.transport.wire",
+    "workers.codec.local_frames",
 )  # fmt: skip
 SHORT = 60
 

@@ -9,6 +9,7 @@ those silent for longest; trainers that wait, then those whose request is open f
 from collections import Counter
 from collections.abc import Iterable
 
+from ..parties.seats import format_ranks
 from ..protocol.parts import Hole
 from ..protocol.payload_messages import RequestBatch
 from ..protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
@@ -106,6 +107,7 @@ def make_status_report(state: CoordinatorState, number: int) -> StatusReport:
     budget = run.delivery.budget if run else ByteBudget(0, state.kept)
     leases = Counter(lease.worker for lease in run.leases) if run else Counter[bytes]()
     steps = run.delivery.steps if run else {}
+    used = budget.held_bytes + budget.reserved_bytes
     nothing_missing = not any(map(_missing, steps.values()))
     return StatusReport(
         number=number,
@@ -118,13 +120,11 @@ def make_status_report(state: CoordinatorState, number: int) -> StatusReport:
         epoch=run.begin.epoch if run else -1,
         front=run.delivery.planned.front[0] if run else -1,
         held_bytes=budget.held_bytes,
-        reserved_bytes=budget.reserved_bytes,
         budget_bytes=budget.limit_bytes,
-        largest_bytes=budget.largest_bytes,
+        is_full=run is not None and used + budget.largest_bytes > budget.limit_bytes,
         all_decoded=bool(steps) and not leases and nothing_missing,
-        leases=leases.total(),
-        expired=diagnostics.expired,
-        expired_ms=_ago_ms(now, diagnostics.expired_at) if diagnostics.expired else -1,
+        loads_to_measure=any(map(_loads_to_measure, state.workers.values())),
+        parts=leases.total(),
         lost=diagnostics.lost,
         lost_ms=_ago_ms(now, diagnostics.lost_at) if diagnostics.lost else -1,
         last_lost=tuple(map(cut, diagnostics.last_lost)),
@@ -203,7 +203,7 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         state=state.state_of(worker.peer).removeprefix("worker "),
         unresponsive=worker.unresponsive,
         last_message_ms=_ago_ms(state.now, worker.heard_at),
-        leases=leases,
+        parts=leases,
         probed=done["probed"],
         decoded=done["decoded"],
         failed=done["failed"],
@@ -212,12 +212,17 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_probed=recent["probed"],
         recent_decoded=recent["decoded"],
         recent_bytes=recent["nbytes"],
-        recent_probe_ms=recent["probe_ms"],
-        recent_decode_ms=recent["decode_ms"],
+        recent_decode_ms=recent["decode_ms"] or recent["probe_ms"],
+        recent_busy_ms=recent["probe_ms"] + recent["decode_ms"],
         recent_cpu_ms=recent["cpu_ms"],
         ahead_us=worker.clock.ahead_us,
         transport=cut(f"inline: {why}" if why else worker.hello.transport),
     )
+
+
+def _loads_to_measure(worker: WorkerPeer) -> bool:
+    done = worker.stats.done
+    return done["decoded"] > 0 and not done["decode_ms"]
 
 
 def _rank_note(
@@ -227,7 +232,7 @@ def _rank_note(
     name = state.state_of(rank.peer).removeprefix("rank ")
     # -1 says that there is no run, or that nothing is requested.
     return TrainerStatus(
-        ranks=_spans(rank.hello.ranks),
+        ranks=cut(format_ranks(rank.hello.ranks)),
         state="finished" if rank.finished else name,
         epoch=started.epoch if started else -1,
         step=request.step if request else -1,
@@ -243,21 +248,6 @@ def _rank_note(
 def _missing(step: PendingStep) -> int:
     """Return how many samples a step's microbatches miss that their ranks have not taken."""
     return sum(batch.missing for rank in step.ranks for batch in rank if not batch.taken)
-
-
-def _spans(ranks: tuple[int, ...]) -> str:
-    """Return ranks as text.
-
-    >>> _spans((0, 1, 2, 3, 6))
-    '0-3, 6'
-    """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return cut(", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans))
 
 
 def _ago_ms(now: float, then: float) -> int:

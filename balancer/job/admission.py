@@ -6,7 +6,7 @@ cannot open the source is turned away once another can; while nobody can the job
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -19,7 +19,9 @@ from ..protocol.records import VERSION
 from .effects import Diagnostics
 from .job_events import JobEvents
 from .messages import JobNotOpened, JobOpened, JoinPool, OpenJob
+from .recent_counts import RecentCounts
 from .told_source import ToldSource
+from .worker_stats import PoolWorkerStats
 
 # A position in the order takes 8 bytes, kept for the epoch and once more while it is shuffled.
 MAX_SAMPLES = 1 << 32
@@ -46,6 +48,7 @@ class AdmittedWorker:
     failure: str = ""
     was_asked_again: bool = False
     rubbish: int = 0
+    stats: PoolWorkerStats = field(kw_only=True)
 
 
 class Admission:
@@ -103,7 +106,9 @@ class Admission:
                 address, key = "", b""
             server = PayloadServer(token, address, key, *(credentials or (b"", b"")))
             self.servers[token] = server
-            worker = self._named[hello.name] = AdmittedWorker(peer, hello, server)
+            worker = self._named[hello.name] = AdmittedWorker(
+                peer, hello, server, stats=PoolWorkerStats(RecentCounts(now))
+            )
             self.workers[peer], self._why_none = worker, ""
             self._events.come("worker", hello.name)
             self.ask(worker)
@@ -266,7 +271,7 @@ class Admission:
         self._pool.lose(peer, now)
         if event == "lost":
             self._diagnostics.lost, self._diagnostics.lost_at = self._diagnostics.lost + 1, now
-            self._diagnostics.last_lost.append(worker.hello.name[:MAX_NAME])
+            self._diagnostics.last_lost.append(f"{worker.hello.name:.{MAX_NAME}}{why}")
         if event:
             self._events.gone("worker", worker.hello.name, event, why)
 

@@ -39,6 +39,7 @@ from .messages import (
 )
 from .relay import Relay
 from .run_player import RunPlayer
+from .worker_stats import JobStats
 
 # Who is silent, hangs or is late is looked for this often; trainers, and who is missing, this.
 LOOK_S, TICK_S = 0.05, 1.0
@@ -79,6 +80,7 @@ class PlayedJob:
         numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
         self.opening = OpenJob(next(numbers), job, layout)
         self.events, self.diagnostics = JobEvents(name), Diagnostics()
+        self.stats = JobStats()
         self.admission = Admission(
             self.spec, self.opening, self.pool, numbers, make_credentials, self.events,
             self.diagnostics,
@@ -87,8 +89,9 @@ class PlayedJob:
             self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for
         )
         self.player = RunPlayer(
-            self.spec, takes_empty, self.pool, self.parties, self.events, makes_planning
-        )
+            self.spec, takes_empty, self.pool, self.parties, self.events, self.stats,
+            makes_planning,
+        )  # fmt: skip
         self.relay = Relay()
         self._out: list[Send] = []
         self._looked_at = self._ticked_at = self._asked_at = -math.inf
@@ -114,6 +117,8 @@ class PlayedJob:
             is_gone = kind is LeavePool or (kind is PoolBeat and message.leaving)
             self._out.append(Send(peer, Bye() if is_gone else UnknownPeer()))
         elif kind in _OF_WORKERS:
+            stats = self.admission.workers[worker].stats
+            self.stats.note(self.pool.workers.get(worker), stats, message, now)
             self.pool.take(worker, message, now)
         elif kind is JobOpened:
             self._open(worker, message, now)

@@ -23,6 +23,7 @@ from ..run.steps import COMPARED, RunSettings
 from ..run.tasks import Failed, Killed, Made
 from .job_events import JobEvents
 from .told_source import ToldSource
+from .worker_stats import JobStats
 
 # Windows of more samples are planned in a thread beside: the server's loop goes on meanwhile.
 MOST_INLINE = 4096
@@ -36,11 +37,12 @@ class RunPlayer:
 
     def __init__(
         self, job: JobSpec, takes_empty: bool, pool: NetworkPool, parties: Parties,
-        events: JobEvents, makes_planning: Callable[..., Planning] | None = None,
+        events: JobEvents, stats: JobStats,
+        makes_planning: Callable[..., Planning] | None = None,
     ) -> None:  # fmt: skip
         """makes_planning: in place of `Planning`; of large windows of a thread beside."""
         self._job, self._takes_empty = job, takes_empty
-        self._pool, self._parties, self._events = pool, parties, events
+        self._pool, self._parties, self._events, self._stats = pool, parties, events, stats
         is_large = make_planner(job.plan).window_samples > MOST_INLINE
         self._makes_planning = makes_planning or (PlanningThread if is_large else Planning)
         self._costs: LoopCosts | None = None
@@ -106,6 +108,7 @@ class RunPlayer:
             head = run.head(rank)
             if isinstance(head, LocalArrival):
                 parties.give(head.batch, head.made or Made(None))
+                self._stats.note_given(head.batch, self._job.plan.budgets)
                 for hole in head.batch.holes:
                     told = hole.key, hole.source or "the data", hole.reason
                     self._events.log("sample", _HOLE, *told, key=hole.key)
@@ -137,6 +140,7 @@ class RunPlayer:
         else:
             self._costs.begin_epoch()
         self._runs += 1
+        self._stats.begin_run()
         self._played.add(attempt.key.run)
         job = self._job
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan

@@ -3,12 +3,14 @@
 Sans-IO: messages and a time in seconds in; messages, tickets to free and the current run out.
 """
 
+from collections.abc import Sequence
+
 from ..pool.tickets import Ticket
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..run.arrivals import MicrobatchFacts
 from ..run.tasks import Made
 from .begun_runs import MISSING_S, BegunRuns
-from .gives import Lost
+from .gives import Lost, RankQueue
 from .messages import (
     BeatBack,
     BeginRun,
@@ -53,6 +55,7 @@ class Parties(BegunRuns):
                 self._send(peer, UnknownPeer())
         else:
             trainer.heard_at = now
+            trainer.stats.note(message, now)
             self._apply(trainer, message)
 
     def in_question(self, now: float) -> list[bytes]:
@@ -100,6 +103,11 @@ class Parties(BegunRuns):
     def is_empty(self) -> bool:
         """True if no process is here."""
         return not self._seats.peers
+
+    @property
+    def queues(self) -> Sequence[RankQueue]:
+        """What each rank was given of the current run; none where nothing is played."""
+        return self._queues
 
     # --- what the caller has
 
@@ -209,7 +217,7 @@ class Parties(BegunRuns):
             case BeginRun():
                 self._begin(trainer, message)
             case TrainerBeat():
-                waiting = self._waiting(trainer) if message.asks else ""
+                waiting = self.waiting(trainer) if message.asks else ""
                 self._send(trainer.peer, BeatBack(message.number, waiting))
                 if trainer.is_asked:
                     self._send(trainer.peer, UnknownPeer())
@@ -265,14 +273,14 @@ class Parties(BegunRuns):
             for peer in settled[1]:
                 self._send(peer, settled[0])
 
-    def _waiting(self, trainer: TrainerPeer) -> str:
+    def waiting(self, trainer: TrainerPeer) -> str:
         """Return what a process waits for, as text."""
         if self._ready is None:
             return self._waits_for(trainer.hello.ranks[0])
         if (counts := self._labels.lacking(trainer.peer)) is not None:
             return counts
         if not trainer.is_playing:
-            return self._waiting_for()
+            return self.waiting_for()
         queues = [self._queues[rank] for rank in trainer.hello.ranks]
         queue = min(queues, key=lambda each: (each.takers[trainer.peer].have, each.rank))
         taker = queue.takers[trainer.peer]
@@ -280,10 +288,12 @@ class Parties(BegunRuns):
             slowest = min(queue.takers.values(), key=lambda each: each.have)
             if slowest is not taker:
                 return f"{self._seats.peers[slowest.peer].name}, which shares rank {queue.rank}"
-        gone = self._waiting_for() if self._seats.gone else ""
+        if taker.have < taker.sent:
+            return "what it was sent, which must arrive"
+        gone = self.waiting_for() if self._seats.gone else ""
         return "; ".join(filter(None, (self._waits_for(queue.rank), gone)))
 
-    def _waiting_for(self) -> str:
+    def waiting_for(self) -> str:
         """Return which processes are waited for; found out once a second, however many ask."""
         if self._now > self._missing[0] + 1:
             who = self._why_apart() if self._is_apart() else ""

@@ -5,11 +5,13 @@ may be noticed late. So a newcomer takes the seats of an older incarnation of it
 others it waits until these are known to be gone, or have shown that they are here.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..protocol.job_spec import difference
-from .messages import BeginRun, JoinJob, RunStops
+from ..protocol.status_messages import MICROSECONDS, ClockOffset
+from .messages import BeginRun, FromTrainer, JoinJob, RunStops, TrainerBeat, WantBatches
 from .starts import RunKey, key_of
 
 # What a process that has a newcomer's seat sends later than this after that shows that it is here:
@@ -19,6 +21,35 @@ LATE_S = 1.0
 WAITING_S = 60.0
 # Characters of a name, and of a difference, that a refusal quotes.
 MAX_NAME, MAX_QUOTED = 80, 1000
+
+
+@dataclass(slots=True, eq=False)
+class TrainerStats:
+    """What a process has told, for diagnostics only.
+
+    waited_ms: for microbatches, in all. moved_at: when it last began a run, or had a microbatch
+    more, of `have` in all. asked_at: when it last asked what it waits for.
+    """
+
+    waited_ms: int = 0
+    run: int = -1
+    have: int = 0
+    moved_at: float = 0.0
+    asked_at: float = -math.inf
+    clock: ClockOffset = field(default_factory=ClockOffset)
+
+    def note(self, message: FromTrainer, now: float) -> None:
+        """Take note of a message."""
+        if isinstance(message, TrainerBeat):
+            self.asked_at = now if message.asks else self.asked_at
+            if message.clock_us:
+                self.clock.note(message.clock_us, round(now * MICROSECONDS))
+        elif isinstance(message, BeginRun) and message.run != self.run:
+            self.run, self.have, self.moved_at = message.run, 0, now
+        elif isinstance(message, WantBatches):
+            self.waited_ms, have = message.waited_ms, sum([have for *_, have in message.wants])
+            if have != self.have:
+                self.have, self.moved_at = have, now
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +70,7 @@ class TrainerPeer:
     is_playing: bool = False
     stopped: RunStops | None = None
     told: set[int] = field(default_factory=set)
+    stats: TrainerStats = field(default_factory=TrainerStats)
 
     @property
     def name(self) -> str:
@@ -198,3 +230,18 @@ def _why_taken(holder: TrainerPeer, hello: JoinJob) -> str:
         f"{name_process(hello)}: end the first one, or give the second a job of its own "
         "(DataLoader(job=NAME)); if both are to get the same samples, give topology="
     )
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks as text.
+
+    >>> format_ranks((0, 1, 2, 3, 6))
+    '0-3, 6'
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans)

@@ -180,10 +180,13 @@ class TrainerSession:
         wants = tuple((rank, *stand) for rank, stand in stands.items())
         return WantBatches(run.number, wants, int(self.waited_ms))
 
-    def beat(self, asks: bool = False) -> list[FromTrainer]:
-        """Return a sign of life, and what was not answered; `asks` what the process waits for."""
+    def beat(self, asks: bool = False, clock_us: int = 0) -> list[FromTrainer]:
+        """Return a sign of life, and what was not answered.
+
+        asks: it waits, and asks for what. clock_us: its wall clock, for diagnostics.
+        """
         self._beats, self._has_rejoined = self._beats + 1, False
-        again: list[FromTrainer] = [TrainerBeat(self._beats, asks)]
+        again: list[FromTrainer] = [TrainerBeat(self._beats, asks, clock_us)]
         if self._is_leaving:
             return [LeaveJob()]
         if self.ready is None:
@@ -261,6 +264,16 @@ class TrainerSession:
             del run.known[min(run.known)]
         rank.batches[give.index] = batch
         _move_on(rank)
+
+    def batches(self) -> list[IncomingBatch]:
+        """Return the microbatches that are here, and were not handed out."""
+        run = self._run
+        return [
+            batch
+            for rank, its in ({} if run is None else run.ranks).items()
+            for index, batch in its.batches.items()
+            if run is not None and batch.is_here and index >= self._next_of(run, rank)
+        ]
 
     def take_pulls(self) -> list[PieceToPull]:
         """Return, once, the pieces that are to be pulled."""

@@ -65,7 +65,7 @@ class NetworkPool:
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self._deaths: Counter[int] = Counter()
         self._full: set[bytes] = set()  # workers that keep all that they may
-        self._kept_bytes = self._awaited = 0
+        self._kept_bytes = 0
 
     # --- what the run asks
 
@@ -107,8 +107,15 @@ class NetworkPool:
         for part in task.parts if task else ():
             for worker in part.given:
                 sample = f" (sample {worker.at[1]})" if worker.at[1] >= 0 else ""
-                return f"worker {worker.name.decode(errors='replace')}{sample}"
+                # What comes after the last dot is known to the worker alone: it is not told.
+                name = worker.name.decode(errors="replace").rpartition("|")[2]
+                return f"worker {name.rpartition('.')[0] or name}{sample}"
         return "a worker" if self.workers else "a worker: none has come"
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all that was asked for is made."""
+        return bool(self._tasks) and not any(task.awaited for task in self._tasks.values())
 
     def free(self, ticket: Any) -> None:
         """Free what workers keep of a microbatch; does nothing the second time, or for None."""
@@ -171,7 +178,7 @@ class NetworkPool:
         self._giver.now = now
         for worker in [*self.workers.values()]:
             why = "it sends no heartbeats" if now > worker.heard + self._dead_s else ""
-            if self._hangs(worker):
+            if self.hangs(worker):
                 why = f"it has worked on one sample for more than {self._lease_s:.0f} s"
             if why:
                 self.lose(worker.name, now)
@@ -248,7 +255,7 @@ class NetworkPool:
             if worker is not None and answer.serial:
                 self._keep(part, worker, number, answer)
         part.answer = answer
-        self._unawait(part)
+        part.task.awaited -= 1
         place = part.places[0] + 1 if part.is_alone else len(task.indexes)
         if task.is_spare and not answer.serial and place < len(task.indexes):
             task.parts = [PoolPart(task, part.form, (place,), is_alone=True)]  # the next may do
@@ -304,7 +311,7 @@ class NetworkPool:
         self._giver.drop(part)
         self._free_piece(part)
         if part.answer is None:
-            self._unawait(part)
+            part.task.awaited -= 1
 
     def _free_piece(self, part: PoolPart) -> None:
         """Free what a worker keeps of a part."""
@@ -327,21 +334,18 @@ class NetworkPool:
         """Have a part made, or made again."""
         part.answer = None
         part.task.awaited += 1
-        self._awaited += len(part.places) * part.task.is_load
         self._giver.enqueue(part)
-
-    def _unawait(self, part: PoolPart) -> None:
-        part.task.awaited -= 1
-        self._awaited -= len(part.places) * part.task.is_load
 
     # --- deaths
 
-    def _hangs(self, worker: PoolWorker) -> bool:
-        """Whether the sample that a worker's beats name has been in work for too long."""
+    def hangs(self, worker: PoolWorker, share: float = 1.0) -> bool:
+        """Return whether the sample that its beats name is in work for a share of lease_s."""
         number, index = worker.at
         giving = worker.given.get(number)
         count = len(giving.part.places) if giving and index < 0 else 1
-        return bool(number) and self._giver.now > worker.at_since + self._lease_s * max(1, count)
+        return bool(number) and self._giver.now > worker.at_since + share * self._lease_s * max(
+            1, count
+        )
 
     def lose(self, name: bytes, now: float) -> None:
         """A worker is gone: others do what it had, and make again what it kept."""
@@ -349,7 +353,7 @@ class NetworkPool:
         if worker is None:
             return
         worker.key = -1
-        suspect, named = worker.part_in_work, self._hangs(worker) and worker.at[1] >= 0
+        suspect, named = worker.part_in_work, self.hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
             worker.take_given(number, now)

@@ -1,6 +1,6 @@
 """Diagnostics: asking for the balancer's status, its report, and how far clocks are apart.
 
-The report is made by coordinator/status_report.py.
+The report is made by balancer/job/status.py.
 """
 
 from collections import deque
@@ -59,11 +59,11 @@ class GetStatus(ArrayRecord, frozen=True):
 class WorkerStatus(ArrayRecord, frozen=True):
     """A worker as the balancer sees it; used for diagnostics only.
 
-    unresponsive: a lease of it has expired. last_message_ms: time since its last message. Counts
-    start when it connected; those named `recent` cover the last recent_ms. probe_ms and decode_ms:
-    time at work, as the worker reports it; cpu_ms: what its process used. ahead_us: how far its
-    wall clock is ahead of the balancer's, UNKNOWN_US if it has not told. transport: how its
-    payloads travel, and why.
+    unresponsive: it is at one sample for long. last_message_ms: time since its last message.
+    parts: of microbatches, which it has to do. Counts start when it connected; those named `recent`
+    cover the last recent_ms. decode_ms: time of decoding, and busy_ms: of all work, as the worker
+    reports it; cpu_ms: what its process used. ahead_us: how far its wall clock is ahead of the
+    balancer's, UNKNOWN_US if it has not told. transport: how its payloads travel, and why.
     """
 
     name: str
@@ -73,7 +73,7 @@ class WorkerStatus(ArrayRecord, frozen=True):
     state: str
     unresponsive: bool
     last_message_ms: Integer
-    leases: Integer
+    parts: Integer
     probed: Integer
     decoded: Integer
     failed: Integer
@@ -82,8 +82,8 @@ class WorkerStatus(ArrayRecord, frozen=True):
     recent_probed: Integer
     recent_decoded: Integer
     recent_bytes: Integer
-    recent_probe_ms: Integer
     recent_decode_ms: Integer
+    recent_busy_ms: Integer
     recent_cpu_ms: Integer
     ahead_us: Integer
     transport: str
@@ -92,10 +92,10 @@ class WorkerStatus(ArrayRecord, frozen=True):
 class TrainerStatus(ArrayRecord, frozen=True):
     """A trainer process as the balancer sees it; ahead_us as in WorkerStatus.
 
-    ranks: those it serves, as text. step, microbatch: the earliest microbatch that it has requested
-    and not been sent; oldest_request_ms: time since that request, -1 if there is none; missing: why
-    the microbatch cannot be sent yet. is_waiting: it has nothing to train on, as it reported within
-    the last seconds. waited_ms: what it has waited for microbatches, in all.
+    ranks: those it serves, as text. step, microbatch: the earliest microbatch that it lacks;
+    oldest_request_ms: time since it had the one before, -1 if it asks for none; missing: what the
+    microbatch waits for. is_waiting: it has nothing to train on, as it reported within the last
+    seconds. waited_ms: what it has waited for microbatches, in all.
     """
 
     ranks: str
@@ -114,13 +114,14 @@ class StatusReport(ArrayRecord, frozen=True):
     """The response to GetStatus: the state of the run and of its peers, the most important first.
 
     workers, trainers: their numbers; worker_statuses and trainer_statuses are bounded and may hold
-    fewer. Counts since the balancer was started: expired leases (the last expired_ms ago, -1:
-    none), lost workers (the last lost_ms ago, with names), messages dropped by the coordinator,
-    messages and peers refused before they reached it. turned_away: workers that were rejected, the
-    reasons for the last in rejected_workers. holes: unusable samples of this run, the last ones in
-    last_holes. over_budget: planned samples that exceed a budget by themselves, in microbatches of
-    their own. front: the earliest step that some rank has not received completely, or -1.
-    all_decoded: everything that is planned has been decoded.
+    fewer. Counts since the job came: lost workers (the last lost_ms ago, -1: none, with names and
+    why), messages dropped as late or repeated; since the balancer was started: messages and peers
+    refused. turned_away: workers that were rejected, the reasons for the last in rejected_workers.
+    holes: unusable samples of this run, the last ones in last_holes. over_budget: samples that
+    exceed a budget by themselves, in microbatches of their own. front: the earliest step that some
+    rank has not received completely, or -1. is_full: budget_bytes keep a microbatch from being
+    made. all_decoded: everything that is planned has been decoded. loads_to_measure: only decoded
+    samples show what they cost. parts: that workers have.
     """
 
     number: Integer
@@ -133,13 +134,11 @@ class StatusReport(ArrayRecord, frozen=True):
     epoch: Integer
     front: Integer
     held_bytes: Integer
-    reserved_bytes: Integer
     budget_bytes: Integer
-    largest_bytes: Integer
+    is_full: bool
     all_decoded: bool
-    leases: Integer
-    expired: Integer
-    expired_ms: Integer
+    loads_to_measure: bool
+    parts: Integer
     lost: Integer
     lost_ms: Integer
     last_lost: tuple[str, ...]

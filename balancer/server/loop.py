@@ -240,6 +240,7 @@ class _Shell(msgspec.Struct, frozen=True):
                 if peer in self.hellos and self.connections.has_all(self.hellos[peer]):
                     self.coordinator.confirm(peer, now)
             self.send_all(self.coordinator.tick(now))
+            self.tracer.turned(now, time.monotonic())
         self.send_all(self.tracer.end_if_due(now))
         self.trimmer.trim_if_idle(time.monotonic())
 

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from ..job.effects import Send
+from ..job.traced import ANSWERS, TracedMessages
 from ..protocol.messages import Message, PeerRejected
 from ..protocol.payload_messages import Ack, Batch, DecodeDone, Lease, ProbeDone, RequestBatch
 from ..protocol.status_messages import MICROSECONDS
@@ -18,6 +19,8 @@ from .spans import SpanRecorder, clock_ahead
 GRACE_S = 3.0
 # Leases and requests that are remembered while they are open: more are no trace's.
 MAX_OPEN = 100_000
+# A turn of the loop that takes less is not recorded.
+TURN_S = 1e-3
 MAX_NAME = 80
 # How often a peer is asked: the quickest round trip says best how far its clock is ahead.
 MOST_QUESTIONS = 8
@@ -38,6 +41,7 @@ class Tracer:
         self._missing: set[bytes] = set()
         # Since when a lease, a request or a batch is open.
         self._open: dict[tuple[Any, ...], float] = {}
+        self._traced = TracedMessages(self._own.add)
 
     def take(self, peer: bytes, message: StartTrace | TraceSpans, now: float) -> list[Send]:
         """Handle a message of a trace; return what to send."""
@@ -60,23 +64,26 @@ class Tracer:
 
         has_planned: whether a window was planned meanwhile.
         """
-        if not isinstance(message, ProbeDone | DecodeDone | RequestBatch | Ack):
-            return []
         if self.until is None or self._job not in ("", job_of(peer)):
             return []
-        if isinstance(message, ProbeDone | DecodeDone):
+        if isinstance(message, ANSWERS):
+            self._traced.received(peer, message, began)
+        elif not isinstance(message, ProbeDone | DecodeDone | RequestBatch | Ack):
+            return []
+        elif isinstance(message, ProbeDone | DecodeDone):
             is_probe = isinstance(message, ProbeDone)
             results: Any = message.results if isinstance(message, ProbeDone) else message.items
             since = self._open.get((Lease, message.lease), began)
             kind = "lease to probe" if is_probe else "lease to decode"
             self._own.add(kind, since, began, (), [each.ordinal for each in results])
+            self.turned(began, now, has_planned)
         else:
             place = message.rank, message.step, message.microbatch
             if isinstance(message, RequestBatch):
                 self._remember((RequestBatch, *place), began)
             elif (since_sent := self._open.pop((Batch, *place), None)) is not None:
                 self._own.add("at the rank", since_sent, began, place)
-        self._own.add("plan" if has_planned else "handle", began, now)
+            self.turned(began, now, has_planned)
         if self._asked[peer] == MOST_QUESTIONS:
             return []
         self._asked[peer] += 1
@@ -86,10 +93,16 @@ class Tracer:
             self._missing.add(peer)
         return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now))), _wall_us()))]
 
+    def turned(self, began: float, now: float, has_planned: bool = True) -> None:
+        """Record what the loop has done from `began` to now: above all it plans."""
+        if self.until is not None and (now - began >= TURN_S or not has_planned):
+            self._own.add("plan" if has_planned else "handle", began, now)
+
     def sent(self, peer: bytes, message: Message, now: float) -> None:
         """Record a message that is sent."""
         if self._job not in ("", job_of(peer)):
             return
+        self._traced.sent(peer, message, now)
         if isinstance(message, Lease):
             self._remember((Lease, message.lease), now)
         elif isinstance(message, Batch):

@@ -33,7 +33,10 @@ class RankTrace(SpanRecorder):
         """Record how a microbatch has come, and the wait for it since it was asked for."""
         self._ready, place = time.monotonic(), _place(batch)
         if (since := self._arrived.pop(place, None)) is not None:
-            ordinals = [each.ordinal for each in getattr(batch, "items", ())]
+            if isinstance(batch, GiveBatch):
+                ordinals = [batch.first]
+            else:
+                ordinals = [each.ordinal for each in batch.items]
             self.add("carry, until asked for", since, self._ready, place, ordinals)
         self.add("wait", asked, self._ready, place)
 

@@ -15,6 +15,7 @@ from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.trainer_session import TrainerSession
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.parts import Ready
+from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.run.arrivals import LocalArrival, RunStart
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
@@ -165,12 +166,12 @@ class TrainerConnection:
         link, now = self._sockets.link(), time.monotonic()
         messages = self._inbox.take_messages(waits)
         if now > self._beat_at + BEAT_S:
-            messages += self.session.beat(asks=True)
+            messages += self.session.beat(waits, round(MICROSECONDS * time.time()))
             self._beat_at = now
         for message in messages:
             link.send(message)
 
-    def _drain(self) -> None:
+    def _drain(self, waits: bool = False) -> None:
         """Handle what has arrived; whole messages only, however the last call ended."""
         if self._is_draining:
             # A signal's handler has raised in it: a message may be half read, and one not handled.
@@ -182,7 +183,7 @@ class TrainerConnection:
             self._heard = self._looked
             self._inbox.handle(*received)
         self._puller.turn()
-        self._send()
+        self._send(waits)
         self._is_draining = False
         if self._inbox.awaits_restart and not was_stopped:
             logger.warning(
@@ -211,7 +212,7 @@ class TrainerConnection:
             left_s = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
             is_quiet = not self._sockets.link().poller.poll(int(1000 * left_s) + 1)
             # First: what the balancer has said last tells more than that it has ended.
-            self._drain()
+            self._drain(waits=True)
             if is_quiet:
                 self._check_silence()
 

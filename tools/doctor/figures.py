@@ -59,17 +59,14 @@ def seconds(milliseconds: int) -> str:
 
 
 def decode_rate(worker: WorkerStatus) -> float:
-    """Return samples decoded per second of work, 0 if nothing is known.
-
-    If a cost is known only from the decoded sample, decoding is part of the time of probing.
-    """
-    work_ms = worker.recent_decode_ms if worker.recent_decode_ms > 0 else worker.recent_probe_ms
+    """Return samples decoded per second of decoding, 0 if nothing is known."""
+    work_ms = worker.recent_decode_ms
     return 1000 * worker.recent_decoded / work_ms if work_ms > 0 else 0.0
 
 
 def busy_share(worker: WorkerStatus) -> float | None:
     """Return the share of time that a worker was at work, None if it does not report it."""
-    work_ms = worker.recent_probe_ms + worker.recent_decode_ms
+    work_ms = worker.recent_busy_ms
     if worker.recent_ms <= 0 or work_ms < 0 or not (work_ms or worker.state == "ready"):
         return None
     return min(1.0, work_ms / worker.recent_ms)
@@ -141,7 +138,7 @@ def _worker_table(status: StatusReport, wide: bool) -> Table:
     table.add_column("state", no_wrap=True)
     names = ["decoded/s", "MB/s", "busy", "decoded", "heard", "clock"]
     if wide:
-        names = ["probed/s", *names[:3], "probed", "decoded", "failed", "leases", *names[4:]]
+        names = ["probed/s", *names[:3], "probed", "decoded", "failed", "parts", *names[4:]]
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for worker in status.worker_statuses[:ROWS]:
@@ -164,7 +161,7 @@ def worker_cells(worker: WorkerStatus) -> dict[str, str]:
         "probed": str(worker.probed),
         "decoded": str(worker.decoded),
         "failed": str(worker.failed),
-        "leases": str(worker.leases),
+        "parts": str(worker.parts),
         "heard": seconds(worker.last_message_ms),
         "clock": clock_text(worker.ahead_us),
     }
@@ -174,7 +171,7 @@ def _state(worker: WorkerStatus) -> str:
     if worker.unresponsive:
         return "[yellow]late[/]"
     if worker.state == "ready":
-        return "at work" if worker.leases else "idle"
+        return "at work" if worker.parts else "idle"
     return {"waiting": "no job", "preparing": "opening"}.get(worker.state, printable(worker.state))
 
 

@@ -61,7 +61,7 @@ def judge_status(
 
 
 def _workers(address: str, status: StatusReport) -> Iterator[Finding]:
-    ready = [worker for worker in status.worker_statuses if worker.state == "ready"]
+    ready = [each for each in status.worker_statuses if each.state in ("ready", "leaving")]
     # The report lists a bounded number of workers: unless it has all, who is not ready is unknown.
     is_complete = len(status.worker_statuses) == status.workers
     unready = status.workers - len(ready) if is_complete else 0
@@ -83,7 +83,7 @@ def _workers(address: str, status: StatusReport) -> Iterator[Finding]:
 
 
 def _silent_and_late(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
-    """Yield findings about workers that send nothing, and about those whose lease expired."""
+    """Yield findings about workers that send nothing, and those at one sample for long."""
     silent = [
         f"{worker.name} ({seconds(worker.last_message_ms)})"
         for worker in workers
@@ -94,7 +94,9 @@ def _silent_and_late(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
         yield judge("silent workers", _join(silent), bad=advice)
     late = [worker.name for worker in workers if worker.unresponsive]
     if late:
-        advice = "each let a lease expire and has sent no result since: check what it is doing"
+        advice = (
+            "each is at one sample for long, and given up after lease_s: check what it is doing"
+        )
         yield judge("late workers", _join(late), warn=advice)
 
 
@@ -103,11 +105,7 @@ def slow_workers(workers: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, fl
 
     Speed is samples decoded per second of work, so a worker without work does not count as slow.
     """
-    rates = [
-        (worker, decode_rate(worker))
-        for worker in workers
-        if worker.recent_decoded >= ENOUGH_SAMPLES
-    ]
+    rates = [(w, decode_rate(w)) for w in workers if w.recent_decoded >= ENOUGH_SAMPLES]
     known = [(worker, rate) for worker, rate in rates if rate > 0]
     if len(known) < 2:
         return []
@@ -122,9 +120,8 @@ def _versions(status: StatusReport) -> Iterator[Finding]:
     texts += different_software(status.worker_statuses)
     prints = Counter(worker.fingerprint for worker in status.worker_statuses if worker.fingerprint)
     if len(prints) > 1:
-        rare = [
-            n.name for n in status.worker_statuses if n.fingerprint == prints.most_common()[-1][0]
-        ]
+        rarest = prints.most_common()[-1][0]
+        rare = [each.name for each in status.worker_statuses if each.fingerprint == rarest]
         texts.append(f"{len(prints)} fingerprints of data and transform; rare: {_join(rare)}")
     yield judge(
         "versions",
@@ -189,9 +186,17 @@ def _waiting_ranks(status: StatusReport) -> Iterator[Finding]:
 
 def waits_text(trainer: TrainerStatus) -> str:
     """Return a text that says how long a trainer has waited, and for what."""
-    needs = trainer.missing or "it has been sent and must arrive"
     place = f"step {trainer.step}, microbatch {trainer.microbatch}"
-    return f"ranks {trainer.ranks} for {seconds(trainer.oldest_request_ms)} ({place}): {needs}"
+    age = seconds(trainer.oldest_request_ms)
+    return f"ranks {trainer.ranks} for {age} ({place}): {trainer.missing or 'it must arrive'}"
+
+
+# What waiting ranks need that no worker is to load, and what helps.
+_OF_OTHERS = (
+    ("a worker to", "no worker has the data open: see the workers' output"),
+    ("label tokens|which shares|not here|to begin", "see what those processes wait for"),
+    ("the plan of", "planning takes longer than training: give the balancer a free core"),
+)
 
 
 def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
@@ -199,17 +204,17 @@ def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> st
     busy = _mean_busy(status)
     if not status.workers:
         return "there are no workers: start some"
-    if any("to be planned" in trainer.missing for trainer in waiting):
-        # Samples decoded under a probe lease: their cost is known only once they are loaded.
-        if any(
-            worker.recent_decoded and not worker.recent_decode_ms
-            for worker in status.worker_statuses
-        ):
+    missing = "\n".join(trainer.missing for trainer in waiting)
+    for words, advice in _OF_OTHERS:
+        if re.search(words, missing):
+            return advice
+    if "to be planned" in missing or "costs of the next window" in missing:
+        if status.loads_to_measure:
             return "samples are decoded to be measured: give cost= a table, or the data set a probe"
         return "costs are not known in time: run counterpoise analyze once, it writes them to files"
     if busy is not None and busy > BUSY_SHARE:
         return "the workers are busy all the time: add some, or make decoding cheaper"
-    if is_full(status):
+    if status.is_full:
         return "the byte budget is full: raise buffer_bytes"
     return "the workers are not busy: their disk or the network may be slow"
 
@@ -220,12 +225,6 @@ def _mean_busy(status: StatusReport) -> float | None:
     return statistics.fmean(busy) if busy else None
 
 
-def is_full(status: StatusReport) -> bool:
-    """Return True if the byte budget has no room for another sample."""
-    used = status.held_bytes + status.reserved_bytes
-    return status.epoch >= 0 and used + status.largest_bytes > status.budget_bytes
-
-
 def _payloads(status: StatusReport) -> Finding:
     held, budget = status.held_bytes / GIB, status.budget_bytes / GIB
     found = f"{held:.2f} GiB held" + (f" of {budget:.2f} GiB" if 0 < budget < 2**20 else "")
@@ -233,7 +232,7 @@ def _payloads(status: StatusReport) -> Finding:
     found += f", carried {_join(ways)}" if ways else ""
     if any(trainer.is_waiting for trainer in status.trainer_statuses):
         return judge("payloads", found)
-    if is_full(status):
+    if status.is_full:
         found += ", full: the trainer is the bottleneck, as it should be"
     elif status.all_decoded:
         found += ", everything planned is decoded: the trainer is the bottleneck"
@@ -241,26 +240,19 @@ def _payloads(status: StatusReport) -> Finding:
 
 
 def _losses(status: StatusReport) -> Iterator[Finding]:
-    if status.expired:
-        recent = status.expired_ms < RECENT_MS
-        found = f"{status.expired} expired, the last {seconds(status.expired_ms)} ago"
-        advice = (
-            "a worker hung, or took longer than lease_s for a sample: check it, or raise lease_s"
-        )
-        yield judge("leases", found, warn=recent and advice)
     if status.lost:
         recent = status.lost_ms < RECENT_MS
         last = f"the last {seconds(status.lost_ms)} ago: {_join(status.last_lost[::-1])}"
-        advice = "see their output, and dmesg for processes killed for lack of memory"
+        advice = (
+            "see their output, and dmesg for processes killed for lack of memory; where a sample "
+            "took longer than lease_s, raise it"
+        )
         yield judge("lost workers", f"{status.lost}, {last}", warn=recent and advice)
     if status.refused:
         advice = (
             "see the balancer's log for the reason: keys, versions, or a program that is not a peer"
         )
         yield judge("refused", f"{status.refused} messages or peers", warn=advice)
-    # Work is leased twice where a worker is slow, so this is no warning.
-    if status.dropped:
-        yield judge("dropped", f"{status.dropped} messages that arrived late or twice")
     if status.holes:
         texts = [f"{hole.key!r}: {hole.reason}" for hole in status.last_holes]
         advice = (

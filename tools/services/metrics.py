@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from socketserver import ThreadingTCPServer
 from typing import Any, Literal
 
+from ...balancer.pool.messages import COSTS, DoPart, FromWorker, PartMade, PartMeasured
 from ...balancer.protocol.status_messages import StatusReport
+from ...balancer.run.tasks import TASK_HEAD
 from ...loader.metrics.families import Collector, Family, Point, prometheus_families
 from ..doctor.figures import busy_share, decode_rate
 
@@ -47,9 +49,8 @@ _OF_JOB = _families((
     ("step", "gauge", "Earliest step that some rank lacks a part of, -1.", lambda s: s.front),
     ("buffer_bytes", "gauge", "Decoded samples held for ranks.", lambda s: s.held_bytes),
     ("buffer_limit_bytes", "gauge", "The most of them: buffer_bytes.", lambda s: s.budget_bytes),
-    ("leases", "gauge", "Leases that workers have now.", lambda s: s.leases),
+    ("parts", "gauge", "Parts of microbatches that workers have now.", lambda s: s.parts),
     ("holes", "gauge", "Samples of this run that could not be used.", lambda s: s.holes),
-    ("leases_expired_total", "counter", "Leases not answered in time.", lambda s: s.expired),
     ("workers_lost_total", "counter", "Workers that died or fell silent.", lambda s: s.lost),
     ("workers_rejected_total", "counter", "Workers that were rejected.", lambda s: s.turned_away),
     ("messages_refused_total", "counter", "Messages and peers refused.", lambda s: s.refused),
@@ -61,7 +62,7 @@ _OF_WORKER = _families((
     ("worker_decoded_samples_total", "counter", "Samples it has decoded.", lambda w: w.decoded),
     ("worker_failed_samples_total", "counter", "Samples it could not use.", lambda w: w.failed),
     ("worker_payload_bytes_total", "counter", "Bytes that it has decoded.", lambda w: w.nbytes),
-    ("worker_leases", "gauge", "Leases that it has now.", lambda w: w.leases),
+    ("worker_parts", "gauge", "Parts of microbatches that it has now.", lambda w: w.parts),
     ("worker_busy_ratio", "gauge", "Share of the last 30 s at work.", busy_share),
     ("worker_decode_rate", "gauge", "Samples decoded in a second of work, of the last 30 s.",
      lambda w: decode_rate(w) or None),
@@ -149,6 +150,16 @@ class WorkCounts(Collector):
         """Count what a job's handler (SourceHandler) does from now on."""
         for kind, work in ((PROBED, handler.probe), (DECODED, handler.decode)):
             setattr(handler, kind, functools.partial(self._count, job, kind, work))
+
+    def count_part(self, job: str, part: DoPart, done: FromWorker) -> None:
+        """Count what a job's worker has made of a part."""
+        if isinstance(done, PartMade | PartMeasured):
+            labels, failed = (job, PROBED if part.form == COSTS else DECODED), len(done.failed)
+            self.counts[WORKER_SAMPLES.name, labels] += len(part.task) - TASK_HEAD - failed
+            self.counts[WORKER_SECONDS.name, labels] += done.took_us / 1e6
+            self.counts[WORKER_FAILED.name, labels] += failed
+            if isinstance(done, PartMade):
+                self.counts[WORKER_BYTES.name, (job,)] += done.nbytes
 
     def forget(self, job: str) -> None:
         """Forget a job that is over."""

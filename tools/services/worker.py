@@ -190,9 +190,12 @@ def command(
             name, next(opened), socket.gethostname(), os.getpid(), software(), frames.way,
             frames.address, frames.key, 0,
         )  # fmt: skip
-        setup = WorkerSetup(peer_name(job, name), hello, build, frames.server, threads)
+        count = None if counts is None else functools.partial(counts.count_part, job)
+        setup = WorkerSetup(peer_name(job, name), hello, build, frames.server, threads, count=count)
         with closing(frames), open_remote_worker(endpoint, setup, balancer.keys) as worker:
             yield worker
+        if counts is not None:
+            counts.forget(job)
 
     keep_freed_memory()
     with own_generators(), stop_on_signal() as stop:

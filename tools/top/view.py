@@ -175,8 +175,8 @@ def _head(job: str, history: History, last: StatusReport) -> Iterator[Text]:
     yield _line(f"job {printable(job)}   {_place(last)}   [bold]{exposed}[/]")
     held = f"{last.held_bytes / 1e6:,.0f}{limit} MB"
     yield _line(
-        f"workers {last.workers} ({last.lost} lost)   leases {last.leases} ({last.expired} expired)"
-        f"   buffer {held}   holes {last.holes}"
+        f"workers {last.workers} ({last.lost} lost)   parts {last.parts}   buffer {held}   "
+        f"holes {last.holes}"
     )
     waiting = f"   waits for {printable(last.waiting)}" if last.waiting else ""
     yield _line(f"{_rate(last)}{waiting}")
@@ -217,7 +217,7 @@ def _ranks(history: History, last: StatusReport, rows: int, wide: bool) -> Table
 
 def _workers(last: StatusReport, rows: int, wide: bool) -> Table:
     columns = [("worker", 0), ("state", 8), ("decoded/s", 9), ("busy", 5), ("CPU", 5)]
-    columns += [("leases", 6), ("heard", 7)]
+    columns += [("parts", 6), ("heard", 7)]
     if wide:
         columns[3:3] = [("MB/s", 8), ("probed", 9), ("decoded", 9), ("failed", 7)]
     table = _table(f"workers: {last.workers}", *columns)

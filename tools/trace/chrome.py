@@ -9,7 +9,7 @@ from ...balancer.protocol.trace_messages import PartySpans, Span, TraceReport
 from ...workers.sources.visible_text import visible
 
 # A sample's way: where an arrow begins, and where it ends.
-FROM, TO = ("probe", "decode"), "carry, until asked for"
+FROM, TO = ("probe", "decode", "measure", "load"), "carry, until asked for"
 Json = dict[str, Any]
 
 

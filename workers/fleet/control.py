@@ -107,9 +107,7 @@ def look_at(report: StatusReport) -> Look:
     trainers, workers = report.trainer_statuses, report.worker_statuses
     behind = [each.is_waiting or each.oldest_request_ms > PROMPT_MS for each in trainers]
     busy = [
-        min(1.0, (each.recent_probe_ms + each.recent_decode_ms) / each.recent_ms)
-        for each in workers
-        if each.recent_ms > 0
+        min(1.0, each.recent_busy_ms / each.recent_ms) for each in workers if each.recent_ms > 0
     ]
     return Look(report.workers, fmean(behind or [False]), fmean(busy or [0.0]))
 

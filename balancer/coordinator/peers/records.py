@@ -7,11 +7,11 @@ that says hello again is another one here: nothing that it announced before is o
 """
 
 import math
-from collections import Counter, deque
 from collections.abc import Callable
 
 import msgspec
 
+from ...job.recent_counts import RecentCounts
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import RankHello, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, PayloadServer, WorkInProgress
@@ -19,45 +19,29 @@ from ...protocol.status_messages import ClockOffset
 from ..delivery.step import BEGINNING, Position, RankProgress
 from ..run.leases import LEASES_PER_WORKER
 
-# The recent past, in seconds, and the time between the counts that are remembered of it.
-RECENT_S = 30.0
-MARK_S = 2.0
 # The part that the last samples have in how long one takes.
 WEIGHT = 0.5
 
 
-class WorkerStats(msgspec.Struct):
+class WorkerStats(RecentCounts):
     """The counts of one worker; `since` is when it joined, times are the coordinator's.
 
     Counted are samples `probed`, `decoded` and `failed`, `nbytes` of payload, and milliseconds at
-    each work, `probe_ms` and `decode_ms`, and of CPU, `cpu_ms`.
-
-    >>> stats = WorkerStats(since=0.0)
-    >>> for second in range(100): stats.add(float(second), decoded=3)
-    >>> stats.done["decoded"]
-    300
-    >>> stats.recent(100.0)
-    (Counter({'decoded': 90}), 30.0)
+    each work, `probe_ms` and `decode_ms`, and of CPU, `cpu_ms`. ms_each: milliseconds for one
+    sample lately, by kind of lease, where that is known.
     """
 
-    since: float
-    # Milliseconds for one sample lately, by kind of lease, where that is known.
-    ms_each: dict[str, float] = msgspec.field(default_factory=dict)
-    done: Counter[str] = msgspec.field(default_factory=Counter)
-    _before: dict[str, int] = msgspec.field(default_factory=dict)
-    _marks: deque[tuple[float, Counter[str]]] = msgspec.field(default_factory=deque)
-
-    def add(self, now: float, **counts: int) -> None:
-        """Add results to the counts."""
-        self._mark(now)
-        self.done.update(counts)
+    def __init__(self, since: float) -> None:
+        super().__init__(since)
+        self.ms_each: dict[str, float] = {}
+        self._before: dict[str, int] = {}
 
     def record_work(self, now: float, probe_ms: int, decode_ms: int, cpu_ms: int) -> None:
         """Record the total time that a worker has spent on each kind of work, and its CPU time.
 
         The time that it reports first is left out: it may have worked for another balancer.
         """
-        self._mark(now)
+        self.mark(now)
         told = {"probe_ms": probe_ms, "decode_ms": decode_ms, "cpu_ms": cpu_ms}
         self._before = self._before or told
         for name, total in told.items():
@@ -69,23 +53,6 @@ class WorkerStats(msgspec.Struct):
             new = each_us / 1000
             before = self.ms_each.get(kind, new)
             self.ms_each[kind] = WEIGHT * new + (1 - WEIGHT) * before
-
-    def recent(self, now: float) -> tuple[Counter[str], float]:
-        """Return the counts of the recent past, and its length in seconds."""
-        start, before = self.since, Counter[str]()
-        for when, done in self._marks:
-            if when > now - RECENT_S:
-                break
-            start, before = when, done
-        return self.done - before, max(0.0, now - start)
-
-    def _mark(self, now: float) -> None:
-        """Remember the counts every MARK_S, as far back as `recent` needs them."""
-        if self._marks and now - self._marks[-1][0] < MARK_S:
-            return
-        self._marks.append((now, self.done.copy()))
-        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
-            self._marks.popleft()
 
 
 class WorkerPeer(msgspec.Struct):

@@ -3,6 +3,8 @@
 import pytest
 
 from counterpoise.balancer.job.effects import Send
+from counterpoise.balancer.parties.messages import GiveBatch, WantBatches
+from counterpoise.balancer.pool.messages import COSTS, SAMPLES, DoPart, PartBroken, PartMeasured
 from counterpoise.balancer.protocol.messages import PeerRejected, Ping
 from counterpoise.balancer.protocol.parts import EpochPosition, Probed, SampleRef, Weights
 from counterpoise.balancer.protocol.payload_messages import (
@@ -20,7 +22,7 @@ from counterpoise.balancer.protocol.trace_messages import (
 )
 from counterpoise.balancer.server import tracing
 from counterpoise.balancer.server.spans import clock_ahead
-from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, Tracer
+from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, TURN_S, Tracer
 
 ASKS, WORKER, RANK = b"one|doctor.9f", b"one|w.1f", b"one|r.2f"
 FOREIGN = b"two|w.3f"
@@ -110,3 +112,62 @@ def test_other_messages_are_no_spans_and_all_who_ask_are_answered(tracer):
     assert tracer.received(RANK, Ping(), 0.1, 0.1, has_planned=False) == []
     tracer.take(b"one|doctor.2", START, 0.5)
     assert {sent.peer for sent in tracer.end_if_due(1.0)} == {ASKS, b"one|doctor.2"}
+
+
+# --- of a balancer with pools of workers
+
+GIVE = GiveBatch(
+    0, 1, 5, 1, True, (), 9, 2, 0, 1, Weights(0, 0, 0, 0, 0, 0), (), (),
+    EpochPosition(0, 0, 0, 0, ""), (), (), (), (), -1,
+)  # fmt: skip
+
+
+def times_of(tracer):
+    own = spans_of(tracer, 1.0 + GRACE_S)["balancer"].spans
+    assert len({span.kind for span in own}) == len(own)
+    return {
+        span.kind: (span.begin_us - 100_000_000, span.end_us - 100_000_000, span.place,
+                    span.ordinals)
+        for span in own
+    }  # fmt: skip
+
+
+def test_parts_are_spans_from_when_they_were_first_given_with_their_samples(tracer):
+    tracer.sent(WORKER, DoPart(3, COSTS, (1, 0, 0, 4, 7)), 0.1)
+    tracer.sent(WORKER, DoPart(4, SAMPLES, (0, 0, 0, 9)), 0.15)
+    tracer.sent(WORKER, DoPart(3, COSTS, (1, 0, 0, 4, 7)), 0.2)  # it may have been lost
+    (asked,) = tracer.received(WORKER, PartMeasured(3, (), (), 0, False, ()), 0.3, 0.3, False)
+    assert isinstance(asked.message, StartTrace)
+    tracer.received(WORKER, PartBroken(4, "no", 0), 0.4, 0.4, False)
+    tracer.received(WORKER, PartBroken(4, "no", 0), 0.5, 0.5, False)  # once more
+    assert times_of(tracer) == {
+        "part to measure": (100_000, 300_000, (), (4, 7)),
+        "part to load": (150_000, 400_000, (), (9,)),
+    }
+
+
+def test_microbatches_are_spans_from_the_credit_and_to_their_arrival(tracer):
+    tracer.received(RANK, WantBatches(0, ((1, 5, 5),), 0), 0.1, 0.1, False)
+    tracer.received(RANK, WantBatches(0, ((1, 7, 5),), 0), 0.2, 0.2, False)
+    tracer.received(RANK, WantBatches(0, ((1, 9, 5),), 0), 0.3, 0.3, False)
+    tracer.sent(RANK, GIVE, 0.4)
+    tracer.sent(RANK, GIVE, 0.5)  # it may have been lost
+    for moment in (0.6, 0.7):
+        tracer.received(RANK, WantBatches(0, ((1, 9, 6),), 0), moment, moment, False)
+    assert times_of(tracer) == {
+        "request": (200_000, 400_000, (1, 2, 0), (9,)),
+        "to the rank": (400_000, 600_000, (1, 2, 0), ()),
+    }
+
+
+def test_turns_that_take_long_are_plans(tracer):
+    tracer.turned(0.1, 0.1 + TURN_S / 2)
+    tracer.turned(0.2, 0.3)
+    assert times_of(tracer) == {"plan": (200_000, 300_000, (), ())}
+
+
+def test_without_a_trace_nothing_is_kept_of_turns():
+    tracer = Tracer()
+    tracer.turned(0.1, 0.9)
+    assert tracer.end_if_due(9.0) == []
+    assert not tracer._own._spans

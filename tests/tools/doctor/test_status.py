@@ -25,10 +25,10 @@ from tests.loader import balanced_data
 LIMIT_S = 120.0
 WORKER = WorkerStatus(
     name="node-1/100", host="node-1", software="python 3.11, counterpoise 0.1.0, pillow 11.0",
-    fingerprint="f", state="ready", unresponsive=False, last_message_ms=400, leases=2, probed=500,
+    fingerprint="f", state="ready", unresponsive=False, last_message_ms=400, parts=2, probed=500,
     decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100,
-    recent_decoded=300, recent_bytes=3 << 20, recent_probe_ms=1000, recent_decode_ms=20_000,
-    recent_cpu_ms=12_000,
+    recent_decoded=300, recent_bytes=3 << 20, recent_decode_ms=20_000,
+    recent_busy_ms=21_000, recent_cpu_ms=12_000,
     ahead_us=200, transport="inline: the loader was given a balancer's address",
 )  # fmt: skip
 WAITS = TrainerStatus(
@@ -46,10 +46,10 @@ def crew(count, **changes):
 
 JOB = StatusReport(
     number=1, clock_us=0, software="python 3.11, counterpoise 0.1.0", workers=4, trainers=1,
-    waiting="decoded samples", trouble="", epoch=0, front=12, held_bytes=0, reserved_bytes=0,
-    budget_bytes=1 << 30, largest_bytes=1 << 20, all_decoded=False, leases=8, expired=0,
-    expired_ms=-1, lost=0, lost_ms=-1, last_lost=(), dropped=0, refused=0, rejected_workers=(),
-    holes=0, last_holes=(), worker_statuses=crew(4), trainer_statuses=(FINE,),
+    waiting="decoded samples", trouble="", epoch=0, front=12, held_bytes=0,
+    budget_bytes=1 << 30, is_full=False, all_decoded=False, loads_to_measure=False, parts=8,
+    lost=0, lost_ms=-1, last_lost=(), dropped=0, refused=0, rejected_workers=(), holes=0,
+    last_holes=(), worker_statuses=crew(4), trainer_statuses=(FINE,),
 )  # fmt: skip
 
 
@@ -81,6 +81,7 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=UNKNOWN_US))
     [
         ({"worker_statuses": (), "workers": 0}, "workers", BAD, "0 ready"),
         ({"worker_statuses": crew(4, state="waiting")}, "workers", GOOD, "0 ready, 4 not yet"),
+        ({"worker_statuses": crew(4, state="leaving")}, "workers", GOOD, "4 ready, at work"),
         ({"worker_statuses": WITH_SLOW}, "slow workers", WARN, "slow (20% of the median speed)"),
         ({"worker_statuses": SILENT}, "silent workers", BAD, "gone (12 s)"),
         ({"worker_statuses": crew(4, unresponsive=True)}, "late workers", WARN, "and 1 more"),
@@ -97,15 +98,12 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=UNKNOWN_US))
         ({"epoch": -1, "waiting": "ranks to begin"}, "run", GOOD, "waiting for ranks to begin"),
         ({"trainer_statuses": (WAITS,)}, "ranks that wait", WARN,
          "ranks 0-3 for 4.2 s (step 12, microbatch 1): 3 of 8 samples to be decoded"),
-        ({"held_bytes": 1 << 30}, "payloads", GOOD, "full: the trainer is the bottleneck"),
+        ({"is_full": True}, "payloads", GOOD, "full: the trainer is the bottleneck"),
         ({"all_decoded": True}, "payloads", GOOD, "the trainer is the bottleneck"),
-        ({"expired": 3, "expired_ms": 9000}, "leases", WARN, "3 expired, the last 9.0 s ago"),
-        ({"expired": 3, "expired_ms": 3_600_000}, "leases", GOOD, "the last 60 min ago"),
         ({"lost": 2, "lost_ms": 5000, "last_lost": ("a", "b")}, "lost workers", WARN,
          "2, the last 5.0 s ago: b; a"),
         ({"lost": 2, "lost_ms": 10**7}, "lost workers", GOOD, "2, the last 166 min ago"),
         ({"refused": 7}, "refused", WARN, "7 messages or peers"),
-        ({"dropped": 7}, "dropped", GOOD, "7 messages"),
         ({"holes": 5, "last_holes": (Hole(1, "k", "cut", ""),)}, "dead letters", WARN,
          "5 in this run; 'k': cut"),
     ],
@@ -118,14 +116,25 @@ def test_what_is_wrong_is_said_in_words(changes, name, level, words):
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({"worker_statuses": crew(4, recent_decode_ms=29_000)}, "busy all the time: add some"),
-        ({"worker_statuses": crew(4, recent_decode_ms=900)}, "disk or the network may be slow"),
-        ({"held_bytes": 1 << 30}, "raise buffer_bytes"),
+        ({"worker_statuses": crew(4, recent_busy_ms=29_000)}, "busy all the time: add some"),
+        ({"worker_statuses": crew(4, recent_busy_ms=1900)}, "disk or the network may be slow"),
+        ({"is_full": True}, "raise buffer_bytes"),
         ({"worker_statuses": (), "workers": 0}, "start some"),
         ({"trainer_statuses": (replace(WAITS, missing="its step to be planned"),)},
          "run counterpoise analyze"),
         ({"trainer_statuses": (replace(WAITS, missing="its step to be planned"),),
-          "worker_statuses": crew(4, recent_decode_ms=0)}, "give cost= a table"),
+          "loads_to_measure": True}, "give cost= a table"),
+        *[({"trainer_statuses": (replace(WAITS, missing=missing),)}, advice)
+          for missing, advice in (
+              ("a worker to open the data; worker a was refused", "no worker has the data open"),
+              ("the label tokens of step 3 from ranks 1", "what those processes wait for"),
+              ("trainer 1, which shares rank 0", "what those processes wait for"),
+              ("ranks 1 (trainer 1): not here", "what those processes wait for"),
+              ("the plan of the next window", "give the balancer a free core"),
+              ("microbatch 0 of step 3 from worker a", "the network may be slow"),
+          )],
+        ({"trainer_statuses": (replace(WAITS, missing="costs of the next window of 24 samples"),)},
+         "run counterpoise analyze"),
     ],
 )  # fmt: skip
 def test_who_waits_is_told_what_would_help(changes, advice):

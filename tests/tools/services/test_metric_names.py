@@ -7,10 +7,20 @@ from collections import Counter
 import pytest
 import yaml
 
+from counterpoise.balancer.pool.messages import (
+    COSTS,
+    SAMPLES,
+    DoPart,
+    FailedPlace,
+    PartBroken,
+    PartMade,
+    PartMeasured,
+)
 from counterpoise.loader.metrics.families import LOADER_FAMILIES
 from counterpoise.tools.services.metrics import (
     BALANCER_FAMILIES,
     WORKER_FAMILIES,
+    WorkCounts,
     balancer_points,
 )
 from tests.docs.pages import page_named
@@ -69,3 +79,27 @@ def test_points_of_a_report_have_the_labels_of_their_families():
     decoded = dict(points["counterpoise_balancer_worker_decoded_samples_total"])
     assert decoded == {(job, each.name): 400 for job in ("one", "two") for each in crew(4)}
     assert points["counterpoise_balancer_rank_request_age_seconds"] == []  # none is open
+
+
+def test_a_worker_counts_the_samples_of_the_parts_that_it_makes():
+    counts = WorkCounts()
+    failed = FailedPlace(1, "k", "torn", is_io=False, source="")
+    made = PartMade(1, 1, 60, (60,), (), (failed,), (), (), -1, 60, 2_000_000)
+    counts.count_part("one", DoPart(1, SAMPLES, (0, 0, 0, 7, 8, 9)), made)
+    measured = PartMeasured(2, ((5,), (5,)), (), 500_000, False, ())
+    counts.count_part("one", DoPart(2, COSTS, (1, 0, 0, 7, 8)), measured)
+    counts.count_part("one", DoPart(3, SAMPLES, (0, 0, 0, 7)), PartBroken(3, "no", 1))
+    found = {
+        (family.name, *sample.labels.values()): sample.value
+        for family in counts.collect()
+        for sample in family.samples
+    }
+    assert found == {
+        ("counterpoise_worker_samples", "one", "decode"): 2,
+        ("counterpoise_worker_samples", "one", "probe"): 2,
+        ("counterpoise_worker_work_seconds", "one", "decode"): 2,
+        ("counterpoise_worker_work_seconds", "one", "probe"): 0.5,
+        ("counterpoise_worker_failed_samples", "one", "decode"): 1,
+        ("counterpoise_worker_failed_samples", "one", "probe"): 0,
+        ("counterpoise_worker_payload_bytes", "one"): 60,
+    }

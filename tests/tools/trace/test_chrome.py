@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from counterpoise.balancer.protocol.trace_messages import PartySpans, Span, TraceReport
@@ -100,6 +101,15 @@ def test_arrows_lead_from_where_a_sample_was_decoded_to_its_rank():
     assert [each["ts"] for each in begins] == [1999, 2499]  # in the last moment of their spans
     assert {each["pid"] for each in begins} == {1}
     assert {each["pid"] for each in ends} == {2}
+
+
+@pytest.mark.parametrize("kind", ["load", "measure"])
+def test_arrows_lead_from_the_first_sample_of_a_batch_where_workers_make_parts(kind):
+    part = replace(WORKER, spans=(Span(kind, 16_000, 17_000, (), (7, 3, 9)),))
+    rank = replace(RANK, spans=(replace(RANK.spans[0], ordinals=(3,)),))
+    report = TraceReport(10_000, (REPORT.parties[0], part, rank))
+    check_trace(trace_events(report))
+    assert [(each["pid"], each["ts"]) for each in events("s", report)] == [(1, 1999)]
 
 
 def test_an_arrow_is_of_one_job_and_of_the_last_time_before():
