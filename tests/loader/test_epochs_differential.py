@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 
 import counterpoise as cp
 from counterpoise.loader.assembly import BalancedSettings
-from tests.loader.local.both_ways import by_coordinator
+from tests.loader.local.both_ways import by_balancer
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 SAMPLES, TAKEN = 24, 2
@@ -228,7 +228,7 @@ def test_each_iteration_that_does_not_resume_begins_the_next_epoch(kind: str, wo
 
 
 def test_so_it_does_by_a_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
     follow_the_table(balanced, EACH_AFTER_EACH)
 
 

@@ -17,7 +17,7 @@ from counterpoise.tools.runners import on_cores
 from counterpoise.workers.sources.registry import open_source
 from counterpoise.workers.vision_language.transform import image_members
 from tests.loader import balanced_data
-from tests.loader.local.both_ways import by_coordinator
+from tests.loader.local.both_ways import by_balancer
 from tests.workers.prepared import image_list, prepare, write_mds
 
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 2}
@@ -105,7 +105,7 @@ def test_a_seed_gives_the_order_and_batches_of_the_tars(
     root: Path, wanted: list[Any], other: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert steps(other(root), num_workers=2) == wanted
-    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
     assert steps(other(root)) == wanted
 
 

@@ -17,7 +17,7 @@ from counterpoise.loader.adapters.megatron import megatron_batch, megatron_itera
 from counterpoise.loader.adapters.next_token import next_token_batch, shifts_labels
 from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.sched.runtime.parts import Reading
-from tests.loader.local.both_ways import by_coordinator
+from tests.loader.local.both_ways import by_balancer
 
 TEXTS = [torch.arange(1, 5 + number % 7) for number in range(64)]
 LENGTHS = [len(text) - 1 for text in TEXTS]
@@ -93,7 +93,7 @@ def test_every_label_counts_whoever_counts_them(way: dict[str, Any]) -> None:
 
 
 def test_workers_elsewhere_count_every_label_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
     for way in (*WAYS[:3], *WAYS[4:]):
         step_of(loader(**way, shift_labels=False))
 

@@ -13,7 +13,7 @@ import counterpoise as cp
 from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.tools.doctor.command import command
 from counterpoise.workers import PlainSource, Probe, SampleError
-from tests.loader.local.both_ways import by_coordinator
+from tests.loader.local.both_ways import by_balancer
 
 COUNT = 96
 LENGTHS = np.random.default_rng(0).integers(1, 40, COUNT)
@@ -66,7 +66,7 @@ def steps(made: Any) -> list[list[str]]:
 @pytest.fixture(params=["local", "workers", "balancer"])
 def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     if request.param == "balancer":
-        monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+        monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
     return {"num_workers": 2} if request.param == "workers" else {}
 
 

@@ -1,4 +1,4 @@
-"""What a setting delivers by the local loop, and by a coordinator in this process."""
+"""What a setting delivers by the local loop, and by a balancer in this process."""
 
 import itertools
 import json
@@ -14,16 +14,17 @@ from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import DataLoader
 from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.loader.balanced.arrivals import MicrobatchSource
+from counterpoise.loader.remote.batch_reader import BatchReader
 from counterpoise.loader.step.ranks import Place
 from tests.loader import balanced_data as made
-from tests.loader.local.coordinator_here import InProcessConnection
+from tests.loader.local.balancer_here import PlayedHere
 from tests.loader.local.settings import Setting
 
 # More microbatches than any setting has.
 LONGEST = 5000
 TOO_SMALL = "raise buffer_bytes to at least"
 # What ends a run: a sample, where nothing is left out, or a step that cannot be planned. It ends a
-# coordinator's as soon as it is known, and a local one when all ahead of it is handed out.
+# balancer's as soon as it is known, and a local one when all ahead of it is handed out.
 ENDS = re.compile("sample '|do not fit the budgets|label tokens, and their labels have")
 
 
@@ -39,12 +40,13 @@ class Run:
     letters: list[dict[str, Any]]
 
 
-def by_coordinator(
+def by_balancer(
     settings: BalancedSettings, job: JobSpec, place: Place
 ) -> Callable[[], MicrobatchSource]:
-    """Return what makes the connection to a coordinator in this process: see BalancedSettings."""
+    """Return what makes the connection to a balancer in this process: see BalancedSettings."""
     assert settings.source is not None
-    return partial(InProcessConnection, job, settings.source, place.played)
+    reader = BatchReader(job, settings.batches, settings.takes_empty)
+    return partial(PlayedHere, settings.source, place, reader)
 
 
 def deliver(setting: Setting, **processes: Any) -> tuple[Run, Run]:
@@ -130,6 +132,6 @@ def _named(letter: dict[str, Any]) -> dict[str, Any]:
 def _same_names(text: str) -> str:
     """Return a text in which samples that were not loaded are named by their index.
 
-    A sample that raises says its own name; a coordinator knows of some only their index.
+    A sample that raises says its own name; a balancer knows of some only their index.
     """
     return re.sub(r"'k0*(\d+)'", r"'\1'", text)

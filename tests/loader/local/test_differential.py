@@ -3,7 +3,7 @@
 import pytest
 
 from counterpoise.loader.assembly import BalancedSettings
-from tests.loader.local.both_ways import TOO_SMALL, Run, by_coordinator, deliver, difference
+from tests.loader.local.both_ways import TOO_SMALL, Run, by_balancer, deliver, difference
 from tests.loader.local.settings import Setting, draw, draw_processes
 
 SETTINGS, MANY = 60, 2000
@@ -12,7 +12,7 @@ IN_PROCESSES, MANY_IN_PROCESSES = 10, 100
 
 def expected_of(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
     with monkeypatch.context() as patch:
-        patch.setattr(BalancedSettings, "_connection", by_coordinator)
+        patch.setattr(BalancedSettings, "_connection", by_balancer)
         return deliver(setting)
 
 

@@ -25,7 +25,7 @@ from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo
 from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.interface import Probe
-from tests.loader.local.both_ways import by_coordinator
+from tests.loader.local.both_ways import by_balancer
 
 FEW, MANY = 50, 1000
 SIZES = (40, 43)
@@ -350,5 +350,5 @@ def test_a_ledger_goes_on_rightly_or_is_refused_by_name(
     by: str, numbers: range, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "a coordinator":
-        monkeypatch.setattr(BalancedSettings, "_connection", by_coordinator)
+        monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
     check(numbers, folder)
