@@ -34,8 +34,9 @@ BEAT_S = 1.0
 LOCAL_PATIENCE_S = 30.0
 # After this silence its address is looked for again.
 FIND_S = 2.0
-# Between microbatches that are here, messages are looked for this often.
-LOOK_S = 0.001
+# Between microbatches that are here, messages are looked for this often; where nothing comes for so
+# long, what half of the credit has not yet asked for is asked for.
+LOOK_S, PAUSE_MS = 0.001, 2
 # A balancer that is silent this long may have lost this connection: another one is opened.
 RECONNECT_S = 20.0
 LOG_CLOSE_S = 3.0
@@ -190,15 +191,13 @@ class TrainerConnection:
     def _send(self, waits: bool = False) -> None:
         """Send what is to be sent; `waits`: also that a little more may come."""
         link = self._sockets.link()
-        for message in self.session.take_messages(waits):
-            link.send(message)
+        link.send_together(self.session.take_messages(waits))
 
     def _beat(self) -> None:
         """Send a sign of life, and what was not answered, once a second."""
         self._beat_at = time.monotonic()
         link = self._sockets.link()
-        for message in self.session.beat(asks=True):
-            link.send(message)
+        link.send_together(self.session.beat(asks=True))
 
     def _drain(self) -> None:
         """Handle what has arrived; whole messages only, however the last call ended."""
@@ -239,9 +238,11 @@ class TrainerConnection:
                     "%s has waited %.0f s for %s; still missing: %s",
                     self._name, waited, log.what, self._waits_for(),
                 )  # fmt: skip
-            self._send(waits=True)
             left = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
-            is_quiet = not self._sockets.link().poller.poll(int(1000 * left) + 1)
+            is_quiet = not self._sockets.link().poller.poll(PAUSE_MS)
+            if is_quiet:  # of what was asked for all may be here
+                self._send(waits=True)
+                is_quiet = not self._sockets.link().poller.poll(int(1000 * left) + 1)
             # First: what the balancer has said last tells more than that it has ended.
             self._drain()
             if is_quiet:

@@ -79,13 +79,13 @@ class WorkerHere:
             self.kept.pop(self.session.freed.pop(), None)
         while self.socket is not None and (asked_in := receive_frames(self.socket)) is not None:
             peer, _, content = decode_from(asked_in)
-            assert isinstance(content, tuple)
-            message = content[0]
-            assert isinstance(message, PullFrames)
-            self.pulls.append((message.serial, message.frames))
-            kept = self.lie(message.serial, self.kept.get(message.serial, []))
-            asked = [kept[n] for n in message.frames] if message.frames and kept else kept
-            send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
+            assert isinstance(content, list)
+            for message, _ in content:
+                assert isinstance(message, PullFrames)
+                self.pulls.append((message.serial, message.frames))
+                kept = self.lie(message.serial, self.kept.get(message.serial, []))
+                asked = [kept[n] for n in message.frames] if message.frames and kept else kept
+                send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
         return self.session.take_messages()
 
     def close(self) -> None:
@@ -138,25 +138,28 @@ class BalancerHere:
             self.error = error
             raise
 
+    def _take_from(self, peer: bytes, message: Any) -> None:
+        assert isinstance(message, FROM_TRAINER), message
+        self.received.append(message)
+        if self.job is None:
+            if not isinstance(message, JoinJob):
+                self._send(peer, UnknownPeer())
+                return
+            self._begin(message)
+        assert self.job is not None
+        if isinstance(message, LostPieces) and not message.is_rubbish:
+            self._relay(peer, message)
+        else:
+            self.job.from_trainer(peer, message, time.monotonic())
+
     def _turn(self) -> None:
         sockets = [worker.socket for worker in self.workers.values() if worker.socket is not None]
         zmq.zmq_poll([(each, zmq.POLLIN) for each in (self._router, *sockets)], 5)
         while (frames := receive_frames(self._router)) is not None:
             peer, _, content = decode_from(frames)
-            assert isinstance(content, tuple), content
-            message = content[0]
-            assert isinstance(message, FROM_TRAINER), message
-            self.received.append(message)
-            if self.job is None:
-                if not isinstance(message, JoinJob):
-                    self._send(peer, UnknownPeer())
-                    continue
-                self._begin(message)
-            assert self.job is not None
-            if isinstance(message, LostPieces) and not message.is_rubbish:
-                self._relay(peer, message)
-            else:
-                self.job.from_trainer(peer, message, time.monotonic())
+            assert isinstance(content, list), content
+            for message, _ in content:
+                self._take_from(peer, message)
         if self.job is None:
             return
         for worker in self.workers.values():

@@ -127,8 +127,9 @@ class PlayedBalancer:
         self.router.poll(TURN_MS)
         while (frames := receive_frames(self.router)) is not None:
             peer, _, content = decode_from(frames)
-            assert isinstance(content, tuple), content
-            self._take(peer, *content)
+            assert isinstance(content, list), content
+            for message, payloads in content:
+                self._take(peer, message, payloads)
         now = time.monotonic()
         if now > self._beat_at + 1.0:
             self._beat_at = now
