@@ -38,7 +38,7 @@ from .messages import (
 # The holes of this many steps are kept, for a balancer that was started again.
 KNOWN_STEPS = 32
 # Of small microbatches so many more are under way, as a message costs more than their bytes.
-MOST_SMALL, SMALL_BYTES = 16, 1 << 20
+MOST_SMALL, SMALL_BYTES = 16, 8 << 20
 
 
 class _Place(NamedTuple):

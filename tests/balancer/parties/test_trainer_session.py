@@ -123,7 +123,7 @@ def test_credit_is_told_by_halves_and_all_of_it_by_one_that_waits() -> None:
     assert session.take_messages() == [WantBatches(0, ((0, 7, 3),), 0)]
 
 
-@pytest.mark.parametrize(("nbytes", "credit"), [(1 << 10, 16), (1 << 18, 4), (1 << 30, 2)])
+@pytest.mark.parametrize(("nbytes", "credit"), [(1 << 10, 16), (1 << 21, 4), (1 << 30, 2)])
 def test_more_small_microbatches_are_under_way(nbytes: int, credit: int) -> None:
     session = begun(credit=2)
     for index in range(8):
