@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -18,6 +19,36 @@ class Send(msgspec.Struct, frozen=True):
     peer: bytes
     message: Message
     payloads: tuple[object, ...] = ()
+
+
+class SendTogether(msgspec.Struct, frozen=True):
+    """Messages to one peer, in their order; where there are payload frames, one."""
+
+    peer: bytes
+    messages: list[Message]
+    payloads: tuple[object, ...] = ()
+
+
+def group_by_peer(sends: Iterable[Send]) -> list[SendTogether]:
+    """Return what may travel together: each peer is told the same in the same order.
+
+    >>> told = [Send(b"a", 1), Send(b"b", 2), Send(b"a", 3), Send(b"a", 4, (b"",)), Send(b"a", 5)]
+    >>> [(group.peer, *group.messages) for group in group_by_peer(told)]
+    [(b'a', 1, 3), (b'b', 2), (b'a', 4), (b'a', 5)]
+    """
+    groups: list[SendTogether] = []
+    open_groups: dict[bytes, SendTogether] = {}
+    for send in sends:
+        group = None if send.payloads else open_groups.get(send.peer)
+        if group is None:
+            group = SendTogether(send.peer, [send.message], send.payloads)
+            groups.append(group)
+            open_groups[send.peer] = group
+            if send.payloads:
+                del open_groups[send.peer]
+        else:
+            group.messages.append(send.message)
+    return groups
 
 
 class Diagnostics(msgspec.Struct):

@@ -43,6 +43,8 @@ from .worker_stats import JobStats
 
 # Who is silent, hangs or is late is looked for this often; trainers, and who is missing, this.
 LOOK_S, TICK_S = 0.05, 1.0
+# What comes within so long is done in one turn: a message to a peer costs as much as what it tells.
+PACE_S = 0.001
 # Workers whose source is not open are asked again this often.
 ASK_S = 5.0
 # All workers that have come were refused: another may come for so long.
@@ -94,7 +96,7 @@ class PlayedJob:
         )  # fmt: skip
         self.relay = Relay()
         self._out: list[Send] = []
-        self._looked_at = self._ticked_at = self._asked_at = -math.inf
+        self._turned_at = self._looked_at = self._ticked_at = self._asked_at = -math.inf
         self._refused_since = math.inf
         self.is_due = True
 
@@ -146,7 +148,7 @@ class PlayedJob:
 
     def turn(self, now: float) -> list[Send]:
         """Do what there is to do; return messages, and to whom."""
-        self.is_due = False
+        self.is_due, self._turned_at = False, now
         if now >= self._looked_at + LOOK_S:
             self._look(now)
         attempt, source = self.parties.attempt, self.admission.source
@@ -171,7 +173,7 @@ class PlayedJob:
 
     def next_look(self) -> float:
         """Return when `turn` is to be called next."""
-        return -math.inf if self.is_due else self._looked_at + LOOK_S
+        return self._turned_at + PACE_S if self.is_due else self._looked_at + LOOK_S
 
     def take_sends(self) -> list[Send]:
         """Return what is to be sent."""

@@ -134,3 +134,5 @@ BETWEEN_PEERS = (PullFrames, PulledFrames)
 KINDS = (*FROM_WORKER, *TO_WORKER, *TO_TRAINER, *BETWEEN_PEERS)
 # Kinds behind whose header so many frames follow as its `frames` says.
 WITH_FRAMES = (PulledFrames, SentFrames, RelayedPiece)
+# Kinds that travel with others to the same peer; see Several.
+TOGETHER = (SendFrames, WorkersAt, JobNotice, PullFrames)

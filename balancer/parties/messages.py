@@ -217,3 +217,8 @@ FROM_TRAINER = (
     JoinJob, BeginRun, WantBatches, LostPieces, CountLabels, TrainerBeat, LeaveJob,
 )  # fmt: skip
 KINDS = (*FROM_TRAINER, JobReady, RunBegun, GiveBatch, EndRun, LabelSum, RunStops, BeatBack)
+# Kinds that travel with others to the same peer; see Several of transport/wire.
+TOGETHER = (
+    WantBatches, LostPieces, CountLabels, TrainerBeat,
+    RunBegun, GiveBatch, EndRun, LabelSum, RunStops, BeatBack,
+)  # fmt: skip

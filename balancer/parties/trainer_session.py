@@ -37,6 +37,8 @@ from .messages import (
 
 # The holes of this many steps are kept, for a balancer that was started again.
 KNOWN_STEPS = 32
+# Of small microbatches so many more are under way, as a message costs more than their bytes.
+MOST_SMALL, SMALL_BYTES = 16, 8 << 20
 
 
 class _Place(NamedTuple):
@@ -84,6 +86,8 @@ class _Run:
 class TrainerSession:
     """The state machine of a trainer process; `credit` microbatches of each rank are under way.
 
+    Of small ones up to MOST_SMALL are, of SMALL_BYTES together.
+
     ready: the balancer's answer, when the job can run. failure: why the run cannot go on;
     comes_again: its batch comes again if the loop goes on. left_out: samples in no step of the run
     that has ended. waiting: the answer to the last beat that asked. answered: its number. has_left:
@@ -95,7 +99,7 @@ class TrainerSession:
         sharers: int = 1, incarnation: int = 0, name: str = "",
     ) -> None:  # fmt: skip
         self._hello = JoinJob(ranks, sharer, sharers, job, layout, incarnation, name)
-        self._credit = credit
+        self._credit = self._credit_now = credit
         self._out: list[FromTrainer] = [self._hello]
         self._pulls: list[PieceToPull] = []
         self._run: _Run | None = None
@@ -157,7 +161,7 @@ class TrainerSession:
         return messages
 
     def _is_due(self, run: _Run, waits: bool) -> bool:
-        few = 1 if waits else max(1, self._credit // 2)
+        few = 1 if waits else max(1, self._credit_now // 2)
         for rank in run.ranks:
             upto, have = self._stand(run, rank)
             told = run.ranks[rank].told
@@ -167,7 +171,7 @@ class TrainerSession:
 
     def _stand(self, run: _Run, rank: int) -> tuple[int, int]:
         """Return a rank's credit, and how many of its microbatches are here."""
-        return self._next_of(run, rank) + self._credit, run.ranks[rank].have
+        return self._next_of(run, rank) + self._credit_now, run.ranks[rank].have
 
     def _next_of(self, run: _Run, rank: int) -> int:
         """Return the number of the microbatch of a rank that is handed out next."""
@@ -259,6 +263,9 @@ class TrainerSession:
             for number, piece in enumerate(give.pieces)
             if number not in batch.frames and not is_same[number]
         )
+        if nbytes := sum(sum(piece.frames) for piece in give.pieces):
+            few = min(MOST_SMALL, SMALL_BYTES // nbytes, 2 * self._credit_now)
+            self._credit_now = max(self._credit, few)
         run.known[give.step] = give.step_holes
         if len(run.known) > KNOWN_STEPS:
             del run.known[min(run.known)]

@@ -353,7 +353,7 @@ class NetworkPool:
         if worker is None:
             return
         worker.key = -1
-        suspect, named = worker.part_in_work, self.hangs(worker) and worker.at[1] >= 0
+        suspects, named = worker.parts_in_work, self.hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
             worker.take_given(number, now)
@@ -365,10 +365,11 @@ class NetworkPool:
                 part.piece.worker = None
             self._make(part)
         for part in parts:
-            if part is not suspect and not part.given:
+            if part not in suspects and not part.given:
                 self._giver.enqueue(part)
-        if suspect is not None:
-            self._blame(suspect, worker.at[1] if named else -1)
+        for suspect in suspects:
+            if not suspect.task.is_over:
+                self._blame(suspect, worker.at[1] if named else -1)
         self._giver.give()
 
     def _blame(self, part: PoolPart, index: int) -> None:

@@ -9,6 +9,8 @@ from .tickets import KeptPiece, Ticket
 
 # A worker has work for about AHEAD_S, so that none waits for the network.
 AHEAD_S, LEAST_AHEAD, MOST_AHEAD = 0.1, 2, 16
+# It may not have told yet of parts that it has made in so long (twice TELL_S of workers/remote).
+UNTOLD_S = 0.004
 # Of what a task asks for (Load.packed), the bit that says that it is for a spare sample.
 _SPARE = 1 << 3
 
@@ -143,11 +145,17 @@ class PoolWorker:
         self.pace += weight * (pace - self.pace)
 
     @property
-    def part_in_work(self) -> "PoolPart | None":
-        """What it works on, as far as is known: what its beat names, or the first that it has.
+    def parts_in_work(self) -> "list[PoolPart]":
+        """What it may work on: what its beat names, or the first that it has.
 
-        One of no samples kills nobody.
+        And those after it that it may have begun, as it tells of quick ones together. One of no
+        samples kills nobody.
         """
         if self.at[0] in self.given and self.given[self.at[0]].part.places:
-            return self.given[self.at[0]].part
-        return next((each.part for each in self.given.values() if each.part.places), None)
+            return [self.given[self.at[0]].part]
+        parts, work_s = list[PoolPart](), 0.0
+        for giving in self.given.values():
+            if giving.part.places and (not parts or work_s < UNTOLD_S):
+                parts.append(giving.part)
+                work_s += giving.work_s
+        return parts

@@ -8,8 +8,8 @@ from .agreement import LOOKS, pack_looks
 from .planning import Planning
 from .tasks import LOOK, Failed, FailedSample, Killed, Measure, Tasks
 
-# A portion takes a worker about this long.
-PORTION_S, FIRST_PORTION, MOST_PORTION = 0.05, 4, 256
+# A portion takes a worker about this long, and seldom less than this part of it.
+PORTION_S, LEAST_PART, FIRST_PORTION, MOST_PORTION = 0.05, 4, 4, 1024
 
 
 class Measuring:
@@ -57,9 +57,10 @@ class Measuring:
             self._tasks.submit(number, measure.packed())
 
     def _next_portion(self, most: int) -> int:
-        """Return how many samples are measured at a time: no worker gets more than its share."""
+        """Return how many samples are measured at a time: more than a worker's share if quick."""
         waiting = len(self._waiting)
-        return max(1, min(self._portion, -(-waiting // max(1, most)), waiting))
+        share = max(-(-waiting // max(1, most)), self._portion // LEAST_PART)
+        return max(1, min(self._portion, share, waiting))
 
     def take(self, number: int, result: Any) -> bool:
         """Take a task's result; False if it is of none of these. Raises what measuring raised."""

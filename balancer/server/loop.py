@@ -20,7 +20,7 @@ import msgspec
 import zmq
 
 from ..coordinator.machine import Coordinator
-from ..job.effects import Send
+from ..job.effects import Send, group_by_peer
 from ..parties.messages import JoinJob
 from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
@@ -35,6 +35,7 @@ from ..transport.sockets import (
     listen,
     receive_frames,
     send,
+    send_together,
     serial_of,
 )
 from ..transport.wire import WireError
@@ -130,7 +131,7 @@ def open_shell(
 
     poller = zmq.Poller()
     with (
-        zmq.Context(_io_threads(keys)) as context,
+        zmq.Context(1 if keys is None else min(MAX_IO_THREADS, os.cpu_count() or 1)) as context,
         contextlib.closing(KeyAuthenticator(context, keys, refused)) as authenticator,
         listening(context) as socket,
     ):
@@ -138,10 +139,6 @@ def open_shell(
         poller.register(socket, zmq.POLLIN)
         connections = Connections(socket)
         yield _Shell(coordinator, socket, poller, authenticator, keys, refused, log, connections)
-
-
-def _io_threads(keys: ServerKeys | None) -> int:
-    return 1 if keys is None else min(MAX_IO_THREADS, os.cpu_count() or 1)
 
 
 class Connections:
@@ -253,6 +250,8 @@ class _Shell(msgspec.Struct, frozen=True):
         closed_for_s = self.gate.closed_for_s(now)
         self.authenticator.wake(self.poller, is_open=not closed_for_s)
         timeout_ms = 1000 * (self.coordinator.next_deadline() - now)
+        if 0 < timeout_ms < 1:  # a poll cannot; what comes meanwhile is handled together
+            time.sleep(timeout_ms / 1000)
         if closed_for_s:
             timeout_ms = min(timeout_ms, 1000 * closed_for_s + 1)
         return [socket for socket, _ in self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))]
@@ -279,23 +278,26 @@ class _Shell(msgspec.Struct, frozen=True):
 
         Whom the coordinator turns away is logged.
         """
-        waiting = deque(effects)
+        waiting = deque(group_by_peer(effects))
         while waiting:
-            effect = waiting.popleft()
-            if isinstance(effect.message, PeerRejected):
-                self.refused(f"{_shown(effect.peer)}: {effect.message.reason}")
-            if self.tracer.until is not None:
-                self.tracer.sent(effect.peer, effect.message, time.monotonic())
+            group = waiting.popleft()
+            peer = group.peer
+            for message in group.messages:
+                if isinstance(message, PeerRejected):
+                    self.refused(f"{_shown(peer)}: {message.reason}")
+                if self.tracer.until is not None:
+                    self.tracer.sent(peer, message, time.monotonic())
             try:
-                send(self.socket, effect.message, effect.payloads, to=effect.peer)
-                if effect.payloads:
+                send_together(self.socket, group.messages, group.payloads, to=peer)
+                if group.payloads:
                     self.trimmer.note_payload(time.monotonic())
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
-                self.authenticator.forget(effect.peer)
-                now = time.monotonic()
-                waiting.extend(self.coordinator.unreachable(effect.peer, effect.message, now))
+                self.authenticator.forget(peer)
+                for message in group.messages:
+                    answers = self.coordinator.unreachable(peer, message, time.monotonic())
+                    waiting.extend(group_by_peer(answers))
 
     def drop(self, peers: list[bytes]) -> None:
         """Disconnect peers whose key is not allowed any more."""
@@ -326,7 +328,7 @@ class _Shell(msgspec.Struct, frozen=True):
         if isinstance(content, WireError):
             is_banned = self._record_fault(peer, str(content))
         else:
-            is_banned = self._serve(frames[0], key, *content)
+            is_banned = any(self._serve(frames[0], key, *each) for each in content)
         if is_banned:
             self._ban(frames[0])
 
@@ -382,8 +384,7 @@ class _Shell(msgspec.Struct, frozen=True):
     def _ban(self, frame: zmq.Frame) -> None:
         """Serve a peer no more: close its connection, and give its work to others."""
         peer = frame.bytes
-        last = self.conduct.last_fault(peer)
-        why = f" (last: {last})" if last else ""
+        why = f" (last: {last})" if (last := self.conduct.last_fault(peer)) else ""
         self.refused(f"{_shown(peer)} is not served: it sends too much that is of no use{why}")
         self.authenticator.forget(peer)
         self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))

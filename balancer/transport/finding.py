@@ -82,3 +82,28 @@ def needs_ipv6(address: str) -> bool:
     except OSError:  # it may have an address later
         return False
     return socket.AF_INET not in found
+
+
+def check_open_address(address: str, allowed: bool) -> None:
+    """Raise ValueError for an address that other hosts can reach, unless that is allowed.
+
+    It is allowed if the caller gives keys, or --insecure.
+
+    >>> check_open_address("tcp://127.0.0.1:5555", allowed=False)
+    >>> check_open_address("ipc:///tmp/socket", allowed=False)
+    """
+    if allowed or not address.startswith("tcp://"):
+        return
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    import ipaddress  # here: it would delay each start of an embedded balancer
+
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ValueError(
+            f"{address} can be reached from other hosts, and nothing authenticates them: listen on "
+            "tcp://127.0.0.1:PORT, make keys (counterpoise keygen) and give --keys FOLDER, or give "
+            "--insecure if the network is private"
+        )

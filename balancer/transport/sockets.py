@@ -5,6 +5,7 @@ A message is its header frame and its payload frames; a ROUTER puts the peer's n
 
 import errno
 import struct
+from collections import deque
 from collections.abc import Sequence
 
 import zmq
@@ -12,7 +13,7 @@ import zmq
 from ..protocol.messages import Message
 from .finding import needs_ipv6
 from .keys import KeyPair, PeerKeys, ServerKeys
-from .wire import MAX_FRAMES, WireError, decode, encode
+from .wire import MAX_FRAMES, WireError, decode_all, encode, encode_all
 
 # The largest frame that is accepted: a payload is one decoded sample or one collated batch.
 MAX_FRAME_BYTES = 8 << 30
@@ -223,31 +224,6 @@ class Handshakes:
         self._monitor.close(linger=0)
 
 
-def check_open_address(address: str, allowed: bool) -> None:
-    """Raise ValueError for an address that other hosts can reach, unless that is allowed.
-
-    It is allowed if the caller gives keys, or --insecure.
-
-    >>> check_open_address("tcp://127.0.0.1:5555", allowed=False)
-    >>> check_open_address("ipc:///tmp/socket", allowed=False)
-    """
-    if allowed or not address.startswith("tcp://"):
-        return
-    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    import ipaddress  # here: it would delay each start of an embedded balancer
-
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ValueError(
-            f"{address} can be reached from other hosts, and nothing authenticates them: listen on "
-            "tcp://127.0.0.1:PORT, make keys (counterpoise keygen) and give --keys FOLDER, or give "
-            "--insecure if the network is private"
-        )
-
-
 def send(
     socket: "zmq.Socket[bytes]",
     message: Message,
@@ -282,16 +258,31 @@ def send_frames(
         socket.send(payload, more, copy=False)  # type: ignore[call-overload]
 
 
+def send_together(
+    socket: "zmq.Socket[bytes]", messages: Sequence[Message], payloads: Sequence[object] = (),
+    to: bytes | None = None,
+) -> None:  # fmt: skip
+    """Send a message, or several without payloads as one; raises as `send` does."""
+    for header in [encode(messages[0])] if payloads else encode_all(messages):
+        send_frames(socket, [header] if to is None else [to, header], payloads)
+
+
 def receive(socket: "zmq.Socket[bytes]") -> Received | None:
-    """Return the next message that a DEALER has received, or None if there is none."""
+    """Return the next message that a DEALER has received, or None if there is none.
+
+    Raises WireError for several in one: those who are told many things have a `Link`.
+    """
     frames = receive_frames(socket)
-    return None if frames is None else _decoded(frames)
+    received = [] if frames is None else _decoded(frames)
+    if len(received) > 1:
+        raise WireError(f"{len(received)} messages in one, one is allowed here")
+    return received[0] if received else None
 
 
 def decode_from(
     frames: list[zmq.Frame], keys: ServerKeys | None = None
-) -> tuple[bytes, bytes, Received | WireError]:
-    """Return (peer, its key, message or its error) of a ROUTER's frames.
+) -> tuple[bytes, bytes, list[Received] | WireError]:
+    """Return (peer, its key, messages or their error) of a ROUTER's frames.
 
     The key is empty where no keys are used.
     """
@@ -337,10 +328,11 @@ def is_readable(socket: "zmq.Socket[bytes]") -> bool:
     return bool(zmq.zmq_poll([(socket, _READABLE)], 0))
 
 
-def _decoded(frames: list[zmq.Frame]) -> Received:
+def _decoded(frames: list[zmq.Frame]) -> list[Received]:
     if not 1 <= len(frames) <= MAX_FRAMES:
         raise WireError(f"a message of {len(frames)} frames, at most {MAX_FRAMES} are allowed")
-    return decode(frames[0].buffer, len(frames) - 1), frames[1:]
+    payloads = frames[1:]
+    return [(message, payloads) for message in decode_all(frames[0].buffer, len(payloads))]
 
 
 def _configure(socket: "zmq.Socket[bytes]") -> None:
@@ -381,6 +373,7 @@ class Link:
         self.handshakes = Handshakes(self._socket, keyed=keys is not None)
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
+        self._waiting = deque[Received]()  # what came together with the last
 
     def register(self, poller: zmq.Poller) -> None:
         """Have another poller woken up by messages, too."""
@@ -390,9 +383,15 @@ class Link:
         """Send a message; one that cannot be sent is lost."""
         send(self._socket, message, payloads)
 
+    def send_together(self, messages: Sequence[Message]) -> None:
+        """Send messages without payloads, several as one; those that cannot be sent are lost."""
+        send_together(self._socket, messages)
+
     def receive(self) -> Received | None:
         """Return the next message, or None if there is none."""
-        return receive(self._socket)
+        if not self._waiting and (frames := receive_frames(self._socket)) is not None:
+            self._waiting.extend(_decoded(frames))
+        return self._waiting.popleft() if self._waiting else None
 
     def close(self, linger_ms: int) -> None:
         """Close the sockets; messages that were sent may need `linger_ms` to leave."""

@@ -6,7 +6,7 @@ containers (at most the header's own bytes, says msgspec). Fields are checked ag
 annotations of the record, so nothing behind this module sees a malformed message.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,10 +19,21 @@ from ..protocol.messages import PROTOCOL_VERSION, WITH_PAYLOADS, Message
 from ..protocol.payload_messages import PulledPayloads
 from ..protocol.records import ArrayRecord, describe_error
 
+
+class Several(ArrayRecord, frozen=True):
+    """Messages to one peer that travel as one: their headers. They are of kinds TOGETHER."""
+
+    headers: tuple[bytes, ...]
+
+
 KINDS: dict[str, type[ArrayRecord]] = {
     **messages.KINDS,
     **{kind.__name__: kind for kind in (*of_job.KINDS, *of_parties.KINDS, *of_pool.KINDS)},
+    Several.__name__: Several,
 }
+# Kinds of which there are many, without payload frames; so many, and so many bytes, are one frame.
+TOGETHER = frozenset({*of_pool.KINDS, *of_job.TOGETHER, *of_parties.TOGETHER})
+MOST_TOGETHER, TOGETHER_BYTES = 64, 64 << 10
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
 MAX_HEADER_BYTES = 4 << 20
@@ -62,6 +73,48 @@ def encode(message: Message) -> bytes:
         plain = msgspec.to_builtins(message, builtin_types=(bytes,))
         fields = _ENCODER.encode(_encodable(plain))
     return codec.front + fields[len(codec.record_front) :]
+
+
+def encode_all(messages: Sequence[Message]) -> list[bytes]:
+    """Return as few header frames as tell messages without payload frames, in their order.
+
+    >>> free = [of_pool.FreeParts((serial,)) for serial in range(65)]
+    >>> [len(decode_all(frame, 0)) for frame in encode_all(free)]
+    [64, 1]
+    """
+    frames: list[bytes] = []
+    some: list[bytes] = []
+    nbytes = 0
+    for message in messages:
+        header, is_small = encode(message), type(message) in TOGETHER
+        if not is_small or len(some) == MOST_TOGETHER or nbytes + len(header) > TOGETHER_BYTES:
+            frames += _join(some)
+            some, nbytes = [], 0
+        if is_small:
+            some.append(header)
+            nbytes += len(header)
+        else:
+            frames.append(header)
+    return frames + _join(some)
+
+
+def _join(headers: list[bytes]) -> list[bytes]:
+    return [encode(Several(tuple(headers)))] if len(headers) > 1 else headers
+
+
+def decode_all(header: bytes | memoryview, payloads: int) -> list[Message]:
+    """Return the messages that a header frame tells, which came with so many payload frames.
+
+    Raises WireError for anything that `encode` and `encode_all` cannot have made.
+    """
+    message = decode(header, payloads)
+    if type(message) is not Several:
+        return [message]
+    if not 2 <= len(message.headers) <= MOST_TOGETHER:
+        raise WireError(f"{len(message.headers)} messages in one, 2 to {MOST_TOGETHER} are allowed")
+    if other := [kind for each in message.headers if (kind := _read_kind(each)) not in _TOGETHER]:
+        raise WireError(f"{other[0]} does not travel with others")
+    return [decode(each, 0) for each in message.headers]
 
 
 def _encodable(value: Any) -> Any:
@@ -127,6 +180,7 @@ def _codec(name: str, kind: type) -> _Codec:
     return _Codec(front, _array(fields), msgspec.msgpack.Decoder(kind))
 
 
+_TOGETHER = frozenset(kind.__name__ for kind in TOGETHER)
 _CODECS: Mapping[str, _Codec] = {name: _codec(name, kind) for name, kind in KINDS.items()}
 
 

@@ -30,8 +30,9 @@ from .puller import PiecePuller
 logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0  # between signs of life
-# Between microbatches that are here, messages are looked for this often.
-LOOK_S = 0.001
+# Between microbatches that are here, messages are looked for this often; where nothing comes for so
+# long, what half of the credit has not yet asked for is asked for.
+LOOK_S, PAUSE_MS = 0.001, 2
 # After this silence of a balancer its address is looked for again; it may have lost this
 # connection, too: another one is opened.
 FIND_S, RECONNECT_S = 2.0, 20.0
@@ -168,8 +169,7 @@ class TrainerConnection:
         if now > self._beat_at + BEAT_S:
             messages += self.session.beat(waits, round(MICROSECONDS * time.time()))
             self._beat_at = now
-        for message in messages:
-            link.send(message)
+        link.send_together(messages)
 
     def _drain(self, waits: bool = False) -> None:
         """Handle what has arrived; whole messages only, however the last call ended."""
@@ -208,11 +208,13 @@ class TrainerConnection:
                     "%s has waited %.0f s for %s; still missing: %s",
                     self._name, waited, log.what, self._waits_for(),
                 )  # fmt: skip
-            self._send(waits=True)
             left_s = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
-            is_quiet = not self._sockets.link().poller.poll(int(1000 * left_s) + 1)
+            is_quiet = not self._sockets.link().poller.poll(PAUSE_MS)
+            if is_quiet:  # of what was asked for all may be here
+                self._send(waits=True)
+                is_quiet = not self._sockets.link().poller.poll(int(1000 * left_s) + 1)
             # First: what the balancer has said last tells more than that it has ended.
-            self._drain(waits=True)
+            self._drain(waits=is_quiet)
             if is_quiet:
                 self._check_silence()
 

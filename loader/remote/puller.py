@@ -18,7 +18,7 @@ from ...balancer.job.messages import PulledFrames, PullFrames
 from ...balancer.parties.incoming import PieceToPull
 from ...balancer.protocol.parts import PayloadServer
 from ...balancer.transport.keys import KeyPair, PeerKeys
-from ...balancer.transport.sockets import connect, read_event, receive, send
+from ...balancer.transport.sockets import connect, read_event, receive, send_together
 from ...balancer.transport.wire import WireError
 from ...workers.codec.batches import frames_of
 from ...workers.codec.fields import CodecError
@@ -73,7 +73,10 @@ class _Pull:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A worker that is pulled from; since: when it last answered, or was to begin to."""
+    """A worker that is pulled from; since: when it last answered, or was to begin to.
+
+    asking: what it is to be asked for next.
+    """
 
     server: PayloadServer
     socket: "zmq.Socket[bytes]"
@@ -82,6 +85,7 @@ class _Worker:
     since: float
     is_connected: bool = False
     pulls: dict[int, _Pull] = field(default_factory=dict)
+    asking: list[PullFrames] = field(default_factory=list)
 
 
 class PiecePuller:
@@ -109,6 +113,8 @@ class PiecePuller:
             self._expire(worker, time.monotonic())
         for piece in self._inbox.session.take_pulls():
             self._begin(piece)
+        for worker in [*self._workers.values()]:
+            self._send(worker)
 
     def close(self) -> None:
         """Close all connections; what is not here is asked for again over new ones."""
@@ -145,8 +151,14 @@ class PiecePuller:
         self._last += 1
         worker.pulls[self._last] = pull
         some = () if len(pull.numbers) == len(pull.frames) else tuple(pull.numbers)
-        serial = pull.piece.piece.serial
-        send(worker.socket, PullFrames(self._last, worker.server.token, serial, some))
+        asked = PullFrames(self._last, worker.server.token, pull.piece.piece.serial, some)
+        worker.asking.append(asked)
+
+    def _send(self, worker: _Worker) -> None:
+        """Send a worker all that it is asked for, as one message."""
+        if worker.asking and not worker.socket.closed:
+            asking, worker.asking = worker.asking, []
+            send_together(worker.socket, asking)
 
     def _connect(self, server: PayloadServer) -> _Worker:
         keys = None

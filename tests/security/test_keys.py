@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from counterpoise.balancer.protocol.messages import PeerRejected, Ping, Pong, WorkerHello
+from counterpoise.balancer.transport.finding import check_open_address
 from counterpoise.balancer.transport.keys import (
     AllowList,
     new_pair,
@@ -12,7 +13,7 @@ from counterpoise.balancer.transport.keys import (
     server_keys,
     write_public,
 )
-from counterpoise.balancer.transport.sockets import check_open_address, send
+from counterpoise.balancer.transport.sockets import send
 from counterpoise.loader import LoaderError
 from tests.security.key_party import SAMPLES, Peer, keygen, make, recorded, samples, telling_pieces
 

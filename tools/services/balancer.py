@@ -20,10 +20,9 @@ from ...balancer.job.flag import uses_pools
 from ...balancer.job.jobs import PlayedJobs
 from ...balancer.server.jobs import JobRouter
 from ...balancer.server.loop import new_credentials, serve
-from ...balancer.transport.finding import find_address, write_address
+from ...balancer.transport.finding import check_open_address, find_address, write_address
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.naming import checked_job
-from ...balancer.transport.sockets import check_open_address
 from ...workers.codec.fields import why_bad_layout
 from ...workers.processes.parent_watch import end_with_parent
 from ..console.logs import log_options, set_up_logs

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from ...balancer.transport.finding import check_open_address
 from ...balancer.transport.keys import peer_keys
-from ...balancer.transport.sockets import check_open_address
 from ...workers.fleet.control import FleetControl
 from ...workers.fleet.engine import BalancerProcess, Engine
 from ...workers.fleet.on_ray import Ray

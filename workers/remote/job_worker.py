@@ -57,8 +57,9 @@ from .frame_store import FrameStore
 # A hello that is not answered is said again after HELLO_S, or REJOIN_S if the balancer answers that
 # it knows nobody: of several such answers one counts.
 HELLO_S, REJOIN_S, BEAT_S = 5.0, 1.0, 1.0
-# Between parts that are made more quickly, messages are looked for this often.
-LOOK_S = 0.001
+# Between parts that are made more quickly, messages are looked for this often; what was made is
+# told together for so long, if the next part will be made in that time, too.
+LOOK_S, TELL_S = 0.001, 0.002
 # What frames lay in is given back after this time without work: new pages take several times as
 # long as filling them.
 REST_S = 10.0
@@ -112,9 +113,10 @@ class RemoteWorker:
         self._tried_at = -math.inf
         # Said hello then, and due again: never while the balancer knows this worker.
         self._joined_at, self._join_at = -math.inf, -math.inf
-        self._looked = -math.inf
+        self._looked = self._told_at = -math.inf
         self._serial = 0
         self._busy_s, self._began = 0.0, math.inf
+        self._usual_s = 0.0  # that a part takes, the longest of late
         self._trimmer = IdleTrimmer()
         self._trace = SpanRecorder()
 
@@ -147,7 +149,8 @@ class RemoteWorker:
         while (received := self.link.receive()) is not None:
             if (end := self._take(received[0])) is not None:
                 return end
-        self._say()
+        if not self.has_work:
+            self._say()
         if self.now >= self._join_at:
             self._joined_at, self._join_at = self.now, self.now + HELLO_S
             self.link.send(structs.replace(self._setup.hello, most_bytes=self._most_bytes))
@@ -174,7 +177,9 @@ class RemoteWorker:
         if self._trace.until is not None:
             kind = "measure" if part.form == COSTS else "load"
             self._trace.add(kind, began, self.now, (), part.task[TASK_HEAD:])
-        self._say()  # here: the next part may end the process
+        self._usual_s = max(self.now - began, 0.9 * self._usual_s)
+        if not self.has_work or self.now + self._usual_s > self._told_at + TELL_S:
+            self._say()
 
     def rest(self, idle: bool) -> str:
         """Do what is due without work; return why waiting longer is useless, empty if it is not.
@@ -223,8 +228,8 @@ class RemoteWorker:
         """Free what is not wanted any more, and say what is to be said."""
         self.store.free(self._session.freed)
         self._session.freed.clear()
-        for message in self._session.take_messages():
-            self.link.send(message)
+        self.link.send_together(self._session.take_messages())
+        self._told_at = self.now
 
     def _forget(self) -> None:
         """Begin anew at a balancer that does not know this worker, once for several that say so."""

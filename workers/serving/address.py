@@ -2,8 +2,7 @@
 
 import socket
 
-from ...balancer.transport.finding import needs_ipv6
-from ...balancer.transport.sockets import check_open_address
+from ...balancer.transport.finding import check_open_address, needs_ipv6
 
 AUTO, NONE = "auto", "none"
 # Hosts at which all interfaces listen.

@@ -171,14 +171,15 @@ class PullServer:
     def _answer(self, socket: "zmq.Socket[bytes]", frames: list[zmq.Frame]) -> None:
         """Answer a request; what is none is dropped, and so is the answer to who has gone."""
         peer, _, content = decode_from(frames)
-        if isinstance(content, WireError) or not isinstance(content[0], self.store.request):
-            return
-        message, payloads = self.store.answer(content[0])
-        try:
-            send(socket, message, payloads, to=peer)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
+        for request, _ in [] if isinstance(content, WireError) else content:
+            if not isinstance(request, self.store.request):
+                return
+            message, payloads = self.store.answer(request)
+            try:
+                send(socket, message, payloads, to=peer)
+            except zmq.ZMQError as error:
+                if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                    raise
 
 
 def _most_connections() -> int:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from counterpoise.balancer.parties.messages import (
     GENERATION,
     BeatBack,
@@ -20,7 +22,7 @@ from counterpoise.balancer.parties.messages import (
     TrainerBeat,
     WantBatches,
 )  # fmt: skip
-from counterpoise.balancer.parties.trainer_session import TrainerSession
+from counterpoise.balancer.parties.trainer_session import SMALL_BYTES, TrainerSession
 from counterpoise.balancer.protocol.messages import Bye, UnknownPeer
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
 from counterpoise.balancer.run.arrivals import RunStart
@@ -39,7 +41,12 @@ def begun(ranks: tuple[int, ...] = (0,), credit: int = 2, **start: Any) -> Any:
 
 
 def give(
-    index: int = 0, rank: int = 0, version: int = 0, pieces: int = 0, **more: Any
+    index: int = 0,
+    rank: int = 0,
+    version: int = 0,
+    pieces: int = 0,
+    nbytes: int = SMALL_BYTES,
+    **more: Any,
 ) -> GiveBatch:
     fields: dict[str, Any] = {
         "step": index,
@@ -51,7 +58,7 @@ def give(
     fields |= more
     return GiveBatch(
         0, rank, index, version, False,
-        tuple(GivenPiece(1, 10 * version + n, (4,), (n,)) for n in range(pieces)),
+        tuple(GivenPiece(1, 10 * version + n, (nbytes,), (n,)) for n in range(pieces)),
         -1, fields["step"], fields["microbatch"], fields["microbatches"], Weights(1, 1, 1, 1, 1, 1),
         (), (), fields["after"], (), (), fields["step_holes"], (), -1,
     )  # fmt: skip
@@ -114,6 +121,17 @@ def test_credit_is_told_by_halves_and_all_of_it_by_one_that_waits() -> None:
         session.receive(give(index))
         session.release(session.peek())
     assert session.take_messages() == [WantBatches(0, ((0, 7, 3),), 0)]
+
+
+@pytest.mark.parametrize(("nbytes", "credit"), [(1 << 10, 16), (1 << 21, 4), (1 << 30, 2)])
+def test_more_small_microbatches_are_under_way(nbytes: int, credit: int) -> None:
+    session = begun(credit=2)
+    for index in range(8):
+        session.receive(give(index, pieces=1, nbytes=nbytes))
+        session.take_pulls()
+        session.note_pulled(0, index, 0, 0, b"")
+    (wants,) = session.take_messages(waits=True)
+    assert wants.wants == ((0, credit, 8),)
 
 
 def test_a_microbatch_is_here_with_all_its_pieces() -> None:

@@ -191,6 +191,25 @@ def test_a_sample_that_kills_is_named_in_any_task(kind: int) -> None:
     assert found == (1, Killed(3, 3))
 
 
+def test_all_that_a_worker_may_have_begun_without_a_word_is_tried_sample_by_sample() -> None:
+    pool = NetworkPool(5.0, collates=True, skips=True)
+    pool.add_worker(b"a", 0.0)
+    for number, work_us in ((1, 500), (2, 500), (3, 500)):
+        pool.submit(number, Load(0, [2 * number, 2 * number + 1]).packed())
+        if number == 1:
+            [(_, part)] = pool.take_messages()
+            pool.take(b"a", PartMade(part.number, 1, 8, (8,), (), (), (), (), 0, 0, work_us), 0.1)
+    assert len(pool.take_messages()) == 2
+    pool.lose(b"a", 0.2)
+    pool.add_worker(b"b", 0.2)
+    tried = []
+    for _ in range(4):
+        [(_, part)] = [said for said in pool.take_messages() if isinstance(said[1], DoPart)]
+        tried.append(part.task[3:])
+        pool.take(b"b", PartMade(part.number, 2, 8, (8,), (), (), (), (), 0, 0, 500), 0.3)
+    assert sorted(tried)[-4:] == [(4,), (5,), (6,), (7,)]
+
+
 def test_a_spare_sample_that_kills_is_named_and_another_taken() -> None:
     network = Network(0, 2, Faults(delay_s=0.0, poison=frozenset({1}), broken=frozenset({0})))
     network.play([Load(0, [0, 1, 2], spare=True).packed()])

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from counterpoise.balancer.parties.messages import GivenPiece
 from counterpoise.balancer.planning.problem.costs import MAX_COST
-from counterpoise.balancer.pool.messages import FailedPlace
+from counterpoise.balancer.pool.messages import FailedPlace, FreeParts, PartBroken
 from counterpoise.balancer.protocol.messages import PROTOCOL_VERSION, Bye
 from counterpoise.balancer.protocol.parts import (
     BatchItem,
@@ -31,9 +31,15 @@ from counterpoise.balancer.protocol.status_messages import TrainerStatus, Worker
 from counterpoise.balancer.protocol.trace_messages import PartySpans, Span
 from counterpoise.balancer.transport.wire import (
     KINDS,
+    MOST_TOGETHER,
+    TOGETHER,
+    TOGETHER_BYTES,
+    Several,
     WireError,
     decode,
+    decode_all,
     encode,
+    encode_all,
     payload_frames,
 )
 
@@ -208,6 +214,37 @@ def test_what_is_wrong_is_said(parts, reason):
 def test_what_announces_too_much_is_refused_before_it_is_allocated(header):
     with pytest.raises(WireError):
         decode(header, 0)
+
+
+@given(st.lists(st.one_of(*(values(kind) for kind in (*TOGETHER, Bye))), max_size=200))
+def test_messages_that_travel_together_come_in_their_order(messages):
+    frames = encode_all(messages)
+    assert [each for frame in frames for each in decode_all(frame, 0)] == messages
+    assert len(frames) <= 1 + len(messages) // MOST_TOGETHER + 2 * messages.count(Bye())
+
+
+def test_what_is_large_travels_alone():
+    large = PartBroken(1, "x" * TOGETHER_BYTES, 0)
+    small = FreeParts((1,))
+    told = [len(decode_all(frame, 0)) for frame in encode_all([small, small, large, small, small])]
+    assert told == [2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ((), "0 messages in one"),
+        ((encode(FreeParts(())),), "1 messages in one"),
+        ((encode(FreeParts(())),) * (MOST_TOGETHER + 1), f"{MOST_TOGETHER + 1} messages in one"),
+        ((encode(FreeParts(())), encode(Bye())), "Bye does not travel with others"),
+        ((encode(FreeParts(())), encode(Several(()))), "Several does not travel with others"),
+        ((encode(FreeParts(())), b""), "not a msgpack header"),
+        ((encode(FreeParts(())), encode(FreeParts(())) + b"\0"), "not a msgpack header"),
+    ],
+)
+def test_several_that_may_not_be_one_are_refused(headers, reason):
+    with pytest.raises(WireError, match=reason):
+        decode_all(encode(Several(headers)), 0)
 
 
 def test_a_header_may_be_any_buffer():

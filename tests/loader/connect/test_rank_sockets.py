@@ -94,8 +94,8 @@ def heard(router: "zmq.Socket[bytes]") -> list[type]:
     kinds = []
     while (frames := receive_frames(router)) is not None:
         content = decode_from(frames)[2]
-        assert isinstance(content, tuple)
-        kinds.append(type(content[0]))
+        assert isinstance(content, list)
+        kinds += [type(message) for message, _ in content]
     return kinds
 
 

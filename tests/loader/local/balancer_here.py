@@ -113,8 +113,8 @@ class PlayedHere:
         self,
         step: int,
         tokens: Mapping[int, int],
-        timeout_s: float | None = None,
-        /,  # noqa: ARG002
+        timeout_s: float | None = None,  # noqa: ARG002
+        /,
     ) -> int:
         if self.session.label_sum(step) is None:
             self.session.count_labels(step, tokens)
@@ -159,19 +159,20 @@ class PlayedHere:
         for told in [*self._worker.take_messages(), self._worker.beat()]:
             job.receive(_WORKER, told, (), self._now)
         for sent in job.turn(self._now):
-            if isinstance(sent.message, OpenJob):
-                job.receive(_WORKER, self._opened(sent.message.number), (), self._now)
+            told_now: Any = sent.message
+            if isinstance(told_now, OpenJob):
+                job.receive(_WORKER, self._opened(told_now.number), (), self._now)
             elif sent.peer == _WORKER:
-                self._worker.take(sent.message)
-            elif not isinstance(sent.message, WorkersAt):
-                session.receive(sent.message)
+                self._worker.take(told_now)
+            elif not isinstance(told_now, WorkersAt):
+                session.receive(told_now)
         while self._worker.freed:
             self._kept.pop(self._worker.freed.pop(), None)
         for pull in session.take_pulls():
             give = session.lacks(pull.rank, pull.index, pull.version)
-            frames = self._kept.get(pull.piece.serial)
+            kept = self._kept.get(pull.piece.serial)
             assert give is not None
-            assert frames is not None
-            copied = [bytearray(memoryview(frame).cast("B")) for frame in frames]
+            assert kept is not None
+            copied = [bytearray(memoryview(frame).cast("B")) for frame in kept]
             piece = self._reader.read(give, pull.number, copied, self._epoch)
             session.note_pulled(pull.rank, pull.index, pull.version, pull.number, piece)

@@ -109,14 +109,14 @@ class WorkerHere:
             self.kept.pop(self.session.freed.pop(), None)
         while (asked_in := receive_frames(self.socket)) is not None and not self.is_silent:
             peer, _, content = decode_from(asked_in)
-            assert isinstance(content, tuple)
-            message = content[0]
-            assert isinstance(message, PullFrames)
-            self.pulls.append((message.serial, message.frames))
-            kept = self.lie(message.serial, self.kept.get(message.serial, []))
-            asked = [kept[n] for n in message.frames] if message.frames and kept else kept
-            with contextlib.suppress(zmq.ZMQError):  # it is gone
-                send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
+            assert isinstance(content, list)
+            for message, _ in content:
+                assert isinstance(message, PullFrames)
+                self.pulls.append((message.serial, message.frames))
+                kept = self.lie(message.serial, self.kept.get(message.serial, []))
+                asked = [kept[n] for n in message.frames] if message.frames and kept else kept
+                with contextlib.suppress(zmq.ZMQError):  # it is gone
+                    send(self.socket, PulledFrames(message.number, len(asked)), asked, to=peer)
         return self.session.take_messages()
 
     def close(self) -> None:
@@ -177,16 +177,16 @@ class BalancerHere:
         zmq.zmq_poll([(each, zmq.POLLIN) for each in (self._router, *sockets)], 5)
         while (frames := receive_frames(self._router)) is not None:
             peer, _, content = decode_from(frames)
-            assert isinstance(content, tuple), content
-            message = content[0]
-            assert isinstance(message, FROM_TRAINER), message
-            self.received.append(message)
-            if isinstance(message, JoinJob):
-                self._trainers[peer] = None
-            self._handle(peer, message)
-            if isinstance(message, JoinJob) and not self._is_known(next(iter(self.workers))):
-                for worker in self.workers.values():
-                    self._handle(worker.name, worker.hello)
+            assert isinstance(content, list), content
+            for message, _ in content:
+                assert isinstance(message, FROM_TRAINER), message
+                self.received.append(message)
+                if isinstance(message, JoinJob):
+                    self._trainers[peer] = None
+                self._handle(peer, message)
+                if isinstance(message, JoinJob) and not self._is_known(next(iter(self.workers))):
+                    for worker in self.workers.values():
+                        self._handle(worker.name, worker.hello)
         for peer in self._trainers:  # as a server does, whose host has an answer
             self.jobs.confirm(peer, time.monotonic())
         while self.notices:

@@ -124,9 +124,10 @@ class PlayedBalancer:
         self.router.poll(TURN_MS)
         while (received := receive_frames(self.router)) is not None:
             peer, _, content = decode_from(received)
-            assert isinstance(content, tuple), content
-            self.said.append((peer, content[0]))
-            self._handle(peer, *content)
+            assert isinstance(content, list), content
+            for message, payloads in content:
+                self.said.append((peer, message))
+                self._handle(peer, message, payloads)
         now = time.monotonic()
         if now > self._beat_at + 1.0:
             self._beat_at = now

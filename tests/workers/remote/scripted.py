@@ -77,6 +77,10 @@ class ScriptedWorker:
         self.looks += not self.inbox
         return (self.inbox.popleft(), ()) if self.inbox else None
 
+    def send_together(self, messages: Any) -> None:
+        for message in messages:
+            self.send(message)
+
     def send(self, message: Any, frames: Any = ()) -> None:
         self.sent.append(message)
         self.frames += frames

@@ -109,19 +109,6 @@ def test_beats_name_the_sample_in_work() -> None:
     assert min(idle.cpu_ms, idle.clock_us) > 0
 
 
-def test_what_is_done_is_told_before_the_next_part_which_may_end_the_process() -> None:
-    class Looking(Numbers):
-        def __getitem__(self, index: int) -> Any:
-            told.append([said.number for said in worker.sent])
-            return super().__getitem__(index)
-
-    told: list[list[int]] = []
-    worker = opened(Looking(30))
-    worker.is_quick = True
-    worker.hear(load(5, 7), load(6, 8), load(7, 9))
-    assert told == [[], [5], [5, 6]]
-
-
 class Clock:
     """Time passes when a sample is loaded."""
 
@@ -152,6 +139,25 @@ def timed(monkeypatch: pytest.MonkeyPatch, took_s: float) -> tuple[ScriptedWorke
     worker = opened(dataset)
     dataset.worker = worker.worker
     return worker, dataset
+
+
+@pytest.mark.parametrize(("took_s", "expected"), [(0.01, [[], [5], [5, 6]]), (0.0, [[], [], []])])
+def test_what_was_made_is_told_before_a_part_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, expected: list[list[int]]
+) -> None:
+    clock, told = Clock(took_s), list[list[int]]()
+
+    class Looking(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            told.append([said.number for said in worker.sent])
+            clock.now += took_s
+            return super().__getitem__(index)
+
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    worker = opened(Looking(30))
+    worker.is_quick = True
+    worker.hear(load(5, 7), load(6, 8), load(7, 9))
+    assert told == expected
 
 
 def test_beats_say_how_long_the_worker_was_at_work(monkeypatch) -> None:
