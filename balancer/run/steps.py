@@ -292,7 +292,8 @@ class StepMaker:
             after=plan.after,
             keys=names,
             holes=tuple(self._holes(step, task)) if step.holes else (),
-            step_holes=tuple(sorted(step.all_holes)) if step.all_holes else (),
+            # What ends the run is no hole: it does so again where the run is gone on with.
+            step_holes=tuple(sorted(step.all_holes - step.fatal.keys())) if step.all_holes else (),
         )
         return LocalArrival(facts, made)
 

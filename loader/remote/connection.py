@@ -63,6 +63,7 @@ class TrainerConnection:
         self._puller = PiecePuller(self._sockets, self._inbox, reader.job.transport)
         self._is_draining = False
         self._is_first = True  # nothing of the run has been handed out yet
+        self._has_failed = False  # and its error was raised
         self._arrival: tuple[IncomingBatch, LocalArrival] | None = None
         self._heard = self._looked = self._beat_at = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, self._inbox)
@@ -95,7 +96,7 @@ class TrainerConnection:
 
     def recover(self, start: RunStart) -> None:
         """Begin again at a position after an error of the run; what was torn `_drain` mends."""
-        if self.session.failure or not self.session.is_running:
+        if self._has_failed or not self.session.is_running:
             self.begin(start)
 
     def finish(self) -> None:
@@ -197,6 +198,7 @@ class TrainerConnection:
         self._drain()
         while not done():
             if self.session.failure:
+                self._has_failed = True
                 comes_again = self.session.comes_again
                 raise (ComesAgainError if comes_again else LoaderError)(self.session.failure)
             waited = time.monotonic() - started

@@ -37,7 +37,7 @@ class PlayedHere:
     def __init__(self, source: Source, place: Place, reader: BatchReader, credit: int = 2) -> None:
         self._source, self._place, self._reader = source, place, reader
         self._credit = credit
-        self._is_torn, self._is_open = False, False
+        self._is_torn = self._is_open = self._has_failed = False
 
     def _open(self) -> None:
         if not self._is_open:
@@ -79,22 +79,22 @@ class PlayedHere:
         self._open()
         if self._is_torn:
             self._connect()
+        self._is_torn = self._has_failed = False
         self._epoch = start.epoch
         self.session.begin(start)
 
     go_on = begin
 
     def recover(self, start: RunStart) -> None:
-        if self._is_torn or self.session.failure:
+        if self._is_torn or self._has_failed:
             self.begin(start)
-            self._is_torn = False
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:  # noqa: ARG002
         self._is_torn = True
         turns = 0
         while (incoming := self.session.peek()) is None and not self.session.is_at_end:
             if self.session.failure:
-                self._is_torn = False
+                self._is_torn, self._has_failed = False, True
                 kind = ComesAgainError if self.session.comes_again else LoaderError
                 raise kind(self.session.failure)
             self._turn()
