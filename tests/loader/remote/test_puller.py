@@ -129,4 +129,4 @@ def test_connections_that_are_not_used_are_closed(monkeypatch: pytest.MonkeyPatc
     )
     balancer = BalancerHere(Served(COUNT))
     assert deliver(balancer, **LISTED) == taken(make_loader(balancer.data, **LISTED))
-    assert len(closed) > 4
+    assert len(closed) > 1
