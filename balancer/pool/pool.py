@@ -353,7 +353,9 @@ class NetworkPool:
         if worker is None:
             return
         worker.key = -1
-        suspect, named = worker.part_in_work, self._hangs(worker) and worker.at[1] >= 0
+        # While no time is known nothing is known to be quick.
+        suspects = worker.suspects()[: None if self._giver.load_s else 1]
+        named = self._hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
             worker.take_given(number, now)
@@ -363,10 +365,11 @@ class NetworkPool:
                 self._lose_piece(part.piece)
             self._make(part)
         for part in parts:
-            if part is not suspect and not part.given:
+            if part not in suspects and not part.given:
                 self._giver.enqueue(part)
-        if suspect is not None:
-            self._blame(suspect, worker.at[1] if named else -1)
+        for suspect in suspects:
+            if not suspect.is_over:
+                self._blame(suspect, worker.at[1] if named else -1)
         self._giver.give()
 
     def _blame(self, part: PoolPart, index: int) -> None:
