@@ -38,6 +38,8 @@ from .messages import JoinPool
 MAX_JOBS = 64
 # A job without trainers is remembered for so long, with what is known of its samples: restarts.
 FORGOTTEN_S = 60.0
+# Workers that have asked for jobs within so long, so many of them, are told of one that begins.
+ASKED_S, MOST_ASKERS = 2.0, 4096
 # It is looked this often whether trainers' connections show that they are here.
 QUESTION_S = 1.0
 # Characters of a reason that quotes a job.
@@ -69,6 +71,9 @@ class PlayedJobs:
         self._numbers = count((generation << GENERATION) + 1)
         # Until when a job without trainers is remembered.
         self._until: dict[str, float] = {}
+        # Who has asked for jobs, for which ("": all), and when; the latest last.
+        self._askers: dict[bytes, tuple[str, float]] = {}
+        self._has_begun = False
         self._out: list[Send] = []
         self._questioned_at = -math.inf
         self._now = 0.0
@@ -80,6 +85,10 @@ class PlayedJobs:
         self._now = now
         name = job_of(peer)
         if isinstance(message, ListJobs):
+            self._askers.pop(peer, None)
+            self._askers[peer] = name, now
+            if len(self._askers) > MOST_ASKERS:
+                del self._askers[next(iter(self._askers))]
             return [Send(peer, JobList(self.names(only=name)))]
         if isinstance(message, GetStatus) and not name:
             name = next(iter(self.names() or sorted(self.jobs)), DEFAULT_JOB)
@@ -91,6 +100,7 @@ class PlayedJobs:
                 job = self._job_for(name, message)
             except ValueError as error:
                 return [Send(peer, PeerRejected(f"{error!s:.{MAX_REASON}}"))]
+            self._has_begun |= job.parties.is_empty
         if job is not None:
             job.receive(peer, message, payloads, now)
             return []
@@ -109,6 +119,13 @@ class PlayedJobs:
         """Have the jobs do what there is to do, and forget those that are over."""
         self._now = now
         sent, self._out = self._out, []
+        if self._has_begun:
+            self._has_begun = False
+            sent += [
+                Send(peer, JobList(self.names(only=name)))
+                for peer, (name, asked_at) in self._askers.items()
+                if now < asked_at + ASKED_S
+            ]
         for name, job in [*self.jobs.items()]:
             if now >= job.next_look():
                 sent += job.turn(now)

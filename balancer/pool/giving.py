@@ -95,7 +95,8 @@ class PartGiver:
         if not (self._trials or self._is_reserving):
             return
         able = [worker for worker in self._workers.values() if not worker.is_leaving]
-        idle = [worker for worker in able if not worker.given]
+        # The last to be heard first: one that has died is idle, too, and another death would count.
+        idle = sorted((w for w in able if not w.given), key=lambda worker: worker.heard)
         while self._trials:
             part = self._trials[0][-1]
             if not (part.is_over or part.given or part.answer is not None):

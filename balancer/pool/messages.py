@@ -12,6 +12,8 @@ from ..protocol.records import ArrayRecord, Integer
 # What is to be made of a part's samples: a batch, collated; the samples, as they are; or what they
 # cost.
 BATCH, SAMPLES, COSTS = "batch", "samples", "costs"
+# What a worker has made within so long it may tell together.
+TELL_S = 0.002
 
 
 class FailedPlace(ArrayRecord, frozen=True):

@@ -353,7 +353,9 @@ class NetworkPool:
         if worker is None:
             return
         worker.key = -1
-        suspects, named = worker.parts_in_work, self.hangs(worker) and worker.at[1] >= 0
+        # While no time is known nothing is known to be quick.
+        suspects = worker.suspects()[: None if self._giver.load_s else 1]
+        named = self.hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
             worker.take_given(number, now)
@@ -368,7 +370,7 @@ class NetworkPool:
             if part not in suspects and not part.given:
                 self._giver.enqueue(part)
         for suspect in suspects:
-            if not suspect.task.is_over:
+            if not suspect.is_over:
                 self._blame(suspect, worker.at[1] if named else -1)
         self._giver.give()
 

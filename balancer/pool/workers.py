@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..run.tasks import LOAD, TASK_HEAD
+from .messages import TELL_S
 from .tickets import KeptPiece, Ticket
 
 # A worker has work for about AHEAD_S, so that none waits for the network.
 AHEAD_S, LEAST_AHEAD, MOST_AHEAD = 0.1, 2, 16
-# It may not have told yet of parts that it has made in so long (twice TELL_S of workers/remote).
-UNTOLD_S = 0.004
+# What it has made and not told is work of at most so many times TELL_S, as that is expected.
+MOST_UNTOLD = 4
 # Of what a task asks for (Load.packed), the bit that says that it is for a spare sample.
 _SPARE = 1 << 3
 
@@ -144,18 +145,18 @@ class PoolWorker:
         """Note how much longer than usual it took for a part."""
         self.pace += weight * (pace - self.pace)
 
-    @property
-    def parts_in_work(self) -> "list[PoolPart]":
-        """What it may work on: what its beat names, or the first that it has.
+    def suspects(self) -> list[PoolPart]:
+        """Return the parts that it may work on, as far as is known.
 
-        And those after it that it may have begun, as it tells of quick ones together. One of no
-        samples kills nobody.
+        That is what its beat names, or the first that it has, and those after it that it has begun
+        if it has made what it has not told yet. One of no samples kills nobody.
         """
         if self.at[0] in self.given and self.given[self.at[0]].part.places:
             return [self.given[self.at[0]].part]
-        parts, work_s = list[PoolPart](), 0.0
+        suspects, before_s = list[PoolPart](), 0.0
         for giving in self.given.values():
-            if giving.part.places and (not parts or work_s < UNTOLD_S):
-                parts.append(giving.part)
-                work_s += giving.work_s
-        return parts
+            if suspects and before_s > MOST_UNTOLD * TELL_S:
+                break
+            suspects += [giving.part] if giving.part.places else []
+            before_s += giving.work_s * self.pace
+        return suspects

@@ -32,7 +32,7 @@ from ...balancer.job.messages import (
     SendFrames,
     SentFrames,
 )  # fmt: skip
-from ...balancer.pool.messages import COSTS, DoPart, DropParts, FreeParts, PoolBeat
+from ...balancer.pool.messages import COSTS, TELL_S, DoPart, DropParts, FreeParts, PoolBeat
 from ...balancer.pool.worker_session import PoolSession
 from ...balancer.protocol.job_spec import JobSpec, from_json
 from ...balancer.protocol.messages import Bye, Message, PeerRejected, UnknownPeer
@@ -57,9 +57,8 @@ from .frame_store import FrameStore
 # A hello that is not answered is said again after HELLO_S, or REJOIN_S if the balancer answers that
 # it knows nobody: of several such answers one counts.
 HELLO_S, REJOIN_S, BEAT_S = 5.0, 1.0, 1.0
-# Between parts that are made more quickly, messages are looked for this often; what was made is
-# told together for so long, if the next part will be made in that time, too.
-LOOK_S, TELL_S = 0.001, 0.002
+# Between parts that are made more quickly, messages are looked for this often.
+LOOK_S = 0.001
 # What frames lay in is given back after this time without work: new pages take several times as
 # long as filling them.
 REST_S = 10.0
@@ -177,6 +176,7 @@ class RemoteWorker:
         if self._trace.until is not None:
             kind = "measure" if part.form == COSTS else "load"
             self._trace.add(kind, began, self.now, (), part.task[TASK_HEAD:])
+        # What was made is told together if the next part will be made in that time, too.
         self._usual_s = max(self.now - began, 0.9 * self._usual_s)
         if not self.has_work or self.now + self._usual_s > self._told_at + TELL_S:
             self._say()

@@ -19,10 +19,12 @@ from counterpoise.balancer.job.messages import (
     SentFrames,
     WorkersAt,
 )
+from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.messages import DoPart, DropParts, FreeParts
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.messages import JobList, ListJobs
 from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.balancer.server.loop import new_credentials, serve
 from counterpoise.balancer.transport.sockets import Link
@@ -127,3 +129,16 @@ def test_a_job_is_served_over_real_sockets(address: str) -> None:
     assert session.failure == ""
     expected, _ = delivered_here(setting)
     assert delivered == [facts for facts, _ in expected[0]]
+
+
+def test_who_asks_for_jobs_is_told_of_one_that_begins() -> None:
+    jobs = PlayedJobs(1, lambda _: (b"", b""))
+    for peer, at in ((b"|early.1", 0.0), (b"|all.2", 9.0), (b"other|its.3", 9.0)):
+        assert jobs.handle(peer, ListJobs(), now=at)[0].message == JobList(())
+    hello = JoinJob(
+        (0,), 0, 1, to_json(Setting(0).job), '{"kind":"samples","takes_empty":false}', 1
+    )
+    assert not jobs.handle(b"run|rank-0.1", hello, now=10.0)
+    told = [(send.peer, send.message) for send in jobs.tick(10.0) if type(send.message) is JobList]
+    assert told == [(b"|all.2", JobList(("run",))), (b"other|its.3", JobList(()))]
+    assert not [send for send in jobs.tick(10.1) if type(send.message) is JobList]

@@ -44,6 +44,7 @@ class FakeWorker:
     is_leaving: bool = False
     serials: int = 0
     parts: int = 0
+    told_at: float = 0.0
 
 
 class Network:
@@ -51,8 +52,10 @@ class Network:
 
     def __init__(
         self, seed: int, workers: int, faults: Faults, sample_s: float = 0.01,
-        lease_s: float = 5.0, collates: bool = True, slow: float = 1.0,
+        lease_s: float = 5.0, collates: bool = True, slow: float = 1.0, tell_s: float = 0.0,
     ) -> None:  # fmt: skip
+        """`tell_s`: what workers have made within so long they tell together."""
+        self.tell_s = tell_s
         self.random = Random(seed)
         self.faults, self.sample_s = faults, sample_s
         self.pool = NetworkPool(lease_s, collates, skips=True)
@@ -159,8 +162,10 @@ class Network:
         if worker.part is None and (part := worker.session.next_part()) is not None:
             worker.part, worker.at, worker.began = part, 0, self.now
             self.begin(worker)
-        for message in worker.session.take_messages():
-            self.post("pool", (worker.name, message))
+        if worker.part is None or self.now >= worker.told_at + self.tell_s:
+            worker.told_at = self.now
+            for message in worker.session.take_messages():
+                self.post("pool", (worker.name, message))
 
     def begin(self, worker: FakeWorker) -> None:
         indexes = worker.part.task[TASK_HEAD:]

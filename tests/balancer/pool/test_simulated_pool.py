@@ -9,6 +9,7 @@ from msgspec import structs
 from counterpoise.balancer.pool import pool as pool_module
 from counterpoise.balancer.pool.giving import PartGiver
 from counterpoise.balancer.pool.messages import (
+    TELL_S,
     DoPart,
     FailedPlace,
     FreeParts,
@@ -89,6 +90,14 @@ def test_the_sample_that_kills_is_named_after_three_deaths() -> None:
     network = Network(0, 3, Faults(delay_s=0.0, poison=frozenset({70})))
     network.play(loads(10, 16))
     assert (network.problems, network.deaths) == ([], {70: 3})
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_the_sample_that_kills_is_named_where_answers_are_held_back(size: int) -> None:
+    faults = Faults(delay_s=0.0, poison=frozenset({250}))
+    network = Network(0, 3, faults, sample_s=0.0001, tell_s=TELL_S)
+    network.play(loads(400 // size, size), most=60)
+    assert (network.problems, network.deaths) == ([], {250: 3})
 
 
 def test_a_simulated_run_meets_deaths_and_renewals() -> None:
