@@ -149,7 +149,8 @@ class PoolWorker:
         """
         if self.at[0] in self.given and self.given[self.at[0]].part.places:
             return [self.given[self.at[0]].part]
-        suspects, before_s = [], 0.0
+        suspects: list[PoolPart] = []
+        before_s = 0.0
         for giving in self.given.values():
             if suspects and before_s > MOST_UNTOLD * TELL_S:
                 break
