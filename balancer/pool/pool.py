@@ -12,7 +12,7 @@ workers have died of is told to the run, which leaves it out.
 """
 
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +63,7 @@ class NetworkPool:
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
-        self._deaths: Counter[int] = Counter()
+        self._deaths: dict[int, float] = {}
         self._full: set[bytes] = set()  # workers that keep all that they may
         self._kept_bytes = 0
 
@@ -355,6 +355,7 @@ class NetworkPool:
         worker.key = -1
         # While no time is known nothing is known to be quick.
         suspects = worker.suspects()[: None if self._giver.load_s else 1]
+        weight = worker.weigh_death(suspects, now, self._dead_s)
         named = self.hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
@@ -371,18 +372,17 @@ class NetworkPool:
                 self._giver.enqueue(part)
         for suspect in suspects:
             if not suspect.is_over:
-                self._blame(suspect, worker.at[1] if named else -1)
+                self._blame(suspect, worker.at[1] if named else -1, weight)
         self._giver.give()
 
-    def _blame(self, part: PoolPart, index: int) -> None:
+    def _blame(self, part: PoolPart, index: int, weight: float) -> None:
         """Suspect samples of a part of which a worker has died: the one at an index, or all."""
         task = part.task
         is_sure = part.is_alone or index in part.indexes
         for suspect in [index] if index in part.indexes else part.indexes:
             # What several are suspected of counts once: it was one of them.
-            self._deaths[suspect] = (
-                self._deaths[suspect] + 1 if is_sure else max(1, self._deaths[suspect])
-            )
+            deaths = self._deaths.get(suspect, 0.0)
+            self._deaths[suspect] = deaths + weight if is_sure else max(weight, deaths)
             if self._deaths[suspect] >= MOST_DEATHS:
                 self._fail(task, Killed(suspect, MOST_DEATHS))
                 return

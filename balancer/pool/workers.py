@@ -160,3 +160,12 @@ class PoolWorker:
             suspects += [giving.part] if giving.part.places else []
             before_s += giving.work_s * self.pace
         return suspects
+
+    def weigh_death(self, suspects: Sequence[PoolPart], now: float, dead_s: float) -> float:
+        """Return how sure it is that it has died of one of these parts: 0.5 or 1.
+
+        One that says nothing for `dead_s`, and has said nothing since it was given them, may have
+        been dead before.
+        """
+        since = min((g.since for g in self.given.values() if g.part in suspects), default=now)
+        return 0.5 if now > self.heard + dead_s and self.heard < since else 1.0
