@@ -24,14 +24,17 @@ from .messages import (
 )  # fmt: skip
 from .seats import TrainerPeer
 
-# A process that was not heard for this long is dead.
-SILENT_S = 30.0
+# A process that was not heard for this long is dead; of one host, that cannot be reached.
+SILENT_S, UNREACHABLE_S = 30.0, 5.0
+# Those of one host may be silent: what is sent to them after so long shows whether they are there.
+QUIET_S = 1.0
 
 
 class Parties(BegunRuns):
     """The trainers of a job of so many ranks.
 
-    attempt: what is to be played; None where nothing is. freed, lost, changes: for the caller, who
+    attempt: what is to be played; None where nothing is. run_begun: the number of the run that all
+    have begun. freed, lost, changes: for the caller, who
     empties them; of `freed` each ticket comes once, changes: who has come ("join"), has left, or is
     lost. to_look_at: ranks that may want more since it was emptied.
     """
@@ -62,9 +65,41 @@ class Parties(BegunRuns):
     def tick(self, now: float) -> None:
         """Do what the time asks for; to be called about once a second."""
         self._now = now
-        for trainer in self._seats.silent(now - SILENT_S):
-            self._remove(trainer, "lost")
+        if self._on_host:
+            self._look_for_ended()
+        else:
+            for trainer in self._seats.silent(now - SILENT_S):
+                self._remove(trainer, "lost")
         self._look()
+
+    def miss(self, peer: bytes) -> None:
+        """Take note that nothing can be sent to a process now."""
+        if (trainer := self._seats.peers.get(peer)) is not None:
+            trainer.is_reached = False
+
+    def _look_for_ended(self) -> None:
+        """Fail where a process has ended that lacks something; it may just train, or be stopped."""
+        for trainer in self._seats.silent(self._now - QUIET_S):
+            if trainer.is_reached:
+                trainer.heard_at = self._now
+            elif self._lacks_some(trainer) and trainer.heard_at < self._now - UNREACHABLE_S:
+                self._remove(trainer, "lost")
+                self.fail(
+                    f"{trainer.name}, which shares data-parallel rank {trainer.hello.ranks[0]} "
+                    "with others, has ended or cannot be reached: restart all ranks from the last "
+                    "ledger"
+                )
+                continue
+            elif trainer.heard_at < self._now - SILENT_S:
+                self._remove(trainer, "lost")
+                continue
+            trainer.is_reached = True
+            self._send(trainer.peer, BeatBack(0, ""))
+
+    def _lacks_some(self, trainer: TrainerPeer) -> bool:
+        """Return whether a process has not had all of the run that is played."""
+        queues = [self._queues[rank] for rank in trainer.hello.ranks if trainer.is_playing]
+        return any(q.end is None or q.takers[trainer.peer].have < q.next for q in queues)
 
     def take_messages(self) -> list[tuple[bytes, ToTrainer]]:
         """Return what is to be sent, and to whom."""

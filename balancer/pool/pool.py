@@ -347,13 +347,17 @@ class NetworkPool:
         count = len(giving.part.places) if giving and index < 0 else 1
         return bool(number) and self._giver.now > worker.at_since + self._lease_s * max(1, count)
 
-    def lose(self, name: bytes, now: float) -> None:
-        """A worker is gone: others do what it had, and make again what it kept."""
+    def lose(self, name: bytes, now: float, is_ended: bool = False) -> None:
+        """A worker is gone: others do what it had, and make again what it kept.
+
+        is_ended: by whoever has started it, and of no sample.
+        """
         self._giver.now, worker = now, self.workers.pop(name, None)
         if worker is None:
             return
         worker.key = -1
-        suspect, named = worker.part_in_work, self._hangs(worker) and worker.at[1] >= 0
+        suspect = None if is_ended else worker.part_in_work
+        named = self._hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]
         for number in [*worker.given]:
             worker.take_given(number, now)

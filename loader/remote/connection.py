@@ -39,6 +39,7 @@ LOOK_S = 0.001
 # A balancer that is silent this long may have lost this connection: another one is opened.
 RECONNECT_S = 20.0
 LOG_CLOSE_S = 3.0
+_LAST_WORDS_MS = 500
 _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need its balancer"
 
 
@@ -55,19 +56,21 @@ class TrainerConnection:
         job_name: str,
         keys: PeerKeys | None = None,
         patience_s: float = 0.0,
+        watch: Callable[[], str] = lambda: "",
     ) -> None:
         """Make a connection that is opened at first use.
 
         `prefetch` microbatches of each rank are under way. At the end the balancer is given at most
         `patience_s` to say that no other process needs it. With `keys` it must be the one that they
-        name.
+        name. `watch` returns why processes that this one has started have failed, "" if they have
+        not: asked when a watched descriptor (see RankSockets) is readable, and in silence.
         """
         self.endpoint = endpoint
         self.session = TrainerSession(
             place.played, to_json(reader.job), reader.layout, max(1, prefetch), place.sharer,
             place.sharers, time.time_ns(), name,
         )  # fmt: skip
-        self._name, self._reader = name, reader
+        self._name, self._reader, self._watch = name, reader, watch
         self._inbox = Inbox(self.session, reader, name)
         self._patience_s = LOCAL_PATIENCE_S if endpoint.startswith("ipc://") else PATIENCE_S
         peer = peer_name(job_name, f"rank-{place.played[0]}.{os.getpid()}")
@@ -78,7 +81,7 @@ class TrainerConnection:
         self._is_first = True  # nothing of the run has been handed out yet
         self._arrival: tuple[IncomingBatch, LocalArrival] | None = None
         self._heard = self._looked = self._beat_at = time.monotonic()
-        self._leave = weakref.finalize(self, _close, self._sockets, self._inbox)
+        self._leave = weakref.finalize(self, _close, self._sockets, self._inbox, watch)
 
     @property
     def left_out(self) -> int:
@@ -241,10 +244,12 @@ class TrainerConnection:
                 )  # fmt: skip
             self._send(waits=True)
             left = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
-            is_quiet = not self._sockets.link().poller.poll(int(1000 * left) + 1)
+            ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
             # First: what the balancer has said last tells more than that it has ended.
             self._drain()
-            if is_quiet:
+            if any(each in self._sockets.watched for each, _ in ready):
+                self._check_processes()
+            if not ready:
                 self._check_silence()
 
     def _waits_for(self) -> str:
@@ -253,7 +258,13 @@ class TrainerConnection:
             return pulls
         return self.session.waiting or f"the balancer at {self.endpoint} to answer"
 
+    def _check_processes(self) -> None:
+        if reason := self._watch():
+            self._sockets.give_up(_LAST_WORDS_MS)  # the balancer may be the one that has ended
+            self._fail(reason)
+
     def _check_silence(self) -> None:
+        self._check_processes()
         refusal = self._sockets.link().handshakes.rejection_reason()
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
@@ -277,7 +288,7 @@ class TrainerConnection:
         raise (ComesAgainError if self.session.comes_again else LoaderError)(reason)
 
 
-def _close(sockets: RankSockets, inbox: Inbox) -> None:
+def _close(sockets: RankSockets, inbox: Inbox, watch: Callable[[], str]) -> None:
     """Leave the balancer and wait for its answer if others need us; no-op in a forked copy."""
     if os.getpid() != sockets.owner or not (sockets.is_open or sockets.patience_s):
         return
@@ -291,6 +302,8 @@ def _close(sockets: RankSockets, inbox: Inbox) -> None:
             log_at = sockets.patience_s
             logger.warning(_WAITS_FOR_OTHERS, sockets.patience_s - waited)
         link.poller.poll(int(1000 * (min(log_at, sockets.patience_s) - waited)) + 1)
+        if watch():
+            break
         while (received := link.receive()) is not None:
             inbox.handle(*received)
     sockets.suspend()

@@ -20,10 +20,10 @@ from ...balancer.protocol.parts import PayloadServer
 from ...balancer.transport.keys import KeyPair, PeerKeys
 from ...balancer.transport.sockets import connect, read_event, receive, send
 from ...balancer.transport.wire import WireError
-from ...workers.codec.batches import frames_of
 from ...workers.codec.fields import CodecError
 from ..connect.rank_sockets import RankSockets
 from ..step.errors import LoaderError
+from .batch_reader import BatchReader
 from .inbox import Inbox
 
 logger = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ class PiecePuller:
         if give is not None:
             where = f"the worker at {worker.server.address}"
             try:
-                rest = _take_frames(pull, frames)
+                rest = _take_frames(pull, frames, self._inbox.reader)
             except CodecError as error:
                 session.note_lost(piece, f"{where}: {error!s:.300}", is_rubbish=True)
             else:
@@ -282,7 +282,7 @@ class PiecePuller:
         self._workers.pop(worker.server.token, None)
 
 
-def _take_frames(pull: _Pull, frames: Sequence[Any]) -> Sequence[int]:
+def _take_frames(pull: _Pull, frames: Sequence[Any], reader: BatchReader) -> Sequence[int]:
     """Keep frames that have come; return the numbers of those that are to be asked for next.
 
     Raises CodecError where they are not what was announced.
@@ -297,4 +297,4 @@ def _take_frames(pull: _Pull, frames: Sequence[Any]) -> Sequence[int]:
         pull.frames[number] = frame
     if pull.wanted is None or len(pull.numbers) != 1 or pull.numbers[0] != 0:
         return ()
-    return frames_of(frames[0], announced, pull.wanted)[1:]
+    return reader.frames_of(frames[0], announced, pull.wanted)[1:]
