@@ -78,20 +78,22 @@ class Parties(BegunRuns):
             trainer.is_reached = False
 
     def _look_for_ended(self) -> None:
-        """Fail where a process has ended that lacks something; it may just train, or be stopped."""
+        """Forget processes that have ended; the others fail without what one of them lacked.
+
+        One that is silent may just train, or be stopped.
+        """
         for trainer in self._seats.silent(self._now - QUIET_S):
             if trainer.is_reached:
                 trainer.heard_at = self._now
-            elif self._lacks_some(trainer) and trainer.heard_at < self._now - UNREACHABLE_S:
+            elif trainer.heard_at < self._now - UNREACHABLE_S:
+                is_lacking = self._lacks_some(trainer)
                 self._remove(trainer, "lost")
-                self.fail(
-                    f"{trainer.name}, which shares data-parallel rank {trainer.hello.ranks[0]} "
-                    "with others, has ended or cannot be reached: restart all ranks from the last "
-                    "ledger"
-                )
-                continue
-            elif trainer.heard_at < self._now - SILENT_S:
-                self._remove(trainer, "lost")
+                if is_lacking:
+                    self.fail(
+                        f"{trainer.name}, which shares data-parallel rank "
+                        f"{trainer.hello.ranks[0]} with others, has ended or cannot be reached: "
+                        "restart all ranks from the last ledger"
+                    )
                 continue
             trainer.is_reached = True
             self._send(trainer.peer, BeatBack(0, ""))

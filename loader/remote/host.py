@@ -55,6 +55,7 @@ class HostConnection(TrainerConnection):
         with self._lock():
             if self._processes.pool is None or not self._start.persistent:
                 self._end_workers()
+                self._sockets.link()  # the job is to be there when its workers come
                 self._sockets.suspend()
                 run = -1 if self._start.persistent else self.session.run + 1
                 with self._peers.telling():

@@ -242,7 +242,8 @@ class PiecePuller:
         pulls = [pull.piece for pull in worker.pulls.values()]
         silences = worker.silences + 1
         if is_final or not worker.is_connected or silences == MOST_SILENCES:
-            is_gone = worker.is_known and not worker.is_connected
+            is_known = worker.is_known or self._inbox.reader.on_host
+            is_gone = is_known and not worker.is_connected
             many = f" {silences} times in a row" if silences > 1 else ""
             self._give_up(worker.server, f"{reason}{many}", pulls, is_gone)
         elif pulls and (again := self._connect(worker.server, pulls)) is not None:
