@@ -14,6 +14,7 @@ from typing import NoReturn
 from ...balancer.job.messages import JoinPool, LeavePool
 from ...balancer.run.arrivals import RunStart
 from ...balancer.transport.naming import DEFAULT_JOB, peer_name
+from ...workers.arena.worker import replace_stacking
 from ...workers.codec.local_frames import encode_local
 from ...workers.daemon.heartbeats import local_name
 from ...workers.processes.pool import WorkerSlot
@@ -107,6 +108,7 @@ class HostConnection(TrainerConnection):
 
 def serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
     """Be a worker of the process' pool; return why the balancer has ended it."""
+    replace_stacking()
     frames, name = payloads_of(config, FrameStore()), local_name(config.pool, slot.index)
     # One that is started in the place of another comes later, on the same machine's clock.
     hello = JoinPool(
