@@ -126,11 +126,11 @@ class Admission:
             if worker.opened is None and not worker.failure:
                 self.ask(worker)
 
-    def begin_run(self, run: int, now: float) -> bool:
+    def begin_run(self, run: int, now: float) -> None:
         """Let workers in that were started for the run that all trainers have begun.
 
-        With the first of them those of earlier runs have ended. Returns whether what was known of
-        the data is to be forgotten: nobody is left who has said it.
+        With the first of them those of earlier runs have ended; what these have said of the data
+        is forgotten.
         """
         is_later, self.run = run > self.run, run
         newest = max((w.hello.run for w in self.workers.values() if w.hello.run <= run), default=-1)
@@ -138,10 +138,8 @@ class Admission:
         self.end(older, now)
         if is_later:
             self.ask_unopened()
-        if self.source is None or not (older or is_later) or self.has_open:
-            return False
-        self.source = None
-        return True
+        if (older or is_later) and not self.has_open:
+            self.source = None
 
     def end(self, names: Collection[str], now: float) -> None:
         """Forget workers that trainers have ended."""

@@ -214,9 +214,8 @@ class PlayedJob:
 
     def _let_in(self, now: float) -> None:
         """Have workers that a trainer has started for a run take part once all have begun it."""
-        if self._on_host and self.admission.begin_run(self.parties.run_begun, now):
-            self.player.forget_costs()
-            self.parties.withdraw()
+        if self._on_host:
+            self.admission.begin_run(self.parties.run_begun, now)
 
     def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
         """Take a worker in whose source is open, if its data are those of the others."""

@@ -40,13 +40,15 @@ class Host:
             for n in range(sharers)
         ]
 
-    def turn(self) -> None:
-        """Have all that is to be said be said, until nothing is."""
+    def turn(self, waits: bool = False) -> None:
+        """Have all that is to be said be said, until nothing is; see take_messages for `waits`."""
         said = True
         while said:
             said = False
             for number, trainer in enumerate(self.trainers):
-                for message in trainer.take_messages() if peer(number) not in self.gone else ():
+                for message in (
+                    trainer.take_messages(waits) if peer(number) not in self.gone else ()
+                ):
                     said = True
                     self.job.receive(peer(number), message, (), self.now)
             sends = self.job.turn(self.now)
@@ -110,6 +112,7 @@ class Host:
             found |= {*batch.give.costs}
             trainer.release(batch)
             self.turn()
+        self.turn(waits=True)  # for the end
         return found
 
 
@@ -149,6 +152,7 @@ def test_the_workers_of_a_run_are_the_ones_that_say_what_it_reads(is_told: bool)
     host.begin(*SHARERS)
     assert host.has_job("w2")
     assert not host.job.knows(b"w")
+    assert host.job.run is None  # nothing is planned of data that may have changed
     host.open("w2", tokens=5)
     host.make("w2")
     assert host.costs_of(0) == host.costs_of(1) == {20}
@@ -175,9 +179,9 @@ def test_what_ended_workers_had_is_made_by_others_at_once_and_nothing_is_blamed(
     assert any(isinstance(message, DoPart) for message in host.told[b"w"])
     host.job.receive(peer(0), LeavePool(("w",)), (), host.now)
     host.turn()
+    assert not host.job.pool._deaths
     host.make("w2")
     assert host.costs_of(1) == {4}
-    assert not host.job.pool._deaths
 
 
 def test_a_trainer_that_the_job_does_not_know_ends_nobody() -> None:
@@ -211,6 +215,7 @@ def test_a_trainer_that_is_silent_is_waited_for_and_one_that_has_ended_named() -
     host.pass_time(10 * UNREACHABLE_S)
     assert any(isinstance(message, BeatBack) for message in host.told[peer(1)])
     assert not any(trainer.failure for trainer in host.trainers)
+    assert host.job.knows(b"w")
     host.gone.add(peer(1))
     host.pass_time(UNREACHABLE_S + 4 * QUIET_S)
     assert host.trainers[0].failure.startswith(
@@ -230,3 +235,4 @@ def test_one_that_has_ended_with_all_of_the_run_is_missed_by_nobody() -> None:
     assert [*host.job.parties.peers] == [peer(0)]
     assert host.costs_of(0) == {4}
     assert host.trainers[0].is_at_end
+    assert not host.trainers[0].failure
