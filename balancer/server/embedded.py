@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import functools
 import gc
-import logging
 import math
 import os
 import select
@@ -20,9 +19,9 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from ..coordinator.machine import Coordinator
-from ..job.jobs import PlayedJobs
 from ..protocol.job_spec import from_json
 from .loop import new_credentials, serve
 from .malloc import keep_freed_memory
@@ -63,11 +62,16 @@ def main(directory: str, listening: int, report: int) -> None:
     threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
     try:
         credentials = functools.partial(new_credentials, has_keys=False)
-        served: Coordinator | PlayedJobs = PlayedJobs(int(time.time()), credentials)
-        logging.disable()  # what goes wrong trainers say
+        served: Any
         if text.strip():
             job = from_json(text)
             served = Coordinator(job, heartbeat_timeout_s=math.inf, make_credentials=credentials)
+        else:
+            from ..job.job_events import logger  # here: the other wing needs nothing of it
+            from ..job.jobs import PlayedJobs
+
+            logger.disabled = True  # what goes wrong trainers say
+            served = PlayedJobs(int(time.time()), credentials)
         gc.freeze()  # what has been imported stays: no collection needs to look at it
         serve(
             served,

@@ -1,10 +1,8 @@
 """The workers that a trainer starts for ranks which processes share: its pool, and what they do."""
 
-import atexit
 import itertools
 import os
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +26,6 @@ from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import own_generators
 from ..local.workers import WorkerStart
-from .balancer_process import EmbeddedBalancer
 
 # Total number of restarts of worker processes that died, in one run (or of persistent workers).
 RESTARTS = 100
@@ -53,44 +50,6 @@ class WorkerConfig:
     pool: str = ""
     collate: Collate | None = None
     run: int = -1
-
-
-class LocalProcesses:
-    """The processes of one connection: its workers, and the balancer unless others have it."""
-
-    def __init__(self, balancer: EmbeddedBalancer | None) -> None:
-        self.balancer = balancer
-        self.pool: Pool | None = None
-        self.names: tuple[str, ...] = ()
-
-    def descriptors(self) -> set[int]:
-        """Return what to poll: if one is readable, `failure` may have a reason."""
-        return {each.fileno() for each in (self.balancer, self.pool) if each is not None}
-
-    def failure(self) -> str:
-        """Return why the run cannot go on, empty while it can."""
-        reasons = (each.failure() for each in (self.balancer, self.pool) if each is not None)
-        return next(filter(None, reasons), "")
-
-    def end_workers(self) -> tuple[str, ...]:
-        """End the workers and wait until they are gone; return their names."""
-        pool, self.pool = self.pool, None
-        if pool is None:
-            return ()
-        pool.close()
-        return self.names
-
-
-# Connections whose balancer serves other ranks too: at exit they must be closed before the pools.
-shared: "weakref.WeakSet[Any]" = weakref.WeakSet()
-
-
-def _close_shared() -> None:
-    for connection in list(shared):
-        connection.close()
-
-
-atexit.register(_close_shared)
 
 
 def start_workers(

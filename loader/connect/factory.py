@@ -25,18 +25,15 @@ from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import MicrobatchSource
 from ..collate.chosen import BatchMaker
 from ..local.workers import WorkerStart
+from ..remote.processes import OTHERS_S, LocalProcesses, shared
 from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
-from .embedded import LocalProcesses, WorkerConfig, serve_samples, shared, start_workers
+from .embedded import WorkerConfig, serve_samples, start_workers
 from .memory_limit import memory_limit, refuse_budget_over_limit
 from .remote import Connection, Party
 from .rendezvous import Rendezvous, open_meeting
 
 logger = logging.getLogger(__name__)
-
-# The process that runs the balancer waits at most this long at its end: the others take their last
-# batches from it, and may be slow.
-OTHERS_S = 30.0
 
 
 class LocalConnection(Connection):

@@ -22,13 +22,13 @@ from ...workers.remote.frame_store import FrameStore
 from ...workers.remote.job_worker import WorkerSetup, run_remote_worker
 from ...workers.sources.fingerprint import software
 from ..connect.balancer_process import EmbeddedBalancer
-from ..connect.embedded import LocalProcesses, WorkerConfig, payloads_of, shared, start_workers
-from ..connect.factory import OTHERS_S
+from ..connect.embedded import WorkerConfig, payloads_of, start_workers
 from ..connect.rendezvous import Rendezvous
 from ..local.workers import WorkerStart
 from ..step.ranks import Place
 from .batch_reader import BatchReader
 from .connection import TrainerConnection
+from .processes import OTHERS_S, LocalProcesses, shared
 
 
 class HostConnection(TrainerConnection):
