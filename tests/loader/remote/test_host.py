@@ -75,7 +75,7 @@ def test_what_collating_raises_comes_with_its_traceback_and_the_batch_comes_agai
     tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
-    # One worker makes whole batches; of parts, which several share at first, the trainer makes them.
+    # One worker makes whole batches; of parts, which several share at first, a trainer makes them.
     costs = {"tokens": [1] * COUNT}
     made = loader(range(COUNT), collate_fn=Boxes(gate), cost=costs, num_workers=1)
     batches, found = iter(made), set[int]()
