@@ -54,6 +54,7 @@ class AdmittedWorker:
 class Admission:
     """The workers of a job. source: what they have told of the data, None before.
 
+    run: that all trainers have begun: workers that were started for a later one wait.
     refused: which was refused last, and why; "" once one was let in. failure: why no worker is left
     that may do the job. `out` is for the caller, who empties it.
     """
@@ -72,6 +73,7 @@ class Admission:
         self.source: ToldSource | None = None
         self._said_by = ""
         self.refused = self._why_none = ""
+        self.run = -1
         self.out: list[tuple[bytes, Message]] = []
 
     def token_of(self, worker: bytes) -> int:
@@ -115,6 +117,8 @@ class Admission:
 
     def ask(self, worker: AdmittedWorker) -> None:
         """Give a worker the job, or ask whether its source is open."""
+        if worker.hello.run > self.run:
+            return
         server = worker.server
         secret = b"" if server.public else server.secret  # of a pair the public key is enough
         message = structs.replace(
@@ -127,6 +131,27 @@ class Admission:
         for worker in self.workers.values():
             if worker.opened is None and not worker.failure:
                 self.ask(worker)
+
+    def begin_run(self, run: int, now: float) -> None:
+        """Let workers in that were started for the run that all trainers have begun.
+
+        With the first of them those of earlier runs have ended; what these have said of the data
+        is forgotten.
+        """
+        is_later, self.run = run > self.run, run
+        newest = max((w.hello.run for w in self.workers.values() if w.hello.run <= run), default=-1)
+        older = [w.hello.name for w in self.workers.values() if 0 <= w.hello.run < newest]
+        self.end(older, now)
+        if is_later:
+            self.ask_unopened()
+        if (older or is_later) and not self.has_open:
+            self.source = None
+
+    def end(self, names: Collection[str], now: float) -> None:
+        """Forget workers that trainers have ended."""
+        for name in names:
+            if (worker := self._named.get(name)) is not None:
+                self.lose(worker.peer, now, "leave", " (its trainer has ended it)", is_ended=True)
 
     def ask_failed(self) -> None:
         """Let those try again that could not open the source: trainers have come again."""
@@ -260,15 +285,20 @@ class Admission:
         self._diagnostics.last_refused.append(f"{name:.{MAX_NAME}}: {reason:.{MAX_REASON}}")
         self.refused = f"worker {name:.{MAX_NAME}} was refused: {reason:.{MAX_REASON}}"
 
-    def lose(self, peer: bytes, now: float, event: str = "", why: str = "") -> None:
-        """Forget a worker, which is gone; others do what it had. event: as in the log."""
+    def lose(
+        self, peer: bytes, now: float, event: str = "", why: str = "", is_ended: bool = False
+    ) -> None:
+        """Forget a worker, which is gone; others do what it had. event: as in the log.
+
+        is_ended: it was ended, and has not died of a sample.
+        """
         worker = self.workers.pop(peer, None)
         if worker is None:
             return
         if self._named.get(worker.hello.name) is worker:
             del self._named[worker.hello.name]
         del self.servers[worker.server.token]
-        self._pool.lose(peer, now)
+        self._pool.lose(peer, now, is_ended)
         if event == "lost":
             self._diagnostics.lost, self._diagnostics.lost_at = self._diagnostics.lost + 1, now
             self._diagnostics.last_lost.append(f"{worker.hello.name:.{MAX_NAME}}{why}")

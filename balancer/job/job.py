@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from ..parties.gives import Lost
-from ..parties.messages import FROM_TRAINER, GiveBatch, JoinJob
+from ..parties.messages import FROM_TRAINER, BeginRun, GiveBatch, JoinJob
 from ..parties.parties import Parties
 from ..parties.seats import name_process
 from ..pool.messages import FROM_WORKER, PoolBeat
@@ -74,7 +74,10 @@ class PlayedJob:
     ) -> None:
         """Raises ValueError where the job or the layout is none."""
         self.spec: JobSpec = from_json(job)
-        collates, takes_empty = read_layout(layout, bool(self.spec.source))
+        kind, takes_empty = read_layout(layout, bool(self.spec.source))
+        collates, self._on_host = kind != "samples", kind == "workers"
+        # Of a host's own workers it is known when they end; a stopped one is waited for.
+        dead_s = math.inf if self._on_host else dead_s
         skips = self.spec.on_error == "skip"
         self.pool = NetworkPool(
             self.spec.lease_s, collates, skips, generation, dead_s, len(self.spec.resources)
@@ -88,8 +91,9 @@ class PlayedJob:
             self.diagnostics,
         )  # fmt: skip
         self.parties = Parties(
-            self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for
-        )
+            self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for,
+            on_host=self._on_host,
+        )  # fmt: skip
         self.player = RunPlayer(
             self.spec, takes_empty, self.pool, self.parties, self.events, self.stats,
             makes_planning,
@@ -111,10 +115,16 @@ class PlayedJob:
                 self.admission.ask_failed()
                 self.player.forget_runs()
             self.parties.receive(peer, message, now)
+            if kind is BeginRun:
+                self._let_in(now)
+            return
+        if kind is LeavePool and message.workers:
+            self.admission.end(message.workers if peer in self.parties.peers else (), now)
             return
         worker = peer if kind is not PoolBeat else worker_of(peer)
         if kind is JoinPool:
             self.admission.join(peer, message, now)
+            self._let_in(now)
         elif worker not in self.admission.workers:
             is_gone = kind is LeavePool or (kind is PoolBeat and message.leaving)
             self._out.append(Send(peer, Bye() if is_gone else UnknownPeer()))
@@ -129,7 +139,7 @@ class PlayedJob:
         elif kind is SentFrames:
             self._pass_on(worker, message, frames)
         elif kind is LeavePool:
-            self.admission.lose(worker, now, "leave")
+            self.admission.lose(worker, now, "leave", is_ended=True)
 
     @property
     def run(self) -> PlannedRun | None:
@@ -144,6 +154,7 @@ class PlayedJob:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
         self.is_due = True
         self.parties.note_unreachable(peer, now)
+        self.parties.miss(peer)
         self.admission.lose(peer, now, "lost", " (its connection has ended)")
 
     def turn(self, now: float) -> list[Send]:
@@ -206,6 +217,7 @@ class PlayedJob:
             return
         self._ticked_at = now
         self.parties.tick(now)
+        self._let_in(now)
         self.relay.tick(now)
         for name in self.pool.leaving():
             self._out.append(Send(name, Bye()))
@@ -221,6 +233,11 @@ class PlayedJob:
             self.events.log("failure", " fails: %.600s", reason, level=logging.ERROR)
 
     # --- workers
+
+    def _let_in(self, now: float) -> None:
+        """Have workers that a trainer has started for a run take part once all have begun it."""
+        if self._on_host:
+            self.admission.begin_run(self.parties.run_begun, now)
 
     def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
         """Take a worker in whose source is open, if its data are those of the others."""
@@ -286,13 +303,13 @@ class PlayedJob:
             self.events.gone("rank", text, event, " (it is silent)" if event == "lost" else "")
 
 
-def read_layout(layout: str, has_source: bool) -> tuple[bool, bool]:
-    """Return whether workers make batches, and whether one can be made of no samples.
+def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:
+    """Return how batches are made, one of LAYOUTS, and whether one can be made of no samples.
 
     layout: JSON, as describe_layout of workers/collate has it. Raises ValueError where it is none.
 
     >>> read_layout('{"kind": "samples", "takes_empty": true}', True)
-    (False, True)
+    ('samples', True)
     """
     read = json.loads(layout)
     kind, takes_empty = (
@@ -305,7 +322,7 @@ def read_layout(layout: str, has_source: bool) -> tuple[bool, bool]:
             f"layout: kind {kind!r:.40}, takes_empty {takes_empty!r:.40}: allowed are {LAYOUTS} "
             '("workers" only where these are started with their source), and true or false'
         )
-    return kind != "samples", takes_empty
+    return kind, takes_empty
 
 
 def worker_of(peer: bytes) -> bytes:

@@ -15,7 +15,8 @@ class JoinPool(ArrayRecord, frozen=True):
 
     slot: its number on its host. software: its versions, as text for diagnostics. transport: how
     frames travel, and why, as text likewise. address, key: where trainers pull, as in
-    PayloadServer; "" where nothing is served. most_bytes: what the worker may keep.
+    PayloadServer; "" where nothing is served. most_bytes: what the worker may keep. run: for which
+    its trainer has started it; -1: for any.
     """
 
     name: str
@@ -28,6 +29,7 @@ class JoinPool(ArrayRecord, frozen=True):
     key: bytes
     most_bytes: Count
     version: str = VERSION
+    run: Integer = -1
 
 
 class OpenJob(ArrayRecord, frozen=True):
@@ -69,7 +71,12 @@ class JobNotOpened(ArrayRecord, frozen=True):
 
 
 class LeavePool(ArrayRecord, frozen=True):
-    """The worker ends: what it has is to be made elsewhere."""
+    """The worker ends: what it has is to be made elsewhere.
+
+    workers: of a trainer the names of those that it had started, and has ended.
+    """
+
+    workers: tuple[str, ...] = ()
 
 
 # --- frames

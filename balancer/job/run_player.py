@@ -122,8 +122,8 @@ class RunPlayer:
                 return
 
     def fail(self, error: Exception) -> None:
-        """End the run: it cannot go on."""
-        comes_again = isinstance(error, RunError) and error.comes_again
+        """End the run: it cannot go on; what collating raises comes again if loops go on."""
+        comes_again = not isinstance(error, RunError) or error.comes_again
         if self._parties.fail(str(error), comes_again):
             self._events.log("failure", " fails: %.600s", error, level=logging.ERROR)
         self.end()

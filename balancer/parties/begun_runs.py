@@ -24,6 +24,8 @@ APART_S = 35.0
 # A run that was begun at another balancer goes on without those who stay away for this long: they
 # may have had all of it. Those who are to begin the next may come back for so long.
 HELD_UP_S, MISSING_S = 30.0, 120.0
+# On one host who shares a rank is waited for so long: some share it, and open no loader.
+SHARERS_S = 2.0
 
 
 class BegunRuns:
@@ -36,17 +38,20 @@ class BegunRuns:
         token_of: Callable[[bytes], int],
         waits_for: Callable[[int], str] = lambda _: "its workers",
         ahead_steps: int = 2,
+        on_host: bool = False,
     ) -> None:
         """`generation`: greater than that of a balancer before, and its runs: seconds will do.
 
         token_of: returns the token of a worker. waits_for: returns what a rank's next microbatch
-        waits for. ahead_steps: how far processes that share a rank may be apart.
+        waits for. ahead_steps: how far processes that share a rank may be apart. on_host: all
+        are processes of this host, and have started the workers themselves.
         """
         self._seats = Seats(ranks)
         self._generation = generation
         self._token_of = token_of
         self._waits_for = waits_for
-        self._ahead_steps = ahead_steps
+        self._ahead_steps, self._on_host = ahead_steps, on_host
+        self.run_begun = -1
         self._ready: JobReady | None = None
         self._starts: Counter[RunKey] = Counter()  # seats, by what their processes have begun
         self._queues: list[RankQueue] = []
@@ -118,7 +123,8 @@ class BegunRuns:
         if self.attempt is not None and self.attempt.key not in self._starts:
             self._stop()
         is_apart = self._is_apart()
-        if is_apart or self._ready is None or self.attempt is not None or not self._starts:
+        waits = self._ready is None and not self._on_host
+        if is_apart or waits or self.attempt is not None or not self._starts:
             self._since.pop("missing", None)
             if self._has_lasted("apart", is_apart, APART_S):
                 self._fail([*self._seats.peers.values()], self._why_apart(), False)
@@ -128,10 +134,16 @@ class BegunRuns:
             self._since.pop("missing", None)
         elif seats.is_full or self._may_do_without():
             self._since.clear()
-            self._start(min(self._starts, key=lambda key: key.run))
+            first = min(self._starts, key=lambda key: key.run)
+            self.run_begun = max(self.run_begun, first.run)
+            if self._ready is not None:
+                self._start(first)
 
     def _may_do_without(self) -> bool:
         """Return whether a run begins although some stay away; it fails where that lasts."""
+        if self._on_host:
+            is_late = self.run_begun < 0 and not self._has_lasted("missing", True, SHARERS_S)
+            return self._seats.has_all_ranks and not is_late
         was_begun = self._has_lasted("missing", True, HELD_UP_S) and any(
             trainer.begun is not None and (trainer.begun.had or trainer.begun.served)
             for trainer in self._seats.peers.values()

@@ -26,14 +26,18 @@ from .messages import (
 )  # fmt: skip
 from .seats import TrainerPeer
 
-# A process that was not heard for this long is in question, and dead.
-QUIET_S, SILENT_S = 10.0, 30.0
+# A process that was not heard for this long is in question, and dead; of one host it is dead that
+# cannot be reached for so long.
+QUIET_S, SILENT_S, UNREACHABLE_S = 10.0, 30.0, 5.0
+# Those of one host may be silent: what is sent to them after so long shows whether they are there.
+PROBE_S = 1.0
 
 
 class Parties(BegunRuns):
     """The trainers of a job of so many ranks.
 
-    attempt: what is to be played; None where nothing is. freed, lost, changes: for the caller, who
+    attempt: what is to be played; None where nothing is. run_begun: the number of the run that all
+    have begun. freed, lost, changes: for the caller, who
     empties them; of `freed` each ticket comes once, changes: who has come ("join"), has left, or is
     lost; notices: what to tell whom for its log. to_look_at: ranks that may want more since it was
     emptied.
@@ -78,8 +82,11 @@ class Parties(BegunRuns):
     def tick(self, now: float) -> None:
         """Do what the time asks for; to be called about once a second."""
         self._now = now
-        for trainer in self._seats.silent(now - SILENT_S):
-            self._remove(trainer, "lost")
+        if self._on_host:
+            self._look_for_ended()
+        else:
+            for trainer in self._seats.silent(now - SILENT_S):
+                self._remove(trainer, "lost")
         lost = self._labels.lacking_ranks() - self._seats.ranks_here
         if self._has_lasted("counts", bool(lost), MISSING_S):
             self.fail(
@@ -88,6 +95,37 @@ class Parties(BegunRuns):
                 "all ranks from the last ledger"
             )
         self._look()
+
+    def miss(self, peer: bytes) -> None:
+        """Take note that nothing can be sent to a process now."""
+        if (trainer := self._seats.peers.get(peer)) is not None:
+            trainer.is_reached = False
+
+    def _look_for_ended(self) -> None:
+        """Forget processes that have ended; the others fail without what one of them lacked.
+
+        One that is silent may just train, or be stopped.
+        """
+        for trainer in self._seats.silent(self._now - PROBE_S):
+            if trainer.is_reached:
+                trainer.heard_at = self._now
+            elif trainer.heard_at < self._now - UNREACHABLE_S:
+                is_lacking = self._lacks_some(trainer)
+                self._remove(trainer, "lost")
+                if is_lacking:
+                    self.fail(
+                        f"{trainer.name}, which shares data-parallel rank "
+                        f"{trainer.hello.ranks[0]} with others, has ended or cannot be reached: "
+                        "restart all ranks from the last ledger"
+                    )
+                continue
+            trainer.is_reached = True
+            self._send(trainer.peer, BeatBack(0, ""))
+
+    def _lacks_some(self, trainer: TrainerPeer) -> bool:
+        """Return whether a process has not had all of the run that is played."""
+        queues = [self._queues[rank] for rank in trainer.hello.ranks if trainer.is_playing]
+        return any(q.end is None or q.takers[trainer.peer].have < q.next for q in queues)
 
     def take_messages(self) -> list[tuple[bytes, ToTrainer]]:
         """Return what is to be sent, and to whom."""

@@ -59,7 +59,8 @@ class TrainerPeer:
     heard_at: when it was last known to be here. begun: the run that it has begun, None before, and
     while it is to say again where it stands (is_asked). is_playing: it takes microbatches of the
     current run. stopped: why its run was stopped, which is repeated until it begins another.
-    told: the tokens of workers of which it was told where they are.
+    told: the tokens of workers of which it was told where they are. is_reached: what was sent to it
+    last could be sent.
     """
 
     peer: bytes
@@ -71,6 +72,7 @@ class TrainerPeer:
     stopped: RunStops | None = None
     told: set[int] = field(default_factory=set)
     stats: TrainerStats = field(default_factory=TrainerStats)
+    is_reached: bool = True
 
     @property
     def name(self) -> str:
@@ -121,6 +123,11 @@ class Seats:
     def is_full(self) -> bool:
         """True if every seat of every rank is taken."""
         return len(self._sharers) == self.ranks and self.taken == self.needed
+
+    @property
+    def has_all_ranks(self) -> bool:
+        """True if every rank has a process."""
+        return len(self._sharers) == self.ranks
 
     def add(self, peer: TrainerPeer) -> None:
         """Seat a process; its seats are free."""

@@ -144,6 +144,8 @@ class TrainerSession:
         match message:
             case RunBegun():
                 run.is_begun = True
+                for rank in run.ranks.values():
+                    rank.told = (0, rank.have)  # it may be played anew
             case GiveBatch() if message.rank in run.ranks:
                 self._take(run, message)
             case EndRun() if message.rank in run.ranks:
@@ -231,6 +233,11 @@ class TrainerSession:
         self.failure, self.comes_again = "", False
         self._pulls = []
         self._run = run
+
+    @property
+    def run(self) -> int:
+        """The number of the run that was begun last, -1 before."""
+        return -1 if self._run is None else self._run.number
 
     @property
     def is_running(self) -> bool:

@@ -18,15 +18,7 @@ from typing import Any
 
 from ..run.tasks import Failed, Killed
 from .giving import PartGiver
-from .messages import (
-    BATCH,
-    FromWorker,
-    PartBroken,
-    PartMade,
-    PartMeasured,
-    PoolBeat,
-    ToWorker,
-)  # fmt: skip
+from .messages import BATCH, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
 from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of, why_wrong
 from .tickets import Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
@@ -343,18 +335,20 @@ class NetworkPool:
         number, index = worker.at
         giving = worker.given.get(number)
         count = len(giving.part.places) if giving and index < 0 else 1
-        return bool(number) and self._giver.now > worker.at_since + share * self._lease_s * max(
-            1, count
-        )
+        lease_s = share * self._lease_s * max(1, count)
+        return bool(number) and self._giver.now > worker.at_since + lease_s
 
-    def lose(self, name: bytes, now: float) -> None:
-        """A worker is gone: others do what it had, and make again what it kept."""
+    def lose(self, name: bytes, now: float, is_ended: bool = False) -> None:
+        """A worker is gone: others do what it had, and make again what it kept.
+
+        is_ended: by whoever has started it, and of no sample.
+        """
         self._giver.now, worker = now, self.workers.pop(name, None)
         if worker is None:
             return
         worker.key = -1
         # While no time is known nothing is known to be quick.
-        suspects = worker.suspects()[: None if self._giver.load_s else 1]
+        suspects = [] if is_ended else worker.suspects()[: None if self._giver.load_s else 1]
         weight = worker.weigh_death(suspects, now, self._dead_s)
         named = self.hangs(worker) and worker.at[1] >= 0
         parts = [giving.part for giving in worker.given.values()]

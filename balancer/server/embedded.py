@@ -1,8 +1,8 @@
 """The balancer as a process beside a trainer: a new interpreter.
 
-It needs only the job, and imports neither torch nor the trainer's main module: so it is ready
-sooner, and has nothing of the trainer's. Its standard input is the lifeline: the job's JSON in one
-line, and then nothing until the trainer ends or closes it, which ends this process at once,
+It imports neither torch nor the trainer's main module: so it is ready sooner, and has nothing of
+the trainer's. Its standard input is the lifeline: the job's JSON in one line (empty where trainers
+bring it), and then nothing until the trainer ends or closes it, which ends this process at once,
 whatever it is doing.
 """
 
@@ -17,7 +17,9 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from typing import Any
 
 from ..coordinator.machine import Coordinator
 from ..protocol.job_spec import from_json
@@ -59,12 +61,20 @@ def main(directory: str, listening: int, report: int) -> None:
     keep_freed_memory()
     threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
     try:
-        job = from_json(text)
         credentials = functools.partial(new_credentials, has_keys=False)
-        coordinator = Coordinator(job, heartbeat_timeout_s=math.inf, make_credentials=credentials)
+        served: Any
+        if text.strip():
+            job = from_json(text)
+            served = Coordinator(job, heartbeat_timeout_s=math.inf, make_credentials=credentials)
+        else:
+            from ..job.job_events import logger  # here: the other wing needs nothing of it
+            from ..job.jobs import PlayedJobs
+
+            logger.disabled = True  # what goes wrong trainers say
+            served = PlayedJobs(int(time.time()), credentials)
         gc.freeze()  # what has been imported stays: no collection needs to look at it
         serve(
-            coordinator,
+            served,
             endpoint_in(directory),
             lambda _: _write(report, READY),
             descriptor=listening,

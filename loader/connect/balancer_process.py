@@ -85,8 +85,11 @@ class EmbeddedBalancer:
     A forked copy of the trainer has a handle that does nothing.
     """
 
-    def __init__(self, job: JobSpec) -> None:
-        """Start the process and return at once; workers may connect to `endpoint` already."""
+    def __init__(self, job: JobSpec | None) -> None:
+        """Start the process and return at once; workers may connect to `endpoint` already.
+
+        job: that it serves; None: trainers bring it.
+        """
         self._ends = _start(job)
         self.endpoint = embedded.endpoint_in(self._ends.directory)
         self._finalizer = weakref.finalize(self, _end, self._ends)
@@ -180,7 +183,7 @@ class _Ends:
 _open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
 
 
-def _start(job: JobSpec) -> _Ends:
+def _start(job: JobSpec | None) -> _Ends:
     directory = make_socket_directory()
     watching, lifeline = os.pipe()
     reading, report = os.pipe()
@@ -197,7 +200,7 @@ def _start(job: JobSpec) -> _Ends:
         os.close(report)
     ends = _Ends(process, lifeline, reading, directory)
     _open.add(ends)
-    _send(lifeline, to_json(job).encode() + b"\n")
+    _send(lifeline, (to_json(job) if job else "").encode() + b"\n")
     return ends
 
 

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ...workers.daemon.heartbeats import Identity, local_name
 from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads
 from ...workers.daemon.source_handler import SourceHandler
+from ...workers.planned.reader import Collate
 from ...workers.processes.pool import Pool, PoolEndedError, WorkerSlot
 from ...workers.processes.start_method import quiet_forks
 from ...workers.serving.server import PullServer
@@ -36,7 +38,8 @@ _pools = itertools.count()
 class WorkerConfig:
     """The arguments of a worker's process; `begin` is the loader's worker_init_fn.
 
-    threads: those that decode, in each worker. pool: names the pool on this host.
+    threads: those that decode, in each worker. pool: names the pool on this host. collate: with
+    what workers make batches, and run: for which they are started (see JoinPool), in the new wing.
     """
 
     job: JobSpec
@@ -45,19 +48,28 @@ class WorkerConfig:
     begin: Callable[[int], None] | None = None
     threads: int = 1
     pool: str = ""
+    collate: Collate | None = None
+    run: int = -1
 
 
-def start_workers(start: WorkerStart, config: WorkerConfig) -> tuple[Pool, tuple[str, ...]]:
-    """Start workers as torch would now; return them, and their names. See `Pool` for errors."""
+def start_workers(
+    start: WorkerStart, config: WorkerConfig, serve: Callable[[WorkerConfig, WorkerSlot], str]
+) -> tuple[Pool, tuple[str, ...]]:
+    """Start workers as torch would now; return them, and their names. See `Pool` for errors.
+
+    serve: what each does; returns why it has ended.
+    """
     # Here, and kept: each worker would look for the versions anew.
     software()
     config = replace(config, pool=f"{os.getpid()}-{next(_pools)}")
     with quiet_forks():
-        pool = Pool(_work, config, start.workers, start.context, RESTARTS)
+        pool = Pool(partial(_work, serve), config, start.workers, start.context, RESTARTS)
     return pool, tuple(local_name(config.pool, slot) for slot in range(start.workers))
 
 
-def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
+def _work(
+    serve: Callable[[WorkerConfig, WorkerSlot], str], config: WorkerConfig, slot: WorkerSlot
+) -> None:
     seed = config.job.plan.seed
     torch.set_num_threads(1)  # as torch's workers do: the threads of a forked trainer are not here
     _torch_worker._worker_info = _torch_worker.WorkerInfo(
@@ -68,30 +80,35 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
             config.begin(slot.index)
         except Exception as error:  # would be raised in another worker, too
             raise PoolEndedError(f"worker_init_fn raised {locate_error(error)}") from error
-    payloads = _payloads(config)
+    with own_generators():
+        reason = serve(config, slot)
+    if reason:
+        # Another process of the same data would be turned away, too.
+        raise PoolEndedError(reason)
+
+
+def serve_samples(config: WorkerConfig, slot: WorkerSlot) -> str:
+    """Read, measure and decode samples; return why the balancer has ended this worker."""
+    payloads = payloads_of(config)
     resources = config.job.resources
     handler = SourceHandler(
-        config.source, resources, seed, local=True, threads=config.threads,
+        config.source, resources, config.job.plan.seed, local=True, threads=config.threads,
         shift_labels=config.job.shift_labels,
     )  # fmt: skip
     # One that is started in the place of another comes later, on the same machine's clock.
     name = local_name(config.pool, slot.index)
     identity = Identity(name, slot.index, time.monotonic_ns())
     try:
-        with own_generators():
-            reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
+        return run_worker(config.endpoint, identity, handler, payloads=payloads)
     finally:
         payloads.close()
-    if reason:
-        # Another process of the same data would be turned away, too.
-        raise PoolEndedError(reason)
 
 
-def _payloads(config: WorkerConfig) -> Payloads:
+def payloads_of(config: WorkerConfig, store: Any = None) -> Payloads:
     """Return this worker's payloads, which ranks of this machine pull over a unix socket."""
     address = f"ipc://{directory_of(config.endpoint)}/worker.{os.getpid()}"
     try:
-        server = PullServer(address, config.job.buffer_bytes, keys=None)
+        server = PullServer(address, config.job.buffer_bytes, None, store)
         return Payloads(server, address=address)
     except OSError as error:
         return Payloads(None, f"no socket: {error}")

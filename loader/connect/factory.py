@@ -6,13 +6,9 @@ start them: anew for every run (so that they have the data set as it is then), o
 persistent.
 """
 
-import atexit
 import logging
 import os
 import socket
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,51 +20,20 @@ from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import checked_job, default_job
 from ...workers.arena.transport import Transport
-from ...workers.processes.pool import Pool
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import MicrobatchSource
 from ..collate.chosen import BatchMaker
 from ..local.workers import WorkerStart
-from ..step.errors import LoaderError
+from ..remote.processes import OTHERS_S, LocalProcesses, shared
 from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
-from .embedded import WorkerConfig, start_workers
+from .embedded import WorkerConfig, serve_samples, start_workers
 from .memory_limit import memory_limit, refuse_budget_over_limit
 from .remote import Connection, Party
 from .rendezvous import Rendezvous, open_meeting
 
 logger = logging.getLogger(__name__)
-
-# The process that runs the balancer waits at most this long at its end: the others take their last
-# batches from it, and may be slow.
-OTHERS_S = 30.0
-
-
-class LocalProcesses:
-    """The processes of one connection: its workers, and the balancer unless others have it."""
-
-    def __init__(self, balancer: EmbeddedBalancer | None) -> None:
-        self.balancer = balancer
-        self.pool: Pool | None = None
-        self.names: tuple[str, ...] = ()
-
-    def descriptors(self) -> set[int]:
-        """Return what to poll: if one is readable, `failure` may have a reason."""
-        return {each.fileno() for each in (self.balancer, self.pool) if each is not None}
-
-    def failure(self) -> str:
-        """Return why the run cannot go on, empty while it can."""
-        reasons = (each.failure() for each in (self.balancer, self.pool) if each is not None)
-        return next(filter(None, reasons), "")
-
-    def end_workers(self) -> tuple[str, ...]:
-        """End the workers and wait until they are gone; return their names."""
-        pool, self.pool = self.pool, None
-        if pool is None:
-            return ()
-        pool.close()
-        return self.names
 
 
 class LocalConnection(Connection):
@@ -85,7 +50,7 @@ class LocalConnection(Connection):
         peers: Rendezvous,
     ) -> None:
         """Make a connection; `balancer` is the one that all use, where this process has it."""
-        self._start, self._config = start, config
+        self._start, self._config, self._meeting = start, config, peers
         self._processes = processes = LocalProcesses(balancer)
         self._told_of_end = 0
         patience_s = OTHERS_S if balancer is not None else 0.0
@@ -94,7 +59,7 @@ class LocalConnection(Connection):
             peers=peers, patience_s=patience_s,
         )  # fmt: skip
         if balancer is not None:
-            _shared.add(self)
+            shared.add(self)
 
     def finish(self) -> None:
         """End the workers, unless they are persistent; nothing in a forked copy of the trainer."""
@@ -110,7 +75,7 @@ class LocalConnection(Connection):
         self._processes.end_workers()
         if self._processes.balancer is not None:
             self._processes.balancer.close()
-        _shared.discard(self)
+        shared.discard(self)
 
     def _prepare_run(self) -> None:
         """Start the workers, while this connection has no sockets."""
@@ -123,8 +88,8 @@ class LocalConnection(Connection):
             self._await_pong(self._told_of_end)
             self.session.ended = ()
         self._sockets.suspend()
-        with self._telling_peers():
-            started = start_workers(self._start, self._config)
+        with self._meeting.telling():
+            started = start_workers(self._start, self._config, serve_samples)
             self._processes.pool, self._processes.names = started
             self._sockets.watch(self._processes.descriptors())
 
@@ -133,25 +98,13 @@ class LocalConnection(Connection):
 
         What the balancer is told has been sent meanwhile.
         """
-        with self._telling_peers():
+        with self._meeting.telling():
             try:
                 if self._processes.balancer is not None:
                     self._processes.balancer.wait_ready()
             except Exception:
                 self._sockets.give_up()
                 raise
-
-    @contextmanager
-    def _telling_peers(self) -> Iterator[None]:
-        """Tell the processes that share the balancer why this one cannot go on, if it cannot."""
-        try:
-            yield
-        except Exception as error:
-            if self._peers is not None:
-                self._peers.give_up(str(error))
-            if isinstance(error, RuntimeError):  # as if it had come after they were ready
-                raise LoaderError(str(error)) from error
-            raise
 
     def _end_workers(self) -> None:
         """End the workers, and tell the balancer which have ended."""
@@ -160,18 +113,6 @@ class LocalConnection(Connection):
         if names:
             self._send(self.session.end_workers(names))
             self._told_of_end = self._ping()
-
-
-# Connections whose balancer serves other ranks too: at exit they must be closed before the pools.
-_shared: "weakref.WeakSet[LocalConnection]" = weakref.WeakSet()
-
-
-def _close_shared() -> None:
-    for connection in list(_shared):
-        connection.close()
-
-
-atexit.register(_close_shared)
 
 
 class Fleet(Protocol):
@@ -251,12 +192,22 @@ class ConnectionFactory:
         endpoint = balancer.endpoint if balancer else peers.wait_for_address()
         start = self.start
         config = WorkerConfig(self.job, self.source, endpoint, start.begin, start.threads)
+        if uses_pools():
+            from ..remote import batch_reader, host
+
+            # fields are each process' own: workers of all make whole batches
+            config = replace(config, collate=replace(self.batches, fields=None).in_worker)
+            reader = batch_reader.BatchReader(job, self.batches, self.takes_empty, on_host=True)
+            return host.HostConnection(
+                start, config, balancer, self.place, reader, self.prefetch, self._party().name,
+                peers,
+            )  # fmt: skip
         return LocalConnection(start, config, balancer, self._party(), job, self.prefetch, peers)
 
     def _start_balancer(self, job: JobSpec, peers: Rendezvous) -> EmbeddedBalancer:
         """Start the balancer for all, and tell them where it is, or why there is none."""
         try:
-            balancer = EmbeddedBalancer(job)
+            balancer = EmbeddedBalancer(None if uses_pools() else job)
             balancer.wait_ready()
         except Exception as error:
             peers.give_up(str(error))

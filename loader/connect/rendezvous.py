@@ -15,7 +15,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,17 @@ class Rendezvous:
         """Tell the others that this process takes no part, and why: it could not do its task."""
         failed = {"process": self._mine.process, "reason": reason, "task": task}
         self._set(f"{self._key}/failed", failed)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell the others why this process cannot start its own, if it cannot."""
+        try:
+            yield
+        except Exception as error:
+            self.give_up(str(error))
+            if isinstance(error, RuntimeError):  # as if it had come after they were ready
+                raise LoaderError(str(error)) from error
+            raise
 
     def share_found(self, found: Mapping[str, Any]) -> None:
         """Give the others what this process has found out for all."""

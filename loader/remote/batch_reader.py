@@ -10,8 +10,9 @@ from ...balancer.parties.messages import GiveBatch
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts
 from ...balancer.run.tasks import Made
-from ...workers.codec.batches import decode_batch
+from ...workers.codec.batches import decode_batch, frames_of
 from ...workers.codec.fields import CodecError
+from ...workers.codec.local_frames import decode_local, local_frames_of
 from ...workers.collate.described import describe_layout
 from ...workers.collate.labels import count_label_tokens_of
 from ...workers.planned.reader import collate_seeded
@@ -21,16 +22,22 @@ from ..collate.chosen import BatchMaker
 
 @dataclass(frozen=True, slots=True)
 class BatchReader:
-    """How a job's batches are made; takes_empty: also of no samples."""
+    """How a job's batches are made; takes_empty: also of no samples.
+
+    on_host: by workers that trainers of this host have started, which send any object.
+    """
 
     job: JobSpec
     batches: BatchMaker
     takes_empty: bool
+    on_host: bool = False
 
     @property
     def layout(self) -> str:
         """How workers make batches, as JSON."""
-        described = describe_layout(self.batches.balance, self.batches.collate_fn)
+        described = {"kind": "workers"}
+        if not self.on_host:
+            described = describe_layout(self.batches.balance, self.batches.collate_fn)
         return json.dumps(described | {"takes_empty": self.takes_empty})
 
     def wanted(self, give: GiveBatch, epoch: int) -> Container[str] | None:
@@ -48,11 +55,18 @@ class BatchReader:
 
         Raises CodecError for what no worker can have kept for it.
         """
-        value = decode_batch(frames, self.wanted(give, epoch))
+        decode = decode_local if self.on_host else decode_batch
+        value = decode(frames, self.wanted(give, epoch))
         places = give.pieces[number].places
         if not give.is_batch and (type(value) is not list or len(value) != len(places)):
             raise CodecError(f"needed is a list of {len(places)} samples")
         return value
+
+    def frames_of(
+        self, head: Any, sizes: Sequence[int], fields: Container[str] | None
+    ) -> list[int]:
+        """Return the numbers of the frames that fields need; see frames_of of codec/batches."""
+        return (local_frames_of if self.on_host else frames_of)(head, sizes, fields)
 
     def make(self, incoming: IncomingBatch, epoch: int) -> Made:
         """Return a microbatch whose pieces are here; raises what collate_fn raises."""

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.trainer_session import TrainerSession
@@ -36,6 +37,8 @@ LOOK_S, PAUSE_MS = 0.001, 2
 # After this silence of a balancer its address is looked for again; it may have lost this
 # connection, too: another one is opened.
 FIND_S, RECONNECT_S = 2.0, 20.0
+# The balancer of this host may be the process that has ended: what is told to it waits so long.
+_LAST_WORDS_MS = 500
 
 
 class TrainerConnection:
@@ -44,14 +47,16 @@ class TrainerConnection:
     def __init__(
         self, endpoint: str, place: Place, reader: BatchReader, prefetch: int, name: str,
         job_name: str, keys: PeerKeys | None = None, patience_s: float = 0.0,
+        watch: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         """Make a connection that is opened at first use.
 
         `prefetch` microbatches of each rank are under way. At the end the balancer is given at most
         `patience_s` to say that no other process needs it. With `keys` it must be the one that they
-        name.
+        name. `watch` returns why processes that this one has started have failed, "" if they have
+        not: asked when a watched descriptor (see RankSockets) is readable, and in silence.
         """
-        self.endpoint, self._name, self._reader = endpoint, name, reader
+        self.endpoint, self._name, self._reader, self._watch = endpoint, name, reader, watch
         self.session = TrainerSession(
             place.played, to_json(reader.job), reader.layout, max(1, prefetch), place.sharer,
             place.sharers, time.time_ns(), name,
@@ -66,7 +71,7 @@ class TrainerConnection:
         self._has_failed = False  # and its error was raised
         self._arrival: tuple[IncomingBatch, LocalArrival] | None = None
         self._heard = self._looked = self._beat_at = time.monotonic()
-        self._leave = weakref.finalize(self, _close, self._sockets, self._inbox)
+        self._leave = weakref.finalize(self, _close, self._sockets, self._inbox, watch)
 
     @property
     def left_out(self) -> int:
@@ -199,8 +204,7 @@ class TrainerConnection:
         while not done():
             if self.session.failure:
                 self._has_failed = True
-                comes_again = self.session.comes_again
-                raise (ComesAgainError if comes_again else LoaderError)(self.session.failure)
+                self._fail(self.session.failure)
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
                 what = self._waits_for()
@@ -211,13 +215,15 @@ class TrainerConnection:
                     self._name, waited, log.what, self._waits_for(),
                 )  # fmt: skip
             left_s = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
-            is_quiet = not self._sockets.link().poller.poll(PAUSE_MS)
-            if is_quiet:  # of what was asked for all may be here
+            ready = self._sockets.link().poller.poll(PAUSE_MS)
+            if not ready:  # of what was asked for all may be here
                 self._send(waits=True)
-                is_quiet = not self._sockets.link().poller.poll(int(1000 * left_s) + 1)
+                ready = self._sockets.link().poller.poll(int(1000 * left_s) + 1)
             # First: what the balancer has said last tells more than that it has ended.
-            self._drain(waits=is_quiet)
-            if is_quiet:
+            self._drain(waits=not ready)
+            if any(each in self._sockets.watched for each, _ in ready):
+                self._check_processes()
+            if not ready:
                 self._check_silence()
 
     def _waits_for(self) -> str:
@@ -225,9 +231,15 @@ class TrainerConnection:
         asked = self.session.waiting or f"the balancer at {self.endpoint} to answer"
         return self._puller.waits_for() or asked
 
+    def _check_processes(self) -> None:
+        if reason := self._watch():
+            self._sockets.give_up(_LAST_WORDS_MS)  # the balancer may be the one that has ended
+            self._fail(reason)
+
     def _check_silence(self) -> None:
+        self._check_processes()
         if refusal := self._sockets.link().handshakes.rejection_reason():
-            raise LoaderError(f"{self.endpoint}: {refusal}")
+            self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
         is_stale = silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S
         if is_stale or (silent > FIND_S and self._sockets.has_moved()):
@@ -240,12 +252,13 @@ class TrainerConnection:
                     "was stopped, and has not been started again for",
                     "start it, and then the trainer",
                 )
-            raise LoaderError(
-                f"the balancer at {self.endpoint} {what[0]} {silent:.0f} s: {what[1]}"
-            )
+            self._fail(f"the balancer at {self.endpoint} {what[0]} {silent:.0f} s: {what[1]}")
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise (ComesAgainError if self.session.comes_again else LoaderError)(reason)
 
 
-def _close(sockets: RankSockets, inbox: Inbox) -> None:
+def _close(sockets: RankSockets, inbox: Inbox, watch: Callable[[], str]) -> None:
     """Leave the balancer and wait for its answer if others need us; no-op in a forked copy."""
     if os.getpid() != sockets.owner or not (sockets.is_open or sockets.patience_s):
         return
@@ -255,6 +268,8 @@ def _close(sockets: RankSockets, inbox: Inbox) -> None:
         link.send(message)
     while not inbox.left and (left_s := until - time.monotonic()) > 0:
         link.poller.poll(int(1000 * left_s) + 1)
+        if watch():
+            break
         while (received := link.receive()) is not None:
             inbox.handle(*received)
     sockets.suspend()

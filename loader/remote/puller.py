@@ -20,9 +20,9 @@ from ...balancer.protocol.parts import PayloadServer
 from ...balancer.transport.keys import KeyPair, PeerKeys
 from ...balancer.transport.sockets import connect, read_event, receive, send_together
 from ...balancer.transport.wire import WireError
-from ...workers.codec.batches import frames_of
 from ...workers.codec.fields import CodecError
 from ..connect.rank_sockets import RankSockets
+from .batch_reader import BatchReader
 from .inbox import Inbox
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class _Pull:
     numbers: Sequence[int]
     frames: list[Any]
 
-    def take(self, frames: Sequence[Any]) -> Sequence[int]:
+    def take(self, frames: Sequence[Any], reader: BatchReader) -> Sequence[int]:
         """Keep frames that have come; return the numbers of those that are to be asked for next.
 
         Raises CodecError where they are not what was announced.
@@ -68,7 +68,7 @@ class _Pull:
         is_head = self.wanted is not None and self.numbers[0] == 0
         for number, frame in zip(self.numbers, frames, strict=True):
             self.frames[number] = frame
-        return frames_of(frames[0], announced, self.wanted)[1:] if is_head else ()
+        return reader.frames_of(frames[0], announced, self.wanted)[1:] if is_head else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -206,7 +206,7 @@ class PiecePuller:
             return
         source = f"the worker at {worker.server.address}"
         try:
-            pull.numbers = pull.take(frames)
+            pull.numbers = pull.take(frames, self._inbox.reader)
         except CodecError as error:
             session.note_lost(piece, f"{source}: {error!s:.300}", is_rubbish=True)
             return
@@ -242,7 +242,9 @@ class PiecePuller:
                 self._begin(piece)
             return
         times = f" {silences} times in a row" if worker.is_connected else ""
-        is_gone = token in self._silences and not worker.is_connected
+        # On this host nobody listens for one that has ended.
+        is_known = token in self._silences or self._inbox.reader.on_host
+        is_gone = is_known and not worker.is_connected
         self._give_up(worker.server, f"{reason}{times}", pieces, is_gone)
 
     def _give_up(

@@ -83,21 +83,28 @@ class Beginning:
         _worker = Worker(self._wrapper, number, self._work)
         # New pages for each image would take a sixth of the time of decoding it.
         keep_freed_memory()
-        # Who has replaced torch's entry knows better what to do with tensors.
-        if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-            default_collate_fn_map[torch.Tensor] = stack_into_slot
+        replace_stacking()
         if self._then is not None:
             self._then(number)
 
 
+def replace_stacking() -> None:
+    """Have default_collate stack by stack_into_slot, unless somebody knows better how to."""
+    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
+        default_collate_fn_map[torch.Tensor] = stack_into_slot
+
+
 def stack_into_slot(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Stack tensors as default_collate does, large ones into a slot; raises what it raises."""
+    """Stack tensors as default_collate does, large ones into a slot; raises what it raises.
+
+    Without slots in memory of this process: torch's own takes shared memory in any worker.
+    """
     first, worker = batch[0], this_worker()
-    if worker is None or type(first) is not torch.Tensor or not is_ordinary(first):
+    if type(first) is not torch.Tensor or not is_ordinary(first):
         stacked: torch.Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         return stacked
     nbytes = first.numel() * first.element_size() * len(batch)
-    if nbytes < LEAST_IN_SLOT:
+    if worker is None or nbytes < LEAST_IN_SLOT:
         return torch.stack(batch, 0)
     out = worker.sender.tensor(nbytes).view(first.dtype).view(len(batch), *first.shape)
     return torch.stack(batch, 0, out=out)

@@ -13,7 +13,16 @@ from typing import Any
 import torch
 
 from ..arena.packing import tensor_in
-from .batches import MAX_FRAMES, SMALL, decode_batch, encode_batch, flat_bytes, is_plain, writable
+from .batches import (
+    MAX_FRAMES,
+    SMALL,
+    decode_batch,
+    encode_batch,
+    flat_bytes,
+    frames_of,
+    is_plain,
+    writable,
+)
 from .fields import Buffer
 
 _PICKLED = b"\xff" * 8
@@ -49,6 +58,13 @@ def decode_local(frames: Sequence[Any], fields: Container[str] | None = None) ->
     if head[: len(_PICKLED)] != _PICKLED:
         return decode_batch(frames, fields)
     return pickle.loads(head[len(_PICKLED) :], buffers=map(writable, frames[1:]))
+
+
+def local_frames_of(head: Any, sizes: Sequence[int], fields: Container[str] | None) -> list[int]:
+    """Return the numbers of the frames that these fields need, as frames_of: of a pickle all."""
+    if memoryview(getattr(head, "buffer", head))[: len(_PICKLED)] == _PICKLED:
+        return [*range(len(sizes))]
+    return frames_of(head, sizes, fields)
 
 
 class _Pickler(pickle.Pickler):

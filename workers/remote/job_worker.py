@@ -59,6 +59,8 @@ from .frame_store import FrameStore
 HELLO_S, REJOIN_S, BEAT_S = 5.0, 1.0, 1.0
 # Between parts that are made more quickly, messages are looked for this often.
 LOOK_S = 0.001
+# Without messages it looks this often whether there is anything to do.
+IDLE_MS = 100
 # What frames lay in is given back after this time without work: new pages take several times as
 # long as filling them.
 REST_S = 10.0
@@ -353,3 +355,20 @@ def open_remote_worker(
     finally:
         ended.set()
         context.term()
+
+
+def run_remote_worker(endpoint: str, setup: WorkerSetup) -> str:
+    """Work for one job until the balancer ends the worker; return why, empty if well.
+
+    What the hello of `setup` says that it may keep it keeps.
+    """
+    with open_remote_worker(endpoint, setup) as worker:
+        worker.keep_at_most(setup.hello.most_bytes)
+        while True:
+            worker.now = max(worker.now, time.monotonic())
+            if (end := worker.look()) is not None:
+                return end
+            if worker.has_work:
+                worker.work_on()
+            elif reason := worker.rest(idle=not worker.link.poller.poll(IDLE_MS)):
+                return reason

@@ -22,6 +22,8 @@ from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 COUNT = 32
+# More than processes that share a rank may be apart.
+STEPS = 4
 BOTH = (0, 1)
 # Per case: the sizes of the topology, whether it is given as a DeviceMesh, and which of the
 # processes that share a rank open the loader.
@@ -52,10 +54,10 @@ CASES_OF_8: dict[str, tuple[dict[str, int], bool, tuple[int, ...]]] = {
 }
 
 
-def make(**changes: Any) -> Any:
+def make(count: int = COUNT, **changes: Any) -> Any:
     given: dict[str, Any] = {"accumulate": 2, "seed": 3, "samples_per_step": 16, "shuffle": True}
     given |= {"grouping": "balanced", "layout": "padded", "num_workers": 1, "prefetch_factor": 1}
-    return balanced_loader(made.Augmented(COUNT), **given | changes)
+    return balanced_loader(made.Augmented(count), **given | changes)
 
 
 def take(loader: Any, most: int = 1 << 30) -> list[Any]:
@@ -95,9 +97,9 @@ def attempt(action: Any) -> Any:
 
 
 def other_configuration(rank: int, meet: Any) -> Any:
-    """Process 0 opens the loader, then process 1 with another seed; the others have none."""
+    """Processes 0 and 2 open the loader, then process 1 with another seed; process 3 has none."""
     loader = make(topology={"dp": 2, "tp": 2}, seed=4 if rank == 1 else 3, name="configuration")
-    reason = attempt(lambda: take(loader, 1)) if rank == 0 else None
+    reason = attempt(lambda: take(loader, 1)) if rank in (0, 2) else None
     meet()
     return attempt(lambda: take(loader, 1)) if rank == 1 else reason
 
@@ -107,7 +109,7 @@ def killed(rank: int, folder: Path, meet: Any) -> Any:
 
     Process 0 opens its loader first, so the balancer is its own.
     """
-    loader = make(topology={"dp": 2, "tp": 2}, timeout=0, name="killed")
+    loader = make(STEPS * COUNT, topology={"dp": 2, "tp": 2}, timeout=0, name="killed")
     if rank == 0:
         batches = iter(loader)
     meet()
@@ -120,7 +122,7 @@ def killed(rank: int, folder: Path, meet: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
     while not (folder / "died.json").exists():  # the epoch is short, and process 3 may be slow
         time.sleep(0.01)
-    reason = attempt(lambda: [next(batches) for _ in range(COUNT)])
+    reason = attempt(lambda: [next(batches) for _ in range(STEPS * COUNT)])
     return reason, time.monotonic() - float((folder / "died.json").read_text())
 
 

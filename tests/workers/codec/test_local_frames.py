@@ -9,7 +9,7 @@ import torch
 
 from counterpoise.workers.codec.batches import SMALL, decode_batch, encode_batch
 from counterpoise.workers.codec.fields import CodecError
-from counterpoise.workers.codec.local_frames import decode_local, encode_local
+from counterpoise.workers.codec.local_frames import decode_local, encode_local, local_frames_of
 
 
 @dataclass
@@ -66,3 +66,12 @@ def test_a_tensor_that_needs_its_gradient_is_pickled_as_torch_does() -> None:
 def test_whoever_reads_what_came_over_a_network_refuses_a_pickle() -> None:
     with pytest.raises(CodecError):
         decode_batch(encode_local(Record(torch.zeros(SMALL))))
+
+
+def test_of_what_is_pickled_all_frames_are_needed() -> None:
+    frames = encode_local({"pixels": torch.zeros(2000), "more": {1, 2}})
+    sizes = [len(frame) for frame in frames]
+    assert local_frames_of(frames[0], sizes, {"more"}) == [*range(len(frames))]
+    frames = encode_local({"pixels": torch.zeros(2000), "more": torch.ones(2000)})
+    sizes = [len(frame) for frame in frames]
+    assert local_frames_of(frames[0], sizes, {"more"}) == [0, 2]

@@ -1,0 +1,125 @@
+"""A process' connection to the balancer of its host, which it or another of them has started.
+
+Its workers are processes of its own: they collate with the function that the loader has, and send
+any object. They are started anew for each run, as torch's are, or once if they are persistent.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from dataclasses import replace
+from typing import NoReturn
+
+from ...balancer.job.messages import JoinPool, LeavePool
+from ...balancer.run.arrivals import RunStart
+from ...balancer.transport.naming import DEFAULT_JOB, peer_name
+from ...workers.arena.worker import replace_stacking
+from ...workers.codec.local_frames import encode_local
+from ...workers.daemon.heartbeats import local_name
+from ...workers.processes.pool import WorkerSlot
+from ...workers.remote.frame_store import FrameStore
+from ...workers.remote.job_worker import WorkerSetup, run_remote_worker
+from ...workers.sources.fingerprint import software
+from ..connect.balancer_process import EmbeddedBalancer
+from ..connect.embedded import WorkerConfig, payloads_of, start_workers
+from ..connect.rendezvous import Rendezvous
+from ..local.workers import WorkerStart
+from ..step.ranks import Place
+from .batch_reader import BatchReader
+from .connection import TrainerConnection
+from .processes import OTHERS_S, LocalProcesses, shared
+
+
+class HostConnection(TrainerConnection):
+    """A connection whose processes are its own: they end with it."""
+
+    def __init__(
+        self, start: WorkerStart, config: WorkerConfig, balancer: EmbeddedBalancer | None,
+        place: Place, reader: BatchReader, prefetch: int, name: str, peers: Rendezvous,
+    ) -> None:  # fmt: skip
+        """Make a connection; `balancer` is the one that all use, where this process has it.
+
+        peers: the processes that share it, which are told why this one cannot go on.
+        """
+        self._start, self._config, self._peers = start, config, peers
+        self._processes = processes = LocalProcesses(balancer)
+        super().__init__(
+            config.endpoint, place, reader, prefetch, name, DEFAULT_JOB,
+            patience_s=0.0 if balancer is None else OTHERS_S, watch=processes.failure,
+        )  # fmt: skip
+        if balancer is not None:
+            shared.add(self)
+
+    def begin(self, start: RunStart) -> None:
+        """Start the workers, while this connection has no sockets, and the next run."""
+        with self._lock():
+            if self._processes.pool is None or not self._start.persistent:
+                self._end_workers()
+                self._sockets.link()  # the job is to be there when its workers come
+                self._sockets.suspend()
+                run = -1 if self._start.persistent else self.session.run + 1
+                with self._peers.telling():
+                    self._processes.pool, self._processes.names = start_workers(
+                        self._start, replace(self._config, run=run), serve_parts
+                    )
+                self._sockets.watch(self._processes.descriptors())
+            super().begin(start)
+
+    def finish(self) -> None:
+        """End the workers, unless they are persistent; nothing in a forked copy of the trainer."""
+        if os.getpid() == self._sockets.owner and not self._start.persistent:
+            with self._sockets.lock:
+                self._end_workers()
+                self._puller.close()
+
+    def close(self) -> None:
+        """Leave the balancer and end the processes; wait for other ranks that need the balancer."""
+        if self._processes.balancer is None and self._sockets.is_open:
+            self.finish()
+        super().close()
+        self._processes.end_workers()
+        if self._processes.balancer is not None:
+            self._processes.balancer.close()
+        shared.discard(self)
+
+    def _end_workers(self) -> None:
+        """End the workers, and tell the balancer which have ended."""
+        names = self._processes.end_workers()
+        self._sockets.watch(self._processes.descriptors())
+        if names:
+            self._sockets.link().send(LeavePool(names))
+
+    def _check_silence(self) -> None:
+        self._check_processes()
+        if reason := self._peers.why_apart():
+            self._sockets.give_up()
+            self._fail(reason)
+        super()._check_silence()
+
+    def _fail(self, reason: str) -> NoReturn:
+        if reason == self.session.failure and not self.session.comes_again:
+            # One that has not joined the run yet may find no balancer to tell it. Its store may be
+            # gone as well, which is no reason to hide this one.
+            with contextlib.suppress(RuntimeError):
+                self._peers.give_up(reason, "go on")
+        super()._fail(reason)
+
+
+def serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
+    """Be a worker of the process' pool; return why the balancer has ended it."""
+    replace_stacking()
+    frames, name = payloads_of(config, FrameStore()), local_name(config.pool, slot.index)
+    # One that is started in the place of another comes later, on the same machine's clock.
+    hello = JoinPool(
+        name, time.monotonic_ns(), socket.gethostname(), slot.index, software(), frames.way,
+        frames.address, frames.key, config.job.buffer_bytes, run=config.run,
+    )  # fmt: skip
+    setup = WorkerSetup(
+        peer_name(DEFAULT_JOB, name), hello, lambda _: config.source, frames.server,
+        config.threads, config.collate, encode_local,
+    )  # fmt: skip
+    try:
+        return run_remote_worker(config.endpoint, setup)
+    finally:
+        frames.close()
