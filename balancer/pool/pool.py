@@ -198,6 +198,9 @@ class NetworkPool:
         if (beat.number, beat.index) != worker.at:
             worker.at, worker.at_since = (beat.number, beat.index), self._giver.now
         worker.is_leaving |= beat.leaving
+        if beat.most_bytes:
+            worker.most_bytes = beat.most_bytes
+            self._count_kept(worker, 0)
         if beat.number == 0 or beat.number in worker.given:
             for number, giving in worker.given.items():
                 if number == beat.number:

@@ -35,6 +35,8 @@ LOOK_S = 0.001
 # After this silence of a balancer its address is looked for again; it may have lost this
 # connection, too: another one is opened.
 FIND_S, RECONNECT_S = 2.0, 20.0
+# Greater than that of a process before with the same name and number, as in a container.
+STARTED_NS = time.time_ns()
 
 
 class TrainerConnection:
@@ -53,7 +55,7 @@ class TrainerConnection:
         self.endpoint, self._name, self._reader = endpoint, name, reader
         self.session = TrainerSession(
             place.played, to_json(reader.job), reader.layout, max(1, prefetch), place.sharer,
-            place.sharers, time.time_ns(), name,
+            place.sharers, STARTED_NS, name,
         )  # fmt: skip
         self._inbox = Inbox(self.session, reader, name)
         peer = peer_name(job_name, f"rank-{place.played[0]}.{os.getpid()}")

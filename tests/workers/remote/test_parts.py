@@ -109,6 +109,13 @@ def test_beats_name_the_sample_in_work() -> None:
     assert min(idle.cpu_ms, idle.clock_us) > 0
 
 
+def test_beats_say_what_may_be_kept_which_is_less_once_another_job_has_come() -> None:
+    worker = opened()
+    before = worker.worker.beat()
+    worker.worker.keep_at_most(1 << 10)
+    assert (before.most_bytes, worker.worker.beat().most_bytes) == (1 << 20, 1 << 10)
+
+
 def test_what_is_done_is_told_before_the_next_part_which_may_end_the_process() -> None:
     class Looking(Numbers):
         def __getitem__(self, index: int) -> Any:
