@@ -39,6 +39,7 @@ class AdmittedWorker:
 
     opened: what it has told of the data; failure: why it cannot open them. was_asked_again: once it
     said what others do not, who may have gone. rubbish: how often what it keeps was none.
+    why_inline: why a trainer cannot pull from it.
     """
 
     peer: bytes
@@ -48,6 +49,7 @@ class AdmittedWorker:
     failure: str = ""
     was_asked_again: bool = False
     rubbish: int = 0
+    why_inline: str = ""
     stats: PoolWorkerStats = field(kw_only=True)
 
 

@@ -24,7 +24,7 @@ from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
 from ..run.planning import Planning
 from ..run.run import PlannedRun
-from .admission import Admission, MakeCredentials
+from .admission import MAX_REASON, Admission, MakeCredentials
 from .effects import Diagnostics, Send
 from .job_events import JobEvents
 from .messages import (
@@ -240,11 +240,13 @@ class PlayedJob:
                 self.admission.take_rubbish(worker, message.reason, now)
             return
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
-            servers = [self.admission.workers[worker].server for worker in workers]
-            is_inline = self.spec.transport == "inline"
-            if servers := [each for each in servers if each.address and not is_inline]:
-                self._out.append(Send(lost.peer, WorkersAt(tuple(servers))))
+            serving = [each for w in workers if (each := self.admission.workers[w]).server.address]
+            if serving and self.spec.transport != "inline":
+                servers = tuple(each.server for each in serving)
+                self._out.append(Send(lost.peer, WorkersAt(servers)))
                 trainer.told.update(each.token for each in servers)
+                for each in serving if message.reason else ():
+                    each.why_inline = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
             self._out += [Send(*each) for each in self.relay.ask(lost, now)]
 
     def _pass_on(self, worker: bytes, sent: SentFrames, frames: Sequence[object]) -> None:
@@ -254,10 +256,10 @@ class PlayedJob:
             piece = lost.ticket.pieces[number]
             if (piece.worker, piece.serial) == (worker, sent.serial):
                 self.pool.remake(lost.ticket, (number,))
-        if relayed and self.spec.transport == "direct":
-            hello = self.admission.workers[worker].hello
+        sender = self.admission.workers[worker]
+        if relayed and self.spec.transport == "direct" and sender.why_inline:
             self.player.fail(RunError(
-                f"worker {hello.name}: a trainer cannot pull from it; let ranks reach its address "
+                f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
                 '(counterpoise worker --serve), or leave transport="direct"'
             ))  # fmt: skip
             return
