@@ -229,7 +229,7 @@ class TrainerConnection:
         silent = time.monotonic() - self._heard
         is_stale = silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S
         if is_stale or (silent > FIND_S and self._sockets.has_moved()):
-            self._sockets.drop()
+            self._sockets.drop(is_gone=True)
         if silent > PATIENCE_S:
             self._sockets.give_up()
             what = "has not answered for", "is it running, and is the address right?"
