@@ -166,7 +166,8 @@ class Admission:
             )  # fmt: skip
             return False
         source = self.source
-        if not (reason or is_fixed):
+        # Of what is said again the run goes on: it knows of which samples workers have died.
+        if not (reason or is_fixed) and (source is None or source.told != told):
             try:
                 source = ToldSource(told, self._spec.resources)
             except ValueError as error:

@@ -43,8 +43,8 @@ class NetworkPool:
     lease_s: seconds that a worker may take for one sample; dead_s: that it may be silent.
     collates: whether workers make batches. skips: whether samples that cannot be used are left out.
     renewed: tickets of which all pieces are there again. spoiled: tickets that cannot be made
-    again, and why. lost: workers that were given up, and why. rubbish: workers that
-    have answered what no worker can, and what. The server empties these.
+    again, and why. lost: workers that were given up, and why. rubbish: workers that have answered
+    what no worker can, and what. The server empties these. deaths: of a sample, by its index.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class NetworkPool:
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
-        self._deaths: Counter[int] = Counter()
+        self.deaths: Counter[int] = Counter()
         self._full: set[bytes] = set()  # workers that keep all that they may
         self._kept_bytes = 0
 
@@ -230,8 +230,8 @@ class NetworkPool:
         self._giver.note_time(worker, part, message)
         self._giver.ask(worker)
         self._giver.drop(part, is_beaten=True)
-        for index in part.indexes if self._deaths else ():
-            self._deaths.pop(index, None)
+        for index in part.indexes if self.deaths else ():
+            self.deaths.pop(index, None)
         if isinstance(message, PartBroken):
             self._fail(part.task, Failed(RuntimeError(message.error)))
         else:
@@ -380,10 +380,9 @@ class NetworkPool:
         is_sure = part.is_alone or index in part.indexes
         for suspect in [index] if index in part.indexes else part.indexes:
             # What several are suspected of counts once: it was one of them.
-            self._deaths[suspect] = (
-                self._deaths[suspect] + 1 if is_sure else max(1, self._deaths[suspect])
-            )
-            if self._deaths[suspect] >= MOST_DEATHS:
+            deaths = self.deaths[suspect]
+            self.deaths[suspect] = deaths + 1 if is_sure else max(1, deaths)
+            if self.deaths[suspect] >= MOST_DEATHS:
                 self._fail(task, Killed(suspect, MOST_DEATHS))
                 return
         if part.is_alone:

@@ -28,7 +28,9 @@ from ...balancer.job.messages import (
     JobOpened,
     JoinPool,
     LeavePool,
+    NameSamples,
     OpenJob,
+    SampleNames,
     SendFrames,
     SentFrames,
 )  # fmt: skip
@@ -205,6 +207,8 @@ class RemoteWorker:
             case SendFrames(serial):
                 frames = self.store.frames_of(serial)
                 self.link.send(SentFrames(serial, len(frames)), frames)
+            case NameSamples(indexes) if self._reader is not None:
+                self.link.send(SampleNames(indexes, tuple(map(self._reader.key, indexes))))
             case OpenJob():
                 self._open(message)
             case UnknownPeer():

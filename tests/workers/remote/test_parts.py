@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.job.messages import JobNotOpened, JobOpened, SendFrames, SentFrames
+from counterpoise.balancer.job.messages import (
+    JobNotOpened,
+    JobOpened,
+    NameSamples,
+    SampleNames,
+    SendFrames,
+    SentFrames,
+)
 from counterpoise.balancer.pool.messages import (
     SAMPLES,
     DropParts,
@@ -114,6 +121,11 @@ def test_beats_say_what_may_be_kept_which_is_less_once_another_job_has_come() ->
     before = worker.worker.beat()
     worker.worker.keep_at_most(1 << 10)
     assert (before.most_bytes, worker.worker.beat().most_bytes) == (1 << 20, 1 << 10)
+
+
+def test_what_samples_are_called_is_told_without_loading_them() -> None:
+    worker = opened(Numbers(30, bad=frozenset({7})))
+    assert worker.hear(NameSamples((7, 3))) == [SampleNames((7, 3), ("7", "3"))]
 
 
 def test_what_is_done_is_told_before_the_next_part_which_may_end_the_process() -> None:
