@@ -39,6 +39,7 @@ class AdmittedWorker:
 
     opened: what it has told of the data; failure: why it cannot open them. was_asked_again: once it
     said what others do not, who may have gone. rubbish: how often what it keeps was none.
+    why_inline: why a trainer cannot pull from it.
     """
 
     peer: bytes
@@ -48,6 +49,7 @@ class AdmittedWorker:
     failure: str = ""
     was_asked_again: bool = False
     rubbish: int = 0
+    why_inline: str = ""
     stats: PoolWorkerStats = field(kw_only=True)
 
 
@@ -189,7 +191,8 @@ class Admission:
             )  # fmt: skip
             return False
         source = self.source
-        if not (reason or is_fixed):
+        # Of what is said again the run goes on: it knows of which samples workers have died.
+        if not (reason or is_fixed) and (source is None or source.told != told):
             try:
                 source = ToldSource(told, self._spec.resources)
             except ValueError as error:

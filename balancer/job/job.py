@@ -9,8 +9,8 @@ have it. Nothing here knows a socket: events and the time come in, messages are 
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
 from typing import Any
 
 from ..parties.gives import Lost
@@ -24,7 +24,7 @@ from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
 from ..run.planning import Planning
 from ..run.run import PlannedRun
-from .admission import Admission, MakeCredentials
+from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Diagnostics, Send
 from .job_events import JobEvents
 from .messages import (
@@ -33,7 +33,9 @@ from .messages import (
     JobOpened,
     JoinPool,
     LeavePool,
+    NameSamples,
     OpenJob,
+    SampleNames,
     SentFrames,
     WorkersAt,
 )
@@ -47,6 +49,8 @@ LOOK_S, TICK_S = 0.05, 1.0
 PACE_S = 0.001
 # Workers whose source is not open are asked again this often.
 ASK_S = 5.0
+# Workers that are asked at a time what samples are called.
+MOST_ASKED = 4
 # All workers that have come were refused: another may come for so long.
 REFUSED_S = 120.0
 LAYOUTS = ("samples", "stacked", "layout", "workers")
@@ -138,6 +142,10 @@ class PlayedJob:
             self.admission.fail_to_open(worker, message, now)
         elif kind is SentFrames:
             self._pass_on(worker, message, frames)
+        elif kind is SampleNames and (source := self.admission.source) is not None:
+            for at, name in zip(message.indexes, message.names, strict=False):
+                if at in self.pool.deaths:
+                    source.names[at] = f"{name:.{MAX_NAME}}"
         elif kind is LeavePool:
             self.admission.lose(worker, now, "leave", is_ended=True)
 
@@ -213,6 +221,8 @@ class PlayedJob:
         for name, why in self.pool.rubbish:
             self.admission.take_rubbish(name, why, now)
         self.pool.rubbish.clear()
+        if self.pool.deaths:
+            self._ask_names(self.pool.workers)
         if now < self._ticked_at + TICK_S:
             return
         self._ticked_at = now
@@ -244,10 +254,20 @@ class PlayedJob:
         needed, is_served = self.parties.samples_needed, self.player.is_served
         if self.admission.source is not None and is_served:
             needed.add(len(self.admission.source))
-        if self.admission.open(worker, told, needed, is_served, now):
+        is_new = self.admission.open(worker, told, needed, is_served, now)
+        self._ask_names([worker])  # before it is given a sample of which it may die
+        if is_new:
             self.player.forget_costs()
             self.parties.withdraw()
             self.parties.set_ready(told.count, told.fingerprint)
+
+    def _ask_names(self, workers: Iterable[bytes]) -> None:
+        """Ask what samples are called of which workers die: the balancer knows their indexes."""
+        source = self.admission.source
+        if source is not None and source.names_samples:
+            unnamed = tuple(self.pool.deaths.keys() - source.names.keys())
+            asked = islice(workers, MOST_ASKED if unnamed else 0)
+            self._out += [Send(worker, NameSamples(unnamed)) for worker in asked]
 
     def _take_lost(self, lost: Lost, now: float) -> None:
         """Have pieces made again, or sent to a trainer that cannot pull them."""
@@ -259,11 +279,13 @@ class PlayedJob:
                 self.admission.take_rubbish(worker, message.reason, now)
             return
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
-            servers = [self.admission.workers[worker].server for worker in workers]
-            is_inline = self.spec.transport == "inline"
-            if servers := [each for each in servers if each.address and not is_inline]:
-                self._out.append(Send(lost.peer, WorkersAt(tuple(servers))))
+            serving = [each for w in workers if (each := self.admission.workers[w]).server.address]
+            if serving and self.spec.transport != "inline":
+                servers = tuple(each.server for each in serving)
+                self._out.append(Send(lost.peer, WorkersAt(servers)))
                 trainer.told.update(each.token for each in servers)
+                for each in serving if message.reason else ():
+                    each.why_inline = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
             self._out += [Send(*each) for each in self.relay.ask(lost, now)]
 
     def _pass_on(self, worker: bytes, sent: SentFrames, frames: Sequence[object]) -> None:
@@ -273,10 +295,10 @@ class PlayedJob:
             piece = lost.ticket.pieces[number]
             if (piece.worker, piece.serial) == (worker, sent.serial):
                 self.pool.remake(lost.ticket, (number,))
-        if relayed and self.spec.transport == "direct":
-            hello = self.admission.workers[worker].hello
+        sender = self.admission.workers[worker]
+        if relayed and self.spec.transport == "direct" and sender.why_inline:
             self.player.fail(RunError(
-                f"worker {hello.name}: a trainer cannot pull from it; let ranks reach its address "
+                f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
                 '(counterpoise worker --serve), or leave transport="direct"'
             ))  # fmt: skip
             return

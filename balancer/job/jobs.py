@@ -10,7 +10,6 @@ of its own have left. Workers ask which jobs have trainers, and join each as a p
 
 import math
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from itertools import count
 
 from ..parties.messages import JoinJob, LeaveJob
@@ -33,6 +32,7 @@ from .admission import MakeCredentials, why_other_version
 from .effects import Diagnostics, Send
 from .job import PlayedJob
 from .messages import JoinPool
+from .status import make_status_report
 
 # More jobs at a time are refused: each takes memory and time of the one process.
 MAX_JOBS = 64
@@ -214,12 +214,9 @@ class PlayedJobs:
         return {name: self._report(job, self._now, 0) for name, job in self.jobs.items()}
 
     def _report(self, job: PlayedJob, now: float, number: int) -> StatusReport:
-        # Here: balancers that nobody asks need none.
-        make_status_report = import_module(f"{__package__}.status").make_status_report
         mine, its = self.diagnostics, job.diagnostics
         its.software, its.refused, its.wall_ahead_s = mine.software, mine.refused, mine.wall_ahead_s
-        report: StatusReport = make_status_report(job, its, now, number)
-        return report
+        return make_status_report(job, its, now, number)
 
 
 def _no_job() -> PlayedJob:

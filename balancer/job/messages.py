@@ -111,6 +111,19 @@ class SentFrames(ArrayRecord, frozen=True):
     frames: Count
 
 
+class NameSamples(ArrayRecord, frozen=True):
+    """Balancer to worker: say what samples are called, by their indexes in the source."""
+
+    indexes: tuple[Count, ...]
+
+
+class SampleNames(ArrayRecord, frozen=True):
+    """The answer: a name for each."""
+
+    indexes: tuple[Count, ...]
+    names: tuple[str, ...]
+
+
 class WorkersAt(ArrayRecord, frozen=True):
     """Balancer to trainer: where the workers are that later messages name by their tokens."""
 
@@ -134,8 +147,8 @@ class JobNotice(ArrayRecord, frozen=True):
     text: str
 
 
-FROM_WORKER = (JoinPool, JobOpened, JobNotOpened, LeavePool, SentFrames)
-TO_WORKER = (OpenJob, SendFrames)
+FROM_WORKER = (JoinPool, JobOpened, JobNotOpened, LeavePool, SentFrames, SampleNames)
+TO_WORKER = (OpenJob, SendFrames, NameSamples)
 TO_TRAINER = (WorkersAt, RelayedPiece, JobNotice)
 BETWEEN_PEERS = (PullFrames, PulledFrames)
 KINDS = (*FROM_WORKER, *TO_WORKER, *TO_TRAINER, *BETWEEN_PEERS)

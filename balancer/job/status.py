@@ -94,7 +94,7 @@ def _note_worker(
     hello, counts, opened = worker.hello, worker.stats.counts, worker.opened
     done, (recent, recent_s) = counts.done, counts.recent(now)
     state = "opening" if known is None else "leaving" if known.is_leaving else "ready"
-    why = 'transport="inline" was given' if job.spec.transport == "inline" else ""
+    why = 'transport="inline" was given' if job.spec.transport == "inline" else worker.why_inline
     if not worker.server.address:
         why = "the balancer has keys, and this worker would serve without"
     return WorkerStatus(
@@ -108,7 +108,7 @@ def _note_worker(
         recent_decoded=recent["decoded"], recent_bytes=recent["nbytes"],
         recent_decode_ms=recent["decode_ms"], recent_busy_ms=recent["busy_ms"],
         recent_cpu_ms=recent["cpu_ms"], ahead_us=_ahead(worker.stats.clock, ahead_us),
-        transport=f"inline: {why}" if why and hello.address else _cut(hello.transport),
+        transport=_cut(f"inline: {why}") if why and hello.address else _cut(hello.transport),
     )  # fmt: skip
 
 

@@ -26,8 +26,8 @@ class ToldSource:
                 raise ValueError(
                     f"costs from {costs.min()} to {costs.max()}: allowed are 0 to 2**40"
                 )
-        self.fingerprint, self.loads_first = told.fingerprint, told.loads_first
-        self.names_samples = told.names
+        self.told, self.fingerprint, self.loads_first = told, told.fingerprint, told.loads_first
+        self.names_samples, self.names = told.names, dict[int, str]()
         self._count = told.count
         self._columns = dict(zip(resources, told.columns, strict=False))
 
@@ -36,8 +36,8 @@ class ToldSource:
         return self._count
 
     def key(self, index: int) -> str:
-        """Return a sample's name, as far as it is known here: its index."""
-        return str(index)
+        """Return a sample's name, as far as it is known here; else its index."""
+        return self.names.get(index, str(index))
 
     def known_costs(self, resources: Sequence[str]) -> tuple[Int64, ...] | None:
         """Return the costs of all samples, a column (n,) for each resource, None if not known."""

@@ -338,7 +338,8 @@ class Parties(BegunRuns):
             if not who and not self._seats.is_full:
                 who = f"{self._seats.missing()}: not here"
             if not who:
-                late = [t.name for t in self._seats.peers.values() if t.begun is None]
+                peers = self._seats.peers.values()  # who plays is in a run before it
+                late = [t.name for t in peers if t.begun is None or t.is_playing]
                 who = f"{', '.join(late[:4])}, to begin the run"
             self._missing = self._now, who
         return self._missing[1]

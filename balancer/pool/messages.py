@@ -105,7 +105,8 @@ class PoolBeat(ArrayRecord, frozen=True):
 
     leaving: it is to end, and is given nothing more. kept: (number, serial) of parts of which it
     keeps something, some of them with each beat: what the balancer has freed it frees again.
-    For diagnostics only: busy_ms: time at work; cpu_ms: of CPU; clock_us: its wall clock.
+    most_bytes: what it may keep from now on, 0: as it said last. For diagnostics only: busy_ms:
+    time at work; cpu_ms: of CPU; clock_us: its wall clock.
     """
 
     number: Count
@@ -115,6 +116,7 @@ class PoolBeat(ArrayRecord, frozen=True):
     busy_ms: Count = 0
     cpu_ms: Count = 0
     clock_us: Integer = 0
+    most_bytes: Count = 0
 
 
 ToWorker = DoPart | DropParts | FreeParts

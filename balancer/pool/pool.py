@@ -35,8 +35,8 @@ class NetworkPool:
     lease_s: seconds that a worker may take for one sample; dead_s: that it may be silent.
     collates: whether workers make batches. skips: whether samples that cannot be used are left out.
     renewed: tickets of which all pieces are there again. spoiled: tickets that cannot be made
-    again, and why. lost: workers that were given up, and why. rubbish: workers that
-    have answered what no worker can, and what. The server empties these.
+    again, and why. lost: workers that were given up, and why. rubbish: workers that have answered
+    what no worker can, and what. The server empties these. deaths: of a sample, by its index.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class NetworkPool:
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
-        self._deaths: dict[int, float] = {}
+        self.deaths: dict[int, float] = {}
         self._full: set[bytes] = set()  # workers that keep all that they may
         self._kept_bytes = 0
 
@@ -190,6 +190,9 @@ class NetworkPool:
         if (beat.number, beat.index) != worker.at:
             worker.at, worker.at_since = (beat.number, beat.index), self._giver.now
         worker.is_leaving |= beat.leaving
+        if beat.most_bytes:
+            worker.most_bytes = beat.most_bytes
+            self._count_kept(worker, 0)
         if beat.number == 0 or beat.number in worker.given:
             for number, giving in worker.given.items():
                 if number == beat.number:
@@ -219,8 +222,8 @@ class NetworkPool:
         self._giver.note_time(worker, part, message)
         self._giver.ask(worker)
         self._giver.drop(part, is_beaten=True)
-        for index in part.indexes if self._deaths else ():
-            self._deaths.pop(index, None)
+        for index in part.indexes if self.deaths else ():
+            self.deaths.pop(index, None)
         if isinstance(message, PartBroken):
             self._fail(part.task, Failed(RuntimeError(message.error)))
         else:
@@ -375,9 +378,9 @@ class NetworkPool:
         is_sure = part.is_alone or index in part.indexes
         for suspect in [index] if index in part.indexes else part.indexes:
             # What several are suspected of counts once: it was one of them.
-            deaths = self._deaths.get(suspect, 0.0)
-            self._deaths[suspect] = deaths + weight if is_sure else max(weight, deaths)
-            if self._deaths[suspect] >= MOST_DEATHS:
+            deaths = self.deaths.get(suspect, 0.0)
+            self.deaths[suspect] = deaths + weight if is_sure else max(weight, deaths)
+            if self.deaths[suspect] >= MOST_DEATHS:
                 self._fail(task, Killed(suspect, MOST_DEATHS))
                 return
         if part.is_alone:

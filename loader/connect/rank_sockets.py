@@ -144,14 +144,18 @@ class RankSockets:
         self.drop()
         return True
 
-    def drop(self) -> None:
-        """Close the sockets until they are needed; what has arrived is asked for again."""
+    def drop(self, is_gone: bool = False) -> None:
+        """Close the sockets until they are needed; what has arrived is asked for again.
+
+        is_gone: what was sent needs no time to leave, since the balancer is not there.
+        """
+        linger_ms = 0 if is_gone else self._linger_ms
         self._opened_at = math.inf
         self.before_closing()
         if self._link is not None:
-            self._link.close(self._linger_ms)
+            self._link.close(linger_ms)
         if self._context is not None:
-            self._context.destroy(linger=self._linger_ms)
+            self._context.destroy(linger=linger_ms)
         self._link = self._context = None
 
 

@@ -39,6 +39,8 @@ LOOK_S, PAUSE_MS = 0.001, 2
 FIND_S, RECONNECT_S = 2.0, 20.0
 # The balancer of this host may be the process that has ended: what is told to it waits so long.
 _LAST_WORDS_MS = 500
+# Greater than that of a process before with the same name and number, as in a container.
+STARTED_NS = time.time_ns()
 
 
 class TrainerConnection:
@@ -59,7 +61,7 @@ class TrainerConnection:
         self.endpoint, self._name, self._reader, self._watch = endpoint, name, reader, watch
         self.session = TrainerSession(
             place.played, to_json(reader.job), reader.layout, max(1, prefetch), place.sharer,
-            place.sharers, time.time_ns(), name,
+            place.sharers, STARTED_NS, name,
         )  # fmt: skip
         self._inbox = Inbox(self.session, reader, name)
         peer = peer_name(job_name, f"rank-{place.played[0]}.{os.getpid()}")
@@ -243,7 +245,7 @@ class TrainerConnection:
         silent = time.monotonic() - self._heard
         is_stale = silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S
         if is_stale or (silent > FIND_S and self._sockets.has_moved()):
-            self._sockets.drop()
+            self._sockets.drop(is_gone=True)
         if silent > PATIENCE_S:
             self._sockets.give_up()
             what = "has not answered for", "is it running, and is the address right?"

@@ -132,7 +132,7 @@ class PiecePuller:
         if give is None:
             return
         if server is None or self._transport == "inline" or token in self._unreachable:
-            session.note_lost(piece, self._unreachable.get(token, "it is to come inline"))
+            session.note_lost(piece, self._unreachable.get(token, ""))  # "": tell where it is
             return
         wanted = self._inbox.reader.wanted(give, self._inbox.epoch)
         count = len(piece.piece.frames)

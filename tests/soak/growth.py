@@ -4,6 +4,7 @@ What a step costs is CPU time, in units of a piece of work that is done beside e
 that gets busy makes both dearer. So a loaded machine changes the ratio by a fifth, not by a half.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -61,8 +62,10 @@ class Held:
 def held_by(process: int, series: frozenset[str] = frozenset()) -> Held:
     """Return what another process holds, as far as the system tells."""
     at = Path("/proc", str(process))
-    threads = [*at.joinpath("task").iterdir()]
-    children = [child for each in threads for child in (each / "children").read_text().split()]
+    threads, children = [*at.joinpath("task").iterdir()], list[str]()
+    for each in threads:
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            children += (each / "children").read_text().split()
     return Held(
         len([*at.joinpath("fd").iterdir()]), len(threads), len(children), series=series
     )  # fmt: skip

@@ -28,7 +28,9 @@ from ...balancer.job.messages import (
     JobOpened,
     JoinPool,
     LeavePool,
+    NameSamples,
     OpenJob,
+    SampleNames,
     SendFrames,
     SentFrames,
 )  # fmt: skip
@@ -134,7 +136,7 @@ class RemoteWorker:
         return math.isinf(self._join_at) and self._join_at > 0
 
     def keep_at_most(self, nbytes: int) -> None:
-        """Tell the balancer, with the next hello, that so many bytes may be kept."""
+        """Tell the balancer, with hellos and heartbeats, that so many bytes may be kept."""
         self._most_bytes = nbytes
 
     def look(self) -> str | None:
@@ -212,6 +214,8 @@ class RemoteWorker:
             case SendFrames(serial):
                 frames = self.store.frames_of(serial)
                 self.link.send(SentFrames(serial, len(frames)), frames)
+            case NameSamples(indexes) if self._reader is not None:
+                self.link.send(SampleNames(indexes, tuple(map(self._reader.key, indexes))))
             case OpenJob():
                 self._open(message)
             case UnknownPeer():
@@ -273,7 +277,10 @@ class RemoteWorker:
             beat = self._session.beat(self.activity.leaving)
             busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
         clock_us, cpu_ms = round(time.time() * MICROSECONDS), round(1000 * time.process_time())
-        return structs.replace(beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, clock_us=clock_us)
+        return structs.replace(
+            beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, clock_us=clock_us,
+            most_bytes=self._most_bytes,
+        )  # fmt: skip
 
     # --- the job
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,10 @@ from counterpoise.balancer.job.messages import (
     JobOpened,
     JoinPool,
     LeavePool,
+    NameSamples,
     OpenJob,
     RelayedPiece,
+    SampleNames,
     SendFrames,
     SentFrames,
     WorkersAt,
@@ -282,6 +285,23 @@ def test_one_that_cannot_be_reached_is_lost_at_once() -> None:
     job = balancer.jobs.jobs["run"]
     assert (job.pool.workers, job.diagnostics.lost) == ({}, 1)
     assert [*job.diagnostics.last_lost] == ["w (its connection has ended)"]
+
+
+def test_a_sample_of_which_all_workers_die_is_given_up_by_the_name_that_they_give_it() -> None:
+    """There is one worker at a time: what is known of the samples stays where it comes again."""
+    balancer, stops = started(), list[RunStops]()
+    balancer.say(RANK, WantBatches(0, ((0, 4, 0),), 0))
+    balancer.lose(W)
+    for number in range(2, 3 * 8 + 4):  # each sample kills three, and before that they are together
+        worker = b"run|w.%d" % number
+        told = balancer.open(worker, structs.replace(WORKER, name=f"w{number}"))
+        for asked in begun(told, NameSamples):
+            assert told[worker][0] is asked  # before the part of which it may die
+            names = tuple(f"k{index}" for index in asked.indexes)
+            balancer.say(worker, SampleNames(asked.indexes, names))
+        if stops := begun(balancer.lose(worker), RunStops):
+            break
+    assert re.search(r"sample 'k[0-7]'.* 3 worker processes died", stops[0].reason)
 
 
 def test_one_that_is_to_end_may_once_it_keeps_nothing() -> None:

@@ -500,6 +500,12 @@ def test_a_beat_says_who_is_missing() -> None:
     assert "b, gone" in waiting(world, "a") or "label tokens" in waiting(world, "a")
 
 
+def test_a_beat_of_who_has_ended_a_run_names_those_who_are_still_in_it() -> None:
+    world = begun()
+    world.begin("a", run=1)
+    assert waiting(world, "a") == "b, to begin the run"
+
+
 def test_a_beat_names_the_sharer_that_is_behind() -> None:
     world = sharing(steps=1)
     world.say("a", WantBatches(0, ((0, 9, 0),), 0))

@@ -331,6 +331,10 @@ def test_nothing_is_made_ahead_while_a_worker_keeps_all_that_it_may() -> None:
     [(_, part)] = pool.take_messages()
     pool.take(b"a", PartMade(part.number, 7, 9, (9,), (), (), (), (), -1, -1, 1000), 0.1)
     assert pool.most_held == 0
+    pool.take(b"a", PoolBeat(0, -1, False, (), most_bytes=10), 0.2)
+    assert pool.most_held > 1
+    pool.take(b"a", PoolBeat(0, -1, False, (), most_bytes=9), 0.3)
+    assert pool.most_held == 0
     result = pool.receive()
     assert result is not None
     pool.free(result[1].batch)

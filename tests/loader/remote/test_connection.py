@@ -10,8 +10,10 @@ import pytest
 
 from counterpoise.balancer.job.messages import JobNotice
 from counterpoise.balancer.protocol.messages import BalancerStops
+from counterpoise.balancer.transport.sockets import Link
 from counterpoise.loader import LoaderError
-from counterpoise.loader.connect.rank_sockets import closed_sockets
+from counterpoise.loader.connect.rank_sockets import RankSockets, closed_sockets
+from counterpoise.loader.remote import connection
 from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.workers.sources.failures import read_letters
 from counterpoise.workers.sources.interface import Probe
@@ -218,3 +220,31 @@ def test_notices_and_a_stop_are_logged(caplog: pytest.LogCaptureFixture) -> None
         remote.close()
     assert "a worker has gone" in caplog.text
     assert f"the balancer at {balancer.address} was stopped; waits up to 600 s" in caplog.text
+
+
+def test_a_balancer_that_has_moved_is_left_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was sent to it needs no time to leave: nobody is there."""
+    data, said = Served(COUNT), tmp_path / "balancer.addr"
+    has_moved, close, lingers = RankSockets.has_moved, Link.close, list[int]()
+
+    def move(sockets: RankSockets) -> bool:
+        said.write_text(balancer.address)
+        return has_moved(sockets)
+
+    def note(link: Link, linger_ms: int) -> None:
+        lingers.append(linger_ms)
+        close(link, linger_ms)
+
+    monkeypatch.setattr(connection, "BEAT_S", 0.05)
+    monkeypatch.setattr(connection, "FIND_S", 0.0)
+    monkeypatch.setattr(RankSockets, "has_moved", move)
+    monkeypatch.setattr(Link, "close", note)
+    with BalancerHere(data) as nobody:
+        said.write_text(nobody.address)
+    with BalancerHere(data) as balancer:
+        remote = make_loader(data, f"file://{said}", collate_fn=list, timeout=60)
+        next(iter(remote))
+        assert lingers == [0]
+        remote.close()

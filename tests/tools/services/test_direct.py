@@ -4,19 +4,21 @@ import logging
 import signal
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from counterpoise.balancer.job.flag import VARIABLE
+from counterpoise.balancer.job.messages import JoinPool
+from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.loader import LoaderError
-from counterpoise.loader.connect.pull_tracker import PullTracker
+from counterpoise.loader.remote.puller import PiecePuller
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.asking import ask
-from counterpoise.workers.daemon.heartbeats import Identity
-from counterpoise.workers.daemon.loop import run_worker
-from counterpoise.workers.daemon.payloads import Payloads
-from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
+from counterpoise.workers.remote.frame_store import FrameStore
+from counterpoise.workers.remote.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.serving.server import PullServer
 from counterpoise.workers.sources.registry import open_source
 from tests.loader import balanced_data
@@ -25,6 +27,13 @@ from tests.tools.services.test_remote import SAMPLES, make, start_worker, take
 
 pytestmark = pytest.mark.slow
 NOBODY = "tcp://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def new_wing():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "pools")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +63,15 @@ def inline(address):
 
 @pytest.fixture
 def pulled(monkeypatch):
-    """Counts the payloads that were pulled."""
+    """Counts the frames that were pulled."""
     counts: Counter[str] = Counter()
-    received = PullTracker.received
+    take = PiecePuller._take
 
-    def counting(book, token, answer, payloads, now):
-        counts["pulled"] += len(payloads)
-        received(book, token, answer, payloads, now)
+    def counting(self, worker, pull, frames):
+        counts["pulled"] += len(frames)
+        take(self, worker, pull, frames)
 
-    monkeypatch.setattr(PullTracker, "received", counting)
+    monkeypatch.setattr(PiecePuller, "_take", counting)
     return counts
 
 
@@ -120,14 +129,19 @@ class OutOfReach:
     """A worker in this process that tells ranks an address where nobody listens."""
 
     def __init__(self, address, root):
-        self.server = PullServer("tcp://127.0.0.1:*", 1 << 30, None)
-        self.payloads = Payloads(self.server, address=NOBODY)
+        self.root = root
+        self.server = PullServer("tcp://127.0.0.1:*", 1 << 30, None, FrameStore())
         self.stopped = threading.Event()
-        handler = SourceHandler(None, (), 0, local=False, build=lambda job: open_source(job, root))
-        arguments: Any = address, Identity("out of reach", 9, 0), handler, self.stopped.is_set
-        self.thread = threading.Thread(
-            target=run_worker, args=arguments, kwargs={"payloads": self.payloads}
-        )
+        worker = JobsWorker([ServedBalancer(address)], self.open, 1 << 30)
+        self.thread = threading.Thread(target=worker.work, args=(self.stopped.is_set,))
+
+    @contextmanager
+    def open(self, _, endpoint, job):
+        hello = JoinPool("out of reach", 9, "host", 0, "", "direct: " + NOBODY, NOBODY, b"", 0)
+        name = peer_name(job, "out-of-reach")
+        setup = WorkerSetup(name, hello, lambda job: open_source(job, self.root), self.server)
+        with open_remote_worker(endpoint, setup) as worker:
+            yield worker
 
     def __enter__(self):
         self.thread.start()
@@ -135,7 +149,7 @@ class OutOfReach:
     def __exit__(self, *_):
         self.stopped.set()
         self.thread.join()
-        self.payloads.close()
+        self.server.close()
 
 
 def test_a_worker_out_of_reach_sends_through_the_balancer(processes, root, inline, pulled, caplog):

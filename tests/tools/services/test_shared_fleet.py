@@ -13,14 +13,16 @@ from collections import Counter, defaultdict
 import pytest
 import zmq
 
-from counterpoise.balancer.protocol.messages import ListJobs, PeerRejected, RankHello
-from counterpoise.balancer.protocol.payload_messages import PulledPayloads
+from counterpoise.balancer.job.flag import VARIABLE
+from counterpoise.balancer.job.messages import PulledFrames, PullFrames
+from counterpoise.balancer.parties.messages import JoinJob
+from counterpoise.balancer.protocol.messages import ListJobs, PeerRejected
 from counterpoise.balancer.protocol.status_messages import GetStatus
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, peer_keys
 from counterpoise.balancer.transport.naming import job_of, peer_name
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import Balance, DataLoader, LoaderError, RemoteDataset
-from counterpoise.loader.connect.puller import Puller
+from counterpoise.loader.remote.puller import PiecePuller
 from tests.security.key_party import Peer, keygen
 from tests.tools.services.commands import LIMIT_S
 
@@ -30,8 +32,10 @@ JOBS = "abc"
 SAMPLES = 8000
 DECODE_S = "0.01"
 SPEAKERS = [
-    ("trainer", RankHello((0,), "{}")), ("trainer", GetStatus()), ("worker", ListJobs()),
-]  # fmt: skip
+    ("trainer", JoinJob((0,), 0, 1, "{}", "{}", 0, "")),
+    ("trainer", GetStatus()),
+    ("worker", ListJobs()),
+]
 
 
 class Trainers:
@@ -104,6 +108,13 @@ class Order:
         os.close(self._descriptor)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def new_wing():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "pools")
+        yield
+
+
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
     """Keys for workers of all jobs, and for a trainer and a worker of each."""
@@ -139,11 +150,12 @@ def order(tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(processes, root, keys, order):
     """The jobs at work: the balancer's address, trainers, and by job what they pulled from whom."""
-    pulled, ask = defaultdict(list), Puller._ask
+    pulled, ask = defaultdict(list), PiecePuller._ask
 
-    def noted(self, server, message):
-        pulled[job_of(self._sockets.name)].append((server, message))
-        ask(self, server, message)
+    def noted(self, worker, pull):
+        message = PullFrames(1, worker.server.token, pull.piece.piece.serial, ())
+        pulled[job_of(self._sockets.name)].append((worker.server, message))
+        ask(self, worker, pull)
 
     balancer = processes(
         "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", str(keys / "balancer")
@@ -161,7 +173,7 @@ def served(processes, root, keys, order):
     for each in workers:
         each.wait_for("answers")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Puller, "_ask", noted)
+        patch.setattr(PiecePuller, "_ask", noted)
         trainers = Trainers(address, keys)
         yield address, trainers, pulled
         trainers.end()
@@ -220,10 +232,10 @@ def test_a_job_s_credentials_open_no_worker_for_another_job(served, order):
     (own, mine), (other, theirs) = pulled["a"][-1], pulled["b"][-1]
     assert own.address != other.address
     assert (own.public, own.secret, own.token) != (other.public, other.secret, other.token)
-    assert isinstance(pull(own, own, mine), PulledPayloads)
+    assert isinstance(pull(own, own, mine), PulledFrames)
     assert pull(own, other, mine) is None  # at the other's address
     assert pull(own, other, theirs) is None  # with its token, too
-    assert not pull(own, own, theirs).serials  # with its token, at its own worker's address
+    assert not pull(own, own, theirs).frames  # with its token, at its own worker's address
 
 
 def pull(pair, server, message):

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.job.messages import JobNotOpened, JobOpened, SendFrames, SentFrames
+from counterpoise.balancer.job.messages import (
+    JobNotOpened,
+    JobOpened,
+    NameSamples,
+    SampleNames,
+    SendFrames,
+    SentFrames,
+)
 from counterpoise.balancer.pool.messages import (
     SAMPLES,
     DropParts,
@@ -107,6 +114,18 @@ def test_beats_name_the_sample_in_work() -> None:
     idle = worker.worker.beat()
     assert (idle.number, idle.index, idle.leaving, idle.kept) == (0, -1, True, ((5, 1),))
     assert min(idle.cpu_ms, idle.clock_us) > 0
+
+
+def test_beats_say_what_may_be_kept_which_is_less_once_another_job_has_come() -> None:
+    worker = opened()
+    before = worker.worker.beat()
+    worker.worker.keep_at_most(1 << 10)
+    assert (before.most_bytes, worker.worker.beat().most_bytes) == (1 << 20, 1 << 10)
+
+
+def test_what_samples_are_called_is_told_without_loading_them() -> None:
+    worker = opened(Numbers(30, bad=frozenset({7})))
+    assert worker.hear(NameSamples((7, 3))) == [SampleNames((7, 3), ("7", "3"))]
 
 
 class Clock:
