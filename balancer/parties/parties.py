@@ -28,6 +28,8 @@ from .seats import TrainerPeer
 
 # A process that was not heard for this long is in question, and dead.
 QUIET_S, SILENT_S = 10.0, 30.0
+# So many that leave a job in which they were not are answered; the others ask again.
+MOST_LEAVING = 1024
 
 
 class Parties(BegunRuns):
@@ -49,7 +51,8 @@ class Parties(BegunRuns):
             self._join(peer, message, trainer)
         elif trainer is None:
             if isinstance(message, LeaveJob):
-                self._leaving.add(peer)
+                if len(self._leaving) < MOST_LEAVING:
+                    self._leaving.add(peer)
                 self._say_bye()
             else:
                 self._send(peer, UnknownPeer())

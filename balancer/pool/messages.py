@@ -12,6 +12,12 @@ from ..protocol.records import ArrayRecord, Integer
 # What is to be made of a part's samples: a batch, collated; the samples, as they are; or what they
 # cost.
 BATCH, SAMPLES, COSTS = "batch", "samples", "costs"
+# A beat names so many of the parts of which something is kept, by turns.
+KEPT = 64
+# Characters of an error that are told.
+ERROR_CHARACTERS = 16_000
+# What is kept of a part has so many frames at most, as a message has.
+MOST_FRAMES = 65_536
 
 
 class FailedPlace(ArrayRecord, frozen=True):

@@ -40,6 +40,8 @@ FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DET
 RECHECK_S = 1.0
 # Requests that are answered at a time: of those let in, the first are heard before the last.
 MOST_ANSWERS = 16
+# Peers that are told when their key is allowed no more; all others are when they say something.
+MOST_PEERS = 1 << 16
 # The user that everybody is where no keys are used.
 ANYBODY = b"anybody"
 # Enough of a public key to find its file.
@@ -72,23 +74,18 @@ class KeyAuthenticator:
         self._requests.bind(ZAP_ENDPOINT)
 
     def watch(self, socket: "zmq.Socket[bytes]", poller: zmq.Poller) -> None:
-        """Count the failed handshakes of a listening socket, which wake the poller up."""
+        """Have a poller woken up by handshakes of a listening socket, and count those that fail."""
+        poller.register(self._requests, zmq.POLLIN)
         if self._allowed is not None:
             self._monitors.append(socket.get_monitor_socket(FAILED))
             poller.register(self._monitors[-1], zmq.POLLIN)
 
-    def wake(self, poller: zmq.Poller, is_open: bool) -> None:
-        """Make requests wake the poller up, or not while they are not to be answered."""
-        if is_open != (self._requests in poller):
-            poller.register(self._requests, zmq.POLLIN if is_open else 0)
+    def answer_requests(self, readable: Collection[object]) -> None:
+        """Answer requests of connections that wait to be let in, some at a time.
 
-    def has_requests(self, readable: Collection[object]) -> bool:
-        """Return whether connections wait to be let in, if these sockets can be read."""
-        return self._requests in readable
-
-    def answer_requests(self) -> None:
-        """Answer requests of connections that wait to be let in, some at a time."""
-        for _ in range(MOST_ANSWERS):
+        readable: the sockets that can be read.
+        """
+        for _ in range(MOST_ANSWERS if self._requests in readable else 0):
             if not is_readable(self._requests):
                 break
             self._answer(self._requests)
@@ -119,7 +116,10 @@ class KeyAuthenticator:
             return f"this key is for job {job} only: give each process the keys of its job"
         if not isinstance(message, KINDS_OF_ROLE.get(role, ())):
             return f"a {role}'s key may not send {kind}: give each process the keys of its role"
+        self._keys.pop(peer, None)
         self._keys[peer] = key
+        if len(self._keys) > MOST_PEERS:  # the one that was silent for longest is not told
+            del self._keys[next(iter(self._keys))]
         return ""
 
     def forget(self, peer: bytes) -> None:

@@ -32,7 +32,14 @@ from ...balancer.job.messages import (
     SendFrames,
     SentFrames,
 )  # fmt: skip
-from ...balancer.pool.messages import COSTS, DoPart, DropParts, FreeParts, PoolBeat
+from ...balancer.pool.messages import (
+    COSTS,
+    ERROR_CHARACTERS,
+    DoPart,
+    DropParts,
+    FreeParts,
+    PoolBeat,
+)
 from ...balancer.pool.worker_session import PoolSession
 from ...balancer.protocol.job_spec import JobSpec, from_json
 from ...balancer.protocol.messages import Bye, Message, PeerRejected, UnknownPeer
@@ -301,7 +308,7 @@ class RemoteWorker:
             )  # fmt: skip
         except Exception as error:
             self.close()
-            return JobNotOpened(message.number, describe_error(error))
+            return JobNotOpened(message.number, describe_error(error)[:ERROR_CHARACTERS])
 
     def _new_reader(self, job: JobSpec, layout: dict[str, Any], source: Source) -> PlannedReader:
         has_collate = layout.get("kind") == "workers"
