@@ -253,6 +253,7 @@ class PlayedJob:
             piece = lost.ticket.pieces[number]
             if (piece.worker, piece.serial) == (worker, sent.serial):
                 self.pool.remake(lost.ticket, (number,))
+                self.admission.take_rubbish(worker, "it has not what it announced", self._looked_at)
         if relayed and self.spec.transport == "direct":
             hello = self.admission.workers[worker].hello
             self.player.fail(RunError(
