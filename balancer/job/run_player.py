@@ -72,7 +72,7 @@ class RunPlayer:
         if self.run is not None:
             try:
                 self._go_on(self.run)
-            except RunError as error:
+            except (RunError, RuntimeError) as error:  # the latter a worker has told, see PartBroken
                 self.fail(error)
         for ticket in self._pool.renewed:
             self._parties.renew(ticket)

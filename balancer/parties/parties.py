@@ -178,6 +178,8 @@ class Parties(BegunRuns):
 
     def _join(self, peer: bytes, hello: JoinJob, trainer: TrainerPeer | None) -> None:
         if trainer is None or trainer.hello != hello:
+            if trainer is not None:  # it says something else than before
+                self._remove(trainer, "leave")
             for older in self._seats.older_than(hello):
                 self._remove(older, "leave")
             may_sit = self._seats.may_sit(peer, hello, self._now)
