@@ -72,7 +72,7 @@ class RunPlayer:
         if self.run is not None:
             try:
                 self._go_on(self.run)
-            except (RunError, RuntimeError) as error:  # the latter a worker has told, see PartBroken
+            except (RunError, RuntimeError) as error:  # what a worker has told is the latter
                 self.fail(error)
         for ticket in self._pool.renewed:
             self._parties.renew(ticket)

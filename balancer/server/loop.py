@@ -25,7 +25,12 @@ from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..protocol.transitions import ABSENT
-from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator
+from ..transport.authentication import (
+    NOT_ALLOWED,
+    OPENED,
+    KeyAuthenticator,
+    most_connections,
+)
 from ..transport.keys import ServerKeys, new_pair
 from ..transport.sockets import (
     LINGER_MS,
@@ -161,12 +166,36 @@ class Connections:
         endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._port = int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp:") else 0
         self._newest: dict[int, int] = {}
+        self._silent: dict[int, None] = {}
+        self._most_silent = most_connections()
+
+    def end_silent(self, events: list[tuple[int, int]]) -> None:
+        """Take note of connections that have come and gone; end the oldest of too many strangers'.
+
+        These have said nothing yet. Who has a key says something at once, and stays.
+        """
+        for event, number in events:
+            self._silent.pop(number, None)
+            if event == OPENED:
+                self._silent[number] = None
+        events.clear()
+        while len(self._silent) > self._most_silent:
+            number = next(iter(self._silent))
+            del self._silent[number]
+            with contextlib.suppress(OSError):  # it has ended; no copy of it: files may be short
+                connection = sockets.socket(fileno=number)
+                try:
+                    if connection.getsockname()[1] == self._port:
+                        connection.shutdown(sockets.SHUT_RDWR)
+                finally:
+                    connection.detach()
 
     def note(self, frame: zmq.Frame) -> None:
         """Note over which connection a message came; `frame` has its peer's name."""
         if self._port:
             with contextlib.suppress(zmq.ZMQError):
                 number, serial = int(frame.get(zmq.SRCFD)), serial_of(frame)
+                self._silent.pop(number, None)
                 self._newest[number] = max(serial, self._newest.get(number, 0))
 
     def reset(self, frame: zmq.Frame) -> None:
@@ -223,6 +252,7 @@ class _Shell(msgspec.Struct, frozen=True):
         self.drop(self.authenticator.find_revoked(time.monotonic()))
         self.receive_all(is_readable=self.socket in readable)
         self.authenticator.answer_requests(readable)
+        self.connections.end_silent(self.authenticator.events)
         now = time.monotonic()
         if now >= self.coordinator.next_deadline():
             for peer in self.coordinator.in_question():
