@@ -369,4 +369,6 @@ class _Shell(msgspec.Struct, frozen=True):
 
 
 def _shown(peer: bytes) -> str:
-    return repr(peer.decode("ascii", "backslashreplace")[:SHOWN_NAME])
+    # What comes after the last dot only the peer itself knows, see transport/naming.py.
+    shown = peer.rpartition(b".")[0] or peer
+    return repr(shown.decode("ascii", "backslashreplace")[:SHOWN_NAME])

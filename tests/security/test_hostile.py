@@ -460,7 +460,7 @@ def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
 
 
 def test_a_connection_over_which_nonsense_comes_is_ended_and_its_peer_told(balancer):
-    peer = raw_zmtp.connect(balancer.address, b"junk")
+    peer = raw_zmtp.connect(balancer.address, b"junk.secret")
     junk = raw_zmtp.frame(b"this is no message of ours")
     peer.settimeout(LIMIT_S)
     for _ in range(MOST_FAULTS - 1):
@@ -474,5 +474,6 @@ def test_a_connection_over_which_nonsense_comes_is_ended_and_its_peer_told(balan
             pass
     peer.close()
     assert balancer.refused("'junk': not a msgpack header") == MOST_FAULTS
-    with Peer(balancer.address, None, b"junk") as again:
+    assert not balancer.refused("secret")  # others would connect under the whole name
+    with Peer(balancer.address, None, b"junk.secret") as again:
         assert isinstance(again.answer(), JobList)

@@ -1,15 +1,18 @@
 """Jobs of one balancer see nothing of each other: tried with keys, names, tokens and addresses."""
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import zmq
 
+from counterpoise.balancer.job.jobs import PlayedJobs
 from counterpoise.balancer.job.messages import JoinPool, PulledFrames, PullFrames
 from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import JobList, ListJobs, PeerRejected
 from counterpoise.balancer.protocol.status_messages import GetStatus, StatusReport
+from counterpoise.balancer.server.loop import new_credentials
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, peer_keys
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import connect, receive, send
@@ -97,3 +100,12 @@ def test_a_job_s_credentials_open_no_other_job_s_worker(served):
     assert (a.public, a.secret) != (b.public, b.secret)
     assert isinstance(pull(a, a, a.token), PulledFrames)
     assert pull(a, b, a.token) is None
+
+
+def test_where_the_balancer_has_keys_nobody_serves_without():
+    for has_keys in (False, True):
+        jobs = PlayedJobs(1, functools.partial(new_credentials, has_keys=has_keys))
+        jobs.handle(b"a|rank", JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1))
+        jobs.handle(b"a|w", JoinPool("w", 0, "host", 0, "", "", "tcp://1.2.3.4:5", b"", 0))
+        (server,) = jobs.jobs["a"].admission.servers.values()
+        assert server.address == ("" if has_keys else "tcp://1.2.3.4:5")
