@@ -13,11 +13,12 @@ import sys
 import time
 import traceback
 from types import SimpleNamespace
+from typing import Any
 
 from counterpoise.balancer.parties.messages import FROM_TRAINER
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.messages import GetStatus
+from counterpoise.balancer.protocol.status_messages import GetStatus
 from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.loader.remote.batch_reader import BatchReader
@@ -87,7 +88,8 @@ class Listeners:
         self.worker = ScriptedWorker()
         self.worker.open()
         session = TrainerSession((0,), to_json(JOB), LAYOUT, 2)
-        reader = BatchReader(JOB, SimpleNamespace(fields=None), True)
+        batches: Any = SimpleNamespace(fields=None)
+        reader = BatchReader(JOB, batches, True)
         self.trainer = Inbox(session, reader, "trainer")
         session.begin(RunStart(0, START))
 

@@ -5,6 +5,7 @@ but everything between them is encoded and decoded. All follows from the seed.
 """
 
 import hashlib
+import heapq
 import json
 import random
 from dataclasses import dataclass, replace
@@ -65,7 +66,7 @@ class Cluster(cluster.Cluster):
 
     def step(self):
         """Let one thing happen; return whether the trainers still wait for something."""
-        self.now, _, action = cluster.heapq.heappop(self._events)
+        self.now, _, action = heapq.heappop(self._events)
         action()
         return not all(trainer.is_over for trainer in self.trainers.values())
 

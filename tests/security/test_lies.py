@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.job.messages import JobOpened
 from counterpoise.balancer.pool.messages import FailedPlace, PartMade, PartMeasured
 from counterpoise.loader import LoaderError
 from counterpoise.workers.codec.batches import decode_batch, encode_batch
@@ -112,8 +111,8 @@ class Lying:
 
     def send(self, message: Any, frames: Any = ()) -> None:
         self._told(message)
-        kinds = {JobOpened: "opened", PartMeasured: "measured", PartMade: "made"}
-        change = getattr(self._lie, kinds.get(type(message), ""), None)
+        kinds = {"JobOpened": "opened", "PartMeasured": "measured", "PartMade": "made"}
+        change = getattr(self._lie, kinds.get(type(message).__name__, ""), None)
         self._link.send(message if change is None else change(message), frames)
 
     def __getattr__(self, name: str) -> Any:
