@@ -6,6 +6,7 @@ and keep them. What a worker keeps is told to the trainers that lack it, and fre
 have it. Nothing here knows a socket: events and the time come in, messages are taken out.
 """
 
+import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from ..parties.parties import Parties
 from ..parties.seats import name_process
 from ..pool.messages import FROM_WORKER, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
-from ..protocol.job_spec import JobSpec, from_json, read_json
+from ..protocol.job_spec import JobSpec, check_depth, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
 from ..run.planning import Planning
@@ -292,7 +293,11 @@ def read_layout(layout: str, has_source: bool) -> tuple[bool, bool]:
     >>> read_layout('{"kind": "samples", "takes_empty": true}', True)
     (False, True)
     """
-    read = read_json(layout, "the layout")
+    try:
+        read = json.loads(layout)
+    except RecursionError:
+        raise ValueError("the layout's JSON is nested too deep") from None
+    check_depth(read, "the layout")
     kind, takes_empty = (
         (read.get(each) for each in ("kind", "takes_empty"))
         if isinstance(read, dict)

@@ -61,8 +61,8 @@ class JobSpec:
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         _check_extent(self.plan)
-        _check_depth(self.source, "the source's description")
-        _check_depth(self.mixture, "the mixture")
+        check_depth(self.source, "the source's description")
+        check_depth(self.mixture, "the mixture")
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -107,7 +107,8 @@ def _check_extent(plan: PlanConfig) -> None:
             raise ValueError(f"{value} {name} are asked for, at most {most} can be planned")
 
 
-def _check_depth(value: object, what: str) -> None:
+def check_depth(value: object, what: str) -> None:
+    """Raise ValueError if a value of JSON is nested deeper than any that is needed."""
     level = [value]
     for _ in range(MAX_SOURCE_DEPTH):
         if not level:
@@ -134,20 +135,13 @@ def to_json(job: JobSpec) -> str:
 
 def from_json(text: str) -> JobSpec:
     """Return the job in a JSON text; raise ValueError, naming the field, if it is none."""
-    values = read_json(text, "the job's JSON")
-    if not isinstance(values, dict) or "plan" not in values:  # it comes from something else
-        raise ValueError('not a job: it is a JSON object with a "plan"')
-    return read_record(JobSpec, values, "job")
-
-
-def read_json(text: str, what: str) -> Any:
-    """Return what a JSON text holds; raise ValueError if it is none, or nested too deep."""
     try:
         values = json.loads(text)
     except RecursionError:
-        raise ValueError(f"{what} is nested too deep") from None
-    _check_depth(values, what)
-    return values
+        raise ValueError("the job's JSON is nested too deep") from None
+    if not isinstance(values, dict) or "plan" not in values:  # it comes from something else
+        raise ValueError('not a job: it is a JSON object with a "plan"')
+    return read_record(JobSpec, values, "job")
 
 
 def difference(mine: str, theirs: str) -> str:
