@@ -214,6 +214,8 @@ class Admission:
         return is_new
 
     def _why_other_data(self, told: JobOpened, is_fixed: bool) -> str:
+        if len(told.fingerprint) > MAX_NAME:
+            return f"this worker's fingerprint has {len(told.fingerprint)} characters"
         if not 0 <= told.count <= MAX_SAMPLES:
             return f"this worker has {told.count} samples: up to {MAX_SAMPLES} can be ordered"
         source = self.source
@@ -235,7 +237,7 @@ class Admission:
             if self.has_open:
                 self.turn_away(worker, failed.reason, now)
             else:
-                worker.failure = failed.reason or "it cannot open the data"
+                worker.failure = failed.reason[:MAX_REASON] or "it cannot open the data"
 
     def refuse_data(self, count: int, now: float) -> None:
         """Turn all workers away: trainers go on in data of so many samples."""
@@ -276,7 +278,7 @@ class Admission:
 
     def turn_away(self, worker: AdmittedWorker, reason: str, now: float) -> None:
         """Send a worker away for good."""
-        name = worker.hello.name
+        name, reason = worker.hello.name, reason[:MAX_REASON]
         self._refuse(worker.peer, name, f"this worker cannot do what others can: {reason}")
         self.lose(worker.peer, now)
         if not self.workers:

@@ -19,7 +19,7 @@ from ..parties.parties import Parties
 from ..parties.seats import name_process
 from ..pool.messages import FROM_WORKER, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
-from ..protocol.job_spec import JobSpec, from_json
+from ..protocol.job_spec import JobSpec, check_depth, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
 from ..run.planning import Planning
@@ -295,8 +295,9 @@ class PlayedJob:
             piece = lost.ticket.pieces[number]
             if (piece.worker, piece.serial) == (worker, sent.serial):
                 self.pool.remake(lost.ticket, (number,))
-        sender = self.admission.workers[worker]
-        if relayed and self.spec.transport == "direct" and sender.why_inline:
+                self.admission.take_rubbish(worker, "it has not what it announced", self._looked_at)
+        sender = self.admission.workers.get(worker)
+        if relayed and self.spec.transport == "direct" and sender and sender.why_inline:
             self.player.fail(RunError(
                 f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
                 '(counterpoise worker --serve), or leave transport="direct"'
@@ -333,7 +334,11 @@ def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:
     >>> read_layout('{"kind": "samples", "takes_empty": true}', True)
     ('samples', True)
     """
-    read = json.loads(layout)
+    try:
+        read = json.loads(layout)
+    except RecursionError:
+        raise ValueError("the layout's JSON is nested too deep") from None
+    check_depth(read, "the layout")
     kind, takes_empty = (
         (read.get(each) for each in ("kind", "takes_empty"))
         if isinstance(read, dict)

@@ -50,7 +50,7 @@ class RunPlayer:
         self.run: PlannedRun | None = None
         self._attempt: RunAttempt | None = None
         self._runs = 0
-        self._played: set[int] = set()  # numbers of the runs that these trainers have begun
+        self._last_run = -1  # the greatest number of a run that these trainers have begun
         self._numbers = count(1)
 
     @property
@@ -72,7 +72,7 @@ class RunPlayer:
         if self.run is not None:
             try:
                 self._go_on(self.run)
-            except RunError as error:
+            except (RunError, RuntimeError) as error:  # what a worker has told is the latter
                 self.fail(error)
         for ticket in self._pool.renewed:
             self._parties.renew(ticket)
@@ -86,7 +86,7 @@ class RunPlayer:
 
     def forget_runs(self) -> None:
         """Forget which runs were begun: trainers come anew."""
-        self._played.clear()
+        self._last_run = -1
 
     def _go_on(self, run: PlannedRun) -> None:
         """Give ranks what they want of what is there."""
@@ -131,7 +131,7 @@ class RunPlayer:
     # --- runs
 
     def _begin(self, attempt: RunAttempt, start: RunStart, source: ToldSource) -> None:
-        if attempt.key.run in self._played:
+        if attempt.key.run <= self._last_run:
             self._events.log("restart", ": its run starts again at step %d", start.at.step)
         else:
             self._events.log("epoch", ": epoch %d begins", start.epoch)
@@ -141,7 +141,7 @@ class RunPlayer:
             self._costs.begin_epoch()
         self._runs += 1
         self._stats.begin_run()
-        self._played.add(attempt.key.run)
+        self._last_run = max(self._last_run, attempt.key.run)
         job = self._job
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
         played = tuple(range(plan.ranks))

@@ -17,6 +17,8 @@ from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces
 # What was sent this long ago, and is not said to be there, may be lost: it is sent again to who
 # asks.
 AGAIN_S = 1.0
+# Microbatches of a rank under way, whatever credit a process says that it has.
+MOST_CREDIT = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +118,7 @@ class RankQueue:
 
     def take(self, peer: bytes, upto: int, have: int, now: float) -> list[QueuedBatch]:
         """Take note of a process' credit, and of what it has; return what nobody lacks now."""
-        taker, step = self.takers[peer], self._first_step
+        taker, step, upto = self.takers[peer], self._first_step, min(upto, have + MOST_CREDIT)
         taker.upto = max(taker.upto, upto)
         self._upto = max(self._upto, upto)
         before, taker.have = taker.have, max(taker.have, have)

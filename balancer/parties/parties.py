@@ -31,6 +31,8 @@ from .seats import TrainerPeer
 QUIET_S, SILENT_S, UNREACHABLE_S = 10.0, 30.0, 5.0
 # Those of one host may be silent: what is sent to them after so long shows whether they are there.
 PROBE_S = 1.0
+# So many that leave a job in which they were not are answered; the others ask again.
+MOST_LEAVING = 1024
 
 
 class Parties(BegunRuns):
@@ -53,7 +55,8 @@ class Parties(BegunRuns):
             self._join(peer, message, trainer)
         elif trainer is None:
             if isinstance(message, LeaveJob):
-                self._leaving.add(peer)
+                if len(self._leaving) < MOST_LEAVING:
+                    self._leaving.add(peer)
                 self._say_bye()
             else:
                 self._send(peer, UnknownPeer())
@@ -213,6 +216,8 @@ class Parties(BegunRuns):
 
     def _join(self, peer: bytes, hello: JoinJob, trainer: TrainerPeer | None) -> None:
         if trainer is None or trainer.hello != hello:
+            if trainer is not None:  # it says something else than before
+                self._remove(trainer, "leave")
             for older in self._seats.older_than(hello):
                 self._remove(older, "leave")
             may_sit = self._seats.may_sit(peer, hello, self._now)

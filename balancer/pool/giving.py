@@ -174,11 +174,14 @@ class PartGiver:
             if self.now - since > 2 * self._work_s(part) * idle[-1].pace:
                 self.hand(idle.pop(), part)
 
-    def note_time(self, worker: PoolWorker, part: PoolPart, message: Any) -> None:
+    def note_time(self, worker: PoolWorker, giving: Giving, message: Any) -> None:
         """Note how long a sample takes, and how much longer this worker."""
+        part = giving.part
         if not part.places or part.keeper is not None:
             return
-        sample_s = getattr(message, "took_us", 0) / 1e6 / len(part.places)
+        # No worker has needed longer for a part than it has had it.
+        took_s = min(getattr(message, "took_us", 0) / 1e6, self.now - giving.since)
+        sample_s = took_s / len(part.places)
         usual = self._cost_s if part.form == COSTS else self.load_s
         if usual:
             worker.note_pace(sample_s / usual)

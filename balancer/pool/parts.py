@@ -10,7 +10,17 @@ from math import ceil
 from typing import Any
 
 from ..run.tasks import FailedSample, Made, Measured
-from .messages import BATCH, COSTS, SAMPLES, FailedPlace, PartBroken, PartMade, PartMeasured
+from .messages import (
+    BATCH,
+    COSTS,
+    ERROR_CHARACTERS,
+    MOST_FRAMES,
+    SAMPLES,
+    FailedPlace,
+    PartBroken,
+    PartMade,
+    PartMeasured,
+)
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
@@ -121,7 +131,8 @@ def join(task: PoolTask, skips: bool, collates: bool) -> Any:
 def _failures(task: PoolTask) -> Iterator[tuple[int, FailedSample]]:
     for part in task.parts:
         for each in part.answer.failed:
-            failed = FailedSample(each.key, each.reason, each.is_io, each.source)
+            reason = each.reason[:ERROR_CHARACTERS]
+            failed = FailedSample(each.key, reason, each.is_io, each.source)
             yield part.places[each.place], failed
 
 
@@ -155,6 +166,8 @@ def why_wrong(part: PoolPart, answer: Any, skips: bool, resources: int) -> str:
         return f"costs that are not of {resources} resources"
     if not task.is_load:
         return f"{len(answer.costs)} costs of {count} samples" * (len(answer.costs) != count)
+    if sum(answer.frames) != answer.nbytes or len(answer.frames) > MOST_FRAMES:
+        return f"{answer.nbytes} bytes in {len(answer.frames)} frames of {sum(answer.frames)}"
     if len(answer.labels) not in (0, 2):
         return f"{len(answer.labels)} counts of labels"
     ends = bool(bad) and (not skips or any(each.is_io for each in answer.failed))

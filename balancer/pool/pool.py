@@ -18,7 +18,9 @@ from typing import Any
 
 from ..run.tasks import Failed, Killed
 from .giving import PartGiver
-from .messages import BATCH, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
+from .messages import (
+    BATCH, KEPT, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker,
+)  # fmt: skip
 from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of, why_wrong
 from .tickets import Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
@@ -201,7 +203,7 @@ class NetworkPool:
                 if giving.beats > 1:  # the part or its answer was lost
                     giving.beats = 0
                     self._giver.send_part(worker, number, giving.part)
-        for number, serial in beat.kept:
+        for number, serial in beat.kept[:KEPT]:
             if number not in worker.given and number not in worker.kept:
                 worker.freeing.append(serial)
 
@@ -219,7 +221,7 @@ class NetworkPool:
             if not part.given:
                 self._giver.enqueue(part)
             return
-        self._giver.note_time(worker, part, message)
+        self._giver.note_time(worker, giving, message)
         self._giver.ask(worker)
         self._giver.drop(part, is_beaten=True)
         for index in part.indexes if self.deaths else ():

@@ -6,11 +6,9 @@ long as something of it is kept, or it is one of the last ANSWERS.
 
 from typing import Any
 
-from .messages import DoPart, DropParts, FreeParts, FromWorker, PartMade, PoolBeat, ToWorker
+from .messages import KEPT, DoPart, DropParts, FreeParts, FromWorker, PartMade, PoolBeat, ToWorker
 
 ANSWERS = 64
-# A beat names so many of the parts of which something is kept, by turns.
-KEPT = 64
 
 
 class PoolSession:

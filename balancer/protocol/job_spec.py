@@ -61,8 +61,8 @@ class JobSpec:
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         _check_extent(self.plan)
-        _check_depth(self.source)
-        _check_depth(self.mixture)
+        check_depth(self.source, "the source's description")
+        check_depth(self.mixture, "the mixture")
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -107,8 +107,9 @@ def _check_extent(plan: PlanConfig) -> None:
             raise ValueError(f"{value} {name} are asked for, at most {most} can be planned")
 
 
-def _check_depth(source: object) -> None:
-    level = [source]
+def check_depth(value: object, what: str) -> None:
+    """Raise ValueError if a value of JSON is nested deeper than any that is needed."""
+    level = [value]
     for _ in range(MAX_SOURCE_DEPTH):
         if not level:
             return
@@ -118,7 +119,7 @@ def _check_depth(source: object) -> None:
             if isinstance(each, dict | list | tuple)
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
-    raise ValueError(f"the source's description is nested more than {MAX_SOURCE_DEPTH} deep")
+    raise ValueError(f"{what} is nested more than {MAX_SOURCE_DEPTH} deep")
 
 
 def to_json(job: JobSpec) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import fcntl
 import functools
-import math
 import os
 import platform
 import socket as sockets
@@ -26,7 +25,12 @@ from ..protocol.messages import Bye, Message, PeerRejected, RankHello
 from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..protocol.transitions import ABSENT
-from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator
+from ..transport.authentication import (
+    NOT_ALLOWED,
+    OPENED,
+    KeyAuthenticator,
+    most_connections,
+)
 from ..transport.keys import ServerKeys, new_pair
 from ..transport.sockets import (
     LINGER_MS,
@@ -39,7 +43,6 @@ from ..transport.sockets import (
     serial_of,
 )
 from ..transport.wire import WireError
-from .conduct import ConnectionGate, PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
 from .tracing import Tracer, planned_until
 
@@ -56,8 +59,9 @@ MAX_IO_THREADS = 4
 MAX_WAIT_MS = 1000
 # Messages that are handled before the time is looked at again: a flood does not hold that up.
 MAX_PER_TURN = 1000
-# A banned peer that connects again is disconnected after this many more messages.
-DISCONNECT_EVERY = 256
+# A connection is ended after so many messages that its peer may not send: whoever sends others for
+# ever is not read for ever. So many peers' faults are remembered.
+MOST_FAULTS, MAX_FAULTY = 16, 4096
 # A header of more than this is noted as payloads are: its memory is to be given back.
 LARGE_BYTES = 1 << 16
 # More ranks' hellos than these are kept only of ranks that are here.
@@ -93,9 +97,9 @@ def serve(
     """Serve a coordinator on an address until `stop` returns True (asked after every wait).
 
     Calls `ready` with the address that was bound, `refused` with a reason for each peer that is
-    rejected and each that sends in vain (once). With keys only peers on the allow-list may connect.
-    `descriptor` is a socket that listens at the address already. Raises OSError if the address
-    cannot be bound.
+    rejected, and for each message that its peer may not send. With keys only peers on the
+    allow-list may connect. `descriptor` is a socket that listens at the address already. Raises
+    OSError if the address cannot be bound.
     """
     keep_freed_memory()
     diagnostics = coordinator.diagnostics
@@ -109,7 +113,6 @@ def serve(
             diagnostics.wall_ahead_s = time.time() - time.monotonic()
             shell.turn()
         shell.send_all(coordinator.stop())
-        shell.log_faults(math.inf)
         shell.socket.close(linger=LINGER_MS["balancer"])
 
 
@@ -138,7 +141,7 @@ def open_shell(
         authenticator.watch(socket, poller)
         poller.register(socket, zmq.POLLIN)
         connections = Connections(socket)
-        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, log, connections)
+        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, connections)
 
 
 class Connections:
@@ -160,12 +163,36 @@ class Connections:
         endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._port = int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp:") else 0
         self._newest: dict[int, int] = {}
+        self._silent: dict[int, None] = {}
+        self._most_silent = most_connections()
+
+    def end_silent(self, events: list[tuple[int, int]]) -> None:
+        """Take note of connections that have come and gone; end the oldest of too many strangers'.
+
+        These have said nothing yet. Who has a key says something at once, and stays.
+        """
+        for event, number in events:
+            self._silent.pop(number, None)
+            if event == OPENED:
+                self._silent[number] = None
+        events.clear()
+        while len(self._silent) > self._most_silent:
+            number = next(iter(self._silent))
+            del self._silent[number]
+            with contextlib.suppress(OSError):  # it has ended; no copy of it: files may be short
+                connection = sockets.socket(fileno=number)
+                try:
+                    if connection.getsockname()[1] == self._port:
+                        connection.shutdown(sockets.SHUT_RDWR)
+                finally:
+                    connection.detach()
 
     def note(self, frame: zmq.Frame) -> None:
         """Note over which connection a message came; `frame` has its peer's name."""
         if self._port:
             with contextlib.suppress(zmq.ZMQError):
                 number, serial = int(frame.get(zmq.SRCFD)), serial_of(frame)
+                self._silent.pop(number, None)
                 self._newest[number] = max(serial, self._newest.get(number, 0))
 
     def reset(self, frame: zmq.Frame) -> None:
@@ -201,10 +228,7 @@ class Connections:
 
 
 class _Shell(msgspec.Struct, frozen=True):
-    """Carries messages between the sockets and the coordinator.
-
-    `refused` counts and logs, `log` logs what has been counted.
-    """
+    """Carries messages between the sockets and the coordinator; `refused` counts and logs."""
 
     coordinator: "Served"
     socket: "zmq.Socket[bytes]"
@@ -212,12 +236,10 @@ class _Shell(msgspec.Struct, frozen=True):
     authenticator: KeyAuthenticator
     keys: ServerKeys | None
     refused: Callable[[str], None]
-    log: Callable[[str], None]
     connections: Connections
     trimmer: IdleTrimmer = msgspec.field(default_factory=IdleTrimmer)
     tracer: Tracer = msgspec.field(default_factory=Tracer)
-    conduct: PeerConduct = msgspec.field(default_factory=PeerConduct)
-    gate: ConnectionGate = msgspec.field(default_factory=ConnectionGate)
+    faults: dict[bytes, int] = msgspec.field(default_factory=dict)
     # Of each rank a frame of its hello, which tells its connection.
     hellos: dict[bytes, zmq.Frame] = msgspec.field(default_factory=dict)
 
@@ -226,11 +248,8 @@ class _Shell(msgspec.Struct, frozen=True):
         readable = self._wait()
         self.drop(self.authenticator.find_revoked(time.monotonic()))
         self.receive_all(is_readable=self.socket in readable)
-        # After what waited has been looked at: it may be a flood, which closes the gate.
-        is_asked = self.authenticator.has_requests(readable)
-        if is_asked and not self.gate.closed_for_s(time.monotonic()):
-            self.authenticator.answer_requests()
-        self.log_faults(time.monotonic())
+        self.authenticator.answer_requests(readable)
+        self.connections.end_silent(self.authenticator.events)
         now = time.monotonic()
         if now >= self.coordinator.next_deadline():
             for peer in self.coordinator.in_question():
@@ -242,24 +261,11 @@ class _Shell(msgspec.Struct, frozen=True):
         self.trimmer.trim_if_idle(time.monotonic())
 
     def _wait(self) -> Collection[object]:
-        """Wait for a message or a deadline, and return the sockets that can be read.
-
-        For new connections only while they are let in.
-        """
-        now = time.monotonic()
-        closed_for_s = self.gate.closed_for_s(now)
-        self.authenticator.wake(self.poller, is_open=not closed_for_s)
-        timeout_ms = 1000 * (self.coordinator.next_deadline() - now)
+        """Wait for a message or a deadline, and return the sockets that can be read."""
+        timeout_ms = 1000 * (self.coordinator.next_deadline() - time.monotonic())
         if 0 < timeout_ms < 1:  # a poll cannot; what comes meanwhile is handled together
             time.sleep(timeout_ms / 1000)
-        if closed_for_s:
-            timeout_ms = min(timeout_ms, 1000 * closed_for_s + 1)
         return [socket for socket, _ in self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))]
-
-    def log_faults(self, now: float) -> None:
-        """Log the first fault of peers that are not banned since."""
-        for reason in self.conduct.lines_due(now):
-            self.log(reason)
 
     def receive_all(self, is_readable: bool) -> None:
         """Hand messages that have arrived to the coordinator, and send its answers.
@@ -271,7 +277,6 @@ class _Shell(msgspec.Struct, frozen=True):
             self._receive(frames)
             read += 1
             is_readable = read < MAX_PER_TURN
-        self.gate.end_turn(read, is_more=read == MAX_PER_TURN)
 
     def send_all(self, effects: list[Send]) -> None:
         """Send messages; report unreachable peers to the coordinator and send its answers too.
@@ -308,43 +313,20 @@ class _Shell(msgspec.Struct, frozen=True):
             self._tell_reason(peer, NOT_ALLOWED)
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
-        """Handle one message, unless its peer is banned."""
-        now = time.monotonic()
+        """Handle one message; its peer is told why it may not send it, if so."""
         if len(frames) > 2 or len(frames[-1]) > LARGE_BYTES:
-            self.trimmer.note_payload(now)
-        peer = frames[0].bytes
-        dropped = self.conduct.drops(peer, now)
-        if dropped:
-            self.gate.record_dropped(now)
-            self.coordinator.diagnostics.refused += 1
-            if dropped % DISCONNECT_EVERY == 0:
-                self.connections.reset(frames[0])
-            # What it was told before may have been lost with its connection; ever more seldom.
-            elif dropped & (dropped - 1) == 0 and (why := self.conduct.last_fault(peer)):
-                self._tell_reason(peer, why)
-            return
+            self.trimmer.note_payload(time.monotonic())
         self.connections.note(frames[0])
         peer, key, content = decode_from(frames, self.keys)
         if isinstance(content, WireError):
-            is_banned = self._record_fault(peer, str(content))
+            reason = str(content)
         else:
-            is_banned = any(self._serve(frames[0], key, *each) for each in content)
-        if is_banned:
-            self._ban(frames[0])
-
-    def _serve(
-        self, name: zmq.Frame, key: bytes, message: Message, frames: list[zmq.Frame]
-    ) -> bool:
-        """Handle a well-formed message; return True if its peer is banned from now on."""
-        peer, dropped = name.bytes, self.coordinator.dropped
-        now, nbytes = time.monotonic(), sum([len(frame) for frame in frames])
-        reason = self._handle(name, key, message, frames)
+            reasons = (self._handle(frames[0], key, *each) for each in content)
+            reason = next(filter(None, reasons), "")
         if reason:
-            return self._record_fault(peer, reason)
-        is_stranger = self.coordinator.state_of(peer) == ABSENT
-        if is_stranger or self.coordinator.dropped > dropped:
-            return self.conduct.record_useless(peer, nbytes, now)
-        return False
+            self.refused(f"{_shown(peer)}: {reason}")
+            self._tell_reason(peer, reason)
+            self._count_fault(frames[0])
 
     def _handle(
         self, name: zmq.Frame, key: bytes, message: Message, frames: list[zmq.Frame]
@@ -373,22 +355,15 @@ class _Shell(msgspec.Struct, frozen=True):
                     del self.hellos[each]
         return ""
 
-    def _record_fault(self, peer: bytes, reason: str) -> bool:
-        """Reject a message; return True if its peer is banned from now on."""
-        now = time.monotonic()
-        self.gate.record_dropped(now)
-        self.coordinator.diagnostics.refused += 1
-        self._tell_reason(peer, reason)
-        return self.conduct.record_fault(peer, now, reason)
-
-    def _ban(self, frame: zmq.Frame) -> None:
-        """Serve a peer no more: close its connection, and give its work to others."""
-        peer = frame.bytes
-        why = f" (last: {last})" if (last := self.conduct.last_fault(peer)) else ""
-        self.refused(f"{_shown(peer)} is not served: it sends too much that is of no use{why}")
-        self.authenticator.forget(peer)
-        self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
-        self.connections.reset(frame)
+    def _count_fault(self, name: zmq.Frame) -> None:
+        """Count a message that its peer may not send, and end its connection after some."""
+        count = self.faults.pop(name.bytes, 0) + 1
+        if count < MOST_FAULTS:
+            self.faults[name.bytes] = count
+            if len(self.faults) > MAX_FAULTY:
+                del self.faults[next(iter(self.faults))]
+        else:
+            self.connections.reset(name)
 
     def _tell_reason(self, peer: bytes, reason: str) -> None:
         """Tell a peer why a message of it is rejected, if it can be reached."""
@@ -397,4 +372,6 @@ class _Shell(msgspec.Struct, frozen=True):
 
 
 def _shown(peer: bytes) -> str:
-    return repr(peer.decode("ascii", "backslashreplace")[:SHOWN_NAME])
+    # What comes after the last dot only the peer itself knows, see transport/naming.py.
+    shown = peer.rpartition(b".")[0] or peer
+    return repr(shown.decode("ascii", "backslashreplace")[:SHOWN_NAME])

@@ -9,6 +9,7 @@ Without keys libzmq asks as well, on tcp, and everybody is accepted: but not bef
 Until then libzmq takes no message from the connection, so the loop decides how fast peers come in.
 """
 
+import resource
 from collections.abc import Callable, Collection
 
 import zmq
@@ -20,7 +21,7 @@ from ..protocol.messages import FROM_RANK, FROM_WORKER, ListJobs, Message
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from .keys import AllowList, ServerKeys, public_text
 from .naming import job_of
-from .sockets import SERIAL_AFTER, is_readable, read_event
+from .sockets import SERIAL_AFTER, is_readable, read_event_value
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"counterpoise"
@@ -36,10 +37,16 @@ KINDS_OF_ROLE = {
 }
 # Handshakes that fail before the allow-list is asked; those that it rejects are counted there.
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+OPENED, CLOSED = zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED
+# Of the files that this process may open, connections of strangers get at most this part.
+FILES_PART = 2
+MOST_CONNECTIONS = 1 << 14
 # The allow-list is read again at every handshake, and at least this often, in seconds.
 RECHECK_S = 1.0
 # Requests that are answered at a time: of those let in, the first are heard before the last.
 MOST_ANSWERS = 16
+# Peers that are told when their key is allowed no more; all others are when they say something.
+MOST_PEERS = 1 << 16
 # The user that everybody is where no keys are used.
 ANYBODY = b"anybody"
 # Enough of a public key to find its file.
@@ -47,10 +54,17 @@ SHOWN_KEY_CHARACTERS = 8
 NOT_ALLOWED = "this key is not allowed (any more): ask who runs the balancer"
 
 
+def most_connections() -> int:
+    """Return how many connections strangers may have here: other files are for who is known."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // FILES_PART)
+
+
 class KeyAuthenticator:
     """Accepts peers by their keys; calls `rejected` with a reason for each other one.
 
-    Without keys it accepts everybody.
+    Without keys it accepts everybody. events: (OPENED or CLOSED, descriptor) of connections, which
+    the caller empties.
     """
 
     def __init__(
@@ -63,6 +77,7 @@ class KeyAuthenticator:
         self._roles = self._allowed.roles() if self._allowed is not None else {}
         self._rejected = rejected
         self._keys: dict[bytes, bytes] = {}
+        self.events: list[tuple[int, int]] = []
         self._checked_at = 0.0
         # Connections are numbered in the order in which they are let in.
         self._let_in = 0
@@ -72,23 +87,17 @@ class KeyAuthenticator:
         self._requests.bind(ZAP_ENDPOINT)
 
     def watch(self, socket: "zmq.Socket[bytes]", poller: zmq.Poller) -> None:
-        """Count the failed handshakes of a listening socket, which wake the poller up."""
-        if self._allowed is not None:
-            self._monitors.append(socket.get_monitor_socket(FAILED))
-            poller.register(self._monitors[-1], zmq.POLLIN)
+        """Have a poller woken up by handshakes of a listening socket, and count those that fail."""
+        poller.register(self._requests, zmq.POLLIN)
+        self._monitors.append(socket.get_monitor_socket(FAILED | OPENED | CLOSED))
+        poller.register(self._monitors[-1], zmq.POLLIN)
 
-    def wake(self, poller: zmq.Poller, is_open: bool) -> None:
-        """Make requests wake the poller up, or not while they are not to be answered."""
-        if is_open != (self._requests in poller):
-            poller.register(self._requests, zmq.POLLIN if is_open else 0)
+    def answer_requests(self, readable: Collection[object]) -> None:
+        """Answer requests of connections that wait to be let in, some at a time.
 
-    def has_requests(self, readable: Collection[object]) -> bool:
-        """Return whether connections wait to be let in, if these sockets can be read."""
-        return self._requests in readable
-
-    def answer_requests(self) -> None:
-        """Answer requests of connections that wait to be let in, some at a time."""
-        for _ in range(MOST_ANSWERS):
+        readable: the sockets that can be read.
+        """
+        for _ in range(MOST_ANSWERS if self._requests in readable else 0):
             if not is_readable(self._requests):
                 break
             self._answer(self._requests)
@@ -97,8 +106,11 @@ class KeyAuthenticator:
         """Count failed handshakes; return the peers whose key is not allowed any more."""
         for monitor in self._monitors:
             while monitor.poll(0):
-                read_event(monitor)
-                self._rejected("a peer has no key, or another public key for this balancer")
+                event, descriptor = read_event_value(monitor)
+                if event in (OPENED, CLOSED):
+                    self.events.append((event, descriptor))
+                elif self._allowed is not None:
+                    self._rejected("a peer has no key, or another public key for this balancer")
         if self._allowed is None or now - self._checked_at < RECHECK_S:
             return []
         self._checked_at = now
@@ -119,7 +131,10 @@ class KeyAuthenticator:
             return f"this key is for job {job} only: give each process the keys of its job"
         if not isinstance(message, KINDS_OF_ROLE.get(role, ())):
             return f"a {role}'s key may not send {kind}: give each process the keys of its role"
+        self._keys.pop(peer, None)
         self._keys[peer] = key
+        if len(self._keys) > MOST_PEERS:  # the one that was silent for longest is not told
+            del self._keys[next(iter(self._keys))]
         return ""
 
     def forget(self, peer: bytes) -> None:

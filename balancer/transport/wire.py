@@ -49,6 +49,7 @@ HEADER_BYTES = {
     "DoPart": 32 << 20,
     "GiveBatch": 64 << 20,
     "BeginRun": 32 << 20,
+    **dict.fromkeys(("JoinPool", "JobNotOpened", "PartBroken", "PoolBeat"), 128 << 10),
 }
 MAX_FRAMES = 65_537
 # An error quotes this many characters of a peer's text.

@@ -19,31 +19,31 @@ from counterpoise.loader import DataLoader, RemoteDataset
 from tests.security import served
 
 SAMPLES = 240
-# Until a flooder is thrown out for the first time; what comes after is the state that lasts.
 SETTLE_S = 0.7
 
-SAME_NAME = """
+PEER = """
 import sys, zmq
+from counterpoise.balancer.protocol.messages import ListJobs
+from counterpoise.balancer.transport.wire import encode
 socket = zmq.Context().socket(zmq.DEALER)
 socket.setsockopt(zmq.ROUTING_ID, b"flood")
 socket.setsockopt(zmq.LINGER, 0)
 socket.connect(sys.argv[1])
 while True:
     try:
-        socket.send(b"this is no message of ours", zmq.NOBLOCK)
+        socket.send(MESSAGE, zmq.NOBLOCK)
+        while socket.poll(0):
+            socket.recv()
     except zmq.Again:
         pass
 """
-NEW_NAMES = """
-import itertools, sys
+IDLE = """
+import collections, sys
 from tests.security import raw_zmtp
-junk = raw_zmtp.frame(b"this is no message of ours") * 2000
-for n in itertools.count():
+held = collections.deque(maxlen=400)
+while True:
     try:
-        peer = raw_zmtp.connect(sys.argv[1], b"flood%d" % n)
-        peer.settimeout(0.05)
-        while True:
-            peer.sendall(junk)
+        held.append(raw_zmtp.greet(sys.argv[1]))
     except OSError:
         pass
 """
@@ -56,14 +56,18 @@ while True:
         pass
     time.sleep(0.01 * (1 - share))
 """
-FLOODS = {"under the same name": SAME_NAME, "under new names": NEW_NAMES}
+FLOODS = {
+    "nonsense": PEER.replace("MESSAGE", 'b"this is no message of ours"'),
+    "questions": PEER.replace("MESSAGE", "encode(ListJobs())"),
+    "idle connections": IDLE,
+}
 
 
 def main() -> None:
     """Measure, and print a line a round and the medians, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=8, help="epochs of the job in one run")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs of the job in one run")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = measure(given.rounds, given.epochs)

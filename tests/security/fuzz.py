@@ -1,4 +1,4 @@
-"""The long run: mutated frames against decoding, sessions, codec and coordinator.
+"""The long run: mutated frames against decoding, a balancer, a worker and a trainer.
 
     PYTHONPATH=.venv/typing .venv/bin/python -m tests.security.fuzz --frames 1000000 --seed 1
 
@@ -12,105 +12,121 @@ import resource
 import sys
 import time
 import traceback
+from types import SimpleNamespace
+from typing import Any
 
-import msgpack
-
-from counterpoise.balancer.protocol.messages import FROM_WORKER
-from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.protocol.rank_session import RankSession
-from counterpoise.balancer.protocol.worker_session import WorkerSession
+from counterpoise.balancer.parties.messages import FROM_TRAINER
+from counterpoise.balancer.parties.trainer_session import TrainerSession
+from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.status_messages import GetStatus
+from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.balancer.transport.wire import WireError, decode, encode
-from counterpoise.workers.codec.fields import CodecError
-from counterpoise.workers.codec.frames import decode as decode_sample
-from tests.security.hostile import Cluster, Mutator, Wired, corpus
+from counterpoise.loader.remote.batch_reader import BatchReader
+from counterpoise.loader.remote.inbox import Inbox
+from tests.balancer.job.cluster import START
+from tests.security.hostile import JOB, LAYOUT, Cluster, Mutator, Wired, corpus
+from tests.workers.remote.scripted import ScriptedWorker
 
-NAMES = [b"hostile-%d" % n for n in range(4)]
+NAMES = [b"job|hostile-%d" % n for n in range(3)] + [b"other|hostile"]
 MOST_STATE = 5_000
 
 
-def state_size(coordinator):
-    """How many things a coordinator remembers."""
-    state = coordinator
-    run = state.run
+def state_size(jobs):
+    """How many things a balancer's jobs remember."""
+    return sum(_size_of(job) for job in jobs.jobs.values())
+
+
+def _size_of(job):
+    parties, pool, admission = job.parties, job.pool, job.admission
+    seats = parties._seats
     tables = [
-        state.peer_states, state.workers, state.ranks, state.postponed, state.leaving,
-        state.requests._since,
+        seats.peers, seats.gone, seats._waiting, parties._leaving, parties._tickets,
+        parties._labels._steps, parties.notices, parties.changes, parties.to_look_at,
+        admission.workers, admission._named, admission.servers, admission.out,
+        job.relay._questions, pool._tasks, pool._keepers, pool._deaths, pool.rubbish,
     ]  # fmt: skip
-    tables += [run.delivery.planned.samples, [*run.leases], run.delivery.steps] if run else []
+    for worker in pool.workers.values():
+        tables += [worker.given, worker.kept, worker.freeing, worker.dropping]
     return sum(map(len, tables))
 
 
-def are_registered(coordinator):
-    """Whether exactly those who are in a worker's or a rank's state are known as such."""
-    states = coordinator.peer_states.items()
-    workers = {peer for peer, state in states if state.startswith("worker")}
-    ranks = {peer for peer, state in states if state.startswith("rank")}
-    return (workers, ranks) == (set(coordinator.workers), set(coordinator.ranks))
+def check_reports(jobs, now):
+    """Whatever peers have told, what is reported of it can be sent."""
+    for name in jobs.jobs:
+        (sent,) = jobs.handle(f"{name}|doctor".encode(), GetStatus(1), (), now)
+        header = encode(sent.message)
+        assert len(header) < 1 << 20
+        assert decode(header, 0) == sent.message
 
 
-def attack(mutator, frames, on_refused=lambda: None):
+def attack(mutator, frames):
     """Say frames under strange and honest names to one cluster after another; count them."""
     said, cluster = 0, None
     while said < frames:
         if cluster is None or cluster.trouble or said % 500 == 0:
-            workers, honest_ranks = mutator.random.choice(((2, True), (2, False), (0, True)))
-            cluster = Cluster(said, workers=workers, honest_ranks=honest_ranks)
+            workers, ranks = mutator.random.choice(((2, True), (2, False), (0, True)))
+            cluster = Cluster(said, workers=workers, ranks=ranks)
             for _ in range(mutator.random.randrange(400)):
                 cluster.step()
         header, payloads = mutator.frame()
-        names = NAMES if mutator.random.random() < 0.7 else [*cluster.workers, *cluster.ranks]
-        cluster.tell(Wired(mutator.random.choice(names), header, payloads))
-        cluster.heard.clear()
+        names = NAMES if mutator.random.random() < 0.5 else [*cluster.peers]
+        cluster.tell(Wired(mutator.random.choice(names or NAMES), header, payloads))
+        cluster.forget_said()
         if mutator.random.random() < 0.3:
             cluster.step()
         said += 1
-        assert state_size(cluster.coordinator) < MOST_STATE
-        assert are_registered(cluster.coordinator)
+        assert state_size(cluster.jobs) < MOST_STATE
+        if said % 50 == 0:
+            check_reports(cluster.jobs, cluster.now)
     return said
 
 
-def attack_sessions(mutator, frames):
-    """Say frames to a rank's and a worker's session, and to what reads samples."""
-    for number in range(frames):
-        header, payloads = mutator.frame()
-        if number % 200 == 0:
-            worker, rank = WorkerSession(), RankSession((0,), "", 2, 1)
-            rank.begin(0, EpochPosition(0, 0, 0, 0, ""))
+class Listeners:
+    """A worker and a trainer, which hear what a test says to both."""
+
+    def __init__(self):
+        self.worker = ScriptedWorker()
+        self.worker.open()
+        session = TrainerSession((0,), to_json(JOB), LAYOUT, 2)
+        batches: Any = SimpleNamespace(fields=None)
+        reader = BatchReader(JOB, batches, True)
+        self.trainer = Inbox(session, reader, "trainer")
+        session.begin(RunStart(0, START))
+
+    def hear(self, header, payloads):
+        """Say one message to both; each answers what it can."""
         try:
             message = decode(header, len(payloads))
         except WireError:
-            continue
-        if isinstance(message, FROM_WORKER):
-            read(getattr(message, "header", b""), payloads)
-        worker.handle(message)
-        worker.next_lease()
-        rank.handle(message, payloads)
-        rank.new_requests()
-        if (arrival := rank.peek()) is not None:
-            rank.release(arrival)
+            return
+        self.worker.hear(message)
+        if isinstance(message, FROM_TRAINER):
+            return
+        self.trainer.handle(message, payloads)
+        session = self.trainer.session
+        for pull in session.take_pulls():
+            if (give := session.lacks(pull.rank, pull.index, pull.version)) is not None:
+                self.trainer.take_piece(pull, give, payloads, "a worker")
+        for said in (*self.trainer.take_messages(waits=True), *session.beat(asks=True)):
+            encode(said)
+        if (batch := session.peek()) is not None:
+            session.release(batch)
+
+
+def attack_listeners(mutator, frames):
+    """Say frames to a worker and a trainer."""
+    for number in range(frames):
+        if number % 200 == 0:
+            listeners = Listeners()
+        listeners.hear(*mutator.frame())
     return frames
 
 
-def read(header, payloads):
-    """Read a sample as a trainer does."""
-    for payload in payloads:
-        try:
-            decode_sample(msgpack.unpackb(header), payload)
-        except (CodecError, ValueError, msgpack.exceptions.UnpackException):
-            continue
-
-
 def to_peers(seed=0):
-    """Return what workers and ranks hear in an undisturbed run."""
-    heard = []
-
-    class Tapped(Cluster):
-        def _send(self, effects):
-            heard.extend(Wired(e.peer, encode(e.message), tuple(e.payloads)) for e in effects)
-            super()._send(effects)
-
-    Tapped(seed).run()
-    return heard
+    """Return what workers and trainers hear in an undisturbed run."""
+    cluster = Cluster(seed)
+    cluster.run()
+    return cluster.told
 
 
 def resident_mb():
@@ -132,7 +148,7 @@ def main():
     try:
         while said < chosen.frames:
             said += attack(in_mutator, slice_ * 3 // 4)
-            said += attack_sessions(out_mutator, slice_ // 4)
+            said += attack_listeners(out_mutator, slice_ // 4)
             sizes.append(resident_mb())
             print(
                 f"{said} frames, {time.monotonic() - started:.0f} s, {sizes[-1]:.1f} MB", flush=True

@@ -8,34 +8,29 @@ chance.
 
 import io
 import random
+import struct
 import tarfile
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import msgpack
 import numpy as np
+import torch
 
-from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
-from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.job.jobs import PlayedJobs
+from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
-from counterpoise.balancer.protocol.messages import FROM_WORKER, RankHello
-from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.protocol.rank_session import RankSession
-from counterpoise.balancer.protocol.worker_session import WorkerSession
 from counterpoise.balancer.transport.wire import WireError, decode, encode
+from counterpoise.workers.codec.batches import decode_batch, encode_batch, frames_of
 from counterpoise.workers.codec.fields import CodecError
-from counterpoise.workers.codec.frames import decode as decode_sample
-from counterpoise.workers.codec.frames import encode as encode_sample
-from counterpoise.workers.codec.frames import payload_of
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.tar.headers import BLOCK
-from tests.security.fuzz import MOST_STATE, are_registered, state_size, to_peers
-from tests.security.hostile import JOB, Cluster, Wired, corpus, introduces
+from tests.security.fuzz import MOST_STATE, Listeners, check_reports, state_size, to_peers
+from tests.security.hostile import JOB, LAYOUT, Cluster, Wired, corpus, introduces
 
-STRANGERS = [b"stranger-%d" % n for n in range(4)]
+STRANGERS = [b"job|stranger-0", b"job|stranger-1", b"stranger-2", b"other|stranger-3"]
 # A cluster is taken anew after so many frames, so that an input's history stays short.
 LIFE = 2000
 SAMPLE_BYTES = 64
@@ -72,7 +67,7 @@ class WireTarget:
 
 
 class StrangerTarget:
-    """A coordinator at work, and strangers that may say anything but a valid introduction.
+    """A balancer at work, and strangers that may say anything but a valid introduction.
 
     However many frames they say, the honest ranks are given the same and nobody else is known.
     """
@@ -96,10 +91,9 @@ class StrangerTarget:
         if introduces(wired):
             return
         self.cluster.tell(wired)
-        self.cluster.heard.clear()
-        honest = {*self.cluster.workers, *self.cluster.ranks}
-        assert set(self.cluster.coordinator.peer_states) <= honest
-        assert state_size(self.cluster.coordinator) < MOST_STATE
+        self.cluster.forget_said()
+        assert not any(map(self.cluster.jobs.jobs.get, ("other", "default")))
+        assert state_size(self.cluster.jobs) < MOST_STATE
         for _ in range(control >> 4 & 3):
             if not self.cluster.step():
                 assert self.cluster.digest() == self.honest
@@ -111,9 +105,9 @@ class StrangerTarget:
 
 
 class InsiderTarget:
-    """A coordinator and peers with keys that say anything, under names of their own and others'.
+    """A balancer and peers with keys that say anything, under names of their own and others'.
 
-    They may spoil the run, but nothing crashes, no table grows, and payloads stay in the budget.
+    They may spoil the run, but nothing crashes, no table grows, and reports can be sent.
     """
 
     name = "insider"
@@ -123,43 +117,44 @@ class InsiderTarget:
         self._renew()
 
     def seeds(self):
-        names = [*STRANGERS, *Cluster().workers, *Cluster().ranks]
+        names = [*STRANGERS, *Cluster().peers]
         heard = corpus()
-        said = [bytes([0x10 | names.index(wired.peer)]) + wired.header for wired in heard]
+        said = [
+            bytes([0x10 | names.index(wired.peer)]) + wired.header
+            for wired in heard
+            if wired.peer in names
+        ]
         return said + [bytes([0x10 | n % 4]) + wired.header for n, wired in enumerate(heard)]
 
     def __call__(self, data):
         if not data:
             return
         control, header = frame_of(data)
-        frames = 0 if control & 8 else int(b"DecodeDone" in header[:16])
-        names = [*STRANGERS, *self.cluster.workers, *self.cluster.ranks]
+        frames = 0 if control & 8 else int(b"SentFrames" in header[:16])
+        names = [*STRANGERS, *self.cluster.peers]
         peer = names[control % len(names)]
         self.cluster.tell(Wired(peer, header, (b"x" * SAMPLE_BYTES,) * frames))
-        self.cluster.heard.clear()
+        self.cluster.forget_said()
         for _ in range(control >> 4 & 3):
             self.cluster.step()
-        coordinator = self.cluster.coordinator
-        assert state_size(coordinator) < MOST_STATE
-        assert are_registered(coordinator)
-        if coordinator.run is not None:
-            held = coordinator.run.delivery.budget.held_bytes
-            assert 0 <= held <= coordinator.job.buffer_bytes + SAMPLE_BYTES
+        assert state_size(self.cluster.jobs) < MOST_STATE
         self.said += 1
+        if self.said % 50 == 0:
+            check_reports(self.cluster.jobs, self.cluster.now)
         if self.cluster.trouble or self.said % LIFE == 0:
             self._renew()
 
     def _renew(self):
         there = random.Random(self.said).choice(((2, True), (2, False), (0, True)))
-        self.cluster = Cluster(self.said, workers=there[0], honest_ranks=there[1])
+        self.cluster = Cluster(self.said, workers=there[0], ranks=there[1])
         for _ in range(self.said * 37 % 300):
             self.cluster.step()
 
 
-class SessionsTarget:
-    """What a worker's and a rank's session and a trainer's reader do with what they hear."""
+class ListenersTarget:
+    """What a worker and a trainer do with what they hear."""
 
-    name = "sessions"
+    name = "listeners"
 
     def __init__(self):
         self.said = 0
@@ -171,53 +166,46 @@ class SessionsTarget:
         if not data:
             return
         if self.said % 200 == 0:
-            self.worker, self.rank = WorkerSession(), RankSession((0,), "", 2, 1)
-            self.rank.begin(0, EpochPosition(0, 0, 0, 0, ""))
+            self.listeners = Listeners()
         self.said += 1
-        count, header = frame_of(data)
-        payloads = (b"x" * SAMPLE_BYTES,) * count
-        try:
-            message = decode(header, count)
-        except WireError:
-            return
-        if not isinstance(message, FROM_WORKER):
-            self.worker.handle(message)
-            self.worker.next_lease()
-            self.rank.handle(message, payloads)
-            self.rank.new_requests()
-            if (arrival := self.rank.peek()) is not None:
-                self.rank.release(arrival)
+        payloads, header = frame_of(data)
+        self.listeners.hear(header, (b"x" * SAMPLE_BYTES,) * payloads)
 
 
-class CodecTarget:
-    """A sample's header and payload: what is accepted is what encoding it again gives."""
+class BatchTarget:
+    """A batch's head, with frames that have any sizes: what is accepted is encoded again."""
 
-    name = "codec"
+    name = "batch"
 
     def seeds(self):
-        samples = (
-            {"n": 7, "f": 0.5, "text": "caf\u00e9", "raw": b"\0\1"},
-            {"pixels": np.arange(24, dtype=np.uint8).reshape(2, 3, 4), "ids": np.arange(5)},
-            {"none": np.zeros((0, 3), np.float32), "scalar": np.float64(3).reshape(())},
+        batches = (
+            {"n": 7, "f": 0.5, "text": "caf\u00e9", "raw": b"\0\1", "none": None, "odd": "\ud800"},
+            {"pixels": torch.arange(24).reshape(2, 3, 4), "ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
+            [{"none": np.zeros((0, 3), np.float32), "scalar": np.float64(3)}, ("a", 1, (2,))],
+            {"large": torch.zeros(400), "more": np.ones((30, 20)), "empty": torch.zeros(0, 4)},
         )
-        encoded = [encode_sample(sample) for sample in samples]
-        packed = [(msgpack.packb(header), bytes(payload_of(b))) for header, b in encoded]
-        return [len(header).to_bytes(2, "little") + header + payload for header, payload in packed]
+        heads = [encode_batch(batch) for batch in batches]
+        return [struct.pack("<BHH", len(f) - 1, 1600, 4800) + bytes(f[0]) for f in heads]
 
     def __call__(self, data):
-        size = int.from_bytes(data[:2], "little")
-        header, payload = data[2 : 2 + size], data[2 + size :]
-        try:
-            sample = decode_sample(msgpack.unpackb(header), payload)
-        except (CodecError, ValueError, msgpack.exceptions.UnpackException):
+        if len(data) < 6:
             return
-        again, buffers = encode_sample(sample)
-        assert "fields" in again
-        assert list(decode_sample(again, payload_of(buffers))) == list(sample)
+        number, *sizes = struct.unpack("<BHH", data[:5])
+        frames = [data[5:], *(bytes(size) for size in sizes[: number % 3])]
+        wanted = None if number & 4 else ("n", "large", "pixels")
+        try:
+            named = frames_of(frames[0], [*map(len, frames)], wanted)
+            some = [frame if n in named else None for n, frame in enumerate(frames)]
+            batch = decode_batch(some, wanted)
+        except CodecError as error:
+            check_brief(error, 1000)
+            return
+        if wanted is None:
+            decode_batch(encode_batch(batch))
 
 
 class JobTarget:
-    """A trainer's job: what is accepted is the same job when it is written and read again."""
+    """A trainer's job and layout: what is accepted is the same job when it is read again."""
 
     name = "job"
 
@@ -225,16 +213,24 @@ class JobTarget:
         balanced = replace(JOB.plan, grouping="balanced", batch_size=None, budgets=(9,))
         auto = replace(balanced, accumulate="auto", mode="window")
         plans = (JOB.plan, balanced, auto)
-        return [to_json(replace(JOB, plan=plan)).encode() for plan in plans]
+        return [to_json(replace(JOB, plan=plan)).encode() for plan in plans] + [LAYOUT.encode()]
 
     def __call__(self, data):
-        hello = RankHello((0,), data.decode("utf-8", "replace"))
-        check_brief(why_rank_refused(JOB, hello, make_planner), 1200)
+        text = data.decode("utf-8", "replace")
+        for job, layout in ((text, LAYOUT), (to_json(JOB), text)):
+            jobs = PlayedJobs(1, lambda _: (b"", b""))
+            jobs.handle(b"a|rank", JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1))
+            for peer in (b"a|other", b"b|rank"):  # to a job that is there, and a new one
+                sends = jobs.handle(peer, JoinJob((0,), 0, 1, job, layout, 1))
+                sends += jobs.tick(0.0)
+                for send in sends:
+                    check_brief(getattr(send.message, "reason", ""), 2200)
+            check_reports(jobs, 0.0)
         try:
-            text = to_json(from_json(hello.job))
+            again = to_json(from_json(text))
         except ValueError:
             return
-        assert to_json(from_json(text)) == text
+        assert to_json(from_json(again)) == again
 
 
 class PatternTarget:
@@ -310,7 +306,7 @@ def mended(data):
 
 TARGETS = {
     target.name: target
-    for target in (WireTarget, StrangerTarget, InsiderTarget, SessionsTarget, CodecTarget,
+    for target in (WireTarget, StrangerTarget, InsiderTarget, ListenersTarget, BatchTarget,
                    JobTarget, PatternTarget, ShardTarget)
 }  # fmt: skip
-FRAMES = ("wire", "stranger", "insider", "sessions")
+FRAMES = ("wire", "stranger", "insider", "listeners")

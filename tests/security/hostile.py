@@ -1,47 +1,46 @@
 """A small cluster in one process that a hostile peer can talk to, and the frames it may say.
 
-Honest workers and ranks are the real sessions, everything between them is encoded and decoded. The
-clock and the order of events come from the seed, so that every run can be repeated.
+Honest workers and trainers are those of tests/balancer/job/cluster.py on a network without faults,
+but everything between them is encoded and decoded. All follows from the seed.
 """
 
 import hashlib
+import heapq
 import json
 import random
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgpack
+from msgspec import structs
 
-from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.peers import admission
-from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import RankHello, Welcome, WorkerHello, WorkerReady
-from counterpoise.balancer.protocol.parts import DecodedItem, EpochPosition, Probed
-from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone
-from counterpoise.balancer.protocol.rank_session import RankSession
-from counterpoise.balancer.protocol.worker_session import WorkerSession
+from counterpoise.balancer.job import admission
+from counterpoise.balancer.job.messages import JoinPool, RelayedPiece, WorkersAt
+from counterpoise.balancer.parties.messages import JoinJob, ToTrainer
+from counterpoise.balancer.protocol.messages import PeerRejected
 from counterpoise.balancer.transport.wire import MAX_FRAMES, WireError, decode, encode
-from counterpoise.workers.codec.frames import encode as encode_sample
+from tests.balancer.job import cluster
+from tests.balancer.job.cluster import Setting
+from tests.balancer.job.test_job import facts_of
 
 # Room for an order is made when a worker says how many samples there are: here, not too much.
 admission.MAX_SAMPLES = 1 << 20
-COUNT = 40
-TICK_S = 0.02
-JOB = JobSpec(
-    source={"source": "tar", "pattern": ["*.tar"], "transform": None},
-    plan=PlanConfig(
-        ranks=2,
-        samples_per_step=8,
-        accumulate=2,
-        resources=("tokens",),
-        budgets=(None,),
-        grouping="fixed",
-        partition="greedy",
-        batch_size=2,
-        seed=3,
-    ),
-)
+
+
+class Small(Setting):
+    """A job of two ranks and two workers, of which one serves nowhere; nobody dies."""
+
+    def __init__(self, seed=0, workers=2):
+        super().__init__(seed, faults=False)
+        self.ranks, self.sharers, self.workers = 2, 1, workers
+        self.lengths = [1 + n * 7 % 12 for n in range(40)]
+        self.on_error, self.broken, self.killer, self.collates = "skip", frozenset({5}), -1, True
+        self.plan = replace(self.plan, ranks=2, samples_per_step=8, seed=3)
+
+
+JOB, LAYOUT = Small().job, Small().layout
+# A trainer ignores what is none of these (loader/remote/inbox.py).
+OF_TRAINERS = ToTrainer | WorkersAt | RelayedPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,53 +52,39 @@ class Wired:
     payloads: tuple[bytes, ...] = ()
 
 
-class Cluster:
-    """Two workers and two ranks at one job; `heard` is all that the coordinator was told."""
+class Cluster(cluster.Cluster):
+    """Two workers and two trainers at one job.
 
-    def __init__(self, seed=0, job=JOB, workers=2, honest_ranks=True):
-        self.random = random.Random(seed)
-        self.now = 0.0
-        self.coordinator = Coordinator()
-        self.workers = {b"worker-%d" % n: WorkerSession() for n in range(workers)}
-        self.ranks = {
-            b"rank-%d" % n: RankSession((n,), to_json(job), 2, job.microbatches)
-            for n in (0, 1)
-            if honest_ranks
-        }
-        self.heard = []
-        self.refused = 0
-        self.delivered = {peer: [] for peer in self.ranks}
-        self.ends = set()
-        self._inbound = {peer: deque() for peer in (*self.workers, *self.ranks)}
-        for n, peer in enumerate(self.workers):
-            self._say(peer, WorkerHello(f"w{n}", 5, "host", n))
-        for peer, session in self.ranks.items():
-            self._say(peer, session.hello)
-            for message in session.begin(0, EpochPosition(0, 0, 0, 0, "")):
-                self._say(peer, message)
+    heard: all that the balancer was told; told: all that it has said to others.
+    """
+
+    def __init__(self, seed=0, workers=2, ranks=2):
+        self.heard, self.told, self.refused, self.rejected = [], [], 0, ""
+        super().__init__(Small(seed, workers))
+        if not ranks:
+            self.trainers.clear()
 
     def step(self):
-        """Let one thing happen; return whether the ranks still wait for something."""
-        self.now += TICK_S
-        self._send(self.coordinator.tick(self.now))
-        waiting = [peer for peer, queue in self._inbound.items() if queue]
-        if waiting:
-            self.tell(self._inbound[self.random.choice(waiting)].popleft())
-        else:
-            self._work()
-            self._train()
-        return len(self.ends) < len(self.ranks) and not self.trouble
+        """Let one thing happen; return whether the trainers still wait for something."""
+        self.now, _, action = heapq.heappop(self._events)
+        action()
+        return not all(trainer.is_over for trainer in self.trainers.values())
 
     def run(self, disturb=lambda _: None, limit=100_000):
-        """Run to the end, disturbed before every step; return each rank's digest."""
+        """Run to the end, disturbed before every step; return what each rank was given."""
         for _ in range(limit):
             disturb(self)
             if not self.step():
                 return self.digest()
-        raise AssertionError(f"stuck: {self.ends}")
+        raise AssertionError(self.why_stuck())
+
+    def handle(self, peer, message, frames=()):
+        """Have a message go to the balancer that there is now."""
+        wired = Wired(peer, encode(message), tuple(bytes(memoryview(f)) for f in frames))
+        self.deliver(partial(self.tell, wired))
 
     def tell(self, wired):
-        """Give the coordinator one message off the wire; what is malformed goes no further."""
+        """Give the balancer one message off the wire; what is malformed goes no further."""
         self.heard.append(wired)
         try:
             assert 1 + len(wired.payloads) <= MAX_FRAMES
@@ -107,64 +92,42 @@ class Cluster:
         except WireError:
             self.refused += 1
             return
-        self._send(self.coordinator.handle(wired.peer, message, wired.payloads, self.now))
+        self._send(self.jobs.handle(wired.peer, message, wired.payloads, self.now))
 
     @property
     def trouble(self):
-        return next((rank.failure for rank in self.ranks.values() if rank.failure), "")
+        """Why a trainer's run cannot go on, "" if all can."""
+        failures = (trainer.session.failure for trainer in self.trainers.values())
+        return next(filter(None, failures), self.rejected)
+
+    @property
+    def peers(self):
+        """The names of the honest."""
+        return [*self.workers, *(trainer.peer for trainer in self.trainers.values())]
+
+    def forget_said(self):
+        """Forget what was said, which a long run would keep."""
+        self.heard.clear()
+        self.told.clear()
 
     def digest(self):
-        return {
-            peer: hashlib.sha256(repr(d).encode()).hexdigest() for peer, d in self.delivered.items()
+        """Return what each rank was given, as one digest for each."""
+        given = {
+            key: [(facts_of(give), batch) for give, batch in trainer.delivered]
+            for key, trainer in self.trainers.items()
         }
+        return {key: hashlib.sha256(repr(all_).encode()).hexdigest() for key, all_ in given.items()}
 
-    def _say(self, peer, message, *payloads):
-        self._inbound[peer].append(Wired(peer, encode(message), payloads))
-
-    def _send(self, effects):
-        for effect in effects:
-            message = decode(encode(effect.message), len(effect.payloads))
-            if effect.peer in self.workers:
-                action = self.workers[effect.peer].handle(message)
-                if isinstance(action, Welcome):
-                    self._say(effect.peer, WorkerReady(COUNT, "honest", action.number))
-            elif effect.peer in self.ranks:
-                self.ranks[effect.peer].handle(message, effect.payloads)
-
-    def _work(self):
-        for peer, session in self.workers.items():
-            task = session.tasks.popleft() if session.tasks else None
-            if task is None:
-                continue
-            index, ordinal = task.ref.index, task.ref.ordinal
-            key = f"k{index}"
-            if task.kind == "probe":
-                self._say(peer, ProbeDone(task.lease, (Probed(ordinal, key, (1 + index,), 64),)))
-            else:
-                header, _ = encode_sample({"n": index, "bytes": b"payload"})
-                payload = b"%d/%d " % (task.epoch, index)
-                done = DecodeDone(
-                    task.lease, (DecodedItem(ordinal, key, (), msgpack.packb(header), 0, 0),)
-                )
-                self._say(peer, done, payload.ljust(64, b"."))
-
-    def _train(self):
-        for peer, session in self.ranks.items():
-            for message in session.new_requests() if session.state == "running" else []:
-                self._say(peer, message)
-            arrival = session.peek()
-            if arrival is not None:
-                messages = session.release(arrival)
-                batch = arrival.batch
-                keys = tuple(item.key for item in batch.items)
-                self.delivered[peer].append((batch.step, batch.microbatch, keys, arrival.payloads))
-                for message in messages:
-                    self._say(peer, message)
-            elif session.at_end():
-                self.ends.add(peer)
-            elif self.random.random() < 0.05:
-                for message in session.unanswered():
-                    self._say(peer, message)
+    def _send(self, sends):
+        received = []
+        for send in sends:
+            header, frames = encode(send.message), tuple(map(bytes, send.payloads))
+            self.told.append(Wired(send.peer, header, frames))
+            if isinstance(send.message, PeerRejected) and send.peer in self.workers:
+                self.rejected = send.message.reason  # what was said in its name
+            elif send.peer in self.workers or isinstance(send.message, OF_TRAINERS):
+                received.append(structs.replace(send, message=decode(header, len(frames))))
+        super()._send(received)
 
 
 # --- what a hostile peer says
@@ -297,7 +260,7 @@ class Mutator:
 
 
 def corpus(seed=0):
-    """Return what the coordinator hears in an undisturbed run, each kind as often as it comes."""
+    """Return what the balancer hears in an undisturbed run, each kind as often as it comes."""
     cluster = Cluster(seed)
     cluster.run()
     return cluster.heard
@@ -309,4 +272,4 @@ def introduces(wired):
         message = decode(wired.header, len(wired.payloads))
     except WireError:
         return False
-    return isinstance(message, WorkerHello | RankHello)
+    return isinstance(message, JoinPool | JoinJob)

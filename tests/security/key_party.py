@@ -1,6 +1,7 @@
 """A balancer, its peers and a recording proxy as threads of a test, over tcp on the loopback."""
 
 import contextlib
+import functools
 import select
 import socket
 import threading
@@ -9,17 +10,19 @@ from typing import Any
 
 import zmq
 
-from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.protocol.messages import Ping
-from counterpoise.balancer.server.loop import serve
-from counterpoise.balancer.transport.keys import peer_keys, server_keys
+from counterpoise.balancer.job.jobs import PlayedJobs
+from counterpoise.balancer.job.messages import JoinPool
+from counterpoise.balancer.protocol.messages import ListJobs
+from counterpoise.balancer.server.loop import new_credentials, serve
+from counterpoise.balancer.transport.keys import new_pair, peer_keys, server_keys
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
-from counterpoise.workers.daemon.heartbeats import Identity
-from counterpoise.workers.daemon.loop import run_worker
-from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
+from counterpoise.workers.remote.frame_store import FrameStore
+from counterpoise.workers.remote.job_worker import WorkerSetup, open_remote_worker
+from counterpoise.workers.serving.server import PullServer
 from counterpoise.workers.sources.registry import open_source
 
 LIMIT_S = 120
@@ -34,8 +37,10 @@ def keygen(*words):
 class Party:
     """What is served, who was refused; `close` ends all threads."""
 
-    def __init__(self, keys=None, address="tcp://127.0.0.1:0", coordinator=None):
-        self.coordinator = Coordinator() if coordinator is None else coordinator
+    def __init__(self, keys=None, address="tcp://127.0.0.1:0"):
+        own = server_keys(keys) if keys else None
+        credentials = functools.partial(new_credentials, has_keys=own is not None)
+        self.jobs = PlayedJobs(int(time.time()), credentials)
         self.refusals = []
         self.news = threading.Condition()
         self.reasons = {}
@@ -43,10 +48,9 @@ class Party:
         self._threads = []
         self._bound = threading.Event()
         self.address = ""
-        own = server_keys(keys) if keys else None
         self._start(
             lambda: serve(
-                self.coordinator,
+                self.jobs,
                 address,
                 ready=self._ready,
                 stop=self._stop.is_set,
@@ -56,24 +60,48 @@ class Party:
         )
         assert self._bound.wait(LIMIT_S)
 
-    def work(self, root, name, keys=None, address=None, handler=None, job="", payloads=None):
-        """Start a worker that reads below a root; what ends it goes to `reasons`."""
+    def work(self, root, name, keys=None, address=None, wrap=lambda worker: worker, serves=False):
+        """Start a worker that reads below a root; what ends it goes to `reasons`.
+
+        wrap: returns what is to work in a worker's place.
+        """
         own = peer_keys(keys, "worker") if keys else None
-        if handler is None:
-            build = lambda job: open_source(job, root)  # noqa: E731
-            handler = SourceHandler(None, (), 0, local=False, build=build)
+
+        @contextlib.contextmanager
+        def open_worker(balancer, endpoint, job):
+            with contextlib.ExitStack() as ending:
+                server, where, key = None, "", b""
+                if serves:
+                    pair = new_pair("worker") if own else None
+                    server = PullServer("tcp://127.0.0.1:*", 1 << 20, pair, FrameStore())
+                    ending.callback(server.close)
+                    where, key = server.endpoint, server.key
+                hello = JoinPool(name, 0, "host", 0, "", "inline", where, key, 0)
+                build = lambda described: open_source(described, root)  # noqa: E731
+                setup = WorkerSetup(peer_name(job, name), hello, build, server)
+                yield wrap(ending.enter_context(open_remote_worker(endpoint, setup, own)))
 
         def run():
-            peer = peer_name(job, name) if job else b""
-            reason = run_worker(
-                address or self.address, Identity(name, 0, 0, peer), handler, self._stop.is_set,
-                keys=own, payloads=payloads,
-            )  # fmt: skip
+            balancer = ServedBalancer(address or self.address, keys=own)
+            try:
+                reason = JobsWorker([balancer], open_worker, 1 << 30).work(self._stop.is_set)
+            except ValueError as error:
+                reason = str(error)
             with self.news:
                 self.reasons[name] = reason
                 self.news.notify_all()
 
         self._start(run)
+
+    @property
+    def workers(self):
+        """The names of the workers that have the data of their job open."""
+        return [
+            worker.hello.name
+            for job in [*self.jobs.jobs.values()]
+            for worker in [*job.admission.workers.values()]
+            if worker.opened is not None
+        ]
 
     def wait(self, fact):
         """Wait until a fact is true; it is looked at after every piece of news."""
@@ -157,12 +185,12 @@ def samples(loader):
 
 
 class Peer:
-    """A socket to a balancer that says pings."""
+    """A socket to a balancer that asks which jobs there are."""
 
     def __init__(self, address, keys, name=b"peer", message=None):
         self.context = zmq.Context()
         self.socket = connect(self.context, address, name, keys)
-        send(self.socket, message or Ping())
+        send(self.socket, message or ListJobs())
 
     def answer(self, wait_s=LIMIT_S):
         """Return what the balancer says, None if it says nothing."""

@@ -17,17 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from counterpoise.balancer.protocol.messages import Ping, WorkerHeartbeat
-from counterpoise.balancer.protocol.parts import DecodedItem
-from counterpoise.balancer.protocol.payload_messages import DecodeDone
+from counterpoise.balancer.job.messages import SentFrames
+from counterpoise.balancer.parties.messages import LeaveJob, TrainerBeat
+from counterpoise.balancer.pool.messages import PoolBeat
+from counterpoise.balancer.protocol.messages import ListJobs
 from counterpoise.balancer.protocol.status_messages import GetStatus
 from counterpoise.balancer.transport.wire import encode
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.workers.daemon.heartbeats import Identity
-from counterpoise.workers.daemon.loop import run_worker
-from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.registry import open_source
 from tests.forking.popen import Popen
 from tests.security import raw_zmtp
 from tests.security.hostile import Mutator, Wired, corpus, introduces
@@ -39,12 +36,14 @@ MESSAGES = 1000
 # Above what a balancer with this job needs, far below what a trial's messages would add up to.
 MOST_BYTES = 600 << 20
 USELESS = (
-    Ping(),
+    ListJobs(),
     GetStatus(1),
-    WorkerHeartbeat("nobody", 0),
-    DecodeDone(1, (DecodedItem(1, "k", (), b"", 0, 0),)),
+    TrainerBeat(1, True),
+    PoolBeat(0, -1, False, ((1, 1),)),
+    LeaveJob(),
+    SentFrames(1, 1),
 )
-BALANCER = "from counterpoise.tools.cli import main; main(['balancer', '--listen', '{}'])"
+COMMAND = "from counterpoise.tools.cli import main; main({})"
 
 
 @dataclass
@@ -56,19 +55,17 @@ class ServedJob:
 
     def __post_init__(self) -> None:
         self.root = Path(ensure_demo_data(self.folder / "data", samples=SAMPLES, shards=1)).parent
-        program = BALANCER.format("tcp://127.0.0.1:0")
+        program = COMMAND.format(["balancer", "--listen", "tcp://127.0.0.1:0"])
         self.process = Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-        self._stop = threading.Event()
-        self._worker = threading.Thread(target=self._work, daemon=True)
+        self.worker: Any = None
         try:
             self.address = self._wait_for_address()
             threading.Thread(target=self._drain, daemon=True).start()
-            self._worker.start()
+            program = COMMAND.format(["worker", self.address, "--root", str(self.root)])
+            self.worker = Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
             self.digest = self.run()
         except BaseException:
-            self._stop.set()
-            self.process.kill()
-            self.process.wait()
+            self.close()
             raise
 
     def run(self, timeout_s: float = LIMIT_S) -> str:
@@ -94,10 +91,9 @@ class ServedJob:
 
     def close(self) -> None:
         """End the worker and the balancer."""
-        self._stop.set()
-        self._worker.join(LIMIT_S)
-        self.process.kill()
-        self.process.wait()
+        for process in filter(None, (self.process, self.worker)):
+            process.kill()
+            process.wait()
 
     def _wait_for_address(self) -> str:
         stream: Any = self.process.stderr
@@ -111,12 +107,6 @@ class ServedJob:
         stream: Any = self.process.stderr
         for line in stream:
             self.lines = [*self.lines[-50:], line]
-
-    def _work(self) -> None:
-        handler = SourceHandler(
-            None, (), 0, local=False, build=lambda job: open_source(job, self.root)
-        )
-        run_worker(self.address, Identity("honest", 0, 0), handler, self._stop.is_set)
 
 
 class Attacker:
@@ -159,7 +149,7 @@ class Attacker:
             return self.draw.randbytes(self.draw.randrange(1, 40))  # no ZMTP: the connection ends
         if kind < 0.2:
             message = self.draw.choice(USELESS)
-            payload = [self.draw.randbytes(64)] if isinstance(message, DecodeDone) else []
+            payload = [self.draw.randbytes(64)] if isinstance(message, SentFrames) else []
             return multipart([encode(message), *payload])
         header, payloads = self.mutator.frame()
         if introduces(Wired(b"", header, tuple(payloads))):

@@ -1,5 +1,6 @@
 """Hostile messages: nothing crashes, nothing grows, honest peers get what they always get."""
 
+import contextlib
 import itertools
 import json
 import socket
@@ -9,35 +10,42 @@ from typing import Any
 import msgpack
 import pytest
 import zmq
+from msgspec import structs
 
-from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
-from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool, SentFrames
+from counterpoise.balancer.parties.messages import (
+    BeginRun,
+    CountLabels,
+    JoinJob,
+    LeaveJob,
+    LostPieces,
+    TrainerBeat,
+    WantBatches,
+)
+from counterpoise.balancer.pool.messages import PartBroken, PartMade, PartMeasured, PoolBeat
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.protocol.messages import (
     PROTOCOL_VERSION,
-    Ping,
-    Pong,
-    RankBye,
-    RankHello,
-    WorkerBye,
-    WorkerHeartbeat,
-    WorkerHello,
-    WorkerReady,
+    JobList,
+    ListJobs,
+    PeerRejected,
 )
-from counterpoise.balancer.protocol.parts import DecodedItem, Probed
-from counterpoise.balancer.protocol.payload_messages import DecodeDone, ProbeDone, RequestBatch
+from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.server.loop import MOST_FAULTS
 from counterpoise.balancer.transport import sockets
 from counterpoise.balancer.transport.wire import WireError, decode, encode
+from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.fields import CodecError
-from counterpoise.workers.codec.frames import decode as decode_sample
-from tests.security.fuzz import attack, attack_sessions, state_size, to_peers
-from tests.security.hostile import COUNT, JOB, Cluster, Mutator, Wired, corpus, introduces
-from tests.security.key_party import LIMIT_S, Party
+from tests.balancer.job.cluster import START
+from tests.security import raw_zmtp
+from tests.security.fuzz import attack, attack_listeners, check_reports, state_size, to_peers
+from tests.security.hostile import JOB, LAYOUT, Cluster, Mutator, Wired, corpus, introduces
+from tests.security.key_party import LIMIT_S, Party, Peer
 
 
 @pytest.fixture(scope="module")
 def heard():
-    """What the coordinator hears in an undisturbed run."""
+    """What the balancer hears in an undisturbed run."""
     return corpus()
 
 
@@ -45,6 +53,22 @@ def heard():
 def honest():
     """What the ranks are given in an undisturbed run."""
     return Cluster(7).run()
+
+
+def joining(job=None, layout=LAYOUT, **more):
+    """Return what a trainer says of a job first."""
+    return JoinJob((0,), 0, 1, to_json(JOB) if job is None else job, layout, 1, **more)
+
+
+WORKER = JoinPool("w9", 0, "h", 0, "", "", "", b"", 1 << 30)
+
+
+def replace_name(hello, name):
+    return structs.replace(hello, name=name)
+
+
+def replace_number(message, number):
+    return structs.replace(message, number=number)
 
 
 # --- honest peers' digests
@@ -57,10 +81,9 @@ def test_a_stranger_that_says_anything_but_a_valid_hello_changes_nothing(heard, 
     def disturb(cluster):
         for _ in range(3):
             header, payloads = mutator.frame()
-            wired = Wired(b"stranger-%d" % (next(said) % 3), header, payloads)
+            wired = Wired(b"job|stranger-%d" % (next(said) % 3), header, payloads)
             if not introduces(wired):
                 cluster.tell(wired)
-        assert len(cluster.coordinator.peer_states) <= 4
 
     assert Cluster(seed).run(disturb) == honest
     assert next(said) > 400
@@ -68,43 +91,45 @@ def test_a_stranger_that_says_anything_but_a_valid_hello_changes_nothing(heard, 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_and_replayed_messages_of_honest_peers_change_nothing(heard, honest, seed):
-    mutator = Mutator(heard, seed)
+    mutator, rest = Mutator(heard, seed), []
 
     def disturb(cluster):
-        if cluster.heard:
-            cluster.tell(mutator.random.choice(cluster.heard[-200:]))
+        rest[:] = [w for w in cluster.heard[-200:] if not introduces(w)] or rest
+        if rest:
+            cluster.tell(mutator.random.choice(rest))
         header, payloads = mutator.frame()
         try:
             decode(header, len(payloads))
         except WireError:
-            cluster.tell(Wired(mutator.random.choice([*cluster.workers]), header, payloads))
-
-    def without_replayed_begins(cluster):
-        disturb(cluster)
-        cluster.heard[:] = [wired for wired in cluster.heard if b"Hello" not in wired.header]
+            cluster.tell(Wired(mutator.random.choice(cluster.peers), header, payloads))
 
     cluster = Cluster(seed)
-    assert cluster.run(without_replayed_begins) == honest
+    assert cluster.run(disturb) == honest
     assert cluster.refused > 50
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_results_under_a_lease_of_somebody_else_are_not_taken(honest, seed):
-    """A stranger repeats what workers say, with payloads of its own; an old incarnation, too."""
+def test_answers_to_parts_of_somebody_else_are_not_taken(honest, seed):
+    """A stranger repeats what workers say, with frames of its own; an old incarnation, too."""
 
     def disturb(cluster):
         for wired in cluster.heard[-2:]:
             if wired.payloads:
-                cluster.tell(Wired(b"stranger", wired.header, (b"forged" * 10,)))
-        if cluster.random.random() < 0.1:
-            cluster.tell(Wired(b"old", encode(WorkerHello("w0", 4, "host", 0))))
-            cluster.tell(Wired(b"old", encode(WorkerReady(COUNT, "honest"))))
-            cluster.tell(Wired(b"old", encode(WorkerHeartbeat("w0", 4))))
-            lease = cluster.random.randrange(1, 40)
-            forged = ProbeDone(lease, (Probed(0, "forged", (9,), 9),))
-            cluster.tell(Wired(b"old", encode(forged)))
-            done = DecodeDone(lease, (DecodedItem(lease, "forged", (), b"", 0, 0),))
-            cluster.tell(Wired(b"old", encode(done), (b"forged",)))
+                cluster.tell(
+                    Wired(b"job|stranger", wired.header, (b"forged",) * len(wired.payloads))
+                )
+            elif wired.peer in cluster.workers and not introduces(wired):
+                cluster.tell(Wired(b"job|stranger", wired.header))
+        if cluster.chance.random() < 0.1:
+            name = next(iter(cluster.workers)).decode()
+            old = replace_name(WORKER, name)
+            number = cluster.chance.randrange(1, 1 << 40)
+            for message in (
+                old, JobOpened(1, 40, "print", (), False, True), PoolBeat(0, -1, False, ()),
+                PartMade(number, 1, 1, (1,), ("forged",), (), ((1,),), (), -1, -1, 1),
+                PartMeasured(number, ((9,),), (), 1, False, ()), PartBroken(number, "forged", 1),
+            ):  # fmt: skip
+                cluster.tell(Wired(b"job|old", encode(message)))
 
     assert Cluster(seed).run(disturb) == honest
 
@@ -112,17 +137,16 @@ def test_results_under_a_lease_of_somebody_else_are_not_taken(honest, seed):
 @pytest.mark.parametrize("seed", [5, 21])
 def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest, seed):
     mutator = Mutator(heard, seed)
-    attacked = Cluster(1, workers=0, honest_ranks=False)
-    names = [b"hostile-%d" % n for n in range(4)]
+    attacked = Cluster(1, workers=0, ranks=0)
+    names = [b"job|hostile-%d" % n for n in range(4)]
     for _ in range(3000):
         header, payloads = mutator.frame()
         attacked.tell(Wired(mutator.random.choice(names), header, payloads))
-        attacked.step()
+        attacked.turn()
     for name in names:
-        attacked.coordinator.unreachable(name, Ping(), attacked.now)
-    assert attacked.coordinator.job is None
+        attacked.jobs.unreachable(name, LeaveJob(), attacked.now)
     after = Cluster(7)
-    after.now, after.coordinator = attacked.now, attacked.coordinator
+    after.now, after.jobs = attacked.now, attacked.jobs
     assert after.run() == honest
 
 
@@ -132,54 +156,127 @@ def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest,
 @pytest.mark.parametrize("seed", range(2))
 def test_mutated_frames_crash_nothing_and_grow_nothing(heard, seed):
     assert attack(Mutator(heard, seed), 3000) == 3000
-    assert attack_sessions(Mutator(to_peers(), seed), 3000) == 3000
+    assert attack_listeners(Mutator(to_peers(), seed), 3000) == 3000
+
+
+def begun():
+    """Return a cluster in which all goes on, and a trainer of it."""
+    cluster = Cluster(0)
+    for _ in range(60):
+        cluster.step()
+    return cluster, next(iter(cluster.trainers.values())).peer
 
 
 def test_no_rank_can_make_the_balancer_remember_without_end():
-    cluster = Cluster(0)
-    for _ in range(60):
-        cluster.step()
-    before = state_size(cluster.coordinator)
+    cluster, rank = begun()
+    before = state_size(cluster.jobs)
     for step in range(1100):
-        cluster.tell(Wired(b"rank-0", encode(RequestBatch(7, 0, step, 0))))
-        cluster.tell(Wired(b"stranger-%d" % step, encode(Ping())))
-    assert state_size(cluster.coordinator) - before <= 1024
+        for message in (
+            CountLabels(0, 0, step, 1), LostPieces(0, 0, step, 1, (0, 1 << 40), "gone", False),
+            WantBatches(0, ((0, 1 << 62, 0), (1, 1 << 62, 1 << 62), (1 << 40, 1, 1)), 1),
+            BeginRun(0, 0, START, "", -1, START, step, 0, (), ()),
+        ):  # fmt: skip
+            cluster.tell(Wired(rank, encode(message)))
+        cluster.tell(Wired(b"job|stranger-%d" % step, encode(ListJobs())))
+        cluster.turn()
+    assert state_size(cluster.jobs) - before <= 1024
 
 
 def goodbye(cluster, name):
-    cluster.tell(Wired(name, encode(RankHello((0,), to_json(JOB)))))
-    cluster.tell(Wired(name, encode(RankBye())))
+    cluster.tell(Wired(name, encode(joining())))
+    cluster.tell(Wired(name, encode(LeaveJob())))
 
 
-def takeover(cluster, name):
-    cluster.tell(Wired(name, encode(RankHello((0,), to_json(JOB)))))
+def newcomer(cluster, name):
+    cluster.tell(Wired(name, encode(joining())))
+    cluster.jobs.unreachable(name, LeaveJob(), cluster.now)
 
 
 def short_work(cluster, name):
-    cluster.tell(Wired(name, encode(WorkerHello(name.decode(), 0, "host", 0))))
-    cluster.tell(Wired(name, encode(WorkerBye())))
+    cluster.tell(Wired(name, encode(replace_name(WORKER, name.decode()))))
+    cluster.tell(Wired(name, encode(LeavePool())))
 
 
-@pytest.mark.parametrize("come", [goodbye, takeover, short_work])
+@pytest.mark.parametrize("come", [goodbye, newcomer, short_work])
 def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(come):
-    cluster = Cluster(0)
-    for _ in range(60):
-        cluster.step()
-    before = state_size(cluster.coordinator)
-    for number in range(1000):
-        come(cluster, b"another-%d" % number)
-    assert state_size(cluster.coordinator) - before <= 200
+    cluster, _ = begun()
+    before = state_size(cluster.jobs)
+    for number in range(3000):
+        come(cluster, b"job|another-%d" % number)
+        cluster.now += 0.1  # a newcomer is forgotten in time
+        cluster.turn()
+        cluster.jobs.in_question()
+    assert state_size(cluster.jobs) - before <= 1500
+
+
+# --- what a colleague may say of any size
+
+HUGE = (1 << 63) - 1
+AT = EpochPosition(HUGE, HUGE, HUGE, HUGE, "x" * 1000)
+
+
+@pytest.mark.parametrize("message", [
+    BeginRun(HUGE, HUGE, START, "", HUGE, START, HUGE, HUGE, (), ()),
+    BeginRun(1, 1, AT, "", -1, AT, 1, 1, (), ()),
+    BeginRun(1, 0, START, '{"stages": 1}', -1, START, 0, 0, (), ()),
+    BeginRun(1, 0, START, "[" * 100_000, -1, START, 0, 0, (), ()),
+    BeginRun(1, 0, START, "", -1, START, 0, 0, tuple(range(1_000_000)), tuple(range(1000))),
+    BeginRun(1, 0, START, "", -1, START, 0, 0, (-HUGE, HUGE), (-HUGE, HUGE)),
+    WantBatches(0, tuple((rank, HUGE, HUGE) for rank in range(1000)), HUGE),
+    LostPieces(0, 0, 0, HUGE, (HUGE,) * 1000, "x" * 100_000, True),
+    CountLabels(0, 0, HUGE, 1 << 40),
+    TrainerBeat(HUGE, True, -HUGE),
+    joining("[" * 1_000_000), joining("1" * 4_000_000), joining("{}", name="x" * 1_000_000),
+    joining(layout="[" * 1_000_000), joining(layout='{"a":' * 900 + "1" + "}" * 900),
+    JoinJob(tuple(range(1_000_000)), HUGE, HUGE, to_json(JOB), LAYOUT, HUGE),
+], ids=lambda m: type(m).__name__)  # fmt: skip
+def test_a_trainer_that_says_what_is_absurd_ends_its_run_at_most(message):
+    cluster, rank = begun()
+    for peer in (rank, b"job|newcomer", b"other|newcomer"):
+        cluster.tell(Wired(peer, encode(message)))
+        for _ in range(20):
+            cluster.step()
+        check_reports(cluster.jobs, cluster.now)
+    assert all(len(wired.header) < 1 << 20 for wired in cluster.told)
+
+
+@pytest.mark.parametrize("message", [
+    JobOpened(HUGE, HUGE, "x" * 1_000_000, (b"x" * 1000,) * 1000, True, True),
+    PoolBeat(HUGE, HUGE, True, tuple((n, n) for n in range(4000)), HUGE, HUGE, HUGE),
+    SentFrames(HUGE, 0),
+    PartBroken(1, "x" * 100_000, HUGE),
+    PartMade(1, HUGE, HUGE, (HUGE,), (), (), (), (), HUGE, HUGE, HUGE),
+    replace_name(WORKER, "x" * 100_000),
+], ids=lambda m: type(m).__name__)  # fmt: skip
+def test_a_worker_that_says_what_is_absurd_is_refused_or_ignored(honest, message):
+    cluster, _ = begun()
+    worker = next(iter(cluster.workers))
+    for number in [*cluster.job.pool.workers[worker].given, 1]:
+        if hasattr(message, "took_us"):
+            message = replace_number(message, number)
+        cluster.tell(Wired(worker, encode(message)))
+        cluster.turn()
+        check_reports(cluster.jobs, cluster.now)
+    assert all(len(wired.header) < 1 << 20 for wired in cluster.told)
+
+
+@pytest.mark.parametrize("message", [
+    replace_name(WORKER, "x" * 200_000), PartBroken(1, "x" * 200_000, 1),
+    PoolBeat(1, 1, False, ((1, 1),) * 100_000),
+], ids=lambda m: type(m).__name__)  # fmt: skip
+def test_what_is_always_small_is_refused_where_it_is_large(message):
+    with pytest.raises(WireError, match="header of"):
+        decode(encode(message), 0)
 
 
 # --- single messages
 
 
 def nested(depth, element=b"\x91"):
-    return b"\x93\x01\xa3Ask" + element * depth + b"\xc0"
+    return b"\x93\x01\xa3Bye" + element * depth + b"\xc0"
 
 
-HELLO = msgpack.packb("RankHello")
-DONE = DecodeDone(1, (DecodedItem(1, "k", (), b"", 0, 0),))
+HELLO = msgpack.packb("BeginRun")
 
 
 @pytest.mark.parametrize(
@@ -193,16 +290,17 @@ DONE = DecodeDone(1, (DecodedItem(1, "k", (), b"", 0, 0),))
         nested(50, b"\x81\x01"),
         b"\xdd\xff\xff\xff\xff\x01",
         b"\xdf\xff\xff\xff\xff\x01",
-        b"\x93\x01\xa3Ask\xdb\xff\xff\xff\xff",
-        b"\x93\x01\xa3Ask\xc6\xff\xff\xff\xff",
-        b"\x93\x01\xa3Ask\xc9\xff\xff\xff\xff\x01",
+        b"\x93\x01\xa3Bye\xdb\xff\xff\xff\xff",
+        b"\x93\x01\xa3Bye\xc6\xff\xff\xff\xff",
+        b"\x93\x01\xa3Bye\xc9\xff\xff\xff\xff\x01",
         b"\x94\x01" + HELLO + b"\xdd\x00\x10\x00\x00",
         b"\x94\x01" + HELLO + b"\x91" + b"\xcf" + b"\xff" * 8 + b"\xa0",
         b"\x94\x01" + HELLO + b"\xdc\xff\xff" + b"\x90" * 0xFFFF + b"\xa0",
-        b"\x93\x01\xa3Ask" + b"\xc0" * (5 << 20),
-        msgpack.packb([PROTOCOL_VERSION, "RequestBatch", 0, 0, 0]),
-        msgpack.packb([PROTOCOL_VERSION, "RequestBatch", 0, 0, 0, 0, 0]),
-        msgpack.packb([PROTOCOL_VERSION, "RequestBatch", 0, 0, 0, True]),
+        b"\x93\x01\xa3Bye" + b"\xc0" * (5 << 20),
+        msgpack.packb([PROTOCOL_VERSION, "CountLabels", 0, 0, 0]),
+        msgpack.packb([PROTOCOL_VERSION, "CountLabels", 0, 0, 0, 0, 0]),
+        msgpack.packb([PROTOCOL_VERSION, "CountLabels", 0, 0, 0, True]),
+        msgpack.packb([PROTOCOL_VERSION, "CountLabels", 0, 0, 0, -1]),
         msgpack.packb([PROTOCOL_VERSION, "__class__"]),
         msgpack.packb([PROTOCOL_VERSION, "x" * 1000]),
         msgpack.packb([PROTOCOL_VERSION + 1, "Bye"]),
@@ -220,8 +318,7 @@ def test_a_pathological_header_is_refused_in_little_memory_and_few_words(header)
 
 
 @pytest.mark.parametrize(("message", "frames"), [
-    (Ping(), 1), (DONE, 0), (DONE, 2),
-    (RequestBatch(0, 0, 0, 0), 70_000),
+    (ListJobs(), 1), (SentFrames(1, 1), 0), (SentFrames(1, 1), 2), (LeavePool(), 70_000),
 ])  # fmt: skip
 def test_a_wrong_number_of_frames_is_refused(message, frames):
     with pytest.raises(WireError, match="payload frames, it has"):
@@ -229,8 +326,8 @@ def test_a_wrong_number_of_frames_is_refused(message, frames):
 
 
 def test_a_pickled_sample_is_not_taken_from_another_host():
-    with pytest.raises(CodecError, match="pickled object is not taken from another host"):
-        decode_sample({"object": [4]}, b"\x80\x05N.")
+    with pytest.raises(CodecError):
+        decode_batch([b"\x80\x05N."])
 
 
 @pytest.mark.parametrize(
@@ -249,22 +346,37 @@ def test_a_job_that_asks_for_too_much_is_refused(changes):
     job["plan"] |= {"accumulate": "auto", **changes}
     with pytest.raises(ValueError, match="at most"):
         from_json(json.dumps(job))
-    cluster = Cluster(honest_ranks=False)
-    cluster.tell(Wired(b"h", encode(RankHello((0,), json.dumps(job)))))
-    assert cluster.coordinator.job is None
+    assert is_refused(joining(json.dumps(job)))
+
+
+def is_refused(message):
+    """Whether a newcomer that says this is refused in few words, and nothing is begun."""
+    cluster = Cluster(workers=0, ranks=0)
+    cluster.tell(Wired(b"other|h", encode(message)))
+    assert not cluster.jobs.jobs
+    (told,) = cluster.told
+    refusal = decode(told.header, 0)
+    assert isinstance(refusal, PeerRejected)
+    return 0 < len(refusal.reason) < 1200
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"plan": null}', "nan", '{"plan": {}}'])
 def test_a_job_that_is_none_is_refused(text):
-    cluster = Cluster(honest_ranks=False)
-    cluster.tell(Wired(b"h", encode(RankHello((0,), text))))
-    assert cluster.coordinator.job is None
+    assert is_refused(joining(text))
 
 
 def test_a_refusal_does_not_say_a_whole_job_again():
-    for change in ({"on_error": "x" * 50_000}, {"source": {"pattern": "y" * 50_000}}):
-        hello = RankHello((0,), json.dumps(json.loads(to_json(JOB)) | change))
-        assert 0 < len(why_rank_refused(JOB, hello, make_planner)) < 1200
+    assert is_refused(joining(json.dumps(json.loads(to_json(JOB)) | {"on_error": "x" * 50_000})))
+    cluster, _ = begun()
+    cluster.told.clear()
+    other = json.dumps(json.loads(to_json(JOB)) | {"source": {"pattern": "y" * 50_000}})
+    for _ in range(5):
+        cluster.tell(Wired(b"job|h", encode(joining(other))))
+        for _ in range(300):
+            cluster.step()
+    refusals = [wired for wired in cluster.told if b"PeerRejected" in wired.header[:16]]
+    assert refusals
+    assert all(len(wired.header) < 1300 for wired in refusals)
 
 
 def test_a_deep_description_and_a_loop_without_balancing_are_refused():
@@ -272,21 +384,21 @@ def test_a_deep_description_and_a_loop_without_balancing_are_refused():
     for _ in range(100):
         deep = {"a": deep}
     job = json.loads(to_json(JOB))
-    cluster = Cluster(honest_ranks=False)
     for text in (json.dumps(job | {"source": deep}), json.dumps(job | {"plan": None})):
-        cluster.tell(Wired(b"h", encode(RankHello((0,), text))))
-        assert cluster.coordinator.job is None
+        assert is_refused(joining(text))
+    assert is_refused(joining(layout=json.dumps(deep)))
 
 
-@pytest.mark.parametrize("count", [-1, 1 << 40, (1 << 63) - 1])
-def test_a_worker_with_an_impossible_number_of_samples_is_refused(count, honest):
+def test_a_worker_with_an_impossible_number_of_samples_is_refused():
     cluster = Cluster(7, workers=0)
     for _ in range(10):
         cluster.step()
-    cluster.tell(Wired(b"h", encode(WorkerHello("w9", 0, "h", 0))))
-    cluster.tell(Wired(b"h", encode(WorkerReady(count, "x"))))
-    assert not cluster.coordinator.workers
-    assert not cluster.coordinator.is_ready
+    cluster.tell(Wired(b"job|h", encode(WORKER)))
+    cluster.turn()
+    number = cluster.job.opening.number
+    cluster.tell(Wired(b"job|h", encode(JobOpened(number, 1 << 40, "x", (), False, True))))
+    assert not cluster.job.admission.workers
+    assert cluster.job.admission.source is None
 
 
 # --- on real sockets
@@ -300,9 +412,9 @@ def balancer():
 
 
 def answer(address):
-    """Return what a balancer says to a ping."""
+    """Return what a balancer says to a question."""
     with zmq.Context() as context, sockets.connect(context, address, b"asker") as asker:
-        sockets.send(asker, Ping())
+        sockets.send(asker, ListJobs())
         assert asker.poll(1000 * LIMIT_S)
         answer: Any = sockets.receive(asker)
         return answer[0]
@@ -315,7 +427,7 @@ def test_what_is_no_zmtp_is_dropped(balancer):
         with socket.create_connection((host, int(port))) as raw:
             junk = bytes((number * each) % 256 for each in range(number * 7))
             raw.sendall(greeting + junk if number % 2 else junk)
-    assert isinstance(answer(balancer.address), Pong)
+    assert isinstance(answer(balancer.address), JobList)
 
 
 def test_many_frames_and_no_frame_are_refused_and_counted(balancer):
@@ -325,7 +437,7 @@ def test_many_frames_and_no_frame_are_refused_and_counted(balancer):
         assert peer.poll(1000 * LIMIT_S)
         answer_to_it: Any = sockets.receive(peer)
         assert "70000 frames" in answer_to_it[0].reason
-    assert isinstance(answer(balancer.address), Pong)
+    assert isinstance(answer(balancer.address), JobList)
 
 
 def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
@@ -339,9 +451,29 @@ def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
             deaf.setsockopt(zmq.ROUTING_ID, b"deaf")
             deaf.connect(party.address)
             for _ in range(5_000):
-                sockets.send(deaf, Ping())
+                sockets.send(deaf, ListJobs())
             deaf.send(b"and that was all")
             party.wait(lambda: party.refused("not a msgpack header"))
-            assert isinstance(answer(party.address), Pong)
+            assert isinstance(answer(party.address), JobList)
     finally:
         party.close()
+
+
+def test_a_connection_over_which_nonsense_comes_is_ended_and_its_peer_told(balancer):
+    peer = raw_zmtp.connect(balancer.address, b"junk.secret")
+    junk = raw_zmtp.frame(b"this is no message of ours")
+    peer.settimeout(LIMIT_S)
+    for _ in range(MOST_FAULTS - 1):
+        peer.sendall(junk)
+        told = b""
+        while b"PeerRejected" not in told:
+            told += peer.recv(1 << 16)
+    peer.sendall(junk)
+    with contextlib.suppress(ConnectionError):
+        while peer.recv(1 << 16):
+            pass
+    peer.close()
+    assert balancer.refused("'junk': not a msgpack header") == MOST_FAULTS
+    assert not balancer.refused("secret")  # others would connect under the whole name
+    with Peer(balancer.address, None, b"junk.secret") as again:
+        assert isinstance(again.answer(), JobList)

@@ -49,7 +49,6 @@ class Stranger:
             key.fileobj.close()
 
 
-@pytest.mark.xfail(strict=True, reason="issue 58: the balancer's port has no reserve of files")
 def test_who_has_a_key_comes_in_while_a_stranger_holds_connections(processes, made, root):
     keys = made / "ours"
     words = "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", str(keys / "balancer")

@@ -6,25 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import zmq
 
-from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.job.jobs import PlayedJobs
+from counterpoise.balancer.job.messages import JoinPool, PulledFrames, PullFrames
+from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.messages import (
-    JobList,
-    ListJobs,
-    PeerRejected,
-    RankHello,
-    WorkerHello,
-)
-from counterpoise.balancer.protocol.payload_messages import PulledPayloads, PullPayloads
+from counterpoise.balancer.protocol.messages import JobList, ListJobs, PeerRejected
 from counterpoise.balancer.protocol.status_messages import GetStatus, StatusReport
-from counterpoise.balancer.server.jobs import JobRouter
 from counterpoise.balancer.server.loop import new_credentials
-from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair, peer_keys
+from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, peer_keys
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import connect, receive, send
-from counterpoise.workers.daemon.payloads import Payloads
-from counterpoise.workers.serving.server import PullServer
-from tests.balancer.coordinator.cluster import JOB
+from tests.security.hostile import JOB, LAYOUT
 from tests.security.key_party import LIMIT_S, SAMPLES, Party, Peer, keygen, make
 
 pytestmark = pytest.mark.slow
@@ -42,26 +34,19 @@ def bound(tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(bound, root):
     """A balancer with the jobs a and b, each with a worker that serves, and its batches."""
-    credentials = functools.partial(new_credentials, has_keys=True)
-    jobs = JobRouter(lambda: Coordinator(make_credentials=credentials))
-    party = Party(bound / "balancer", coordinator=jobs)
-    kept = [PullServer("tcp://127.0.0.1:*", 1 << 20, new_pair("worker")) for _ in "ab"]
+    party = Party(bound / "balancer")
     loaders = {job: make(party.address, bound / f"trainer-{job}") for job in "ab"}
     with ThreadPoolExecutor(2) as pool:
         begun = {job: pool.submit(lambda it: [*it], loader) for job, loader in loaders.items()}
-        for job, server in zip("ab", kept, strict=True):
-            party.wait(lambda job=job: job in jobs.names())
-            carried = Payloads(server, address=server.endpoint)
-            party.work(root, f"w{job}", bound / f"worker-{job}", job=job, payloads=carried)
+        for job in "ab":
+            party.work(root, f"w{job}", bound / f"worker-{job}", serves=True)
         found = {
             job: [s for batch in each.result(LIMIT_S) for s in batch] for job, each in begun.items()
         }
-    yield party, jobs, found
+    yield party, party.jobs, found
     for loader in loaders.values():
         loader.close()
     party.close()
-    for server in kept:
-        server.close()
 
 
 def ask(served, bound, owner, role, job, message):
@@ -78,9 +63,9 @@ def test_each_job_has_its_samples(served):
 @pytest.mark.parametrize(
     ("role", "message"),
     [
-        ("trainer", RankHello((0,), to_json(JOB))),
+        ("trainer", JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1)),
         ("trainer", GetStatus()),
-        ("worker", WorkerHello("wa", 9, "host", 0)),
+        ("worker", JoinPool("wa", 9, "host", 0, "", "", "", b"", 0)),
         ("worker", ListJobs()),
     ],
 )
@@ -102,16 +87,25 @@ def pull(server, pair, token):
     """Return what a worker answers a rank that connects with this pair, None if nothing."""
     keys = PeerKeys(KeyPair("trainer", pair.public, pair.secret), server.key)
     with zmq.Context() as context, connect(context, server.address, b"thief", keys) as socket:
-        send(socket, PullPayloads(1, token, (1,)))
+        send(socket, PullFrames(1, token, 1, ()))
         wait_ms = 1000 * LIMIT_S if pair is server else 500
         received = receive(socket) if socket.poll(wait_ms) else None
         return None if received is None else received[0]
 
 
 def test_a_job_s_credentials_open_no_other_job_s_worker(served):
-    jobs = served[1]._jobs
-    a, b = (next(iter(jobs[job].coordinator.workers.values())).serves for job in "ab")
+    jobs = served[1].jobs
+    a, b = (next(iter(jobs[job].admission.servers.values())) for job in "ab")
     assert a.address != b.address
     assert (a.public, a.secret) != (b.public, b.secret)
-    assert isinstance(pull(a, a, a.token), PulledPayloads)
+    assert isinstance(pull(a, a, a.token), PulledFrames)
     assert pull(a, b, a.token) is None
+
+
+def test_where_the_balancer_has_keys_nobody_serves_without():
+    for has_keys in (False, True):
+        jobs = PlayedJobs(1, functools.partial(new_credentials, has_keys=has_keys))
+        jobs.handle(b"a|rank", JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1))
+        jobs.handle(b"a|w", JoinPool("w", 0, "host", 0, "", "", "tcp://1.2.3.4:5", b"", 0))
+        (server,) = jobs.jobs["a"].admission.servers.values()
+        assert server.address == ("" if has_keys else "tcp://1.2.3.4:5")

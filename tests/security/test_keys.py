@@ -1,10 +1,15 @@
 """Keys: who may come in, in which role, until when; and what a listener on the wire sees."""
 
+import errno
 import shutil
 
 import pytest
 
-from counterpoise.balancer.protocol.messages import PeerRejected, Ping, Pong, WorkerHello
+from counterpoise.balancer.job.messages import JoinPool
+from counterpoise.balancer.parties.messages import JoinJob
+from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.messages import JobList, ListJobs, PeerRejected
+from counterpoise.balancer.transport import keys as module_of_keys
 from counterpoise.balancer.transport.finding import check_open_address
 from counterpoise.balancer.transport.keys import (
     AllowList,
@@ -15,6 +20,7 @@ from counterpoise.balancer.transport.keys import (
 )
 from counterpoise.balancer.transport.sockets import send
 from counterpoise.loader import LoaderError
+from tests.security.hostile import JOB, LAYOUT
 from tests.security.key_party import SAMPLES, Peer, keygen, make, recorded, samples, telling_pieces
 
 pytestmark = pytest.mark.slow
@@ -37,7 +43,7 @@ def test_with_keys_a_recording_proxy_sees_no_sample_bytes(party, keys, root, key
             clear = [piece in record for piece in telling]
             assert not any(clear) if keyed else all(clear)
             assert (b"input_ids" in record) != keyed
-            assert (b"WorkerHello" in record or b"RankHello" in record) != keyed
+            assert (b"JoinPool" in record or b"JoinJob" in record) != keyed
 
 
 # --- peers that are turned away
@@ -58,17 +64,17 @@ def test_a_peer_with_a_foreign_key_gets_nothing_and_is_counted(party, keys):
         balancer.wait(lambda: balancer.refused("another public key for this balancer"))
         balancer.wait(lambda: balancer.refused("a peer at 127.0.0.1 has a key"))
         assert stranger.answer(0) is insider.answer(0) is None
-    assert not balancer.coordinator.peer_states
+    assert not balancer.jobs.jobs
 
 
 def test_a_peer_with_a_revoked_key_gets_nothing_more(party, keys):
     balancer = party(keys / "balancer")
     own = peer_keys(keys / "trainer", "trainer")
     with Peer(balancer.address, own) as peer:
-        assert isinstance(peer.answer(), Pong)
+        assert isinstance(peer.answer(), JobList)
         (keys / "balancer" / "allowed" / "trainer.pub").unlink()
         assert "not allowed" in peer.answer().reason
-        send(peer.socket, Ping())
+        send(peer.socket, ListJobs())
         assert isinstance(peer.answer(), PeerRejected)
         with Peer(balancer.address, own, b"again") as again:
             balancer.wait(lambda: balancer.refused("has a key that is not allowed"))
@@ -94,21 +100,22 @@ def test_a_key_may_come_in_as_soon_as_it_is_on_the_list(party, keys):
     balancer = party(keys / "balancer")
     keygen(keys, "--trainer", "late")
     with Peer(balancer.address, peer_keys(keys / "late", "trainer")) as peer:
-        assert isinstance(peer.answer(), Pong)
+        assert isinstance(peer.answer(), JobList)
 
 
 def test_a_key_speaks_only_for_its_role(party, keys):
     balancer = party(keys / "balancer")
     as_rank = peer_keys(keys / "worker", "worker")
     as_worker = peer_keys(keys / "trainer", "trainer")
-    hello = WorkerHello("w", 0, "host", 0)
+    hello = JoinPool("w", 0, "host", 0, "", "", "", b"", 0)
+    job = JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1)
     with (
-        Peer(balancer.address, as_rank) as rank,
+        Peer(balancer.address, as_rank, message=job) as rank,
         Peer(balancer.address, as_worker, b"w", hello) as worker,
     ):
-        assert "a worker's key may not send Ping" in rank.answer().reason
-        assert "a trainer's key may not send WorkerHello" in worker.answer().reason
-    assert not balancer.coordinator.workers
+        assert "a worker's key may not send JoinJob" in rank.answer().reason
+        assert "a trainer's key may not send JoinPool" in worker.answer().reason
+    assert not balancer.jobs.jobs
 
 
 def test_a_peer_does_not_talk_to_a_balancer_that_it_does_not_know(party, keys):
@@ -175,6 +182,22 @@ def test_a_damaged_key_file_is_named_and_lets_nobody_in(keys, text):
     assert set(allowed.roles().values()) == {("trainer", "")}
     with pytest.raises(ValueError, match=r"worker\.pub is not a key file"):
         server_keys(keys / "balancer")
+
+
+def test_where_no_file_can_be_opened_the_list_is_as_it_was(keys, monkeypatch):
+    folder = keys / "balancer" / "allowed"
+    allowed = AllowList(folder)
+    before = allowed.roles()
+    keygen(keys, "--worker", "late")
+
+    def fail(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for name in ("_read", "_public_files"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module_of_keys, name, fail)
+            assert allowed.roles() == before
+    assert len(allowed.roles()) == len(before) + 1
 
 
 def test_no_list_lets_nobody_in(tmp_path):

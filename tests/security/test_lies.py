@@ -1,26 +1,22 @@
 """What a lying worker gets in, beside an honest one, over tcp: the table of threats.md.
 
-The liar opens the data first, so that it is leased samples; only lies about the data themselves are
-told to an honest worker that was first, and goes on when they were refused: without an honest
-worker's results the trainer is there until then.
+The liar opens the data first, and the honest worker comes with its first lie; only lies about the
+data themselves are told to an honest worker that was first, and goes on when they were refused.
 """
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.protocol.parts import Probed
+from counterpoise.balancer.pool.messages import FailedPlace, PartMade, PartMeasured
 from counterpoise.loader import LoaderError
-from counterpoise.workers.codec.fields import why_bad_layout
-from counterpoise.workers.daemon.results import Decoded
-from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.interface import SampleError
-from counterpoise.workers.sources.registry import open_source
-from tests.security.key_party import LIMIT_S, SAMPLES, Party, make, samples
+from counterpoise.workers.codec.batches import decode_batch, encode_batch
+from tests.security.key_party import SAMPLES, Party, make, samples
+
+Change = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -28,125 +24,133 @@ class Lie:
     """What a worker changes of what it says; what comes of it.
 
     outcome: "refused", the trainer gets what the honest worker has; "ends", the run ends with an
-    error; "gets in". says: words of the refusal, or of the error.
+    error; "gets in". says: words of the refusal, or of the error. opened, measured, made: of these
+    messages; frames: of what is kept.
     """
 
     name: str
     outcome: str
     says: str = ""
-    opened: Any = None
-    probed: Any = None
-    decoded: Any = None
+    opened: Change | None = None
+    measured: Change | None = None
+    made: Change | None = None
+    frames: Change | None = None
 
 
-def payload_of(decoded: Decoded) -> bytes:
-    return b"".join(bytes(each) for each in decoded.buffers)
+def altered(frames: Sequence[Any]) -> list[Any]:
+    """A byte in the middle of the largest frame is another one."""
+    found = [bytearray(memoryview(frame).cast("B")) for frame in frames]
+    largest = max(found, key=len)
+    largest[len(largest) // 2] ^= 1
+    return list(found)
 
 
-def altered(decoded: Decoded) -> Decoded:
-    """A byte in the middle, of the picture where there is one, is another one."""
-    payload = bytearray(payload_of(decoded))
-    payload[len(payload) // 2] ^= 1
-    return structs.replace(decoded, buffers=[payload])
+def broken(message: Any) -> Any:
+    failed = FailedPlace(0, "k", "it is broken, says the liar", False, "")
+    more = {"costs": ((), *message.costs[1:])} if isinstance(message, PartMeasured) else {}
+    return structs.replace(message, failed=(failed,), **more)
 
 
-def broken(decoded: Decoded) -> Decoded:
-    raise SampleError(decoded.key, "it is broken, says the liar")
+_first: list[Any] = []
 
 
-_first: dict[str, Decoded] = {}
+def of_another(frames: Sequence[Any]) -> list[Any]:
+    """The first sample, as often as there are samples."""
+    batch = decode_batch([bytes(memoryview(each).cast("B")) for each in frames])
+    _first[:] = _first or [batch[0]]
+    return encode_batch([_first[0]] * len(batch))
 
 
-def of_another(decoded: Decoded) -> Decoded:
-    """The first sample's layout and payload, under every name."""
-    first = _first.setdefault("sample", decoded)
-    return structs.replace(decoded, header=first.header, buffers=[payload_of(first)])
+def costs(change: Callable[[tuple[int, ...]], Any]) -> Change:
+    return lambda m: structs.replace(m, costs=tuple(map(change, m.costs)))
 
 
 LIES = (
-    Lie("another number", "refused", "this worker's data", lambda n, f: (n - 1, f)),
-    Lie("another fingerprint", "refused", "this worker's data", lambda n, _: (n, "other")),
-    Lie("an impossible number", "refused", "can be ordered", lambda _, f: (1 << 60, f)),
-    Lie("one cost too many", "refused", "costs, ",
-        probed=lambda p: structs.replace(p, cost=(*p.cost, 1))),
-    Lie("a huge size", "refused", "a payload of ",
-        probed=lambda p: structs.replace(p, nbytes=1 << 60)),
-    Lie("a negative cost", "refused", "ProbeDone",
-        probed=lambda p: structs.replace(p, cost=(-1,) * len(p.cost))),
-    Lie("foreign ordinals", "refused", "where that is not",
-        probed=lambda p: structs.replace(p, ordinal=p.ordinal + 1000)),
-    Lie("rubbish for a layout", "refused", "with rubbish",
-        decoded=lambda d: structs.replace(d, header=b"\xc1 rubbish")),
-    Lie("a short payload", "refused", "with rubbish",
-        decoded=lambda d: structs.replace(d, buffers=[payload_of(d)[:-1]])),
-    Lie("a long payload", "refused", "with rubbish",
-        decoded=lambda d: structs.replace(d, buffers=[payload_of(d) + b"x"])),
-    Lie("a foreign key", "ends", "unlike the one that measured it",
-        decoded=lambda d: structs.replace(d, key="foreign")),
-    Lie("broken samples", "ends", "it is broken, says the liar", decoded=broken),
-    Lie("other label tokens", "ends", "and their labels have",
-        probed=lambda p: structs.replace(p, cost=(1,) * len(p.cost))),
-    Lie("another's payload", "ends", "and their labels have", decoded=of_another),
-    Lie("other costs", "gets in", probed=lambda p: structs.replace(p, cost=(1, *p.cost[1:]))),
-    Lie("altered payloads", "gets in", decoded=altered),
+    Lie("another number", "refused", "this worker's data",
+        opened=lambda m: structs.replace(m, count=m.count - 1, columns=())),
+    Lie("another fingerprint", "refused", "this worker's data",
+        opened=lambda m: structs.replace(m, fingerprint="other")),
+    Lie("a long fingerprint", "refused", "fingerprint has 4000",
+        opened=lambda m: structs.replace(m, fingerprint="f" * 4000)),
+    Lie("an impossible number", "refused", "can be ordered",
+        opened=lambda m: structs.replace(m, count=1 << 60, columns=())),
+    Lie("one cost too many", "refused", "resources", measured=costs(lambda c: (*c, 1))),
+    Lie("too few costs", "refused", "costs of",
+        measured=lambda m: structs.replace(m, costs=m.costs[1:])),
+    Lie("a negative cost", "refused", "PartMeasured", measured=costs(lambda c: (-1,) * len(c))),
+    Lie("foreign places", "refused", "places",
+        measured=lambda m: structs.replace(m, kept=(1 << 40,))),
+    Lie("a huge size", "refused", "bytes in",
+        made=lambda m: structs.replace(m, nbytes=1 << 60)),
+    Lie("nothing made", "refused", "nothing was made of",
+        made=lambda m: structs.replace(m, serial=0, nbytes=0, frames=())),
+    Lie("a serial of nothing", "refused", "announced",
+        made=lambda m: structs.replace(m, serial=m.serial + 1000)),
+    Lie("rubbish for a batch", "refused", "header",
+        frames=lambda f: [b"\xc1" * len(memoryview(each).cast("B")) for each in f]),
+    Lie("a short frame", "refused", "bytes",
+        frames=lambda f: [*f[:-1], memoryview(f[-1]).cast("B")[:-1]]),
+    Lie("a frame too many", "refused", "frames", frames=lambda f: [*f, b"x"]),
+    Lie("broken samples", "ends", "it is broken, says the liar", made=broken),
+    Lie("broken when measured", "ends", "it is broken, says the liar", measured=broken),
+    Lie("other label tokens", "ends", "their labels have", measured=costs(lambda c: (1,) * len(c))),
+    Lie("another's sample", "gets in", frames=of_another),
+    Lie("other costs", "gets in", measured=costs(lambda c: (1, *c[1:]))),
+    Lie("altered frames", "gets in", frames=altered),
 )  # fmt: skip
 
 
-class Handler(SourceHandler):
-    """A worker's handler that says what a lie makes of it; it opens its data after others."""
+class Lying:
+    """A worker's link that says what a lie makes of it; calls `told` with each message before."""
 
-    def __init__(
-        self, root: Any, lie: Lie | None, after: threading.Event,
-        go_on: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        super().__init__(None, (), 0, local=False, build=lambda job: open_source(job, root))
-        self.lie, self.after, self.has_begun = lie, after, threading.Event()
-        self.go_on = go_on
+    def __init__(self, worker: Any, lie: Lie | None, told: Callable[[Any], None]) -> None:
+        self._link, self._lie, self._told = worker.link, lie, told
+        worker.link, keep = self, worker.store.keep
+        if lie is not None and (change := lie.frames) is not None:
+            worker.store.keep = lambda serial, frames: keep(serial, change(frames))
 
-    def open(self, job: str) -> tuple[int, str]:
-        assert self.after.wait(LIMIT_S)
-        found = super().open(job)
-        if self.lie is None or self.lie.opened is None:
-            return found
-        told: tuple[int, str] = self.lie.opened(*found)
-        return told
+    def send(self, message: Any, frames: Any = ()) -> None:
+        self._told(message)
+        kinds = {"JobOpened": "opened", "PartMeasured": "measured", "PartMade": "made"}
+        change = getattr(self._lie, kinds.get(type(message).__name__, ""), None)
+        self._link.send(message if change is None else change(message), frames)
 
-    def probe(self, *task: Any) -> Any:
-        return self._say("probed", super().probe(*task))
-
-    def decode(self, *task: Any) -> Any:
-        return self._say("decoded", super().decode(*task))
-
-    def _say(self, what: str, found: Any) -> Probed | Decoded:
-        change = None if self.lie is None else getattr(self.lie, what)
-        if self.lie is None or change is not None or self.lie.opened is not None:
-            self.has_begun.set()
-        self.go_on()
-        said: Probed | Decoded = found if change is None else change(found)
-        return said
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
 
 
 def told(party: Any, keys: Any, root: Any, lie: Lie) -> list[Any]:
     """Return what a trainer gets of a balancer with an honest worker and a liar."""
     _first.clear()
     balancer = party(keys / "balancer" if keys else None)
-    balancer.coordinator.check_layout = why_bad_layout
-    now = threading.Event()
-    now.set()
+    own, started = keys / "worker" if keys else None, set()
+    is_refused = lambda: any(lie.says in each for each in balancer.refusals)  # noqa: E731
+
+    def start(name: str, lie: Lie | None, on: Callable[[Any], None]) -> None:
+        def wrap(worker: Any) -> Any:
+            Lying(worker, lie, on)
+            return worker
+
+        if name not in started:
+            started.add(name)
+            balancer.work(root, name, own, wrap=wrap)
+
+    def when_liar_has_lied(message: Any) -> None:
+        if isinstance(message, PartMade) or (lie.measured and isinstance(message, PartMeasured)):
+            start("honest", None, lambda _: None)
+
+    def when_honest(message: Any) -> None:
+        if isinstance(message, PartMade | PartMeasured):
+            start("liar", lie, lambda _: None)
+            balancer.wait(is_refused)
+
     if lie.opened is None:
-        liar = Handler(root, lie, now)
-        honest = Handler(root, None, liar.has_begun)
+        start("liar", lie, when_liar_has_lied)
     else:
-        is_refused = lambda: any(lie.says in each for each in balancer.refusals)  # noqa: E731
-        honest = Handler(root, None, now, lambda: balancer.wait(is_refused))
-        liar = Handler(root, lie, honest.has_begun)
-    own = keys / "worker" if keys else None
-    balancer.work(root, "honest", own, handler=honest)
-    balancer.work(root, "liar", own, handler=liar)
-    balancer.wait(lambda: len(balancer.coordinator.workers) == 2)
+        start("honest", None, when_honest)
     found = samples(make(balancer.address, keys / "trainer" if keys else None))
     if lie.outcome == "refused":
-        balancer.wait(lambda: any(lie.says in each for each in balancer.refusals))
+        balancer.wait(is_refused)
     return found
 
 

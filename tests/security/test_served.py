@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from counterpoise.balancer.protocol.parts import DecodedItem
-from counterpoise.balancer.protocol.payload_messages import DecodeDone
+from counterpoise.balancer.job.messages import SentFrames
 from counterpoise.balancer.transport.wire import encode
 from tests.security import raw_zmtp
 from tests.security.served import ServedJob, multipart, try_once
@@ -30,7 +29,7 @@ def test_an_honest_job_is_not_changed(job, seed):
 
 
 LARGE = 100 << 20
-USELESS_ITEM = encode(DecodeDone(1, (DecodedItem(1, "k", (), b"", 0, 0),)))
+USELESS_ITEM = encode(SentFrames(1, 1))
 
 
 @pytest.mark.parametrize("what", ["a header", "a payload", "half a frame", "many frames"])

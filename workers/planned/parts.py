@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from ...balancer.pool.messages import (
     BATCH,
     COSTS,
+    ERROR_CHARACTERS,
     SAMPLES,
     DoPart,
     FailedPlace,
@@ -21,8 +22,6 @@ from .reader import PlannedReader
 
 Encode = Callable[[object], list[Buffer]]
 PartDone = PartMade | PartMeasured | PartBroken
-# Of a traceback this is sent: its end says most.
-ERROR_CHARACTERS = 16_000
 _TASKS = {BATCH: LOAD, SAMPLES: LOAD, COSTS: MEASURE}
 
 
@@ -47,8 +46,10 @@ def do_part(
             frames = [] if made.batch is None else encode(made.batch)
         except (TypeError, ValueError) as error:
             whose = _whose(reader, part, made, encode)
-            return PartBroken(part.number, f"{whose}{error}", _took_us(since)), []
+            text = f"{whose}{error}"[:ERROR_CHARACTERS]
+            return PartBroken(part.number, text, _took_us(since)), []
     except Exception as error:
+        # Its end says most.
         text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
         return PartBroken(part.number, text, _took_us(since)), []
     return _made(part, made, serial if frames else 0, frames, _took_us(since)), frames

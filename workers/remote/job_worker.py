@@ -34,7 +34,15 @@ from ...balancer.job.messages import (
     SendFrames,
     SentFrames,
 )  # fmt: skip
-from ...balancer.pool.messages import COSTS, TELL_S, DoPart, DropParts, FreeParts, PoolBeat
+from ...balancer.pool.messages import (
+    COSTS,
+    ERROR_CHARACTERS,
+    TELL_S,
+    DoPart,
+    DropParts,
+    FreeParts,
+    PoolBeat,
+)  # fmt: skip
 from ...balancer.pool.worker_session import PoolSession
 from ...balancer.protocol.job_spec import JobSpec, from_json
 from ...balancer.protocol.messages import Bye, Message, PeerRejected, UnknownPeer
@@ -315,7 +323,7 @@ class RemoteWorker:
             )  # fmt: skip
         except Exception as error:
             self.close()
-            return JobNotOpened(message.number, describe_error(error))
+            return JobNotOpened(message.number, describe_error(error)[:ERROR_CHARACTERS])
 
     def _new_reader(self, job: JobSpec, layout: dict[str, Any], source: Source) -> PlannedReader:
         has_collate = layout.get("kind") == "workers"

@@ -5,7 +5,6 @@ where it lies, and keeps it until it is sent, whatever the worker does meanwhile
 """
 
 import contextlib
-import resource
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import zmq
 
 from ...balancer.protocol.payload_messages import PulledPayloads, PullPayloads, ServePayloads
+from ...balancer.transport.authentication import most_connections
 from ...balancer.transport.finding import needs_ipv6
 from ...balancer.transport.keys import KeyPair
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
@@ -99,9 +99,6 @@ class PayloadStore:
 MAX_REQUEST_BYTES = 1 << 20
 # Answers that wait for a rank that does not read; it asks again for what was dropped.
 MAX_WAITING_OUT = 256
-# Of the files that this process may open, connections get at most this part.
-FILES_PART = 2
-MOST_CONNECTIONS = 1 << 14
 IDLE_MS = 1000
 
 
@@ -122,7 +119,7 @@ class PullServer:
         socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         try:
-            self._connections = PullConnections(self._context, socket, address, _most_connections())
+            self._connections = PullConnections(self._context, socket, address, most_connections())
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise OSError(
@@ -180,9 +177,3 @@ class PullServer:
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
-
-
-def _most_connections() -> int:
-    """Return how many connections are let in: ranks are few, and files are for samples."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // FILES_PART)

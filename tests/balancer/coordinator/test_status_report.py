@@ -33,8 +33,6 @@ from counterpoise.balancer.protocol.status_messages import (
     bounded,
 )
 from counterpoise.balancer.transport.wire import MAX_HEADER_BYTES, decode, encode
-from tests.security.hostile import Cluster as HostileCluster
-from tests.security.hostile import Mutator, Wired, corpus
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
 JOB = JobSpec(source={"pattern": "x"}, plan=PLAN, on_error="skip", lease_s=30.0)
@@ -222,20 +220,6 @@ def test_a_peer_that_lies_about_itself_breaks_no_answer(cluster):
         seen = cluster.look()
         assert decode(encode(seen), 0) == seen
     assert bounded(most) == LIMIT
-
-
-def test_a_report_can_be_made_in_any_state():
-    mutator, cluster = Mutator(corpus(), 5), None
-    for number in range(1500):
-        if cluster is None or number % 100 == 0:
-            cluster = HostileCluster(number, workers=2 * (number % 200 == 0))
-            for _ in range(mutator.random.randrange(300)):
-                cluster.step()
-        names = [b"stranger", *cluster.workers, *cluster.ranks]
-        cluster.tell(Wired(mutator.random.choice(names), *mutator.frame()))
-        said = cluster.coordinator.handle(b"visitor", GetStatus(1), (), cluster.now)
-        seen = next(each.message for each in said if each.peer == b"visitor")
-        assert decode(encode(seen), 0) == seen
 
 
 def test_worker_stats_forget_slowly():

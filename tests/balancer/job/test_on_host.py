@@ -179,7 +179,7 @@ def test_what_ended_workers_had_is_made_by_others_at_once_and_nothing_is_blamed(
     assert any(isinstance(message, DoPart) for message in host.told[b"w"])
     host.job.receive(peer(0), LeavePool(("w",)), (), host.now)
     host.turn()
-    assert not host.job.pool._deaths
+    assert not host.job.pool.deaths
     host.make("w2")
     assert host.costs_of(1) == {4}
 

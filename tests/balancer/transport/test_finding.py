@@ -5,7 +5,7 @@ import socket
 import pytest
 import zmq
 
-from counterpoise.balancer.protocol.messages import Ping, Pong
+from counterpoise.balancer.protocol.messages import JobList, ListJobs
 from counterpoise.balancer.transport.finding import (
     checked_address,
     find_address,
@@ -66,11 +66,11 @@ def test_a_balancer_listens_and_is_reached_over_ipv6():
     try:
         assert party.address.startswith("tcp://[::1]:")
         with zmq.Context() as context, connect(context, party.address, b"peer") as peer:
-            send(peer, Ping())
+            send(peer, ListJobs())
             assert peer.poll(1000 * LIMIT_S)
             answer = receive(peer)
             assert answer is not None
-            assert isinstance(answer[0], Pong)
+            assert isinstance(answer[0], JobList)
         own = serving_address(party.address, "auto", has_keys=False, is_insecure=False)
         assert own == "tcp://[::1]:*"
         assert shown_address("tcp://[::]:7", party.address) == "tcp://[::1]:7"

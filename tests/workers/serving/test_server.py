@@ -13,6 +13,7 @@ from counterpoise.balancer.protocol.payload_messages import (
     PullPayloads,
     ServePayloads,
 )
+from counterpoise.balancer.transport import authentication
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.workers.serving import connections, server
@@ -68,7 +69,7 @@ def test_a_rank_gets_what_is_there(context) -> None:
 
 
 def test_on_one_host_ranks_pull_over_a_unix_socket(context, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(authentication, "MOST_CONNECTIONS", 2)
     with (
         serving(address=f"ipc://{tmp_path}/worker.1") as made,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
@@ -150,7 +151,7 @@ def test_a_request_that_is_too_large_ends_its_connection(context, monkeypatch) -
 
 
 def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(authentication, "MOST_CONNECTIONS", 8)
     with (
         serving() as made,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
