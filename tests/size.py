@@ -24,7 +24,7 @@ WING = ("balancer.coordinator", "balancer.protocol")
 COMING = (
     "balancer.pool", "balancer.parties", "balancer.job", "workers.codec.batches",
     "workers.collate.described", "workers.planned.kept_samples", "workers.planned.parts",
-    "workers.remote", "loader.remote.", "balancer.transport.wire",
+    "workers.remote", "loader.remote", "balancer.transport.wire",
     "workers.codec.local_frames",
 )  # fmt: skip
 SHORT = 60
@@ -36,11 +36,11 @@ NEXT = "the remote wing to come"
 # Upper limits of lines; they aim at 65,000, 65,000, 10,000, 20,000 and 6,500 (ADR 10).
 LIMITS = {
     # 150 lines of the wing's budget are outside of its folders: what a run and its readers need.
-    PRODUCT: 95_800,
-    WHEEL: 96_210,
+    PRODUCT: 95_600,
+    WHEEL: 96_010,
     PLAIN: 6_310,
-    BALANCED: 18_740,
-    REMOTE: 6_420,
+    BALANCED: 18_700,
+    REMOTE: 6_340,
     NEXT: 7_350,
 }
 

@@ -47,7 +47,7 @@ def make_status_report(
         epoch=-1 if parties.attempt is None else parties.attempt.start.epoch,
         front=min((step for step in firsts if step >= 0), default=-1),
         held_bytes=pool.held_bytes(), budget_bytes=job.spec.buffer_bytes,
-        is_full=job.run is not None and job.run.is_full, all_decoded=pool.has_all,
+        is_full=job.run is not None and job.run.status_of(0)[2], all_decoded=pool.has_all,
         loads_to_measure=source is not None and source.loads_first,
         parts=sum(len(each.given) for each in pool.workers.values()),
         lost=diagnostics.lost,
@@ -146,7 +146,7 @@ def _place(job: PlayedJob, rank: int, index: int) -> tuple[int, int]:
     batch = job.parties.queues[rank].find(index)
     if batch is not None:
         return batch.facts.step, batch.facts.microbatch
-    return (-1, -1) if job.run is None else job.run.place_of(rank)
+    return (-1, -1) if job.run is None else job.run.status_of(rank)[:2]
 
 
 def _cut(text: str) -> str:

@@ -19,7 +19,14 @@ from typing import Any
 from ..run.tasks import Failed, Killed
 from .giving import PartGiver
 from .messages import (
-    BATCH, KEPT, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker,
+    BATCH,
+    KEPT,
+    FromWorker,
+    PartBroken,
+    PartMade,
+    PartMeasured,
+    PoolBeat,
+    ToWorker,
 )  # fmt: skip
 from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of, why_wrong
 from .tickets import Ticket

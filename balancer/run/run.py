@@ -140,15 +140,11 @@ class PlannedRun:
         who = self._tasks.who_has(task.number)
         return f"microbatch {task.cell[1]} of step {step.plan.number} from {who}", False
 
-    def place_of(self, rank: int) -> tuple[int, int]:
-        """Return the step and number of a rank's next microbatch; -1 while it is not planned."""
-        head = self._head(rank)
-        return (-1, -1) if head is None else (head[0].plan.number, head[1].cell[1])
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the bytes that are held keep a microbatch from being made."""
-        return bool(self._unsent) and not self._has_room(*self._unsent[0])
+    def status_of(self, rank: int) -> tuple[int, int, bool]:
+        """Return step and number of a rank's next microbatch, -1 each; and whether bytes run out."""
+        head, is_full = self._head(rank), self._unsent and not self._has_room(*self._unsent[0])
+        place = (-1, -1) if head is None else (head[0].plan.number, head[1].cell[1])
+        return *place, bool(is_full)
 
     def is_at_end(self, rank: int | None = None) -> bool:
         """Return whether all of a rank, or of all played here, has been handed out."""

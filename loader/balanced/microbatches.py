@@ -15,7 +15,6 @@ from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival
 from ...balancer.run.tasks import Made
-from ...workers.collate.labels import count_label_tokens_of
 from ...workers.planned.reader import counted_labels
 from ...workers.sources.data_identity import KnownData
 from ..collate.chosen import BatchMaker
@@ -386,6 +385,7 @@ class BalancedLoader:
         if isinstance(kept.arrival, LocalArrival):
             return kept.arrival.unpack()
         from ...workers.codec.frames import decode_packed, payload_buffer  # a local loop has none
+        from ...workers.collate.labels import count_label_tokens_of
 
         arrival: Any = kept.arrival
         pairs = zip(arrival.batch.items, arrival.payloads, strict=True)

@@ -25,9 +25,8 @@ from ...balancer.run.planning import Planning, PlanningThread
 from ...balancer.run.run import PlannedRun
 from ...balancer.run.steps import COMPARED, RunSettings
 from ...workers.arena.transport import Transport
-from ...workers.collate.labels import count_label_tokens_of
 from ...workers.mixture.order import epoch_samples
-from ...workers.planned.reader import PlannedReader
+from ...workers.planned.reader import CountLabels, PlannedReader
 from ...workers.sources.data_identity import spread
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
@@ -284,10 +283,15 @@ class LocalLoop:
 
     def _start_workers(self, epoch: int) -> WorkerTasks | InlineTasks:
         settings, job = self._settings, self._settings.job
+        count: CountLabels | None = None
+        if job.counts_batches:
+            from ...workers.collate.labels import count_label_tokens_of  # here: few do
+
+            count = count_label_tokens_of
         reader = PlannedReader(
             settings.dataset, settings.source, job.resources, job.plan.seed, settings.collate,
             job.on_error == "skip", settings.takes_empty, settings.draws, job.shift_labels,
-            count_label_tokens_of if job.counts_batches else None, settings.start.threads,
+            count, settings.start.threads,
         )  # fmt: skip
         self._owner = os.getpid()
         if not settings.start.workers:

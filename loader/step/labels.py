@@ -4,9 +4,9 @@ A wrong count is a wrong denominator of every loss, which no training loop notic
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import default_collate
@@ -14,11 +14,13 @@ from torch.utils.data import default_collate
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS
 from ...balancer.run.steps import COMPARED
-from ...workers.collate.labels import BatchLabels, read_batch_labels
 from ...workers.sources.interface import Source
 from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
 from ...workers.sources.randomness import global_randomness
 from .errors import LoaderError
+
+if TYPE_CHECKING:
+    from ...workers.collate.labels import BatchLabels
 
 logger = logging.getLogger(__name__)
 # The first samples of a source may be broken; after this many the question is left open.
@@ -27,7 +29,7 @@ TRIES = 8
 QUOTED = 4
 
 
-def _allowed(labels: BatchLabels, shift_labels: bool) -> tuple[int, int]:
+def _allowed(labels: "BatchLabels", shift_labels: bool) -> tuple[int, int]:
     """Return the counts that may be right, one for each place: only one where it is known."""
     own = labels[:2][not shift_labels]
     return own, own if labels[2] == "at" else labels[1]
@@ -82,6 +84,8 @@ def _makes_labels(source: Any, collate_fn: Any, are_counted: bool, shift_labels:
 
     are_counted: the sample's own are; the question is then whether the batch has as many.
     """
+    from ...workers.collate.labels import read_batch_labels  # here: as below
+
     for index in range(min(len(source), TRIES)):
         try:
             sample = source.load(index, epoch=0, seed=0)
@@ -141,8 +145,11 @@ class LabelCheck:
         own batches have those of their samples. A warning says it where labels are seen to be
         shifted already, and nobody has said so.
         """
-        found = read_batch_labels(batch) if self._left_of_batches > 0 else None
-        if found is None:
+        if not (self._left_of_batches > 0 and isinstance(batch, Mapping) and "labels" in batch):
+            return
+        from ...workers.collate.labels import read_batch_labels  # here: other loops need none of it
+
+        if (found := read_batch_labels(batch)) is None:
             return
         self._left_of_batches -= 1
         is_counted = not self.laid and declared == found[1]

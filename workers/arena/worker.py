@@ -95,15 +95,13 @@ def replace_stacking() -> None:
 
 
 def stack_into_slot(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Stack tensors as default_collate does, large ones into a slot; raises what it raises.
-
-    Without slots in memory of this process: torch's own takes shared memory in any worker.
-    """
+    """Stack tensors as default_collate does, large ones into a slot; raises what it raises."""
     first, worker = batch[0], this_worker()
     if type(first) is not torch.Tensor or not is_ordinary(first):
         stacked: torch.Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         return stacked
     nbytes = first.numel() * first.element_size() * len(batch)
+    # Without slots too: torch's own stacking takes shared memory in any worker.
     if worker is None or nbytes < LEAST_IN_SLOT:
         return torch.stack(batch, 0)
     out = worker.sender.tensor(nbytes).view(first.dtype).view(len(batch), *first.shape)

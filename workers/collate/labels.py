@@ -21,32 +21,18 @@ BatchLabels = tuple[int, int, Literal["", "at", "before"]]
 def count_label_tokens_of(batch: Any, samples: Sequence[Any], shift_labels: bool = True) -> int:
     """Return the label tokens of a batch; of its samples, where the batch has none to be counted.
 
-    shift_labels: as in Balance; False counts each row's, and sample's, first label, too.
-
-    >>> batch = {"labels": torch.tensor([[5, 6, 7], [8, -100, 9]])}
-    >>> count_label_tokens_of(batch, []), count_label_tokens_of(None, [{"labels": [5, 6]}])
-    (3, 1)
-    """
-    found = count_batch_labels(batch, shift_labels)
-    if found is not None:
-        return found
-    return sum(count_label_tokens(labels_of(sample), shift_labels) for sample in samples)
-
-
-def count_batch_labels(batch: Any, shift_labels: bool = True) -> int | None:
-    """Return the labels other than -100 of a batch's field `labels`, without each row's first.
-
-    shift_labels: as in Balance; with False the first ones count, too. labels: whole numbers (B, L);
-    or (T,) or (1, T) beside `position_ids` or `cu_seq_lens`, in which samples begin where
-    position_ids is 0, or at each of cu_seq_lens. None where it has no such field: labels (B,) alone
-    are classes.
+    Those of its field `labels` other than -100, without each row's first. labels: whole numbers
+    (B, L); or (T,) or (1, T) beside `position_ids` or `cu_seq_lens`, in which samples begin where
+    position_ids is 0, or at each of cu_seq_lens; (B,) alone are classes. shift_labels: as in
+    Balance; with False the first ones count, too.
 
     >>> packed = {"labels": torch.tensor([5, 6, 7, 8]), "position_ids": torch.tensor([0, 1, 0, 1])}
-    >>> count_batch_labels(packed), count_batch_labels({"labels": torch.tensor([1, 0])})
-    (2, None)
+    >>> count_label_tokens_of(packed, []), count_label_tokens_of(None, [{"labels": [5, 6]}])
+    (2, 1)
     """
-    found = read_batch_labels(batch)
-    return None if found is None else found[:2][not shift_labels]
+    if (found := read_batch_labels(batch)) is not None:
+        return found[:2][not shift_labels]
+    return sum(count_label_tokens(labels_of(sample), shift_labels) for sample in samples)
 
 
 def read_batch_labels(batch: Any) -> BatchLabels | None:

@@ -50,6 +50,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.protocol.records import VERSION
+from counterpoise.balancer.run.arrivals import RunError
 
 START = EpochPosition(0, 0, 0, 0, "")
 PLAN = PlanConfig(ranks=1, samples_per_step=4, accumulate=1, resources=("tokens",), budgets=(None,))
@@ -516,7 +517,7 @@ def test_what_happens_is_logged_a_line_an_event(caplog: pytest.LogCaptureFixture
 
 def test_the_end_of_a_run_is_logged_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     balancer = started()
-    balancer.jobs.jobs["run"].player.fail(ValueError("too much"))
+    balancer.jobs.jobs["run"].player.fail(RunError("too much"))
     told = balancer.wait(1, RANK, W)
     assert begun(told, RunStops) == [RunStops(0, "too much", False)]
     (failure,) = [r for r in caplog.records if vars(r).get("event") == "failure"]

@@ -10,7 +10,7 @@ from counterpoise.balancer.job.effects import Send
 from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool, OpenJob, WorkersAt
 from counterpoise.balancer.parties.messages import BeatBack
-from counterpoise.balancer.parties.parties import QUIET_S, UNREACHABLE_S
+from counterpoise.balancer.parties.parties import PROBE_S, UNREACHABLE_S
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import DoPart, PartMade
@@ -100,8 +100,10 @@ class Host:
         """Have a worker make what it was given."""
         while parts := [m for m in self.told.get(name.encode(), ()) if isinstance(m, DoPart)]:
             self.told[name.encode()] = []
-            for n in (part.number for part in parts):
-                made = PartMade(n, n, 8, (8,), (), (), (), (), -1, -1, 1000)
+            for part in parts:
+                n, asks_names = part.number, part.task[2] & 1
+                names = tuple(map(str, part.task[3:])) if asks_names else ()
+                made = PartMade(n, n, 8, (8,), names, (), (), (), -1, -1, 1000)
                 self.job.receive(name.encode(), made, (), self.now)
             self.turn()
 
@@ -217,7 +219,7 @@ def test_a_trainer_that_is_silent_is_waited_for_and_one_that_has_ended_named() -
     assert not any(trainer.failure for trainer in host.trainers)
     assert host.job.knows(b"w")
     host.gone.add(peer(1))
-    host.pass_time(UNREACHABLE_S + 4 * QUIET_S)
+    host.pass_time(UNREACHABLE_S + 4 * PROBE_S)
     assert host.trainers[0].failure.startswith(
         "process 1, which shares data-parallel rank 0 with others, has ended or cannot be reached"
     )
@@ -231,7 +233,7 @@ def test_one_that_has_ended_with_all_of_the_run_is_missed_by_nobody() -> None:
     host.make("w")
     host.costs_of(1)
     host.gone.add(peer(1))
-    host.pass_time(UNREACHABLE_S + 4 * QUIET_S)
+    host.pass_time(UNREACHABLE_S + 4 * PROBE_S)
     assert [*host.job.parties.peers] == [peer(0)]
     assert host.costs_of(0) == {4}
     assert host.trainers[0].is_at_end
