@@ -14,8 +14,6 @@ from ..protocol.records import ArrayRecord, Integer
 BATCH, SAMPLES, COSTS = "batch", "samples", "costs"
 # What a worker has made within so long it may tell together.
 TELL_S = 0.002
-# A beat names so many of the parts of which something is kept, by turns.
-KEPT = 64
 # Characters of an error that are told.
 ERROR_CHARACTERS = 16_000
 # What is kept of a part has so many frames at most, as a message has.

@@ -18,18 +18,9 @@ from typing import Any
 
 from ..run.tasks import Failed, Killed
 from .giving import PartGiver
-from .messages import (
-    BATCH,
-    KEPT,
-    FromWorker,
-    PartBroken,
-    PartMade,
-    PartMeasured,
-    PoolBeat,
-    ToWorker,
-)  # fmt: skip
+from .messages import BATCH, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
 from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of, why_wrong
-from .tickets import Ticket
+from .tickets import KEPT, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
 DEAD_S, MOST_DEATHS = 6.0, 3

@@ -6,7 +6,8 @@ long as something of it is kept, or it is one of the last ANSWERS.
 
 from typing import Any
 
-from .messages import KEPT, DoPart, DropParts, FreeParts, FromWorker, PartMade, PoolBeat, ToWorker
+from .messages import DoPart, DropParts, FreeParts, FromWorker, PartMade, PoolBeat, ToWorker
+from .tickets import KEPT
 
 ANSWERS = 64
 

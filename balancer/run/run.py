@@ -141,7 +141,7 @@ class PlannedRun:
         return f"microbatch {task.cell[1]} of step {step.plan.number} from {who}", False
 
     def status_of(self, rank: int) -> tuple[int, int, bool]:
-        """Return step and number of a rank's next microbatch, -1 each; and whether bytes run out."""
+        """Return step and number of a rank's next microbatch, or -1, -1; if bytes run out."""
         head, is_full = self._head(rank), self._unsent and not self._has_room(*self._unsent[0])
         place = (-1, -1) if head is None else (head[0].plan.number, head[1].cell[1])
         return *place, bool(is_full)
