@@ -7,4 +7,4 @@ VARIABLE = "COUNTERPOISE_WING"
 
 def uses_pools() -> bool:
     """Return whether the balancer plays all ranks over pools of workers on the network."""
-    return os.environ.get(VARIABLE, "pools") == "pools"
+    return os.environ.get(VARIABLE) == "pools"

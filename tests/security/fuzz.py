@@ -43,7 +43,7 @@ def _size_of(job):
         seats.peers, seats.gone, seats._waiting, parties._leaving, parties._tickets,
         parties._labels._steps, parties.notices, parties.changes, parties.to_look_at,
         admission.workers, admission._named, admission.servers, admission.out,
-        job.relay._questions, pool._tasks, pool._keepers, pool._deaths, pool.rubbish,
+        job.relay._questions, pool._tasks, pool._keepers, pool.deaths, pool.rubbish,
     ]  # fmt: skip
     for worker in pool.workers.values():
         tables += [worker.given, worker.kept, worker.freeing, worker.dropping]
