@@ -187,13 +187,15 @@ class TrainerConnection:
         self._is_draining = True
         self._looked = time.monotonic()
         link, was_stopped = self._sockets.link(), self._inbox.awaits_restart
+        has_stopped = False  # another may have answered since
         while (received := link.receive()) is not None:
             self._heard = self._looked
             self._inbox.handle(*received)
+            has_stopped |= self._inbox.awaits_restart
         self._puller.turn()
         self._send(waits)
         self._is_draining = False
-        if self._inbox.awaits_restart and not was_stopped:
+        if has_stopped and not was_stopped:
             logger.warning(
                 "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",
                 self._name, self.endpoint, PATIENCE_S,
