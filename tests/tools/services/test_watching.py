@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.balancer.job.flag import uses_pools
+from counterpoise.balancer.job.flag import VARIABLE
 from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -24,6 +24,13 @@ from tests.tools.trace.test_chrome import check_trace
 pytest.importorskip("prometheus_client")
 pytestmark = pytest.mark.slow
 SAMPLES = 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def new_wing():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "pools")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +226,6 @@ def traced(address, path, seconds):
     return events, names
 
 
-@pytest.mark.skipif(not uses_pools(), reason="the spans of the new wing (ADR 63)")
 def test_a_trace_follows_samples_through_all_parties(going_on, tmp_path):
     # A second has all of it but on a loaded machine.
     for seconds in (1, 5, 25):
