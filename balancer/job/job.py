@@ -60,9 +60,9 @@ _OF_TRAINERS, _OF_WORKERS = frozenset(FROM_TRAINER), frozenset(FROM_WORKER)
 class PlayedJob:
     """One job; job: JSON of its JobSpec, layout: JSON of how batches are made of samples.
 
-    name: of the job. makes_planning: see RunPlayer. numbers: of
-    tokens and openings, which no other job of the balancer has. dead_s: a worker that is silent for
-    so long is lost. is_due: `turn` has something to do.
+    name: of the job. makes_planning: see RunPlayer. numbers: of tokens and openings, which no other
+    job of the balancer has. dead_s: a worker that is silent for so long is lost. is_due: `turn` has
+    something to do.
     """
 
     def __init__(
@@ -162,7 +162,6 @@ class PlayedJob:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
         self.is_due = True
         self.parties.note_unreachable(peer, now)
-        self.parties.miss(peer)
         self.admission.lose(peer, now, "lost", " (its connection has ended)")
 
     def turn(self, now: float) -> list[Send]:

@@ -77,10 +77,11 @@ class Parties(BegunRuns):
 
     def note_unreachable(self, peer: bytes, now: float) -> None:
         """Take note that nothing can be sent to a process: it comes back, or its successor has."""
-        trainer = self._seats.peers.get(peer)
-        if trainer is not None and self._seats.in_way_of_newcomers(now):
-            self._now = now
-            self._remove(trainer, "lost")
+        if (trainer := self._seats.peers.get(peer)) is not None:
+            trainer.is_reached = False
+            if self._seats.in_way_of_newcomers(now):
+                self._now = now
+                self._remove(trainer, "lost")
 
     def tick(self, now: float) -> None:
         """Do what the time asks for; to be called about once a second."""
@@ -98,11 +99,6 @@ class Parties(BegunRuns):
                 "all ranks from the last ledger"
             )
         self._look()
-
-    def miss(self, peer: bytes) -> None:
-        """Take note that nothing can be sent to a process now."""
-        if (trainer := self._seats.peers.get(peer)) is not None:
-            trainer.is_reached = False
 
     def _look_for_ended(self) -> None:
         """Forget processes that have ended; the others fail without what one of them lacked.
