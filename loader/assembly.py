@@ -43,7 +43,6 @@ from .balanced.arguments import (
 from .balanced.arrivals import MicrobatchSource
 from .balanced.left_out import SkippedSamples, checked_keys
 from .balanced.microbatches import BalancedLoader
-from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, checked_fields
 from .local.loop import LocalLoop, LocalSettings
 from .local.workers import WorkerStart
@@ -53,7 +52,7 @@ from .step.labels import find_label_source
 from .step.ranks import Place, RankArguments
 
 if TYPE_CHECKING:
-    from .connect.factory import Fleet
+    from .remote.factory import Fleet
 
 logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
@@ -253,7 +252,7 @@ class BalancedSettings:
     def make_planned(self, plan: PlanConfig, place: Place, auto: str = "") -> BalancedLoader:
         """Return the balanced loader of a plan; `auto` is what balance="auto" has found for it."""
         given, dataset, source = self.given, self.dataset, self.source
-        spare, known = None, lambda: KnownData(dataset, None)
+        known = lambda: KnownData(dataset, None)  # noqa: E731
         skipped: Callable[[int], tuple[int, ...]] = lambda _: ()  # noqa: E731
         if source is not None:
             if given.skip_keys:
@@ -268,8 +267,6 @@ class BalancedSettings:
             # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
             if plan.accumulate == "auto" or plan.last_step != "whole":
                 plan = replace(plan, spares=not plan.empty_microbatches)
-            if (plan.empty_microbatches or plan.spares) and not self.takes_empty:
-                spare = SpareSample(source, plan.seed, given.shuffle)
         if given.balancer and not hasattr(dataset, "spec"):
             raise ValueError(
                 f"workers elsewhere cannot read a {type(dataset).__name__}: give a TarDataset, or "
@@ -312,12 +309,10 @@ class BalancedSettings:
             timeout_s=self.timeout_s,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
-            local=given.balancer is None,
             name=source_name(dataset),
             data=known,
             growing=given.growing_data,
             auto=auto,
-            spare=spare,
             skipped=skipped,
             sources=() if mixed is None else mixed.names,
         )
@@ -351,7 +346,7 @@ class BalancedSettings:
             return partial(LocalLoop, settings)
         # here: who has no balancer loads nothing of ZeroMQ
         from ..balancer.transport.keys import peer_keys
-        from .connect.factory import ConnectionFactory
+        from .remote.factory import ConnectionFactory
 
         factory = ConnectionFactory(
             job=job, source=source, place=place, start=self.start, prefetch=self.prefetch,

@@ -143,8 +143,7 @@ class LateAutoLoader(LateBalancedLoader):
             resources=plan.resources,
         )
         loader = settings.make_planned(plan, place, choice.to_json())
-        if loader.spare is not None:
-            loader.spare.ignores_labels = self._ignores_labels
+        loader.ignores_labels = self._ignores_labels
         return loader
 
     def _find(self, place: Place, terms: PlanTerms) -> Answer:
@@ -265,7 +264,7 @@ def _through_group(
 ) -> Answer:
     """Return the answer of one of processes that share ranks, as their balancer is found."""
     # here: only such processes need it
-    from .connect.rendezvous import Rendezvous, open_meeting
+    from .remote.rendezvous import Rendezvous, open_meeting
 
     data = digest([source_name(source), len(source)])
     peers = Rendezvous(open_meeting(place), name, place.played[0], data, settings)

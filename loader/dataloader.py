@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from .balanced.followed_costs import MeasuredCosts
     from .balanced.microbatches import BalancedLoader
     from .collate.chosen import WantedFields
-    from .connect.factory import Fleet
     from .late import LateBalancedLoader
+    from .remote.factory import Fleet
 
 if TYPE_CHECKING:
     # torch's is generic too; most people write no parameter.

@@ -54,16 +54,14 @@ def group_by_peer(sends: Iterable[Send]) -> list[SendTogether]:
 class Diagnostics(msgspec.Struct):
     """Counters and texts that `counterpoise doctor` shows; no decision depends on them.
 
-    Times are on the coordinator's clock; `wall_ahead_s` is the wall clock less that clock.
-    `expired` counts leases that expired, the last at `expired_at`; `lost` workers that died or
-    whose heartbeat timed out, the last at `lost_at`; `refused` messages and peers that the server
-    turned away before the coordinator saw them; `turned_away` workers, with the last ones' reasons.
+    Times are on the loop's clock; `wall_ahead_s` is the wall clock less that clock.
+    `lost` counts workers that died or whose heartbeat timed out, the last at `lost_at`; `refused`
+    messages and peers that the server turned away before a job saw them; `turned_away` workers,
+    with the last ones' reasons.
     """
 
     software: str = ""
     wall_ahead_s: float = 0.0
-    expired: int = 0
-    expired_at: float = -math.inf
     lost: int = 0
     lost_at: float = -math.inf
     last_lost: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))

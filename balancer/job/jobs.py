@@ -44,8 +44,6 @@ ASKED_S, MOST_ASKERS = 2.0, 4096
 QUESTION_S = 1.0
 # Characters of a reason that quotes a job.
 MAX_REASON = 1000
-# What the server's loop asks of a peer is whether it takes part.
-KNOWN, ABSENT = "known", "absent"
 
 
 class PlayedJobs:
@@ -109,11 +107,10 @@ class PlayedJobs:
             return []  # a worker that is early, or late: it asks which jobs there are
         return [Send(peer, Bye() if isinstance(message, LeaveJob) else UnknownPeer())]
 
-    def unreachable(self, peer: bytes, undelivered: Message, now: float) -> list[Send]:  # noqa: ARG002
-        """Handle that a message could not be delivered."""
+    def unreachable(self, peer: bytes, now: float) -> None:
+        """Take note that a message could not be delivered."""
         if (job := self.jobs.get(job_of(peer))) is not None:
             job.unreachable(peer, now)
-        return []
 
     def tick(self, now: float) -> list[Send]:
         """Have the jobs do what there is to do, and forget those that are over."""
@@ -143,10 +140,10 @@ class PlayedJobs:
         """Return when `tick` must be called next."""
         return min((job.next_look() for job in self.jobs.values()), default=math.inf)
 
-    def state_of(self, peer: bytes) -> str:
+    def knows(self, peer: bytes) -> bool:
         """Return whether a peer takes part."""
         job = self.jobs.get(job_of(peer))
-        return KNOWN if job is not None and job.knows(peer) else ABSENT
+        return job is not None and job.knows(peer)
 
     def in_question(self) -> list[bytes]:
         """Return trainers that were not heard for a while: `confirm` those that are here."""

@@ -1,6 +1,6 @@
-"""Defines the records inside messages: samples of leases and batches, holes, epoch positions.
+"""Defines the records inside messages: holes, weights, positions in an epoch, where workers are.
 
-Those that a loop without a balancer uses, too, are here, so that it loads no others.
+A loop without a balancer uses most of them, and loads no others.
 """
 
 from collections.abc import Sequence
@@ -25,28 +25,6 @@ class Ready(ArrayRecord, frozen=True):
     fingerprint: str
 
 
-class SampleRef(ArrayRecord, frozen=True):
-    """A sample in a lease: its ordinal, and its position in the source."""
-
-    ordinal: Integer
-    index: Integer
-
-
-class BatchItem(ArrayRecord, frozen=True):
-    """A sample in a delivered microbatch: its name, the layout of its payload, and where that is.
-
-    token, serial: the worker from which it is pulled, and its number there; serial 0: it is a frame
-    of the message. nbytes: of a payload that is pulled, else 0.
-    """
-
-    ordinal: Integer
-    key: str
-    header: bytes
-    token: Count
-    serial: Count
-    nbytes: Count
-
-
 class Hole(ArrayRecord, frozen=True):
     """A sample that could not be used, why, and the file it is in where that is known."""
 
@@ -56,34 +34,10 @@ class Hole(ArrayRecord, frozen=True):
     source: str
 
 
-class Probed(ArrayRecord, frozen=True):
-    """One result of a probe lease: name, cost per resource, expected payload size in bytes."""
-
-    ordinal: Integer
-    key: str
-    cost: tuple[Cost, ...]
-    nbytes: Integer
-
-
-class DecodedItem(ArrayRecord, frozen=True):
-    """A decoded sample: name, costs as in Probed (none if probed before), layout of its payload.
-
-    serial, nbytes: of a payload that the worker keeps for ranks to pull: its number there, which is
-    never used again, and its size; (0, 0) where it is a frame of the message.
-    """
-
-    ordinal: Integer
-    key: str
-    cost: tuple[Cost, ...]
-    header: bytes
-    serial: Count
-    nbytes: Count
-
-
 class PayloadServer(ArrayRecord, frozen=True):
     """A worker from which ranks pull payloads, and what they connect with: see workers/serving/.
 
-    token: as in `BatchItem`. key: the worker's public key, empty where nothing is
+    token: by which messages name it. key: the worker's public key, empty where nothing is
     encrypted. public, secret: the ranks' key pair under CURVE (Z85), else an empty key and a
     password.
     """
@@ -154,11 +108,3 @@ class EpochPosition(ArrayRecord, frozen=True):
 NO_PLACE = EpochPosition(-1, -1, -1, -1, "")
 # The label tokens that ranks count are kept for this many steps, on both sides.
 COUNTED_STEPS = 32
-
-# What a worker works on: (lease, ordinal of the sample).
-WorkInProgress = tuple[int, int]
-IDLE: WorkInProgress = (0, -1)
-# It has leases, and works for another job: it may end without their samples having a part in it.
-ELSEWHERE: WorkInProgress = (-1, 0)
-# The worker has not reported it yet.
-NOT_REPORTED: WorkInProgress = (-1, -1)

@@ -1,16 +1,14 @@
 """The balancer as a process beside a trainer: a new interpreter.
 
 It imports neither torch nor the trainer's main module: so it is ready sooner, and has nothing of
-the trainer's. Its standard input is the lifeline: the job's JSON in one line (empty where trainers
-bring it), and then nothing until the trainer ends or closes it, which ends this process at once,
-whatever it is doing.
+the trainer's. Its standard input is the lifeline: nothing comes until the trainer ends or closes
+it, which ends this process at once, whatever it is doing.
 """
 
 import contextlib
 import ctypes
 import functools
 import gc
-import math
 import os
 import select
 import signal
@@ -19,10 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from ..coordinator.machine import Coordinator
-from ..protocol.job_spec import from_json
+from ..job.job_events import logger
+from ..job.jobs import PlayedJobs
 from .loop import new_credentials, serve
 from .malloc import keep_freed_memory
 
@@ -47,12 +44,11 @@ def directory_of(endpoint: str) -> str:
 
 
 def main(directory: str, listening: int, report: int) -> None:
-    """Serve the job on standard input at `listening`, a socket bound in `directory`.
+    """Serve jobs at `listening`, a socket bound in `directory`.
 
     Ends the process with the trainer. Writes READY to `report`, or why there cannot be a balancer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    text = sys.stdin.buffer.readline().decode()
     watched = [sys.stdin.fileno()]
     with contextlib.suppress(OSError):  # a kernel without: the lifeline is enough
         # A copy of the trainer may hold the lifeline open; this is the trainer itself.
@@ -62,19 +58,10 @@ def main(directory: str, listening: int, report: int) -> None:
     threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
     try:
         credentials = functools.partial(new_credentials, has_keys=False)
-        served: Any
-        if text.strip():
-            job = from_json(text)
-            served = Coordinator(job, heartbeat_timeout_s=math.inf, make_credentials=credentials)
-        else:
-            from ..job.job_events import logger  # here: the other wing needs nothing of it
-            from ..job.jobs import PlayedJobs
-
-            logger.disabled = True  # what goes wrong trainers say
-            served = PlayedJobs(int(time.time()), credentials)
+        logger.disabled = True  # what goes wrong trainers say
         gc.freeze()  # what has been imported stays: no collection needs to look at it
         serve(
-            served,
+            PlayedJobs(int(time.time()), credentials),
             endpoint_in(directory),
             lambda _: _write(report, READY),
             descriptor=listening,

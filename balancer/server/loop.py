@@ -1,4 +1,4 @@
-"""The balancer's event loop: waits for messages and deadlines, asks the coordinator, sends."""
+"""The balancer's event loop: waits for messages and deadlines, asks its jobs, sends."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,6 @@ import socket as sockets
 import sys
 import termios
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,13 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
-from ..coordinator.machine import Coordinator
 from ..job.effects import Send, group_by_peer
 from ..parties.messages import JoinJob
-from ..protocol.messages import Bye, Message, PeerRejected, RankHello
+from ..protocol.messages import Message, PeerRejected
 from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
-from ..protocol.transitions import ABSENT
 from ..transport.authentication import (
     NOT_ALLOWED,
     OPENED,
@@ -44,14 +41,10 @@ from ..transport.sockets import (
 )
 from ..transport.wire import WireError
 from .malloc import IdleTrimmer, keep_freed_memory
-from .tracing import Tracer, planned_until
+from .tracing import Tracer
 
 if TYPE_CHECKING:
     from ..job.jobs import PlayedJobs
-    from .jobs import JobRouter
-
-    # What the loop serves: one job, or a balancer's jobs, which look the same from here.
-    Served = Coordinator | JobRouter | PlayedJobs
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4
@@ -86,7 +79,7 @@ def new_credentials(key: bytes, has_keys: bool) -> tuple[bytes, bytes] | None:
 
 
 def serve(
-    coordinator: "Served",
+    jobs: "PlayedJobs",
     address: str,
     ready: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
@@ -94,7 +87,7 @@ def serve(
     keys: ServerKeys | None = None,
     descriptor: int | None = None,
 ) -> None:
-    """Serve a coordinator on an address until `stop` returns True (asked after every wait).
+    """Serve jobs on an address until `stop` returns True (asked after every wait).
 
     Calls `ready` with the address that was bound, `refused` with a reason for each peer that is
     rejected, and for each message that its peer may not send. With keys only peers on the
@@ -102,23 +95,23 @@ def serve(
     OSError if the address cannot be bound.
     """
     keep_freed_memory()
-    diagnostics = coordinator.diagnostics
+    diagnostics = jobs.diagnostics
     diagnostics.software = SOFTWARE
     listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
-    with open_shell(coordinator, listening, keys, refused) as shell:
+    with open_shell(jobs, listening, keys, refused) as shell:
         ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
         # What libzmq frees of a message that breaks off is never seen here.
         shell.trimmer.note_payload(time.monotonic())
         while not stop():
             diagnostics.wall_ahead_s = time.time() - time.monotonic()
             shell.turn()
-        shell.send_all(coordinator.stop())
+        shell.send_all(jobs.stop())
         shell.socket.close(linger=LINGER_MS["balancer"])
 
 
 @contextmanager
 def open_shell(
-    coordinator: "Served",
+    jobs: "PlayedJobs",
     listening: Callable[["zmq.Context[zmq.Socket[bytes]]"], "zmq.Socket[bytes]"],
     keys: ServerKeys | None,
     log: Callable[[str], None],
@@ -129,7 +122,7 @@ def open_shell(
     """
 
     def refused(reason: str) -> None:
-        coordinator.diagnostics.refused += 1
+        jobs.diagnostics.refused += 1
         log(reason)
 
     poller = zmq.Poller()
@@ -141,7 +134,7 @@ def open_shell(
         authenticator.watch(socket, poller)
         poller.register(socket, zmq.POLLIN)
         connections = Connections(socket)
-        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, connections)
+        yield _Shell(jobs, socket, poller, authenticator, keys, refused, connections)
 
 
 class Connections:
@@ -228,9 +221,9 @@ class Connections:
 
 
 class _Shell(msgspec.Struct, frozen=True):
-    """Carries messages between the sockets and the coordinator; `refused` counts and logs."""
+    """Carries messages between the sockets and the jobs; `refused` counts and logs."""
 
-    coordinator: "Served"
+    jobs: "PlayedJobs"
     socket: "zmq.Socket[bytes]"
     poller: zmq.Poller
     authenticator: KeyAuthenticator
@@ -244,31 +237,31 @@ class _Shell(msgspec.Struct, frozen=True):
     hellos: dict[bytes, zmq.Frame] = msgspec.field(default_factory=dict)
 
     def turn(self) -> None:
-        """Wait once, for a message or the coordinator's next deadline, and do what is due."""
+        """Wait once, for a message or the jobs' next deadline, and do what is due."""
         readable = self._wait()
         self.drop(self.authenticator.find_revoked(time.monotonic()))
         self.receive_all(is_readable=self.socket in readable)
         self.authenticator.answer_requests(readable)
         self.connections.end_silent(self.authenticator.events)
         now = time.monotonic()
-        if now >= self.coordinator.next_deadline():
-            for peer in self.coordinator.in_question():
+        if now >= self.jobs.next_deadline():
+            for peer in self.jobs.in_question():
                 if peer in self.hellos and self.connections.has_all(self.hellos[peer]):
-                    self.coordinator.confirm(peer, now)
-            self.send_all(self.coordinator.tick(now))
+                    self.jobs.confirm(peer, now)
+            self.send_all(self.jobs.tick(now))
             self.tracer.turned(now, time.monotonic())
         self.send_all(self.tracer.end_if_due(now))
         self.trimmer.trim_if_idle(time.monotonic())
 
     def _wait(self) -> Collection[object]:
         """Wait for a message or a deadline, and return the sockets that can be read."""
-        timeout_ms = 1000 * (self.coordinator.next_deadline() - time.monotonic())
+        timeout_ms = 1000 * (self.jobs.next_deadline() - time.monotonic())
         if 0 < timeout_ms < 1:  # a poll cannot; what comes meanwhile is handled together
             time.sleep(timeout_ms / 1000)
         return [socket for socket, _ in self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))]
 
     def receive_all(self, is_readable: bool) -> None:
-        """Hand messages that have arrived to the coordinator, and send its answers.
+        """Hand messages that have arrived to the jobs, and send their answers.
 
         Whether the first has arrived is known; to ask takes as long as to receive it.
         """
@@ -279,13 +272,8 @@ class _Shell(msgspec.Struct, frozen=True):
             is_readable = read < MAX_PER_TURN
 
     def send_all(self, effects: list[Send]) -> None:
-        """Send messages; report unreachable peers to the coordinator and send its answers too.
-
-        Whom the coordinator turns away is logged.
-        """
-        waiting = deque(group_by_peer(effects))
-        while waiting:
-            group = waiting.popleft()
+        """Send messages; report peers that cannot be reached. Who is turned away is logged."""
+        for group in group_by_peer(effects):
             peer = group.peer
             for message in group.messages:
                 if isinstance(message, PeerRejected):
@@ -300,15 +288,13 @@ class _Shell(msgspec.Struct, frozen=True):
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
                 self.authenticator.forget(peer)
-                for message in group.messages:
-                    answers = self.coordinator.unreachable(peer, message, time.monotonic())
-                    waiting.extend(group_by_peer(answers))
+                self.jobs.unreachable(peer, time.monotonic())
 
     def drop(self, peers: list[bytes]) -> None:
         """Disconnect peers whose key is not allowed any more."""
         for peer in peers:
             self.authenticator.forget(peer)
-            self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
+            self.jobs.unreachable(peer, time.monotonic())
             self.refused(NOT_ALLOWED)
             self._tell_reason(peer, NOT_ALLOWED)
 
@@ -331,7 +317,7 @@ class _Shell(msgspec.Struct, frozen=True):
     def _handle(
         self, name: zmq.Frame, key: bytes, message: Message, frames: list[zmq.Frame]
     ) -> str:
-        """Hand one message to the coordinator; return why its peer may not, "" if it may."""
+        """Hand one message to its job; return why its peer may not, "" if it may."""
         peer = name.bytes
         if peer.startswith(NO_NAME):
             return "a peer has no name"
@@ -341,17 +327,14 @@ class _Shell(msgspec.Struct, frozen=True):
         now, tracer = time.monotonic(), self.tracer
         if isinstance(message, StartTrace | TraceSpans):
             self.send_all(tracer.take(peer, message, now))
-        elif tracer.until is None:
-            self.send_all(self.coordinator.handle(peer, message, frames, now))
         else:
-            before = planned_until(self.coordinator, peer)
-            self.send_all(self.coordinator.handle(peer, message, frames, now))
-            has_planned = planned_until(self.coordinator, peer) != before
-            self.send_all(tracer.received(peer, message, now, time.monotonic(), has_planned))
-        if isinstance(message, RankHello | JoinJob):
+            self.send_all(self.jobs.handle(peer, message, frames, now))
+            if tracer.until is not None:
+                self.send_all(tracer.received(peer, message, now))
+        if isinstance(message, JoinJob):
             self.hellos[peer] = name
             if len(self.hellos) > MAX_HELLOS:
-                for each in [p for p in self.hellos if self.coordinator.state_of(p) == ABSENT]:
+                for each in [p for p in self.hellos if not self.jobs.knows(p)]:
                     del self.hellos[each]
         return ""
 

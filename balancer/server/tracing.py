@@ -2,14 +2,12 @@
 
 import time
 from collections import Counter
-from typing import Any
 
 from msgspec import structs
 
 from ..job.effects import Send
 from ..job.traced import ANSWERS, TracedMessages
 from ..protocol.messages import Message, PeerRejected
-from ..protocol.payload_messages import Ack, Batch, DecodeDone, Lease, ProbeDone, RequestBatch
 from ..protocol.status_messages import MICROSECONDS
 from ..protocol.trace_messages import PartySpans, StartTrace, TraceReport, TraceSpans
 from ..transport.naming import job_of
@@ -17,8 +15,6 @@ from .spans import SpanRecorder, clock_ahead
 
 # Peers have so long to send their spans: a trainer looks at its messages between batches.
 GRACE_S = 3.0
-# Leases and requests that are remembered while they are open: more are no trace's.
-MAX_OPEN = 100_000
 # A turn of the loop that takes less is not recorded.
 TURN_S = 1e-3
 MAX_NAME = 80
@@ -39,8 +35,6 @@ class Tracer:
         self._parties: dict[bytes, PartySpans] = {}
         self._asked = Counter[bytes]()
         self._missing: set[bytes] = set()
-        # Since when a lease, a request or a batch is open.
-        self._open: dict[tuple[Any, ...], float] = {}
         self._traced = TracedMessages(self._own.add)
 
     def take(self, peer: bytes, message: StartTrace | TraceSpans, now: float) -> list[Send]:
@@ -57,33 +51,12 @@ class Tracer:
         self._asked_by.add(peer)
         return []
 
-    def received(
-        self, peer: bytes, message: Message, began: float, now: float, has_planned: bool
-    ) -> list[Send]:
-        """Record a message that was handled from `began` to now; ask its peer for its spans.
-
-        has_planned: whether a window was planned meanwhile.
-        """
-        if self.until is None or self._job not in ("", job_of(peer)):
+    def received(self, peer: bytes, message: Message, now: float) -> list[Send]:
+        """Record a message that has come; ask its peer for its spans."""
+        is_traced = self.until is not None and self._job in ("", job_of(peer))
+        if not is_traced or not isinstance(message, ANSWERS):
             return []
-        if isinstance(message, ANSWERS):
-            self._traced.received(peer, message, began)
-        elif not isinstance(message, ProbeDone | DecodeDone | RequestBatch | Ack):
-            return []
-        elif isinstance(message, ProbeDone | DecodeDone):
-            is_probe = isinstance(message, ProbeDone)
-            results: Any = message.results if isinstance(message, ProbeDone) else message.items
-            since = self._open.get((Lease, message.lease), began)
-            kind = "lease to probe" if is_probe else "lease to decode"
-            self._own.add(kind, since, began, (), [each.ordinal for each in results])
-            self.turned(began, now, has_planned)
-        else:
-            place = message.rank, message.step, message.microbatch
-            if isinstance(message, RequestBatch):
-                self._remember((RequestBatch, *place), began)
-            elif (since_sent := self._open.pop((Batch, *place), None)) is not None:
-                self._own.add("at the rank", since_sent, began, place)
-            self.turned(began, now, has_planned)
+        self._traced.received(peer, message, now)
         if self._asked[peer] == MOST_QUESTIONS:
             return []
         self._asked[peer] += 1
@@ -91,25 +64,19 @@ class Tracer:
             name = peer.decode("ascii", "replace").rpartition("|")[2].rpartition(".")[0]
             self._parties[peer] = PartySpans(name[:MAX_NAME], job_of(peer), 0, -1, ())
             self._missing.add(peer)
+        assert self.until is not None
         return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now))), _wall_us()))]
 
-    def turned(self, began: float, now: float, has_planned: bool = True) -> None:
-        """Record what the loop has done from `began` to now: above all it plans."""
-        if self.until is not None and (now - began >= TURN_S or not has_planned):
-            self._own.add("plan" if has_planned else "handle", began, now)
+    def turned(self, began: float, now: float) -> None:
+        """Record what the jobs have done from `began` to now, where it took long: they plan."""
+        if self.until is not None and now - began >= TURN_S:
+            self._own.add("plan", began, now)
 
     def sent(self, peer: bytes, message: Message, now: float) -> None:
         """Record a message that is sent."""
         if self._job not in ("", job_of(peer)):
             return
         self._traced.sent(peer, message, now)
-        if isinstance(message, Lease):
-            self._remember((Lease, message.lease), now)
-        elif isinstance(message, Batch):
-            place = message.rank, message.step, message.microbatch
-            since = self._open.pop((RequestBatch, *place), now)
-            self._own.add("request", since, now, place, [each.ordinal for each in message.items])
-            self._remember((Batch, *place), now)
 
     def end_if_due(self, now: float) -> list[Send]:
         """Return the report for those who asked, once all peers have answered or are late."""
@@ -133,17 +100,6 @@ class Tracer:
         found = clock_ahead(message.asked_us, message.got_us, message.sent_us, _wall_us())
         if known.error_us < 0 or found[1] < known.error_us:  # the quickest of some round trips
             self._parties[peer] = structs.replace(known, ahead_us=found[0], error_us=found[1])
-
-    def _remember(self, what: tuple[Any, ...], now: float) -> None:
-        if len(self._open) < MAX_OPEN:
-            self._open.setdefault(what, now)
-
-
-def planned_until(served: Any, peer: bytes) -> tuple[int, int] | None:
-    """Return the run of a peer's job, and the step up to which it is planned."""
-    jobs = getattr(served, "coordinators", None)
-    run = getattr(served if jobs is None else jobs().get(job_of(peer)), "run", None)
-    return None if run is None else (run.number, run.feed.step)
 
 
 def _wall_us() -> int:

@@ -17,7 +17,8 @@ import zmq
 from ..job import messages as of_job
 from ..parties import messages as of_parties
 from ..pool import messages as of_pool
-from ..protocol.messages import FROM_RANK, FROM_WORKER, ListJobs, Message
+from ..protocol.messages import ListJobs, Message
+from ..protocol.status_messages import GetStatus
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from .keys import AllowList, ServerKeys, public_text
 from .naming import job_of
@@ -26,14 +27,8 @@ from .sockets import SERIAL_AFTER, is_readable, read_event_value
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"counterpoise"
 KINDS_OF_ROLE = {
-    "worker": (
-        *FROM_WORKER,
-        *of_job.FROM_WORKER,
-        *of_pool.FROM_WORKER,
-        ListJobs,
-        TraceSpans,
-    ),
-    "trainer": (*FROM_RANK, *of_parties.FROM_TRAINER, ListJobs, StartTrace, TraceSpans),
+    "worker": (*of_job.FROM_WORKER, *of_pool.FROM_WORKER, ListJobs, TraceSpans),
+    "trainer": (*of_parties.FROM_TRAINER, GetStatus, ListJobs, StartTrace, TraceSpans),
 }
 # Handshakes that fail before the allow-list is asked; those that it rejects are counted there.
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL

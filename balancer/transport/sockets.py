@@ -32,7 +32,7 @@ RECONNECT_MS = 2_000
 FAILED_HANDSHAKES = 5
 # How long a closing socket still tries to send its last messages, in milliseconds. A trainer's say
 # that its workers have ended and that it leaves: if they are lost (a busy machine sends late),
-# other ranks wait for what those workers had until their leases are over.
+# other ranks wait until the balancer has missed those workers for long.
 LINGER_MS = {"worker": 1000, "balancer": 2000, "trainer": 3000}
 
 # The first byte of names that a ROUTER makes up; all our peers have names of their own. When a peer

@@ -15,8 +15,7 @@ from ..job import messages as of_job
 from ..parties import messages as of_parties
 from ..pool import messages as of_pool
 from ..protocol import messages
-from ..protocol.messages import PROTOCOL_VERSION, WITH_PAYLOADS, Message
-from ..protocol.payload_messages import PulledPayloads
+from ..protocol.messages import PROTOCOL_VERSION, Message
 from ..protocol.records import ArrayRecord, describe_error
 
 
@@ -27,9 +26,9 @@ class Several(ArrayRecord, frozen=True):
 
 
 KINDS: dict[str, type[ArrayRecord]] = {
-    **messages.KINDS,
-    **{kind.__name__: kind for kind in (*of_job.KINDS, *of_parties.KINDS, *of_pool.KINDS)},
-    Several.__name__: Several,
+    kind.__name__: kind
+    for kinds in (messages.KINDS, of_job.KINDS, of_parties.KINDS, of_pool.KINDS, (Several,))
+    for kind in kinds
 }
 # Kinds of which there are many, without payload frames; so many, and so many bytes, are one frame.
 TOGETHER = frozenset({*of_pool.KINDS, *of_job.TOGETHER, *of_parties.TOGETHER})
@@ -38,11 +37,6 @@ MOST_TOGETHER, TOGETHER_BYTES = 64, 64 << 10
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
 MAX_HEADER_BYTES = 4 << 20
 HEADER_BYTES = {
-    "ProbeDone": 32 << 20,
-    "Lease": 32 << 20,
-    "Batch": 64 << 20,
-    "PullPayloads": 1 << 20,
-    "PulledPayloads": 1 << 20,
     "JobOpened": 256 << 20,
     "PartMeasured": 32 << 20,
     "PartMade": 32 << 20,
@@ -187,13 +181,7 @@ _CODECS: Mapping[str, _Codec] = {name: _codec(name, kind) for name, kind in KIND
 
 def payload_frames(message: Message) -> int:
     """Return the number of payload frames that follow a message's header."""
-    if isinstance(message, of_job.WITH_FRAMES):
-        return message.frames
-    if isinstance(message, PulledPayloads):
-        return len(message.serials)
-    if isinstance(message, WITH_PAYLOADS):
-        return [item.serial for item in message.items].count(0)
-    return 0
+    return message.frames if isinstance(message, of_job.WITH_FRAMES) else 0
 
 
 def _read_kind(header: bytes | memoryview) -> str:

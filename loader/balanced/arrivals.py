@@ -2,19 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ...balancer.protocol.parts import Ready
 from ...balancer.run.arrivals import LocalArrival, RunStart
 from ..resume.balanced_position import ResumePosition
 from ..step.info import StepInfo
 
-if TYPE_CHECKING:
-    from ...balancer.protocol.rank_session import Arrival
-
 
 class MicrobatchSource(Protocol):
-    """The interface of LocalLoop, and of a Connection to a balancer.
+    """The interface of LocalLoop, and of a TrainerConnection to a balancer.
 
     Every method may be interrupted by an exception, and called again.
     """
@@ -38,7 +35,7 @@ class MicrobatchSource(Protocol):
     def finish(self) -> None:
         """End the run's workers: its iterator is at its end, or was dropped."""
 
-    def next(self, timeout_s: float | None = None) -> "Arrival | LocalArrival | None":
+    def next(self, timeout_s: float | None = None) -> LocalArrival | None:
         """Return the next microbatch, the same until it is released; None at the end of the run."""
 
     def release(self, arrival: Any) -> None:
@@ -77,7 +74,7 @@ class Kept:
     unpacked.
     """
 
-    arrival: "Arrival | LocalArrival"
+    arrival: LocalArrival
     at: ResumePosition
     reported: int = 0
     failures: int = 0

@@ -7,15 +7,13 @@ timing are behind a connection, which is opened at first use.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival
-from ...balancer.run.tasks import Made
-from ...workers.planned.reader import counted_labels
 from ...workers.sources.data_identity import KnownData
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
@@ -30,15 +28,11 @@ from ..resume.balanced_position import (
 from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
-from ..step.labels import LabelCheck
+from ..step.labels import LabelCheck, without_labels
 from .arrivals import Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .left_out import record_holes, refuse_late_skips
-from .spare import SpareSample
 from .step_infos import OverBudget, info_of
-
-if TYPE_CHECKING:
-    from ...balancer.protocol.rank_session import Arrival
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +45,10 @@ class BalancedLoader:
 
     `connect` makes the connection, `batches` a batch of samples; `timeout_s` bounds a wait for the
     next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
-    epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
-    come from processes of this machine, and may be any Python objects. `data` returns which data
+    epoch (a count, or a float: a part of its samples) are an error; `data` returns which data
     there are now; `growing` says that they may be more than those of a ledger. `auto` is what
-    balance="auto" has found, for the ledger; `spare` gives a sample to a microbatch without any,
-    which weighs nothing. `compares_batches` is False where a framework counts labels in batches.
+    balance="auto" has found, for the ledger; `ignores_labels` makes the labels of a microbatch
+    that weighs nothing -100. `compares_batches` is False where a framework counts labels itself.
     `sources` are a mixture's names, with which keys begin; `skipped` returns ordinals to leave out.
     """
 
@@ -68,10 +61,9 @@ class BalancedLoader:
     dead_letter: str | None = None
     max_errors: float | None = None
     name: str = ""
-    local: bool = True
     growing: bool = False
     auto: str = ""
-    spare: SpareSample | None = None
+    ignores_labels: bool = False
     compares_batches: bool = True
     sources: tuple[str, ...] = ()
     skipped: Callable[[int], Holes] = lambda _: ()
@@ -262,7 +254,7 @@ class BalancedLoader:
                 rest, self.count(), plan.least_microbatches,
             )  # fmt: skip
 
-    def receive(self, at: ResumePosition) -> "Arrival | LocalArrival | None":
+    def receive(self, at: ResumePosition) -> LocalArrival | None:
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
             source = self.open()
@@ -367,34 +359,15 @@ class BalancedLoader:
             batch, self.epoch, self.plan.ranks, job.resources, over, after, self.sources,
             job.shift_labels,
         )  # fmt: skip
-        made = self._made(kept, info)
+        made = kept.arrival.unpack()
         batch = made.batch
         if made.labels is not None and job.counts_labels:
             self._labels.compare(*made.labels, info.label_tokens, info.keys)
         if info.keys:
             declares = job.counts_labels and self.compares_batches
             self._labels.compare_batch(batch, info.label_tokens if declares else None, info.keys)
-        if not info.keys and self.spare is not None:
-            batch = self.spare.weightless(batch)
+        if not info.keys and self.ignores_labels:
+            batch = without_labels(batch)
         if job.counts_batches:
             info = replace(info, label_tokens=made.label_tokens or 0)
         return Fetched(self.batches.finished(batch, info), info, after)
-
-    def _made(self, kept: Kept, info: StepInfo) -> Made:
-        """Return a microbatch as a worker has made it, or makes it of what a balancer has sent."""
-        if isinstance(kept.arrival, LocalArrival):
-            return kept.arrival.unpack()
-        from ...workers.codec.frames import decode_packed, payload_buffer  # a local loop has none
-        from ...workers.collate.labels import count_label_tokens_of
-
-        arrival: Any = kept.arrival
-        pairs = zip(arrival.batch.items, arrival.payloads, strict=True)
-        samples = [decode_packed(i.header, payload_buffer(p), self.local) for i, p in pairs]
-        if not samples and self.spare is not None:
-            holes = {*kept.at.holes, *arrival.batch.step_holes}
-            spared = self.spare(self.epoch, kept.at.place.start, holes)
-            return Made(self.batches.collated([spared], info))
-        labels = counted_labels(samples) if self._labels.left > 0 else None
-        batch, job = self.batches.collated(samples, info), self.job
-        count = count_label_tokens_of if job.counts_batches else lambda *_: None
-        return Made(batch, labels=labels, label_tokens=count(batch, samples, job.shift_labels))

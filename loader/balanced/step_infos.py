@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -12,9 +12,6 @@ from msgspec import structs
 from ...balancer.run.arrivals import MicrobatchFacts
 from ..step.by_source import counted_sources
 from ..step.info import StepInfo
-
-if TYPE_CHECKING:
-    from ...balancer.protocol.payload_messages import Batch
 
 logger = logging.getLogger(__name__)
 # The first microbatches of several samples, in which padding that nothing counts is looked for.
@@ -134,13 +131,8 @@ def _tensors_of(batch: Any, depth: int) -> Iterator[torch.Tensor]:
             yield from _tensors_of(each, depth - 1)
 
 
-def keys_of(batch: "Batch | MicrobatchFacts") -> tuple[str, ...]:
-    """Return the keys of a microbatch's samples."""
-    return batch.keys if isinstance(batch, MicrobatchFacts) else tuple(e.key for e in batch.items)
-
-
 def info_of(
-    batch: "Batch | MicrobatchFacts",
+    batch: MicrobatchFacts,
     epoch: int,
     ranks: int,
     resources: tuple[str, ...],
@@ -157,7 +149,7 @@ def info_of(
         dict(zip(resources, values or (0,) * len(resources), strict=True))
         for values in (batch.costs, batch.padding)
     )
-    keys = keys_of(batch)
+    keys = batch.keys
     return StepInfo(
         epoch=epoch,
         step=batch.step,

@@ -19,7 +19,6 @@ from ..step.errors import LoaderError
 from ..step.info import Step
 from .arrivals import Fetched, Kept, PassedOver
 from .microbatches import BalancedLoader
-from .step_infos import keys_of
 
 # A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
 # caller's. After that the error says that it will not go away.
@@ -71,7 +70,7 @@ class Fetcher:
             batch: Any = kept.arrival.batch
             raise LoaderError(
                 f"microbatch {batch.microbatch} of step {batch.step} (samples "
-                f"{', '.join(keys_of(batch)[:QUOTED])}) could not be made {kept.failures} times, "
+                f"{', '.join(batch.keys[:QUOTED])}) could not be made {kept.failures} times, "
                 f"and comes again until it is: {type(error).__name__}: {error}; mend collate_fn, "
                 "or go on from a ledger beyond it"
             ) from error

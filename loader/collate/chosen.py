@@ -71,10 +71,6 @@ class BatchMaker:
         collate_fn = self.collate_fn or default_collate
         return self.balance.layout == "torch" and collate_fn is not default_collate
 
-    def collated(self, samples: list[Any], info: StepInfo) -> Any:
-        """Return the batch of samples, of which labels may still be counted."""
-        return self._collate(self._wanted(info))(samples)
-
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return the part of a batch that the process gets; TypeError if it has no fields."""
         wanted = self._wanted(info)

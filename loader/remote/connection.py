@@ -20,13 +20,13 @@ from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.run.arrivals import LocalArrival, RunStart
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
-from ..connect.rank_sockets import PATIENCE_S, RankSockets
 from ..step.errors import ComesAgainError, LoaderError
 from ..step.ranks import Place
 from ..step.waiting import WaitLog
 from .batch_reader import BatchReader, PulledArrival, facts_of
 from .inbox import Inbox
 from .puller import PiecePuller
+from .rank_sockets import PATIENCE_S, RankSockets
 
 logger = logging.getLogger(__name__)
 

@@ -4,31 +4,54 @@ Its workers are processes of its own: they collate with the function that the lo
 any object. They are started anew for each run, as torch's are, or once if they are persistent.
 """
 
+import atexit
 import contextlib
 import os
-import socket
-import time
+import weakref
 from dataclasses import replace
 from typing import NoReturn
 
-from ...balancer.job.messages import JoinPool, LeavePool
+from ...balancer.job.messages import LeavePool
 from ...balancer.run.arrivals import RunStart
-from ...balancer.transport.naming import DEFAULT_JOB, peer_name
-from ...workers.arena.worker import replace_stacking
-from ...workers.codec.local_frames import encode_local
-from ...workers.daemon.heartbeats import local_name
-from ...workers.processes.pool import WorkerSlot
-from ...workers.remote.frame_store import FrameStore
-from ...workers.remote.job_worker import WorkerSetup, run_remote_worker
-from ...workers.sources.fingerprint import software
-from ..connect.balancer_process import EmbeddedBalancer
-from ..connect.embedded import WorkerConfig, payloads_of, start_workers
-from ..connect.rendezvous import Rendezvous
+from ...balancer.transport.naming import DEFAULT_JOB
+from ...workers.processes.pool import Pool
 from ..local.workers import WorkerStart
 from ..step.ranks import Place
+from .balancer_process import EmbeddedBalancer
 from .batch_reader import BatchReader
 from .connection import TrainerConnection
-from .processes import OTHERS_S, LocalProcesses, shared
+from .host_workers import WorkerConfig, serve_parts, start_workers
+from .rendezvous import Rendezvous
+
+# The process that runs the balancer waits at most this long at its end: the others take their last
+# batches from it, and may be slow.
+OTHERS_S = 30.0
+
+
+class LocalProcesses:
+    """The processes of one connection: its workers, and the balancer unless others have it."""
+
+    def __init__(self, balancer: EmbeddedBalancer | None) -> None:
+        self.balancer = balancer
+        self.pool: Pool | None = None
+        self.names: tuple[str, ...] = ()
+
+    def descriptors(self) -> set[int]:
+        """Return what to poll: if one is readable, `failure` may have a reason."""
+        return {each.fileno() for each in (self.balancer, self.pool) if each is not None}
+
+    def failure(self) -> str:
+        """Return why the run cannot go on, empty while it can."""
+        reasons = (each.failure() for each in (self.balancer, self.pool) if each is not None)
+        return next(filter(None, reasons), "")
+
+    def end_workers(self) -> tuple[str, ...]:
+        """End the workers and wait until they are gone; return their names."""
+        pool, self.pool = self.pool, None
+        if pool is None:
+            return ()
+        pool.close()
+        return self.names
 
 
 class HostConnection(TrainerConnection):
@@ -106,20 +129,13 @@ class HostConnection(TrainerConnection):
         super()._fail(reason)
 
 
-def serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
-    """Be a worker of the process' pool; return why the balancer has ended it."""
-    replace_stacking()
-    frames, name = payloads_of(config, FrameStore()), local_name(config.pool, slot.index)
-    # One that is started in the place of another comes later, on the same machine's clock.
-    hello = JoinPool(
-        name, time.monotonic_ns(), socket.gethostname(), slot.index, software(), frames.way,
-        frames.address, frames.key, config.job.buffer_bytes, run=config.run,
-    )  # fmt: skip
-    setup = WorkerSetup(
-        peer_name(DEFAULT_JOB, name), hello, lambda _: config.source, frames.server,
-        config.threads, config.collate, encode_local,
-    )  # fmt: skip
-    try:
-        return run_remote_worker(config.endpoint, setup)
-    finally:
-        frames.close()
+# Connections whose balancer serves other ranks too: at exit they must be closed before the pools.
+shared: "weakref.WeakSet[HostConnection]" = weakref.WeakSet()
+
+
+def _close_shared() -> None:
+    for connection in list(shared):
+        connection.close()
+
+
+atexit.register(_close_shared)

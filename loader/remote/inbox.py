@@ -14,8 +14,8 @@ from ...balancer.protocol.parts import PayloadServer
 from ...balancer.protocol.records import ArrayRecord
 from ...balancer.protocol.trace_messages import StartTrace
 from ...workers.codec.fields import CodecError
-from ..connect.rank_trace import RankTrace
 from .batch_reader import BatchReader
+from .rank_trace import RankTrace
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from ...balancer.transport.keys import KeyPair, PeerKeys
 from ...balancer.transport.sockets import connect, read_event, receive, send_together
 from ...balancer.transport.wire import WireError
 from ...workers.codec.fields import CodecError
-from ..connect.rank_sockets import RankSockets
 from .batch_reader import BatchReader
 from .inbox import Inbox
+from .rank_sockets import RankSockets
 
 logger = logging.getLogger(__name__)
 

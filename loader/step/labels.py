@@ -4,11 +4,12 @@ A wrong count is a wrong denominator of every loss, which no training loop notic
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch.utils.data import default_collate
 
 from ...balancer.planning.problem.balance import Balance
@@ -27,6 +28,13 @@ logger = logging.getLogger(__name__)
 TRIES = 8
 # Keys that an error names.
 QUOTED = 4
+
+
+def without_labels(batch: Any) -> Any:
+    """Return a batch with all its labels -100, for losses that are sums over labels."""
+    if isinstance(batch, MutableMapping) and "labels" in batch:
+        batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    return batch
 
 
 def _allowed(labels: "BatchLabels", shift_labels: bool) -> tuple[int, int]:

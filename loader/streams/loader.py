@@ -4,10 +4,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import torch
-
 from ...balancer.protocol.parts import EpochPosition
-from ...workers.sources.labels import IGNORED
 from ..balanced.arrivals import Fetched, Kept
 from ..balanced.microbatches import BalancedLoader
 from ..balanced.step_infos import info_of
@@ -15,6 +12,7 @@ from ..plain.position import read_position
 from ..resume.balanced_position import ResumePosition, checked_after
 from ..resume.ledger import StreamLedger, check_same, check_same_data, read_ledger, write_ledger
 from ..step.info import StepInfo
+from ..step.labels import without_labels
 from .loop import STREAM_START, StreamPosition, at_step
 from .pack_loader import PackLoader, StreamPlace
 from .reader import Pack
@@ -100,7 +98,7 @@ class StreamLoader(BalancedLoader):
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
         facts: Any = kept.arrival.batch
-        pack: Pack = self._made(kept, facts).batch
+        pack: Pack = kept.arrival.unpack().batch
         info = info_of(
             replace(facts, costs=tuple(pack.costs.get(name, 0) for name in self.job.resources)),
             self.epoch, self.plan.ranks, self.job.resources, self._over_budget, after,
@@ -112,10 +110,9 @@ class StreamLoader(BalancedLoader):
         padding = MappingProxyType(nothing | dict(pack.padding))
         info = replace(info, costs=costs, padding=padding, images=has_images)
         batch = pack.batch
-        labels = batch.get("labels") if isinstance(batch, dict) and not info.keys else None
-        if isinstance(labels, torch.Tensor) and not self.compares_batches:
+        if not info.keys and not self.compares_batches:
             # A framework counts the labels of batches, and this one weighs nothing.
-            batch["labels"] = torch.full_like(labels, IGNORED)
+            batch = without_labels(batch)
         return Fetched(self.batches.finished(batch, info), info, after)
 
 

@@ -20,8 +20,8 @@ from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
-from counterpoise.workers.remote.frame_store import FrameStore
-from counterpoise.workers.remote.job_worker import WorkerSetup, open_remote_worker
+from counterpoise.workers.serving.frame_store import FrameStore
+from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.serving.server import PullServer
 from counterpoise.workers.sources.registry import open_source
 

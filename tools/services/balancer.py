@@ -14,16 +14,12 @@ from types import FrameType
 
 import click
 
-from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
-from ...balancer.job.flag import uses_pools
 from ...balancer.job.jobs import PlayedJobs
-from ...balancer.server.jobs import JobRouter
+from ...balancer.pool.pool import DEAD_S
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import check_open_address, find_address, write_address
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.naming import checked_job
-from ...workers.codec.fields import why_bad_layout
 from ...workers.processes.parent_watch import end_with_parent
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
@@ -141,10 +137,6 @@ def _be_balancer(serve: Callable[[], None]) -> None:
         sys.exit(2)
 
 
-# Balancers started at least a millisecond (2**20 ns) apart have different incarnations.
-INCARNATION_BITS = 20
-
-
 @click.command("balancer")
 @click.option("--listen", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS")
 @click.option(
@@ -168,7 +160,7 @@ INCARNATION_BITS = 20
 @click.option(
     "--heartbeat-timeout",
     type=click.FloatRange(min=2.0),
-    default=HEARTBEAT_TIMEOUT_S,
+    default=DEAD_S,
     show_default=True,
     metavar="SECONDS",
     help="Give up a worker without a heartbeat for this long (one is sent every second).",
@@ -218,11 +210,6 @@ def command(
     return 0
 
 
-def new_incarnation(now_ns: int) -> int:
-    """Return the incarnation of a balancer that is started now."""
-    return now_ns >> INCARNATION_BITS
-
-
 def _serve(
     listen: str,
     keys: ServerKeys | None,
@@ -232,15 +219,6 @@ def _serve(
     metrics: str | None,
 ) -> None:
     """Serve until a signal asks to stop, and log who was refused."""
-
-    def make() -> Coordinator:
-        return Coordinator(
-            heartbeat_timeout_s=heartbeat_timeout_s,
-            incarnation=new_incarnation(time.time_ns()),
-            check_layout=why_bad_layout,
-            make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
-        )
-
     written = ""
 
     def ready(address: str) -> None:
@@ -251,10 +229,8 @@ def _serve(
             logger.info("%s says %s", address_file, written)
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
-    jobs: JobRouter | PlayedJobs = JobRouter(make, only)
-    if uses_pools():
-        credentials = functools.partial(new_credentials, has_keys=keys is not None)
-        jobs = PlayedJobs(int(time.time()), credentials, only, heartbeat_timeout_s)
+    credentials = functools.partial(new_credentials, has_keys=keys is not None)
+    jobs = PlayedJobs(int(time.time()), credentials, only, heartbeat_timeout_s)
     with stop_on_signal() as stop:
         if metrics is not None:
             from .metrics import ReportOnRequest, serve_metrics  # here: others need nothing of it

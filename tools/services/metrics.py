@@ -5,12 +5,10 @@ loop makes the status report, the one that `counterpoise doctor` shows, when it 
 is after every message and once a second. Nothing is counted for it.
 """
 
-import functools
 import logging
 import socket
 import sys
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from socketserver import ThreadingTCPServer
@@ -146,11 +144,6 @@ class WorkCounts(Collector):
     def __init__(self) -> None:
         self.counts: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
 
-    def watch(self, job: str, handler: Any) -> None:
-        """Count what a job's handler (SourceHandler) does from now on."""
-        for kind, work in ((PROBED, handler.probe), (DECODED, handler.decode)):
-            setattr(handler, kind, functools.partial(self._count, job, kind, work))
-
     def count_part(self, job: str, part: DoPart, done: FromWorker) -> None:
         """Count what a job's worker has made of a part."""
         if isinstance(done, PartMade | PartMeasured):
@@ -172,22 +165,6 @@ class WorkCounts(Collector):
         for (name, labels), count in list(self.counts.items()):
             points[name].append((labels, count))
         return prometheus_families(WORKER_FAMILIES, points, {})
-
-    def _count(self, job: str, kind: str, work: Callable[..., Any], ref: Any, epoch: int) -> Any:
-        since, labels = time.monotonic(), (job, kind)
-        try:
-            found = work(ref, epoch)
-        except Exception:
-            self.counts[WORKER_FAILED.name, labels] += 1
-            raise
-        # What a thread has loaded ahead took longer than it was waited for.
-        seconds = max(time.monotonic() - since, getattr(found, "load_s", 0.0))
-        self.counts[WORKER_SAMPLES.name, labels] += 1
-        self.counts[WORKER_SECONDS.name, labels] += seconds
-        if kind == DECODED:
-            nbytes = sum(memoryview(each).nbytes for each in found.buffers)
-            self.counts[WORKER_BYTES.name, (job,)] += nbytes
-        return found
 
 
 class _Scrapes(ThreadingTCPServer):

@@ -6,31 +6,26 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
 
-from ...balancer.job.flag import uses_pools
 from ...balancer.job.messages import JoinPool
 from ...balancer.server.malloc import keep_freed_memory
 from ...balancer.transport.authentication import NOT_ALLOWED
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address, find_address
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...balancer.transport.naming import checked_job, peer_name
-from ...loader.connect.memory_limit import memory_limit
-from ...workers.daemon.heartbeats import Identity
+from ...loader.remote.memory_limit import memory_limit
+from ...workers.daemon.job_worker import RemoteWorker, WorkerSetup, open_remote_worker
 from ...workers.daemon.jobs import JobsWorker, ServedBalancer
-from ...workers.daemon.loop import JobWorker, open_worker
-from ...workers.daemon.payloads import Payloads
-from ...workers.daemon.source_handler import SourceHandler
 from ...workers.planned.measuring import MAX_THREADS
-from ...workers.remote.frame_store import FrameStore
-from ...workers.remote.job_worker import RemoteWorker, WorkerSetup, open_remote_worker
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
-from ...workers.serving.server import PullServer
+from ...workers.serving.frame_store import FrameStore
+from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
 from ...workers.sources.failures import describe_error
 from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source, source_name
@@ -119,7 +114,7 @@ MIN_WEIGHT = 0.001
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="Asked to end (SIGTERM, Ctrl-C), finish what is leased and wait this long at most until "
+    help="Asked to end (SIGTERM, Ctrl-C), finish what is begun and wait this long at most until "
     "ranks have taken it; asked again, end at once.",
 )
 @log_options
@@ -171,28 +166,15 @@ def command(
         serve_metrics(metrics, counts)
 
     @contextmanager
-    def open_job(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[JobWorker]:
-        handler = SourceHandler(None, (), 0, local=False, build=build, threads=threads)
-        identity = Identity(name, os.getpid(), next(opened), peer_name(job, name))
-        with closing(handler), ExitStack() as ending:
-            if counts is not None:
-                counts.watch(job, handler)
-                ending.callback(counts.forget, job)
-            payloads = _payloads(endpoint, serve, balancer.keys, insecure)
-            ending.callback(payloads.close)
-            with open_worker(endpoint, identity, handler, balancer.keys, payloads) as worker:
-                yield worker
-
-    @contextmanager
-    def open_pool(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
-        frames = _payloads(endpoint, serve, balancer.keys, insecure, FrameStore())
+    def open_job(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
+        way = _open_way(endpoint, serve, balancer.keys, insecure)
         hello = JoinPool(
-            name, next(opened), socket.gethostname(), os.getpid(), software(), frames.way,
-            frames.address, frames.key, 0,
+            name, next(opened), socket.gethostname(), os.getpid(), software(), way.text,
+            way.address, way.key, 0,
         )  # fmt: skip
         count = None if counts is None else functools.partial(counts.count_part, job)
-        setup = WorkerSetup(peer_name(job, name), hello, build, frames.server, threads, count=count)
-        with closing(frames), open_remote_worker(endpoint, setup, balancer.keys) as worker:
+        setup = WorkerSetup(peer_name(job, name), hello, build, way.server, threads, count=count)
+        with closing(way), open_remote_worker(endpoint, setup, balancer.keys) as worker:
             yield worker
         if counts is not None:
             counts.forget(job)
@@ -203,7 +185,7 @@ def command(
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
         for each in balancers:
             _warn_if_inline(each, serve, insecure)
-        worker = JobsWorker(balancers, open_pool if uses_pools() else open_job, _memory_bytes())
+        worker = JobsWorker(balancers, open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
             # a job may be the first to say that a key is allowed no more
             raise ValueError(reason) if NOT_ALLOWED in reason else RefusedWorkerError(reason)
@@ -266,25 +248,23 @@ def _open_source(
     return source
 
 
-def _payloads(
-    balancer: str, serve: str, own: PeerKeys | None, insecure: bool, store: FrameStore | None = None
-) -> Payloads:
-    """Return how payloads travel: pulled by ranks if they can be, else through the balancer."""
+def _open_way(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> FramesWay:
+    """Return how frames travel: pulled by trainers if they can be, else through the balancer."""
     try:
         address = serving_address(balancer, serve, own is not None, insecure)
     except NotServedError as error:
-        return Payloads(None, str(error))
+        return relayed(str(error))
     pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
         try:
-            server = PullServer(address, _memory_bytes(), pair, store)
-        except OSError:  # another job's payloads are served there
+            server = PullServer(address, pair, FrameStore())
+        except OSError:  # another job's frames are served there
             if int(address.rpartition(":")[2].replace("*", "0")) >= last:
                 raise
             address = f"{host}:{int(address.rpartition(':')[2]) + 1}"
         else:
-            return Payloads(server, address=shown_address(server.endpoint, balancer))
+            return pulled_from(server, shown_address(server.endpoint, balancer))
 
 
 def _warn_if_inline(balancer: ServedBalancer, serve: str, insecure: bool) -> None:

@@ -1,9 +1,9 @@
 """Works for several jobs, of one balancer or of several, in turns.
 
 Theory of operation. A balancer is asked twice a second which jobs it has, over a connection that
-belongs to none of them. Each job is worked for as by a worker of its own (loop.py): a connection,
-heartbeats, a handler with the job's data, an address where its ranks pull, and none of these knows
-of another. One thread takes turns among those that have leases, by `turns.py`; a job without leases
+belongs to none of them. Each job is worked for as by a worker of its own (job_worker.py): a
+connection, heartbeats, the job's data, an address where its trainers pull, and none of these knows
+of another. One thread takes turns among those that have parts to make, by `turns.py`; a job without
 leaves its time to the others.
 
 A balancer that is silent is waited for, and found anew if its address comes from a file; what was
@@ -25,8 +25,7 @@ from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Link
-from ..remote.job_worker import RemoteWorker
-from .loop import IDLE_MS, LOOK_S, JobWorker
+from .job_worker import IDLE_MS, RemoteWorker
 from .turns import DecodeTurns
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,8 @@ logger = logging.getLogger(__name__)
 ASK_S, ABSENT_S = 0.5, 10.0
 # Files of a job here, 22 for sockets and others for its data; jobs where files have no limit.
 JOB_FILES, MOST_JOBS = 40, 1 << 16
+# Balancers and jobs are looked at this often.
+LOOK_S = 0.001
 # A worker that is to end waits no longer for a balancer that has been silent so long.
 GONE_S = 4.0
 # Of a balancer that is silent the log says so, first after the one time, then after the other.
@@ -52,10 +53,8 @@ class ServedBalancer:
     keys: PeerKeys | None = None
 
 
-# Of the new wing, and of the old.
-AnyWorker = RemoteWorker | JobWorker
 # Opens a worker for a job: (balancer, its address now, job).
-OpenWorker = Callable[[ServedBalancer, str, str], AbstractContextManager[AnyWorker]]
+OpenWorker = Callable[[ServedBalancer, str, str], AbstractContextManager[RemoteWorker]]
 
 
 class LostBalancerError(RuntimeError):
@@ -148,7 +147,7 @@ class _Session:
 
     finder: JobFinder
     job: str
-    worker: AnyWorker
+    worker: RemoteWorker
     closing: ExitStack
 
 
@@ -158,7 +157,7 @@ class JobsWorker:
     def __init__(
         self, balancers: Sequence[ServedBalancer], open_worker: OpenWorker, room_bytes: int
     ) -> None:
-        """`room_bytes` is what payloads of all jobs together may take here."""
+        """`room_bytes` is what the frames of all jobs together may take here."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_jobs = max(1, files // JOB_FILES) if files > 0 else MOST_JOBS
         # Jobs of which it is logged that they wait.
@@ -177,8 +176,8 @@ class JobsWorker:
     ) -> str:
         """Work until `stop` returns true or no job wants this worker; return why, empty if well.
 
-        Asked to stop, it takes no other leases, and ends when nothing that it has is needed, after
-        `drain_s` at most: what ranks have not taken until then is decoded again by others.
+        Asked to stop, it takes no other parts, and ends when nothing that it has is needed, after
+        `drain_s` at most: what trainers have not taken until then is made again by others.
         Raises LostBalancerError after `until_lost_s` without an answer of any balancer, ValueError
         where no balancer lets it in.
         """
@@ -202,7 +201,7 @@ class JobsWorker:
         if math.isinf(self._leave_at):
             self._leave_at = now + drain_s
             for each in sessions:
-                each.worker.activity.leaving = True
+                each.worker.leaving = True
         # A balancer that has gone will not say that nothing is needed.
         needed = (
             each.worker.is_serving and now < each.finder.heard_at + GONE_S for each in sessions
@@ -298,22 +297,18 @@ class JobsWorker:
         self._share_memory()
 
     def _share_memory(self) -> None:
-        """Let each job's payloads have as much of what this process may keep."""
+        """Let each job's frames have as much of what this process may keep."""
         for session in self._sessions.values():
             session.worker.keep_at_most(self._room_bytes // len(self._sessions))
 
     def _work_on(self, hungry: list[str]) -> None:
         """Work for the job whose turn it is."""
         chosen = self._turns.next(hungry)
-        for key, session in self._sessions.items():
-            if key != chosen:
-                session.worker.activity.wait(is_wanted=key in hungry)
         worker = self._sessions[chosen].worker
         began = time.monotonic()
         worker.work_on()
         if len(hungry) > 1:
             self._turns.charge(chosen, worker.now - began)
-            worker.activity.wait(is_wanted=worker.has_work)
 
     def _rest(self) -> str | None:
         """Wait for a message; return why waiting longer is useless, None if it is not."""
@@ -324,7 +319,6 @@ class JobsWorker:
             session.worker.link.register(poller)
         idle = not poller.poll(IDLE_MS)
         for key, session in list(self._sessions.items()):
-            session.worker.activity.wait(is_wanted=False)
             if (end := session.worker.rest(idle)) and self._is_last(key, end):
                 return end
         return None

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 # What a job of weight 1 is given in a round: far more than a turn costs, little to wait for.
 QUANTUM_S = 0.02
-# A job that has no work when its turn comes saves up so many quanta: its next lease may be on its
+# A job that has no work when its turn comes saves up so many quanta: its next part may be on its
 # way, and a job whose balancer answers late would have less than its share.
 SAVED = 10
 

@@ -12,7 +12,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.server.embedded import directory_of
 from counterpoise.loader.connect import balancer_process
-from counterpoise.loader.connect.balancer_process import EmbeddedBalancer
+from counterpoise.loader.remote.balancer_process import EmbeddedBalancer
 
 JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
 LIMIT_S = 60.0

@@ -6,7 +6,7 @@ import pytest
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader.connect import factory
-from counterpoise.loader.connect.memory_limit import memory_limit, refuse_budget_over_limit
+from counterpoise.loader.remote.memory_limit import memory_limit, refuse_budget_over_limit
 
 VERSION_1 = "9:name=systemd:/\n4:memory:/pod/box\n3:cpuset:/\n"
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from counterpoise.balancer.server.embedded import listen_in
-from counterpoise.loader.connect.balancer_process import (
+from counterpoise.loader.remote.balancer_process import (
     make_socket_directory,
     remove_socket_directory,
 )

@@ -8,7 +8,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.collate.chosen import BatchMaker
-from counterpoise.loader.connect.factory import ConnectionFactory
+from counterpoise.loader.remote.factory import ConnectionFactory
 from counterpoise.loader.local.workers import WorkerStart
 from counterpoise.loader.step.ranks import Place
 

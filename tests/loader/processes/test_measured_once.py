@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.connect.factory import LocalConnection
+from counterpoise.loader.remote.factory import LocalConnection
 from counterpoise.workers.sources.interface import Probe
 
 pytestmark = pytest.mark.slow

@@ -38,8 +38,8 @@ from counterpoise.balancer.transport.sockets import (
 )
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
-from counterpoise.workers.remote.frame_store import FrameStore
-from counterpoise.workers.remote.job_worker import (
+from counterpoise.workers.serving.frame_store import FrameStore
+from counterpoise.workers.daemon.job_worker import (
     RemoteWorker,
     WorkerSetup,
     open_remote_worker,

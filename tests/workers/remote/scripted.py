@@ -10,7 +10,7 @@ from counterpoise.balancer.job.messages import JoinPool, OpenJob
 from counterpoise.balancer.pool.messages import BATCH, DoPart
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.run.tasks import Load, Measure
-from counterpoise.workers.remote.job_worker import RemoteWorker, WorkerSetup
+from counterpoise.workers.daemon.job_worker import RemoteWorker, WorkerSetup
 from counterpoise.workers.sources.interface import SampleError, as_source
 from tests.workers.remote.played import STACKED, job_of
 

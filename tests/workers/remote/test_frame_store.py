@@ -8,7 +8,7 @@ import zmq
 from counterpoise.balancer.job.messages import PulledFrames, PullFrames
 from counterpoise.balancer.protocol.payload_messages import PullPayloads
 from counterpoise.balancer.transport.sockets import connect, receive, send
-from counterpoise.workers.remote.frame_store import FrameStore
+from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.serving.server import PullServer
 
 LIMIT_MS = 10_000

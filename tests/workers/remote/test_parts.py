@@ -28,7 +28,7 @@ from counterpoise.balancer.protocol.trace_messages import StartTrace, TraceSpans
 from counterpoise.workers.batches import upcoming
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.local_frames import decode_local, encode_local
-from counterpoise.workers.remote.job_worker import LOOK_S
+from counterpoise.workers.daemon.job_worker import LOOK_S
 from counterpoise.workers.sources.interface import as_source
 from tests.workers.remote.played import job_of
 from tests.workers.remote.scripted import Numbers, ScriptedWorker, load, measure, tokens_of

@@ -13,8 +13,6 @@ class FrameStore:
     other bytes than were announced: it gets these, or none.
     """
 
-    request = PullFrames
-
     def __init__(self) -> None:
         self.token = 0
         self._kept: dict[int, list[Buffer]] = {}

@@ -15,7 +15,6 @@ import time
 import weakref
 from pathlib import Path
 
-from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
 from ..step.waiting import FIRST_LOG_S
@@ -85,12 +84,9 @@ class EmbeddedBalancer:
     A forked copy of the trainer has a handle that does nothing.
     """
 
-    def __init__(self, job: JobSpec | None) -> None:
-        """Start the process and return at once; workers may connect to `endpoint` already.
-
-        job: that it serves; None: trainers bring it.
-        """
-        self._ends = _start(job)
+    def __init__(self) -> None:
+        """Start the process and return at once; workers may connect to `endpoint` already."""
+        self._ends = _start()
         self.endpoint = embedded.endpoint_in(self._ends.directory)
         self._finalizer = weakref.finalize(self, _end, self._ends)
         self._finalizer.atexit = False  # _end_all is later than the end of connections
@@ -183,7 +179,7 @@ class _Ends:
 _open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
 
 
-def _start(job: JobSpec | None) -> _Ends:
+def _start() -> _Ends:
     directory = make_socket_directory()
     watching, lifeline = os.pipe()
     reading, report = os.pipe()
@@ -200,14 +196,13 @@ def _start(job: JobSpec | None) -> _Ends:
         os.close(report)
     ends = _Ends(process, lifeline, reading, directory)
     _open.add(ends)
-    _send(lifeline, (to_json(job) if job else "").encode() + b"\n")
     return ends
 
 
 def _start_clean(
     directory: str, listening: int, report: int, lifeline: int
 ) -> subprocess.Popen[bytes]:
-    """Start the balancer as a new interpreter, which reads its job from the lifeline."""
+    """Start the balancer as a new interpreter."""
     return subprocess.Popen(
         clean_command(embedded.__name__, f"m.main({directory!r}, {listening}, {report})"),
         stdin=lifeline,
@@ -215,12 +210,6 @@ def _start_clean(
         pass_fds=(listening, report),
         start_new_session=True,
     )
-
-
-def _send(lifeline: int, line: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # its report says why it has ended
-        while line:
-            line = line[os.write(lifeline, line) :]
 
 
 def _end(ends: _Ends) -> None:

@@ -3,7 +3,6 @@
 import time
 
 from ...balancer.parties.messages import GiveBatch
-from ...balancer.protocol.payload_messages import Batch
 from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.protocol.trace_messages import StartTrace, TraceSpans
 from ...balancer.server.spans import SpanRecorder
@@ -25,26 +24,22 @@ class RankTrace(SpanRecorder):
             self._ready = 0.0
         return self.start(asked, time.monotonic(), round(MICROSECONDS * time.time()))
 
-    def arrived(self, batch: Batch | GiveBatch) -> None:
+    def arrived(self, batch: GiveBatch) -> None:
         """Note that a microbatch has come; its payloads may have to be pulled."""
         self._arrived[_place(batch)] = time.monotonic()
 
-    def ready(self, batch: Batch | GiveBatch, asked: float) -> None:
+    def ready(self, batch: GiveBatch, asked: float) -> None:
         """Record how a microbatch has come, and the wait for it since it was asked for."""
         self._ready, place = time.monotonic(), _place(batch)
         if (since := self._arrived.pop(place, None)) is not None:
-            if isinstance(batch, GiveBatch):
-                ordinals = [batch.first]
-            else:
-                ordinals = [each.ordinal for each in batch.items]
-            self.add("carry, until asked for", since, self._ready, place, ordinals)
+            self.add("carry, until asked for", since, self._ready, place, [batch.first])
         self.add("wait", asked, self._ready, place)
 
-    def released(self, batch: Batch | GiveBatch) -> None:
+    def released(self, batch: GiveBatch) -> None:
         """Record that a microbatch was unpacked and collated."""
         if self._ready:
             self.add("deliver", self._ready, time.monotonic(), _place(batch))
 
 
-def _place(batch: Batch | GiveBatch) -> tuple[int, int, int]:
+def _place(batch: GiveBatch) -> tuple[int, int, int]:
     return batch.rank, batch.step, batch.microbatch

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,10 +58,10 @@ from ..collate.described import layout_of
 from ..collate.labels import count_label_tokens_of
 from ..planned.parts import Encode, PartDone, do_part
 from ..planned.reader import Collate, PlannedReader
+from ..serving.frame_store import FrameStore
 from ..serving.server import PullServer
 from ..sources.failures import describe_error
 from ..sources.interface import Source
-from .frame_store import FrameStore
 
 # A hello that is not answered is said again after HELLO_S, or REJOIN_S if the balancer answers that
 # it knows nobody: of several such answers one counts.
@@ -101,15 +100,14 @@ class WorkerSetup:
 
 
 class RemoteWorker:
-    """A worker at one job: `look` for messages, `work_on` a part, `rest`; see daemon/jobs.py.
+    """A worker at one job: `look` for messages, `work_on` a part, `rest`; see jobs.py.
 
     way: how its frames travel, as text. now: when it last looked for messages, or made a part.
     """
 
     def __init__(self, link: Link, setup: WorkerSetup) -> None:
         self.link, self.way = link, setup.hello.transport
-        # As JobsWorker has it; a pool does not ask whose turn it is.
-        self.activity = SimpleNamespace(leaving=False, wait=lambda **_: None)
+        self.leaving = False  # it is given no other parts
         self.now = time.monotonic()
         self.forgotten = threading.Event()
         self.store = FrameStore() if setup.server is None else setup.server.store
@@ -282,7 +280,7 @@ class RemoteWorker:
         with self._lock:
             # None or several are in work: -1.
             self._session.begin_sample(max(0, self._progress[0]) - 1)
-            beat = self._session.beat(self.activity.leaving)
+            beat = self._session.beat(self.leaving)
             busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
         clock_us, cpu_ms = round(time.time() * MICROSECONDS), round(1000 * time.process_time())
         return structs.replace(

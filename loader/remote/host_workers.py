@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,16 +12,18 @@ from typing import Any
 import torch
 from torch.utils.data import _utils
 
+from ...balancer.job.messages import JoinPool
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.server.embedded import directory_of
-from ...workers.daemon.heartbeats import Identity, local_name
-from ...workers.daemon.loop import run_worker
-from ...workers.daemon.payloads import Payloads
-from ...workers.daemon.source_handler import SourceHandler
+from ...balancer.transport.naming import DEFAULT_JOB, peer_name
+from ...workers.arena.worker import replace_stacking
+from ...workers.codec.local_frames import encode_local
+from ...workers.daemon.job_worker import WorkerSetup, run_remote_worker
 from ...workers.planned.reader import Collate
 from ...workers.processes.pool import Pool, PoolEndedError, WorkerSlot
 from ...workers.processes.start_method import quiet_forks
-from ...workers.serving.server import PullServer
+from ...workers.serving.frame_store import FrameStore
+from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
 from ...workers.sources.failures import locate_error
 from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
@@ -39,7 +42,7 @@ class WorkerConfig:
     """The arguments of a worker's process; `begin` is the loader's worker_init_fn.
 
     threads: those that decode, in each worker. pool: names the pool on this host. collate: with
-    what workers make batches, and run: for which they are started (see JoinPool), in the new wing.
+    what workers make batches. run: for which they are started (see JoinPool).
     """
 
     job: JobSpec
@@ -87,28 +90,34 @@ def _work(
         raise PoolEndedError(reason)
 
 
-def serve_samples(config: WorkerConfig, slot: WorkerSlot) -> str:
-    """Read, measure and decode samples; return why the balancer has ended this worker."""
-    payloads = payloads_of(config)
-    resources = config.job.resources
-    handler = SourceHandler(
-        config.source, resources, config.job.plan.seed, local=True, threads=config.threads,
-        shift_labels=config.job.shift_labels,
-    )  # fmt: skip
-    # One that is started in the place of another comes later, on the same machine's clock.
-    name = local_name(config.pool, slot.index)
-    identity = Identity(name, slot.index, time.monotonic_ns())
-    try:
-        return run_worker(config.endpoint, identity, handler, payloads=payloads)
-    finally:
-        payloads.close()
+def local_name(pool: str, slot: int) -> str:
+    """Return the name of the worker that a pool on this host has in a slot."""
+    return f"{socket.gethostname()}/{pool}/{slot}"
 
 
-def payloads_of(config: WorkerConfig, store: Any = None) -> Payloads:
-    """Return this worker's payloads, which ranks of this machine pull over a unix socket."""
+def open_way(config: WorkerConfig) -> FramesWay:
+    """Return how this worker's frames travel: trainers of this host pull over a unix socket."""
     address = f"ipc://{directory_of(config.endpoint)}/worker.{os.getpid()}"
     try:
-        server = PullServer(address, config.job.buffer_bytes, None, store)
-        return Payloads(server, address=address)
+        return pulled_from(PullServer(address, None, FrameStore()), address)
     except OSError as error:
-        return Payloads(None, f"no socket: {error}")
+        return relayed(f"no socket: {error}")
+
+
+def serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
+    """Be a worker of the process' pool; return why the balancer has ended it."""
+    replace_stacking()
+    way, name = open_way(config), local_name(config.pool, slot.index)
+    # One that is started in the place of another comes later, on the same machine's clock.
+    hello = JoinPool(
+        name, time.monotonic_ns(), socket.gethostname(), slot.index, software(), way.text,
+        way.address, way.key, config.job.buffer_bytes, run=config.run,
+    )  # fmt: skip
+    setup = WorkerSetup(
+        peer_name(DEFAULT_JOB, name), hello, lambda _: config.source, way.server,
+        config.threads, config.collate, encode_local,
+    )  # fmt: skip
+    try:
+        return run_remote_worker(config.endpoint, setup)
+    finally:
+        way.close()

@@ -1,1 +1,0 @@
-"""The planned steps of a run, until the ranks have taken them."""

@@ -1,1 +1,0 @@
-"""One run of an epoch: plan windows, lease samples to workers, find poison samples."""

@@ -1,1 +1,0 @@
-"""Connects a loader to its balancer: in this process, embedded, or remote."""
