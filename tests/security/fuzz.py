@@ -25,7 +25,7 @@ from counterpoise.loader.remote.batch_reader import BatchReader
 from counterpoise.loader.remote.inbox import Inbox
 from tests.balancer.job.cluster import START
 from tests.security.hostile import JOB, LAYOUT, Cluster, Mutator, Wired, corpus
-from tests.workers.remote.scripted import ScriptedWorker
+from tests.workers.daemon.scripted import ScriptedWorker
 
 NAMES = [b"job|hostile-%d" % n for n in range(3)] + [b"other|hostile"]
 MOST_STATE = 5_000

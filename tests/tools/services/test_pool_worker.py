@@ -12,7 +12,7 @@ from counterpoise.balancer.job.messages import JoinPool, LeavePool
 from counterpoise.loader import RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
 from tests.tools.services.commands import LIMIT_S
-from tests.workers.remote.played import PlayedBalancer, job_of
+from tests.workers.daemon.played import PlayedBalancer, job_of
 
 pytestmark = pytest.mark.slow
 SAMPLES = 30

@@ -11,7 +11,7 @@ from counterpoise.loader.connect import rank_sockets
 from counterpoise.loader.connect.remote import Connection, Party
 from counterpoise.loader.step.errors import LoaderError
 from counterpoise.loader.step.waiting import WaitLog
-from tests.loader.connect.test_rank_sockets import JOB
+from tests.loader.remote.test_rank_sockets import JOB
 
 
 def make(**more):

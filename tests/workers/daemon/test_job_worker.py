@@ -10,7 +10,7 @@ import zmq
 from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool
 from counterpoise.balancer.protocol.messages import PeerRejected
 from counterpoise.workers.sources.interface import SampleError, as_source
-from tests.workers.remote.played import START, PlayedBalancer, job_of, working
+from tests.workers.daemon.played import START, PlayedBalancer, job_of, working
 
 
 class Numbers:

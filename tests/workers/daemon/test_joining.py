@@ -14,8 +14,8 @@ from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPe
 from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.daemon.job_worker import HELLO_S, REJOIN_S
 from counterpoise.workers.sources.interface import PlainSource, as_source
-from tests.workers.remote.played import job_of
-from tests.workers.remote.scripted import (
+from tests.workers.daemon.played import job_of
+from tests.workers.daemon.scripted import (
     HELLO,
     TOKEN,
     Clock,

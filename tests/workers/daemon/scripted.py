@@ -12,7 +12,7 @@ from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.run.tasks import Load, Measure
 from counterpoise.workers.daemon.job_worker import RemoteWorker, WorkerSetup
 from counterpoise.workers.sources.interface import SampleError, as_source
-from tests.workers.remote.played import STACKED, job_of
+from tests.workers.daemon.played import STACKED, job_of
 
 TOKEN = 7
 HELLO = JoinPool("host/1", 0, "host", 1, "", "as tests have it", "", b"", 0)

@@ -1,1 +1,0 @@
-"""Connections of simulated processes: a network with faults, and pulls."""
