@@ -11,7 +11,7 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts
 from ...balancer.run.tasks import Made
 from ...workers.codec.batches import decode_batch, frames_of
-from ...workers.codec.fields import CodecError
+from ...workers.codec.contents import CodecError
 from ...workers.codec.local_frames import decode_local, local_frames_of
 from ...workers.collate.described import describe_layout
 from ...workers.collate.labels import count_label_tokens_of

@@ -13,7 +13,7 @@ from ...balancer.protocol.messages import BalancerStops
 from ...balancer.protocol.parts import PayloadServer
 from ...balancer.protocol.records import ArrayRecord
 from ...balancer.protocol.trace_messages import StartTrace
-from ...workers.codec.fields import CodecError
+from ...workers.codec.contents import CodecError
 from .batch_reader import BatchReader
 from .rank_trace import RankTrace
 

@@ -20,7 +20,7 @@ from ...balancer.protocol.parts import PayloadServer
 from ...balancer.transport.keys import KeyPair, PeerKeys
 from ...balancer.transport.sockets import connect, read_event, receive, send_together
 from ...balancer.transport.wire import WireError
-from ...workers.codec.fields import CodecError
+from ...workers.codec.contents import CodecError
 from .batch_reader import BatchReader
 from .inbox import Inbox
 from .rank_sockets import RankSockets

@@ -22,7 +22,7 @@ from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.batches import decode_batch, encode_batch, frames_of
-from counterpoise.workers.codec.fields import CodecError
+from counterpoise.workers.codec.contents import CodecError
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset

@@ -35,7 +35,7 @@ from counterpoise.balancer.server.loop import MOST_FAULTS
 from counterpoise.balancer.transport import sockets
 from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.batches import decode_batch
-from counterpoise.workers.codec.fields import CodecError
+from counterpoise.workers.codec.contents import CodecError
 from tests.balancer.job.cluster import START
 from tests.security import raw_zmtp
 from tests.security.fuzz import attack, attack_listeners, check_reports, state_size, to_peers

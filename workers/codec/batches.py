@@ -21,18 +21,18 @@ import numpy as np
 import torch
 
 from ..arena.packing import tensor_in
-from .fields import (
+from .contents import (
     DTYPES,
     MAX_DIMENSIONS,
     Buffer,
     CodecError,
     aligned,
+    aligned_bytes,
     bytes_of,
     is_shape,
     padded,
     value_in,
 )
-from .frames import payload_buffer
 
 SMALL = 1024  # bytes
 SHORT = 256  # characters of text that is in the header
@@ -290,5 +290,5 @@ class _Reader:
 
 def writable(frame: Any) -> memoryview:
     """Return the bytes of a frame as writable memory: a copy, where they are not."""
-    buffer = payload_buffer(frame)
+    buffer = aligned_bytes(frame)
     return memoryview(bytearray(buffer)) if buffer.readonly else buffer

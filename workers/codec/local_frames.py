@@ -23,7 +23,7 @@ from .batches import (
     is_plain,
     writable,
 )
-from .fields import Buffer
+from .contents import Buffer
 
 _PICKLED = b"\xff" * 8
 

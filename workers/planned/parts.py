@@ -17,7 +17,7 @@ from ...balancer.pool.messages import (
 )
 from ...balancer.run.tasks import LOAD, MEASURE, TASK_HEAD, FailedSample, Made, Measured
 from ..codec.batches import encode_batch
-from ..codec.fields import Buffer
+from ..codec.contents import Buffer
 from .reader import PlannedReader
 
 Encode = Callable[[object], list[Buffer]]

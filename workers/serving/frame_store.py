@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...balancer.job.messages import PulledFrames, PullFrames
-from ..codec.fields import Buffer
+from ..codec.contents import Buffer
 
 
 class FrameStore:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from counterpoise.workers.codec import batches
 from counterpoise.workers.codec.batches import decode_batch, encode_batch, frames_of
-from counterpoise.workers.codec.fields import CodecError
+from counterpoise.workers.codec.contents import CodecError
 from tests.workers.codec.values import Pair, arrays, numbers, same, tensors
 
 leaves = tensors() | arrays | numbers | st.text() | st.binary() | st.none() | st.booleans()

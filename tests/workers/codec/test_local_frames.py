@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from counterpoise.workers.codec.batches import SMALL, decode_batch, encode_batch
-from counterpoise.workers.codec.fields import CodecError
+from counterpoise.workers.codec.contents import CodecError
 from counterpoise.workers.codec.local_frames import decode_local, encode_local, local_frames_of
 
 

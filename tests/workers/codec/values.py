@@ -1,34 +1,13 @@
 """Values of all kinds that samples have, and what it is for two to be the same."""
 
 import collections
-import dataclasses
 
 import hypothesis.extra.numpy as shapes
-import msgpack
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from counterpoise.workers.codec.frames import (
-    decode,
-    encode,
-    payload_of,
-)
-
 Pair = collections.namedtuple("Pair", ["image", "label"])
-
-
-@dataclasses.dataclass
-class Record:
-    tensor: torch.Tensor
-    name: str
-
-
-def there_and_back(value):
-    """Encode, send the header as msgpack, and decode on a writable buffer."""
-    header, buffers = encode(value)
-    packed = msgpack.unpackb(msgpack.packb(header))
-    return decode(packed, payload_of(buffers), allow_object=True)
 
 
 def same(left, right):
@@ -63,9 +42,6 @@ arrays = st.sampled_from(DTYPES).flatmap(
     )
 )
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats()
-fields = st.dictionaries(
-    st.text(max_size=8), arrays | numbers | st.text() | st.binary(), max_size=5
-)
 TENSORS = [
     torch.bool,
     torch.uint8,
@@ -92,16 +68,3 @@ def tensors(draw):
     if view == "expanded":
         return tensor.unsqueeze(0).expand(3, *tensor.shape)
     return tensor.share_memory_() if view == "shared" else tensor
-
-
-leaves = tensors() | arrays | numbers | st.text() | st.binary() | st.none() | st.booleans()
-structures = st.recursive(
-    leaves,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.tuples(inner, inner)
-        | st.builds(Pair, inner, inner)
-        | st.dictionaries(st.text(max_size=4) | st.integers(), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
