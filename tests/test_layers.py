@@ -70,10 +70,6 @@ ORDER = (
     "balancer.parties",
     "balancer.transport.naming",
     "balancer.job",
-    "balancer.coordinator.delivery",
-    "balancer.coordinator.run",
-    "balancer.coordinator.peers",
-    "balancer.coordinator",
     "balancer.transport",
     "balancer.server",
     "balancer",
@@ -99,7 +95,6 @@ ORDER = (
     "workers.batches",
     "workers.planned",
     "workers.processes",
-    "workers.remote",
     "workers.daemon",
     "workers.fleet",
     "workers",
@@ -115,13 +110,7 @@ ORDER = (
     "loader.plain",
     "loader.local",
     "loader.streams",
-    "loader.remote.rank_sockets",
-    "loader.remote.rank_trace",
-    "loader.remote.balancer_process",
-    "loader.remote.rendezvous",
-    "loader.remote.host_workers",
     "loader.remote",
-    "loader.connect",
     "loader.auto",
     "loader.adapters",
     "loader",
@@ -163,16 +152,19 @@ FORBIDDEN = (
     (
         "loader.local",
         (
-            *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
-            *("balancer.protocol.messages", "balancer.protocol.payload_messages"),
-            *("balancer.transport.wire", "workers.codec", "workers.daemon", "workers.serving"),
+            *("balancer.pool", "balancer.parties", "balancer.job", "balancer.transport"),
+            *("balancer.server", "balancer.protocol.messages", "loader.remote"),
+            *("workers.codec", "workers.daemon", "workers.serving"),
         ),
     ),
     # How ranks meet knows nothing of data sets or plans.
     ("loader.peers", ("balancer.planning", "workers", "loader.local", "loader.balanced")),
-    # The remote wing: protocol and coordinator are pure, and one shell serves them.
-    ("balancer.planning", ("balancer.protocol", "balancer.coordinator", "balancer.server")),
-    ("balancer.coordinator", ("balancer.transport", "balancer.server")),
+    # The remote wing: pool, parties and job are pure, and one shell serves them.
+    ("balancer.planning", ("balancer.protocol", "balancer.run", "balancer.server")),
+    *(
+        (each, ("balancer.transport.sockets", "balancer.server"))
+        for each in ("balancer.run", "balancer.pool", "balancer.parties", "balancer.job")
+    ),
 )
 TORCH_FREE = ("balancer", "sched")
 # The runtime runs schedules on tensors; what decides there is apart from it, and free of torch.
@@ -183,13 +175,10 @@ ZMQ_SHELLS = {
     "balancer.transport.authentication",
     "balancer.transport.keys",
     "balancer.transport.sockets",
-    "workers.daemon.heartbeats",
-    "workers.daemon.loop",
     "workers.daemon.job_worker",
     "workers.serving.connections",
     "workers.daemon.jobs",
     "workers.serving.server",
-    "loader.connect.puller",
     "loader.remote.rank_sockets",
     "loader.remote.puller",
 }
