@@ -1,4 +1,4 @@
-"""Planning, wire format and coordinator: who computes which samples, when, and nothing else."""
+"""Planning, runs, pools and parties: who computes which samples, when, and nothing else."""
 
 import importlib
 from typing import TYPE_CHECKING

@@ -304,7 +304,7 @@ def test_a_loop_imports_no_more_than_it_uses(
 
 
 # Of what can be left out, what a balancer's start would wait for longest.
-LEFT_FOR_LATER = {"torch", "hashlib", "hmac", "asyncio", "ssl", "shutil", "logging"}
+LEFT_FOR_LATER = {"torch", "hashlib", "hmac", "asyncio", "ssl", "shutil"}
 
 
 def test_a_balancer_starts_without_what_its_first_batch_does_not_need(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ NOT_IMPORTED = "loader.adapters.torchtitan"
 
 
 # Folders outside the product whose functions have examples.
-WITH_EXAMPLES = ("benchmarks", "tests/simulation", "tests/docs/generate")
+WITH_EXAMPLES = ("benchmarks", "tests/docs/generate")
 OUTSIDE = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for folder in WITH_EXAMPLES

@@ -3,7 +3,6 @@
 import json
 import platform
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
 
 from msgspec import structs
@@ -18,7 +17,9 @@ LOOKED_AT, NAMED = 16, 4
 
 def pack_start(start: RunStart) -> bytes:
     """Return what has to be the same on all ranks."""
-    costs = sha256(start.costs.encode()).hexdigest() if start.costs else ""
+    import hashlib  # here: see PlanConfig.digest
+
+    costs = hashlib.sha256(start.costs.encode()).hexdigest() if start.costs else ""
     return json.dumps([start.epoch, structs.astuple(start.at), costs]).encode()
 
 

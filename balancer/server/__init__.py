@@ -1,1 +1,1 @@
-"""The balancer's process: one loop between its sockets and the coordinator."""
+"""The balancer's process: one loop between its sockets and its jobs."""

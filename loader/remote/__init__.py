@@ -1,1 +1,1 @@
-"""A trainer at a balancer elsewhere: it takes its ranks' microbatches by credit."""
+"""A trainer and its balancer: elsewhere, or one that processes which share ranks have here."""

@@ -1,6 +1,6 @@
 """Metrics of a balancer and of a worker for Prometheus: `--metrics PORT`.
 
-A scrape is answered in a thread of its own, and a coordinator is for one thread: so the balancer's
+A scrape is answered in a thread of its own, and jobs are for one thread: so the balancer's
 loop makes the status report, the one that `counterpoise doctor` shows, when it is asked next, which
 is after every message and once a second. Nothing is counted for it.
 """

@@ -1,1 +1,1 @@
-"""The worker's loop and its handlers: probe, decode, fetch."""
+"""A worker of other trainers: it finds jobs, and makes parts of their microbatches in turns."""

@@ -1,1 +1,1 @@
-"""Carries payloads of balanced loops from workers to ranks that pull them, over the network."""
+"""Serves frames of what a worker keeps to trainers that pull them, over the network."""
