@@ -105,6 +105,5 @@ class EpochPosition(ArrayRecord, frozen=True):
             )
 
 
-NO_PLACE = EpochPosition(-1, -1, -1, -1, "")
 # The label tokens that ranks count are kept for this many steps, on both sides.
 COUNTED_STEPS = 32
