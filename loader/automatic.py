@@ -17,7 +17,6 @@ from ..balancer.planning.problem.options import Counts, Waits
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
 from ..workers.mixture.order import epoch_order, epoch_samples
-from ..workers.sources.fingerprint import digest
 from ..workers.sources.interface import Source, says_costs, source_name
 from .assembly import BalancedSettings
 from .auto.answer import Answer, Question
@@ -266,8 +265,8 @@ def _through_group(
     # here: only such processes need it
     from .remote.rendezvous import Rendezvous, open_meeting
 
-    data = digest([source_name(source), len(source)])
-    peers = Rendezvous(open_meeting(place), name, place.played[0], data, settings)
+    facts = {"configuration": settings, "data": f"{source_name(source)}, {len(source)} samples"}
+    peers = Rendezvous(open_meeting(place), name, facts)
     if not peers.claim():
         return read_record(Answer, peers.wait_for_found(), "auto")
     try:

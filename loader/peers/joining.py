@@ -306,8 +306,8 @@ class _Joining:
         named = listed((each.peer for each in others), NAMED_RANKS)
         return (
             f"{named} opened loader {self._name!r} with another {name} than rank {self._me.rank}: "
-            f"{_difference(self._facts.get(name), text)}: give all ranks the same, or a name= to "
-            "each of several loaders"
+            f"{describe_difference(self._facts.get(name), text)}: give all ranks the same, or a "
+            "name= to each of several loaders"
         )
 
     def _names(self, entries: Sequence[_Entry]) -> list[str]:
@@ -320,12 +320,12 @@ class _Joining:
         return [*names, "arrived", "all", "met"]
 
 
-def _difference(mine: str | None, theirs: str | None) -> str:
+def describe_difference(mine: str | None, theirs: str | None) -> str:
     """Return in what two texts differ, field by field where both are JSON objects.
 
-    >>> _difference('{"shuffle": true, "seed": 1}', '{"shuffle": false, "seed": 1}')
+    >>> describe_difference('{"shuffle": true, "seed": 1}', '{"shuffle": false, "seed": 1}')
     'shuffle: True here, False there'
-    >>> _difference("4", None)
+    >>> describe_difference("4", None)
     "'4' here, nothing there"
     """
     try:

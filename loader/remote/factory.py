@@ -19,7 +19,6 @@ from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import checked_job, default_job
 from ...workers.arena.transport import Transport
-from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import Source, source_name
 from ..balanced.arrivals import MicrobatchSource
 from ..collate.chosen import BatchMaker
@@ -100,10 +99,9 @@ class ConnectionFactory:
             "processes share data-parallel rank %s and decode each sample once",
             self.place.sharers, ", ".join(map(str, self.place.played)),
         )  # fmt: skip
-        # A source is told from others of the same job without reading it; whether two that look the
-        # same are the same the workers' fingerprints say.
-        data = digest([source_name(self.source), len(self.source)])
-        peers = Rendezvous(meeting, self.name, self.place.played[0], data, to_json(job))
+        # Without reading it: whether what looks the same is the same workers' fingerprints say.
+        data = f"{source_name(self.source)}, {len(self.source)} samples"
+        peers = Rendezvous(meeting, self.name, {"data": data, "configuration": to_json(job)})
         balancer = self._start_balancer(peers) if peers.claim() else None
         endpoint = balancer.endpoint if balancer else peers.wait_for_address()
         # fields are each process' own: workers of all make whole batches

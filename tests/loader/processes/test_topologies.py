@@ -105,7 +105,7 @@ def test_ranks_of_units_get_the_fields_that_they_need_of_their_batches(came: Any
 
 def test_a_sharer_with_another_configuration_is_refused(came: Any) -> None:
     assert isinstance(came[0]["configuration"], list)
-    assert "another configuration: plan.seed: 4 here, 3 there" in came[1]["configuration"]
+    assert "configuration than process 1: plan.seed: 4 here, 3 there" in came[1]["configuration"]
 
 
 def test_a_sharer_that_is_killed_is_named_within_the_heartbeat_timeout(came: Any) -> None:

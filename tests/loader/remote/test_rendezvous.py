@@ -1,5 +1,6 @@
 """Processes find a loader's balancer in a key-value store, each whenever it comes."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,8 +12,7 @@ import torch.distributed as dist
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.loader import LoaderError
-from counterpoise.loader.connect import rendezvous
-from counterpoise.loader.remote.rendezvous import Meeting, Opened, Rendezvous, find_conflict
+from counterpoise.loader.remote.rendezvous import Meeting, Rendezvous
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))
 JOB, OTHER = to_json(JobSpec(PLAN)), to_json(JobSpec(PLAN, shuffle=False))
@@ -24,12 +24,11 @@ def store() -> Any:
     return dist.HashStore()  # type: ignore[attr-defined]
 
 
-def opened(store: Any, process: int, rank: int | None = None, **changes: Any) -> Rendezvous:
-    """Return a process' part, of its own rank unless it shares another's."""
-    given: Any = {"name": "", "data": DATA, "job": JOB} | changes
-    rank = process if rank is None else rank
-    meeting = Meeting(store, "group", process)
-    return Rendezvous(meeting, given["name"], rank, given["data"], given["job"])
+def opened(
+    store: Any, process: int, name: str = "", data: str = DATA, job: str = JOB
+) -> Rendezvous:
+    """Return a process' part."""
+    return Rendezvous(Meeting(store, "group", process), name, {"data": data, "configuration": job})
 
 
 def test_one_claims_and_the_others_get_its_address(store: Any, tmp_path: Any) -> None:
@@ -41,83 +40,64 @@ def test_one_claims_and_the_others_get_its_address(store: Any, tmp_path: Any) ->
     assert "process 1" in str(second.owner)
 
 
-@pytest.mark.parametrize("changes", [{"job": OTHER}, {"data": MORE_DATA}, {"name": "eval"}])
-def test_another_loader_has_another_balancer(store: Any, changes: Any) -> None:
+def test_a_loader_of_another_name_has_another_balancer(store: Any) -> None:
     assert opened(store, 0).claim()
-    assert opened(store, 1, **changes).claim()
+    assert opened(store, 1, name="eval").claim()
 
 
-def test_the_second_loader_of_its_kind_has_another_balancer(store: Any) -> None:
+def test_the_second_loader_of_its_name_has_another_balancer(store: Any) -> None:
     assert [opened(store, 0).claim() for _ in range(3)] == [True] * 3
     assert [opened(store, 1).claim() for _ in range(4)] == [False] * 3 + [True]
 
 
-def test_who_shares_a_rank_may_not_have_another_configuration(store: Any) -> None:
-    opened(store, 0, rank=0)
-    with pytest.raises(
-        LoaderError, match=r"process 0 .* another configuration: shuffle: False here"
-    ):
-        opened(store, 1, rank=0, job=OTHER)
-
-
-def test_who_shares_a_rank_may_open_other_data_or_a_loader_of_another_name(store: Any) -> None:
-    opened(store, 0, rank=0)
-    opened(store, 1, rank=0, data=MORE_DATA, job=OTHER)
-    opened(store, 2, rank=0, name="eval", job=OTHER)
-
-
-def test_who_waits_for_a_rank_that_opened_something_else_is_told(
-    store: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"job": OTHER}, "another configuration than process 1: shuffle: False here, True there"),
+        ({"data": MORE_DATA}, "another data than process 1: 'b' here, 'a' there"),
+    ],
+)
+def test_who_brings_something_else_and_all_others_are_told(
+    store: Any, changes: dict[str, str], why: str
 ) -> None:
-    monkeypatch.setattr(rendezvous, "DOUBT_PEERS_S", 0.0)
     first = opened(store, 0)
+    assert first.claim()
     assert first.why_apart() == ""
-    second = opened(store, 1, job=OTHER)
-    assert "process 1 opened this loader with another configuration" in first.why_apart()
-    assert "process 0 opened this loader with another configuration" in second.why_apart()
-    opened(store, 1)
-    assert first.why_apart() == ""
-
-
-def test_loaders_that_are_opened_in_another_order_make_no_conflict_once_both_are_open() -> None:
-    a, b = [Opened(0, 0, DATA, JOB), Opened(0, 0, DATA, OTHER)]
-    c, d = [Opened(1, 1, DATA, OTHER), Opened(1, 1, DATA, JOB)]
-    assert find_conflict(a, [a, c], is_waiting=True)
-    assert not find_conflict(a, [a, c, d], is_waiting=True)
-    assert not find_conflict(c, [a, b, c], is_waiting=True)
+    with pytest.raises(LoaderError, match=rf"process 0 .* opened loader '' with {why}"):
+        opened(store, 1, **changes).claim()
+    assert why in first.why_apart()
 
 
 def test_a_process_that_cannot_start_says_so(store: Any) -> None:
     first, second = opened(store, 0), opened(store, 1)
-    assert first.claim()
+    assert (first.claim(), second.claim()) == (True, False)
     first.give_up("no space left")
     with pytest.raises(LoaderError, match=r"process 0 could not start .*: no space left"):
         second.wait_for_address()
     assert "no space left" in second.why_apart()
 
 
-def test_a_dead_claimer_does_not_hold_up_the_others(store: Any, tmp_path: Any) -> None:
+def test_a_dead_claimer_does_not_hold_up_the_others(store: Any) -> None:
     first, second = opened(store, 0), opened(store, 1)
     assert first.claim()
+    assert not second.claim()
     with pytest.raises(LoaderError, match=r"has not started its balancer within 0 s.*restart all"):
         second.wait_for_address(deadline_s=0.0)
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    owner = first._get(f"{first._key}/owner") | {"pid": child.pid}
-    first._set(f"{first._key}/owner", owner)
-    second.owner = None
-    with pytest.raises(LoaderError, match=rf"pid {child.pid}\) ended while it started"):
+    assert second.owner is not None
+    second.owner = dataclasses.replace(second.owner, pid=child.pid)
+    with pytest.raises(LoaderError, match=rf"pid {child.pid}\), which ran the balancer, has ended"):
         second.wait_for_address()
-    assert "which ran the balancer, has ended" in second.why_apart()
 
 
 def test_a_balancer_that_is_gone_or_elsewhere_is_an_error_that_says_what_to_do(
     store: Any, tmp_path: Any
 ) -> None:
     first, second = opened(store, 0), opened(store, 1)
-    assert first.claim()
+    assert (first.claim(), second.claim()) == (True, False)
     first.publish(f"ipc://{tmp_path}/balancer")
-    with pytest.raises(LoaderError, match=f"pid {os.getpid()}.* has ended the balancer"):
+    with pytest.raises(LoaderError, match=f"pid {os.getpid()}.* has closed its loader"):
         second.wait_for_address()
     (tmp_path / "balancer").touch()
     assert second.wait_for_address() == f"ipc://{tmp_path}/balancer"
@@ -128,7 +108,7 @@ def test_a_balancer_that_is_gone_or_elsewhere_is_an_error_that_says_what_to_do(
     assert second.why_apart() == "process 0 could not go on: sample 'a' does not decode"
     with pytest.raises(LoaderError, match="process 0 could not go on: sample 'a'"):
         second.wait_for_address()
-    owner = first._get(f"{first._key}/owner") | {"host": "elsewhere"}
-    first._set(f"{first._key}/owner", owner)
+    assert second.owner is not None
+    second.owner = dataclasses.replace(second.owner, host="elsewhere")
     with pytest.raises(LoaderError, match=r"on host elsewhere .*start `counterpoise balancer`"):
         second.wait_for_address()
