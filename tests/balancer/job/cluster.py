@@ -237,7 +237,7 @@ class Cluster:
             worker.is_dead = True
             jobs = self.jobs
             if self.chance.random() < 0.5:  # its connection breaks; else it is just silent
-                self.after(0.05, lambda: self._send(jobs.unreachable(name, Bye(), self.now)))
+                self.after(0.05, lambda: jobs.unreachable(name, self.now))
             self.after(self.chance.uniform(0.1, 1), self.new_worker)
 
     def _restart_balancer(self) -> None:
