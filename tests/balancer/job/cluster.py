@@ -34,7 +34,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import DoPart, DropParts, FreeParts
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
+from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
 from counterpoise.balancer.protocol.parts import EpochPosition, PayloadServer
 from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.workers.codec.batches import decode_batch
