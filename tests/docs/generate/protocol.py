@@ -40,8 +40,8 @@ ALL: dict[str, Kinds] = {
     ),
     "Between trainers and workers": of_job.BETWEEN_PEERS,
     "Status and traces": (
-        messages.GetStatus, messages.StatusReport, messages.StartTrace, messages.TraceSpans,
-        messages.TraceReport,
+        status_messages.GetStatus, status_messages.StatusReport, trace_messages.StartTrace,
+        trace_messages.TraceSpans, trace_messages.TraceReport,
     ),
     "Several in one": (Several,),
     "Parts of messages": (
