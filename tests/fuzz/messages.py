@@ -22,7 +22,7 @@ def make_trial(folder: Path) -> Trial:
 
     def start() -> None:
         jobs.append(ServedJob(folder / f"{len(jobs)}"))
-        weakref.finalize(trial, jobs[-1].process.kill)
+        weakref.finalize(trial, jobs[-1].kill)  # a worker that goes on holds our output
 
     def trial(draw: Random) -> Outcome:
         if jobs[-1].process.poll() is not None:

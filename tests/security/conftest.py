@@ -9,13 +9,6 @@ from counterpoise.tools.demo.data import ensure_demo_data
 from tests.security.key_party import SAMPLES, Party, keygen
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _new_wing():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COUNTERPOISE_WING", "pools")
-        yield
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Keys of a balancer, a worker and a trainer, and of somebody else's."""

@@ -19,9 +19,9 @@ from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
+from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
 from counterpoise.workers.serving.frame_store import FrameStore
-from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.serving.server import PullServer
 from counterpoise.workers.sources.registry import open_source
 
@@ -73,7 +73,7 @@ class Party:
                 server, where, key = None, "", b""
                 if serves:
                     pair = new_pair("worker") if own else None
-                    server = PullServer("tcp://127.0.0.1:*", 1 << 20, pair, FrameStore())
+                    server = PullServer("tcp://127.0.0.1:*", pair, FrameStore())
                     ending.callback(server.close)
                     where, key = server.endpoint, server.key
                 hello = JoinPool(name, 0, "host", 0, "", "inline", where, key, 0)

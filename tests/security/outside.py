@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.balancer.protocol.job_spec import JobSpec, from_json, to_json
 from counterpoise.workers.sources.registry import open_source
 
 PLAN = PlanConfig(1, 1, 1, ("tokens",), (None,))
@@ -81,11 +80,9 @@ def open_once():
         write_shard(root / "a.tar", {"0.txt": b"hello"})
         (root / "a.jsonl").write_text('{"text": "a"}')
         for source in ("tar", "jsonl"):
-            served = handler(root)
-            served.open(job(source=source, pattern=[f"a.{source}"]))
-            served.source.load(0)
+            open_job(root, source=source, pattern=[f"a.{source}"]).load(0)
         with contextlib.suppress(ValueError):
-            handler(root).open(job(pattern=["http://127.0.0.1:1/a.tar"]))
+            open_job(root, pattern=["http://127.0.0.1:1/a.tar"])
 
 
 def write_shard(path, members):
@@ -97,10 +94,7 @@ def write_shard(path, members):
     return path
 
 
-def job(**source):
+def open_job(root, **source):
+    """Open the source of a job that a trainer describes, as a worker with this root does."""
     told = {"source": "tar", "pattern": ["a.tar"], "transform": None, **source}
-    return to_json(JobSpec(PLAN, source=told))
-
-
-def handler(root):
-    return SourceHandler(None, (), 0, local=False, build=lambda told: open_source(told, root))
+    return open_source(from_json(to_json(JobSpec(PLAN, source=told))).source, root)

@@ -89,10 +89,15 @@ class ServedJob:
                     return int(line.split()[1]) << 10
         return 0
 
-    def close(self) -> None:
-        """End the worker and the balancer."""
+    def kill(self) -> None:
+        """End the worker and the balancer, not waited for: also where this process ends."""
         for process in filter(None, (self.process, self.worker)):
             process.kill()
+
+    def close(self) -> None:
+        """End the worker and the balancer."""
+        self.kill()
+        for process in filter(None, (self.process, self.worker)):
             process.wait()
 
     def _wait_for_address(self) -> str:
@@ -167,7 +172,7 @@ _corpus: list[Wired] = []
 
 
 def recorded() -> list[Wired]:
-    """Return what a coordinator hears in an undisturbed run; it is made once."""
+    """Return what a balancer hears in an undisturbed run; it is made once."""
     if not _corpus:
         _corpus.extend(corpus())
     return _corpus

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from counterpoise.balancer.protocol.messages import Ping
+from counterpoise.balancer.protocol.messages import ListJobs
 from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -36,7 +36,7 @@ def test_a_keyed_job_from_end_to_end(tmp_path, capfd):
     address = balancer.wait_for("listening on").partition("listening on ")[2].partition(";")[0]
     assert doctor(capfd, address, tmp_path / "keys" / "trainer")["refused"] == 0
     with zmq.Context() as context, connect(context, address, b"nobody") as stranger:
-        send(stranger, Ping())
+        send(stranger, ListJobs())
         balancer.wait_for("refused: a peer has no key")
         worker = Process(
             "worker", address, "--root", str(root), "--keys", f"{tmp_path}/keys/worker"

@@ -144,7 +144,7 @@ def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest,
         attacked.tell(Wired(mutator.random.choice(names), header, payloads))
         attacked.turn()
     for name in names:
-        attacked.jobs.unreachable(name, LeaveJob(), attacked.now)
+        attacked.jobs.unreachable(name, attacked.now)
     after = Cluster(7)
     after.now, after.jobs = attacked.now, attacked.jobs
     assert after.run() == honest
@@ -189,7 +189,7 @@ def goodbye(cluster, name):
 
 def newcomer(cluster, name):
     cluster.tell(Wired(name, encode(joining())))
-    cluster.jobs.unreachable(name, LeaveJob(), cluster.now)
+    cluster.jobs.unreachable(name, cluster.now)
 
 
 def short_work(cluster, name):

@@ -9,7 +9,7 @@ from counterpoise.workers.jsonl.dataset import JsonlDataset
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.sources.registry import open_source
-from tests.security.outside import WATCH, handler, job
+from tests.security.outside import WATCH, open_job
 from tests.security.outside import root as root
 
 # --- jobs
@@ -48,7 +48,7 @@ from tests.security.outside import root as root
 )
 def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
     with WATCH as watch, pytest.raises((ValueError, OSError)):
-        handler(root).open(job(pattern=["a.tar", pattern]))
+        open_job(root, pattern=["a.tar", pattern])
     assert not watch.executed
     assert [path for path in watch.opened if not path.is_relative_to(root)] == []
 
@@ -61,7 +61,6 @@ def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
         "builtins:eval",
         "pickle:loads",
         "counterpoise.workers.sources.registry:importlib",
-        "counterpoise.workers.codec.frames:copyreg",
         "antigravity:x",
         "os.path:os.system",
         "__main__:x",
@@ -75,7 +74,7 @@ def test_a_transform_that_nobody_registered_is_not_even_imported(root, transform
         spec = {"name": name, "args": {"tokenizer": spec}}
     before = set(sys.modules)
     with WATCH as watch, pytest.raises(ValueError, match="no such transform"):
-        handler(root).open(job(transform=spec))
+        open_job(root, transform=spec)
     assert not watch.executed
     assert "antigravity" not in set(sys.modules) - before
 
@@ -94,7 +93,7 @@ def test_a_transform_that_nobody_registered_is_not_even_imported(root, transform
 )
 def test_a_malformed_description_is_one_clear_error(root, told):
     with WATCH as watch, pytest.raises((ValueError, TypeError)) as raised:
-        handler(root).open(job(**told))
+        open_job(root, **told)
     assert not watch.executed
     assert len(str(raised.value)) < 500
 
@@ -119,13 +118,12 @@ def test_a_record_that_names_what_is_outside_reads_nothing(root, name, is_part):
     said = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": name}}]}]
     record = {"messages": said} if is_part else {"text": "a", "image": name}
     (root / "a.jsonl").write_text(json.dumps(record))
-    served = handler(root)
     with WATCH as watch:
-        served.open(job(source="jsonl", pattern=["a.jsonl"]))
-        for action in (served.source.raw, served.source.probe, served.source.load):
+        source = open_job(root, source="jsonl", pattern=["a.jsonl"])
+        assert isinstance(source, JsonlDataset)
+        for action in (source.raw, source.probe, source.load):
             with pytest.raises(SampleError):
                 action(0)
-    assert isinstance(served.source, JsonlDataset)
     assert not watch.executed
     assert [path for path in watch.opened if not path.is_relative_to(root)] == []
 
@@ -134,7 +132,7 @@ def test_a_record_that_names_what_is_outside_reads_nothing(root, name, is_part):
 def test_a_folder_of_media_outside_is_refused(root, media):
     (root / "a.jsonl").write_text("{}")
     with WATCH as watch, pytest.raises((ValueError, OSError)):
-        handler(root).open(job(source="jsonl", pattern=["a.jsonl"], media=media))
+        open_job(root, source="jsonl", pattern=["a.jsonl"], media=media)
     assert [path for path in watch.opened if not path.is_relative_to(root)] == []
 
 

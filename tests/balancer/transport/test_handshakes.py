@@ -8,7 +8,7 @@ import time
 import pytest
 import zmq
 
-from counterpoise.balancer.protocol.messages import Ping
+from counterpoise.balancer.protocol.messages import ListJobs
 from counterpoise.balancer.transport.sockets import (
     FAILED_HANDSHAKES,
     Handshakes,
@@ -38,7 +38,7 @@ def test_connections_that_are_ended_in_the_handshake_refuse_nobody():
                 assert handshakes.rejection_reason() == ""
             between.close()
             with listen(context, address) as balancer:
-                send(peer, Ping())
+                send(peer, ListJobs())
                 wait_until(lambda: balancer.poll(0))
             assert handshakes.rejection_reason() == ""
             handshakes.close()
