@@ -142,7 +142,7 @@ class PartGiver:
             giving = worker.given[number]
             if is_beaten and giving is next(iter(worker.given.values())):
                 # So much slower than usual it is at least.
-                worker.pace = max(worker.pace, (self.now - giving.since) / giving.work_s)
+                worker.note_pace((self.now - giving.since) / giving.work_s)
             worker.take_given(number, self.now)
             worker.dropping.append(number)
             self.ask(worker)

@@ -1,5 +1,6 @@
 """Tasks, their parts and workers as the pool sees them: who has to do and who keeps what."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,9 @@ from ..run.tasks import LOAD, TASK_HEAD
 from .messages import TELL_S
 from .tickets import KeptPiece, Ticket
 
+# So many parts in a row have to take a worker longer than usual before it is taken to be slow:
+# samples differ by more than workers do.
+SLOW_PARTS = 3
 # A worker has work for about AHEAD_S, so that none waits for the network.
 AHEAD_S, LEAST_AHEAD, MOST_AHEAD = 0.1, 2, 16
 # What it has made and not told is work of at most so many times TELL_S, as that is expected.
@@ -98,9 +102,9 @@ class PoolWorker:
     in which it does them. kept: parts of which it keeps something, by number. freeing: serials to
     be freed at it.
     work_s: what all that it has takes a worker of the usual speed; pace: how much longer it takes
-    this one. idle_since: it has nothing since then. at, at_since: the part and sample that its
-    beats name, and since when. is_reserved: it is given nothing more, for a part that is tried by
-    itself. key: its entry among those that have room.
+    this one at least, as its last parts (paces) show. idle_since: it has nothing since then. at,
+    at_since: the part and sample that its beats name, and since when. is_reserved: it is given
+    nothing more, for a part that is tried by itself. key: its entry among those that have room.
     """
 
     name: bytes
@@ -113,6 +117,7 @@ class PoolWorker:
     dropping: list[int] = field(default_factory=list)
     work_s: float = 0.0
     pace: float = 1.0
+    paces: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=SLOW_PARTS))
     idle_since: float = 0.0
     is_leaving: bool = False
     is_reserved: bool = False
@@ -141,9 +146,10 @@ class PoolWorker:
             self.idle_since = now
         return giving
 
-    def note_pace(self, pace: float, weight: float = 0.3) -> None:
-        """Note how much longer than usual it took for a part."""
-        self.pace += weight * (pace - self.pace)
+    def note_pace(self, pace: float) -> None:
+        """Note how much longer than usual it took for a part, or has taken so far."""
+        self.paces.append(pace)
+        self.pace = max(1.0, min(self.paces))
 
     def suspects(self) -> list[PoolPart]:
         """Return the parts that it may work on, as far as is known.
