@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import click
 from rich.progress import track
 from rich.table import Table
-
-from counterpoise.tools.console.reporting import emit, progress_console
 from tests.simulation.trial import FAULTS, Verdict, trial
 from tests.simulation.variants import (
     PULLED_VARIANTS,
     SHARED_VARIANTS,
     VARIANTS,
 )
+
+from counterpoise.tools.console.reporting import emit, progress_console
 
 
 @click.command("faults")
