@@ -53,22 +53,24 @@ def command(seeds: int, first: int, seed: int | None, as_json: bool) -> int:
     if seed is not None:
         return 1 if _replay(seed) else 0
     began = time.perf_counter()
-    settings = [Setting(number) for number in range(first, first + seeds)]
     wrong: dict[int, str] = {}
-    for setting in track(settings, "seeds", console=progress_console, transient=True):
-        if kind := _what_is_wrong(setting.seed)[0]:
-            wrong[setting.seed] = kind
+    kinds, kills = Counter[str](), 0
+    numbers = range(first, first + seeds)
+    for number in track(numbers, "seeds", console=progress_console, transient=True):
+        setting = Setting(number)
+        kinds.update(kind for kind, holds in KINDS.items() if holds(setting))
+        kills += setting.kills
+        if kind := _what_is_wrong(number)[0]:
+            wrong[number] = kind
     for number in [*wrong][:3]:
         _replay(number)
     counts = Counter(wrong.values())
     report: dict[str, Any] = {
         "seeds": seeds,
-        "kills": sum(setting.kills for setting in settings),
+        "kills": kills,
         **{kind.replace(" ", "_"): counts[kind] for kind in WRONG},
         "failed_seeds": [*wrong][:20],
-        "seeds_with": {
-            kind: round(sum(map(holds, settings)) / seeds, 3) for kind, holds in KINDS.items()
-        },
+        "seeds_with": {kind: round(kinds[kind] / seeds, 3) for kind in KINDS},
         "seconds": round(time.perf_counter() - began, 2),
     }
     table = make_table(None, "", "", show_header=False, **PLAIN)
