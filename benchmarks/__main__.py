@@ -9,7 +9,7 @@ from counterpoise.tools.console.lazy_group import LazyGroup
 BENCHES = {
     "analyze": ("analyze", "The header-only scan against `tar tf` and reading headers."),
     "bubbles": ("bubbles.command", "Encoder work in the bubbles: Optimus' algorithm and ours."),
-    "coordinator": ("coordinator.command", "The coordinator's CPU time, by ranks and workers."),
+    "balancer": ("balancer.command", "A balancer's CPU time a sample by ranks, and its memory."),
     "decoding": ("loading.decoding", "CPU time of images, from shards to batches, by pipeline."),
     "encoder": (
         "encoder.command",

@@ -1,114 +1,138 @@
-"""`make bench NAME=faults`: checks that epochs with faults deliver what those without do."""
+"""`make bench NAME=faults`: checks that jobs with faults deliver what a local loop does."""
 
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import click
 from rich.progress import track
-from rich.table import Table
 
-from counterpoise.tools.console.reporting import emit, progress_console
-from tests.simulation.trial import FAULTS, Verdict, trial
-from tests.simulation.variants import (
-    PULLED_VARIANTS,
-    SHARED_VARIANTS,
-    VARIANTS,
-)
+from counterpoise.balancer.job.job_events import logger
+from counterpoise.balancer.parties.messages import BeatBack, LeaveJob, TrainerBeat
+from counterpoise.balancer.pool.messages import PoolBeat
+from counterpoise.balancer.protocol.messages import Bye
+from counterpoise.tools.console.reporting import PLAIN, emit, make_table, progress_console
+from tests.balancer.job.cluster import Cluster, Setting
+from tests.balancer.job.test_job import run_setting
+
+# Of a seed that is replayed so many messages are printed, so many characters of each.
+EVENTS, CHARACTERS = 40, 160
+# What peers repeat at an end, or all the time, is left out there.
+REPEATED = BeatBack, TrainerBeat, PoolBeat, LeaveJob, Bye
+KINDS: dict[str, Callable[[Setting], bool]] = {
+    "a network that loses, doubles and delays": lambda its: its.loses > 0,
+    "workers killed": lambda its: its.kills > 0,
+    "the balancer started again": lambda its: its.restarts,
+    "a sample that kills its worker": lambda its: its.killer >= 0,
+    "broken samples": lambda its: bool(its.broken),
+    "ranks of several processes": lambda its: its.sharers > 1,
+}
+WRONG = "different", "stuck", "left behind", "failed"
 
 
 @click.command("faults")
-@click.option("--seeds", default=1000, show_default=True, help="Simulated runs.")
+@click.option("--seeds", default=1000, show_default=True)
 @click.option("--first", default=0, show_default=True, help="The first seed.")
-@click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
-@click.option("--shared", is_flag=True, help="Only jobs whose ranks several processes share.")
-@click.option("--pulled", is_flag=True, help="Only jobs whose ranks pull payloads from workers.")
+@click.option("--seed", type=int, help="Replay this one seed and print its last messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def command(
-    seeds: int,
-    first: int,
-    seed: int | None,
-    shared: bool,
-    pulled: bool,
-    as_json: bool,
-) -> int:
-    """Kill, stop, cut and delay; compare every delivered batch with a run without faults.
+def command(seeds: int, first: int, seed: int | None, as_json: bool) -> int:
+    """Kill, lose and delay; compare every delivered batch with a local loop's.
 
-    Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults on a simulated
-    cluster; with --shared several processes play each rank, come late, fall behind and die; with
-    --pulled ranks pull payloads, and pulls are lost, late or gone. Exit status 1 if anything was
-    lost, came twice, came in another batch or never came. With real processes: `make faults`.
+    Each seed is a job on a simulated network: 1 to 3 ranks, 1 to 4 workers, up to 90 samples, all
+    faults drawn. Exit status 1 if a batch was lost, came twice or differs, if a job did not end, or
+    if anything was left of it. With real processes: `make faults`.
 
     \b
     Examples:
       make bench NAME=faults ARGS="--seeds 1000"
       make bench NAME=faults ARGS="--seed 17"
-      make bench NAME=faults ARGS="--pulled --seeds 200"
     """  # noqa: D301
     if seeds < 1:
         raise ValueError(f"--seeds is {seeds}: give at least 1")
-    variants = _variants(shared, pulled)
     if seed is not None:
-        return _replay(seed, variants)
-    report, wrong = _simulated(range(first, first + seeds), variants)
-    emit(report, as_json, _table(report))
+        return 1 if _replay(seed) else 0
+    began = time.perf_counter()
+    wrong: dict[int, str] = {}
+    kinds, kills = Counter[str](), 0
+    numbers = range(first, first + seeds)
+    for number in track(numbers, "seeds", console=progress_console, transient=True):
+        setting = Setting(number)
+        kinds.update(kind for kind, holds in KINDS.items() if holds(setting))
+        kills += setting.kills
+        if kind := _what_is_wrong(number)[0]:
+            wrong[number] = kind
+    for number in [*wrong][:3]:
+        _replay(number)
+    counts = Counter(wrong.values())
+    report: dict[str, Any] = {
+        "seeds": seeds,
+        "kills": kills,
+        **{kind.replace(" ", "_"): counts[kind] for kind in WRONG},
+        "failed_seeds": [*wrong][:20],
+        "seeds_with": {kind: round(kinds[kind] / seeds, 3) for kind in KINDS},
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+    table = make_table(None, "", "", show_header=False, **PLAIN)
+    for name, value in report.items():
+        table.add_row(name.replace("_", " "), str(value))
+    emit(report, as_json, table)
     return 1 if wrong else 0
 
 
-def _variants(shared: bool, pulled: bool) -> Sequence[str]:
-    """Return the names of the jobs that are tried."""
-    if shared and pulled:
-        raise ValueError("give one of --shared and --pulled: some jobs are of both kinds")
-    if shared:
-        return SHARED_VARIANTS
-    return PULLED_VARIANTS if pulled else VARIANTS
+def _what_is_wrong(seed: int) -> tuple[str, str]:
+    """Play a seed; return what kind of WRONG it shows, and in which words; "" for nothing.
+
+    "different" is also what was lost or came twice.
+    """
+    try:
+        with mock.patch.object(logger, "disabled", True):  # it tells of every worker that is lost
+            run_setting(seed)
+    except AssertionError as error:
+        text = str(error)
+        if text.startswith("stuck"):
+            return "stuck", text
+        # As Cluster.end tells what is left.
+        is_left = text.startswith(("kept:", "the pool keeps")) or not text
+        return "left behind" if is_left else "different", text
+    except Exception as error:
+        return "failed", f"{type(error).__name__}: {error}"
+    return "", ""
 
 
-def _simulated(seeds: range, variants: Sequence[str]) -> tuple[dict[str, object], int]:
-    """Try all seeds; return the report and the number of failed ones."""
-    started = time.perf_counter()
-    kinds: Counter[str] = Counter()
-    failed: list[Verdict] = []
-    for seed in track(seeds, "seeds", console=progress_console, transient=True):
-        verdict = trial(seed, variants=variants)
-        kinds.update({fault.kind for fault in verdict.faults})
-        if verdict.wrong:
-            failed.append(verdict)
-    # A replay of the first failures prints their events, which are not kept while trying.
-    for verdict in failed[:3]:
-        _report(trial(verdict.seed, traced=True, variants=variants))
-    report: dict[str, object] = {
-        "seeds": len(seeds),
-        "faults": FAULTS * len(seeds),
-        "lost": sum(each.lost for each in failed),
-        "duplicated": sum(each.duplicated for each in failed),
-        "digest_mismatches": sum(each.mismatch for each in failed),
-        "stuck": sum(each.stuck for each in failed),
-        "failed": sum(each.failed for each in failed),
-        "failed_seeds": [each.seed for each in failed[:20]],
-        "seeds_with": {kind: round(n / len(seeds), 3) for kind, n in sorted(kinds.items())},
-        "seconds": round(time.perf_counter() - started, 2),
-    }
-    return report, len(failed)
-
-
-def _replay(seed: int, variants: Sequence[str]) -> int:
-    """Run one seed and print its events; return the exit status."""
-    verdict = trial(seed, traced=True, variants=variants)
-    _report(verdict)
-    return 1 if verdict.wrong else 0
-
-
-def _report(verdict: Verdict) -> None:
-    """Print a seed's faults, verdict and last events to standard error."""
-    wrong = verdict.wrong or "nothing wrong"
-    click.echo(f"seed {verdict.seed} ({verdict.variant}): {wrong}", err=True)
-    for line in (*map(str, verdict.faults), *verdict.trace):
+def _replay(seed: int) -> str:
+    """Play a seed and print its faults, what is wrong and its last messages to standard error."""
+    with _told() as events:
+        kind, text = _what_is_wrong(seed)
+    setting = Setting(seed)
+    faults = [name for name, holds in KINDS.items() if holds(setting)]
+    click.echo(f"seed {seed} ({', '.join(faults) or 'no faults'}): ", err=True, nl=False)
+    click.echo(f"{kind}: {text:.{10 * CHARACTERS}}" if kind else "nothing wrong", err=True)
+    for line in events:
         click.echo(f"  {line}", err=True)
+    return kind
 
 
-def _table(report: dict[str, object]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in report.items():
-        table.add_row(name.replace("_", " "), str(value))
-    return table
+@contextmanager
+def _told() -> Iterator[deque[str]]:
+    """Give the last messages that peers and the balancer send within the block."""
+    events: deque[str] = deque(maxlen=EVENTS)
+    handle, send = Cluster.handle, Cluster._send
+
+    def note(cluster: Cluster, way: str, message: Any) -> None:
+        if not isinstance(message, REPEATED):
+            events.append(f"{cluster.now:8.3f} {way}: {message!s:.{CHARACTERS}}")
+
+    def handled(cluster: Cluster, peer: bytes, message: Any, frames: Any = ()) -> None:
+        note(cluster, f"{peer.decode()} to balancer", message)
+        handle(cluster, peer, message, frames)
+
+    def sent(cluster: Cluster, sends: Any) -> None:
+        for each in sends:
+            note(cluster, f"balancer to {each.peer.decode()}", each.message)
+        send(cluster, sends)
+
+    with mock.patch.object(Cluster, "handle", handled), mock.patch.object(Cluster, "_send", sent):
+        yield events

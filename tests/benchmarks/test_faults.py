@@ -1,15 +1,13 @@
 """`bench faults`: its report and a replay."""
 
 import json
-from dataclasses import replace
 
+import pytest
 from click.testing import CliRunner
 
 from benchmarks import faults as bench_faults
-from benchmarks.faults import command
-from tests.simulation.faults import KINDS
-from tests.simulation.trial import trial
-from tests.simulation.variants import VARIANTS
+from benchmarks.faults import KINDS, WRONG, command
+from tests.balancer.job.test_job import run_setting
 
 
 def run(*words):
@@ -17,42 +15,52 @@ def run(*words):
 
 
 def test_the_report_of_simulated_seeds():
-    result = run("--seeds", "20", "--json")
+    result = run("--seeds", "40", "--json")
     report = json.loads(result.stdout.splitlines()[-1])
-    assert (report["seeds"], report["faults"]) == (20, 100)
-    names = ("lost", "duplicated", "digest_mismatches", "stuck", "failed")
-    assert [report[name] for name in names] == [0] * 5
-    assert report["seeds_with"].keys() == set(KINDS)
+    assert (report["seeds"], report["failed_seeds"]) == (40, [])
+    assert [report[kind.replace(" ", "_")] for kind in WRONG] == [0] * 4
+    assert report["seeds_with"].keys() == KINDS.keys()
     assert min(report["seeds_with"].values()) >= 0.05
     assert result.return_value == 0
 
 
-def test_a_seed_that_fails_is_counted_and_its_last_events_are_told(monkeypatch):
-    def broken(seed, traced=False, variants=VARIANTS):
-        verdict = trial(seed, traced, variants)
-        return replace(verdict, lost=2, mismatch=True) if seed == 5 else verdict
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (AssertionError((0, 1)), "different"),
+        (AssertionError("stuck: (0, 0): 3"), "stuck"),
+        (AssertionError("the pool keeps something"), "left_behind"),
+        (KeyError("job"), "failed"),
+    ],
+)
+def test_a_seed_that_fails_is_counted_and_its_last_messages_are_told(monkeypatch, error, kind):
+    def broken(seed):
+        run_setting(seed)
+        if seed == 5:
+            raise error
 
-    monkeypatch.setattr(bench_faults, "trial", broken)
-    result = run("--seeds", "7", "--json")
+    monkeypatch.setattr(bench_faults, "run_setting", broken)
+    result = run("--first", "4", "--seeds", "2", "--json")
     report = json.loads(result.stdout.splitlines()[-1])
-    assert (report["lost"], report["digest_mismatches"], report["failed_seeds"]) == (2, 1, [5])
+    assert (report[kind], report["failed_seeds"]) == (1, [5])
     assert result.return_value == 1
-    told = result.output.splitlines()
-    assert "seed 5 (decoded first): 2 lost, other batches" in told
-    assert 10 < len(told) < 60
+    told = [line for line in result.output.splitlines() if line.startswith("seed ")]
+    assert told == [f"seed 5 (workers killed): {kind.replace('_', ' ')}: {_text(error)}"]
 
 
-def test_a_replay_tells_faults_and_last_events():
-    result = run("--seed", "3")
+def _text(error):
+    return f"KeyError: {error}" if isinstance(error, KeyError) else str(error)
+
+
+def test_a_replay_tells_faults_and_last_messages():
+    result = run("--seed", "17")
     assert result.return_value == 0
-    assert "seed 3 (poison): nothing wrong" in result.output
-    assert "balancer receives" in result.output
-
-
-def test_shared_ranks_have_seeds_of_their_own():
-    result = run("--seed", "9", "--shared")
-    assert result.return_value == 0
-    assert "seed 9 (shared, some die): nothing wrong" in result.output
+    first, *told = result.output.splitlines()
+    assert first == (
+        "seed 17 (a network that loses, doubles and delays, broken samples): nothing wrong"
+    )
+    assert len(told) == 40
+    assert any(" balancer to " in line for line in told)
 
 
 def test_no_seeds_at_all_are_refused():
