@@ -201,7 +201,8 @@ class Admission:
             self._refuse(peer, worker.hello.name, reason)
             self.lose(peer, now)
             return False
-        worker.opened, self.refused = told, ""
+        # Its columns are the source's: of many workers they would take much.
+        worker.opened, self.refused = structs.replace(told, columns=()), ""
         name = worker.hello.name
         self._events.log("ready", ": worker %.200s has the data open", name, worker=name)
         self._pool.add_worker(peer, now, worker.hello.most_bytes)

@@ -50,7 +50,8 @@ class OpenJob(ArrayRecord, frozen=True):
 class JobOpened(ArrayRecord, frozen=True):
     """The worker's source is open: all that planning has to know of it.
 
-    columns: the costs of all samples, an array of int64 a resource; none where they are not known.
+    columns: the costs of all samples, an array of integers of 1, 2, 4 or 8 bytes a resource; none
+    where they are not known.
     loads_first: a sample has to be loaded to learn its cost. names: samples have names of their
     own; else they are named by their index.
     """

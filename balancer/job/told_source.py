@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..planning.kernels.arrays import Int64
 from ..planning.problem.costs import MAX_COST
 from .messages import JobOpened
+
+# Bytes of a sample in a column: of the last kind they are signed.
+WIDTHS = (1, 2, 4, 8)
 
 
 class ToldSource:
@@ -15,13 +17,14 @@ class ToldSource:
     def __init__(self, told: JobOpened, resources: Sequence[str]) -> None:
         """Raises ValueError where what a worker has told cannot be."""
         sizes = {len(column) for column in told.columns}
-        if told.columns and (len(told.columns) != len(resources) or sizes != {8 * told.count}):
+        are_whole = sizes <= {size * told.count for size in WIDTHS}
+        if told.columns and (len(told.columns) != len(resources) or not are_whole):
             raise ValueError(
                 f"{len(told.columns)} columns of costs (bytes: {sorted(sizes)}) "
                 f"for {len(resources)} resources of {told.count} samples"
             )
-        for column in told.columns:
-            costs = np.frombuffer(column, np.int64)
+        columns = [_read_column(column, told.count) for column in told.columns]
+        for costs in columns:
             if costs.size and not 0 <= costs.min() <= costs.max() <= MAX_COST:
                 raise ValueError(
                     f"costs from {costs.min()} to {costs.max()}: allowed are 0 to 2**40"
@@ -29,7 +32,7 @@ class ToldSource:
         self.told, self.fingerprint, self.loads_first = told, told.fingerprint, told.loads_first
         self.names_samples, self.names = told.names, dict[int, str]()
         self._count = told.count
-        self._columns = dict(zip(resources, told.columns, strict=False))
+        self._columns = dict(zip(resources, columns, strict=False))
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -39,8 +42,22 @@ class ToldSource:
         """Return a sample's name, as far as it is known here; else its index."""
         return self.names.get(index, str(index))
 
-    def known_costs(self, resources: Sequence[str]) -> tuple[Int64, ...] | None:
+    def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
         """Return the costs of all samples, a column (n,) for each resource, None if not known."""
-        if not self._columns:
-            return None
-        return tuple(np.frombuffer(self._columns[name], np.int64) for name in resources)
+        return tuple(self._columns[name] for name in resources) if self._columns else None
+
+
+def pack_column(costs: np.ndarray) -> bytes:
+    r"""Return a column of costs for JobOpened, in the fewest bytes a sample that hold each.
+
+    >>> pack_column(np.array([7, 300])), pack_column(np.array([], np.int64))
+    (b'\x07\x00,\x01', b'')
+    """
+    most, least = costs.max(initial=0), costs.min(initial=0)
+    width = 8 if least < 0 else next(w for w in WIDTHS if most < 1 << 8 * w - (w == 8))
+    return costs.astype(f"<{'i' if width == 8 else 'u'}{width}").tobytes()
+
+
+def _read_column(column: bytes, count: int) -> np.ndarray:
+    width = len(column) // count if count else 8
+    return np.frombuffer(column, f"<{'i' if width == 8 else 'u'}{width}")

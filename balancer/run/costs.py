@@ -26,6 +26,8 @@ class LoopCosts:
         self.is_lasting = True
         # The kernel gives pages for what has been written to.
         self._costs = np.zeros((count, len(self.resources)), np.int64)
+        # A source's own, in place of these until something is measured.
+        self._columns: Sequence[np.ndarray] | None = None
         self._known = np.zeros(count, np.bool_)
         self._kept: Kept | None = None
         self._failed: set[int] = set()
@@ -34,9 +36,8 @@ class LoopCosts:
     def of_source(cls, source: Any, resources: Sequence[str]) -> "LoopCosts":
         """Return the costs that a source says of all its samples, or keeps of some."""
         costs = cls(len(source), resources)
-        columns = known_columns(source, costs.resources)
-        if columns is not None:
-            costs._costs[:] = np.stack(columns, axis=1)
+        costs._columns = known_columns(source, costs.resources)
+        if costs._columns is not None:
             costs._known[:] = True
         else:
             costs._kept = getattr(source, "known", None)
@@ -71,19 +72,28 @@ class LoopCosts:
 
     def rows(self, indexes: Int64) -> Int64:
         """Return the costs of samples (n, resources), 0 where they are not known."""
-        rows: Int64 = self._costs[indexes]
-        return rows
+        if self._columns is None:
+            rows: Int64 = self._costs[indexes]
+            return rows
+        return np.stack([column[indexes] for column in self._columns], 1).astype(np.int64)
 
     def store(self, indexes: Int64, rows: Int64) -> None:
         """Store what samples (n,) were measured to cost (n, resources)."""
-        self._costs[indexes] = rows
+        self._own_costs()[indexes] = rows
         self._known[indexes] = True
 
     def store_failed(self, index: int) -> None:
         """Store that a sample could not be measured: in this epoch it costs nothing."""
-        self._costs[index] = 0
+        self._own_costs()[index] = 0
         self._known[index] = True
         self._failed.add(index)
+
+    def _own_costs(self) -> Int64:
+        if self._columns is not None:
+            for place, column in enumerate(self._columns):
+                self._costs[:, place] = column
+            self._columns = None
+        return self._costs
 
     def forget(self, indexes: Iterable[int]) -> None:
         """Forget samples: they are measured again in the next epoch."""

@@ -33,6 +33,7 @@ from ...balancer.job.messages import (
     SendFrames,
     SentFrames,
 )  # fmt: skip
+from ...balancer.job.told_source import pack_column
 from ...balancer.pool.messages import (
     COSTS,
     ERROR_CHARACTERS,
@@ -315,7 +316,7 @@ class RemoteWorker:
             columns = known_columns(source, job.resources) or ()
             return JobOpened(
                 message.number, len(source), source.fingerprint(),
-                tuple(np.asarray(column, np.int64).tobytes() for column in columns),
+                tuple(pack_column(np.asarray(column)) for column in columns),
                 bool(getattr(source, "decode_first", False)),
                 getattr(source, "names_samples", True),
             )  # fmt: skip
