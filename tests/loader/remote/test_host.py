@@ -1,4 +1,4 @@
-"""Processes that share ranks on one host, by the new wing: batches of a local loop, and errors."""
+"""Processes that share ranks on one host: batches of a local loop, and errors."""
 
 import os
 import signal
@@ -13,11 +13,6 @@ from tests.loader import balanced_data as made
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("through_balancer")]
 COUNT = 40
-
-
-@pytest.fixture(autouse=True)
-def _new_wing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COUNTERPOISE_WING", "pools")
 
 
 def loader(data: Any, **more: Any) -> DataLoader[Any, Any]:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.loader import LoaderError
-from counterpoise.loader.connect import rendezvous
+from counterpoise.loader.remote import rendezvous
 from counterpoise.loader.remote.rendezvous import Meeting, Opened, Rendezvous, find_conflict
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))

@@ -232,7 +232,7 @@ class WorkerThread(threading.Thread):
     def open(self, _balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
         server = address = None
         if self.serves:
-            server = PullServer("tcp://127.0.0.1:*", ROOM, None, FrameStore())
+            server = PullServer("tcp://127.0.0.1:*", None, FrameStore())
             address = server.endpoint
         hello = JoinPool(
             "host/1", len(self.workers), "host", 1, "", "as tests have it", address or "", b"", 0
