@@ -11,6 +11,7 @@ import pytest
 from counterpoise.balancer.server.embedded import directory_of
 from counterpoise.loader.remote import balancer_process
 from counterpoise.loader.remote.balancer_process import EmbeddedBalancer
+from counterpoise.workers.processes.clean_interpreter import clean_command
 
 LIMIT_S = 60.0
 
@@ -56,11 +57,11 @@ def test_one_that_is_killed_is_named_with_the_signal(
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBalancer]:
     """A balancer that cannot serve."""
-    command = balancer_process.clean_command
-    fails = "m.serve = lambda *_, **__: int('no port')"
-    monkeypatch.setattr(
-        balancer_process, "clean_command", lambda name, call: command(name, f"{fails}; {call}")
-    )
+
+    def failing(module: str, call: str) -> list[str]:
+        return clean_command(module, f"m.serve = lambda *_, **__: int('no port'); {call}")
+
+    monkeypatch.setattr(balancer_process, "clean_command", failing)
     started = EmbeddedBalancer()
     yield started
     started.close()
