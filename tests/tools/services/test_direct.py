@@ -15,9 +15,9 @@ from counterpoise.loader import LoaderError
 from counterpoise.loader.remote.puller import PiecePuller
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.asking import ask
+from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
 from counterpoise.workers.serving.frame_store import FrameStore
-from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.serving.server import PullServer
 from counterpoise.workers.sources.registry import open_source
 from tests.loader import balanced_data
