@@ -1,5 +1,6 @@
 """What a rank does before it waits for a microbatch."""
 
+import math
 import time
 from typing import Any
 
@@ -43,6 +44,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_what_has_arrived_is_received_before_a_wait_that_may_end_at_once(connection: Any) -> None:
+    connection._looked = math.inf
     with pytest.raises(TimeoutError):
         connection.next(timeout_s=0)
     assert connection.done == ["receive", "pull"]
