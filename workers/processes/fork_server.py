@@ -15,7 +15,7 @@ from typing import Any
 
 from ..arena.malloc import share_one_heap
 
-_PRELOADED = ("numpy", "torch", "torch.utils.data", "PIL.Image", "..daemon.loop")
+_PRELOADED = ("numpy", "torch", "torch.utils.data", "PIL.Image", "..daemon.job_worker")
 
 
 def _import_all() -> None:
