@@ -109,7 +109,7 @@ def test_the_wheel_holds_the_modules_and_no_other_python_file(shipped: set[str])
 
 
 # The benches of a checkout, and the tests with the simulated cluster: the copy has both.
-LABORATORY = {"benchmarks": "__main__.py", "tests": "simulation/cluster.py"}
+LABORATORY = {"benchmarks": "__main__.py", "tests": "balancer/job/cluster.py"}
 
 
 @pytest.mark.parametrize("folder", LABORATORY)

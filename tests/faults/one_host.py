@@ -1,6 +1,6 @@
 """Kills processes of loaders on one host, whose batches lie in shared memory; finds what is left.
 
-Each party of a balanced loop (trainer, balancer, supervisor, worker) and of a plain one (trainer,
+Each party of a balanced loop (trainer, template, worker) and of a plain one (trainer,
 worker) is killed again and again, at moments drawn from a seed. A trainer that is not the victim
 checks its batches and what it still has; here is looked for what outlives it.
 """

@@ -31,7 +31,7 @@ PRELOADED = (
     "counterpoise.tools.cli",
     "counterpoise.workers.vision_language.transform",
     "counterpoise.balancer.server.loop",
-    "counterpoise.workers.daemon.job_worker",
+    "counterpoise.workers.daemon.jobs",
 )
 OWN_PATHS = [*sys.path[:1], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 OTHER_PATHS = [path for path in sys.path if path not in OWN_PATHS]

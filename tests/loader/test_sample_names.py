@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.protocol.parts import SampleRef
 from counterpoise.loader import DataLoader
-from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.costs import checked_name
-from counterpoise.workers.sources.interface import PlainSource, Probe, SampleError, checked_probe
+from counterpoise.workers.sources.interface import Probe, SampleError, checked_probe
 
 NAMES = np.array([f"n{index}" for index in range(12)])
 RIGHT: list[Any] = [NAMES.__getitem__, int, np.int64, "n{}".format]
@@ -45,17 +43,6 @@ def test_other_keys_are_refused_by_type_with_every_policy(on_error: str) -> None
         for workers in (0, 1) if key is WRONG[0] else (0,):
             with pytest.raises(TypeError, match=rf"key\(0\) returned .*\({kind}\), needed is the"):
                 keys_of(key, workers, on_error=on_error)
-
-
-@pytest.mark.parametrize("key", [*RIGHT, *WRONG])
-def test_a_worker_elsewhere_sends_the_same(key: Any) -> None:
-    handler = SourceHandler(PlainSource(list(range(12)), key=key), ("samples",), 0, True)
-    if key in RIGHT:
-        probed: Any = handler.probe(SampleRef(0, 3), 0)
-        assert (type(probed.key), probed.key) == (str, str(key(3)))
-        return
-    with pytest.raises(TypeError, match="needed is the sample's name"):
-        handler.probe(SampleRef(0, 3), 0)
 
 
 def test_what_a_probe_says_is_made_plain_or_refused() -> None:

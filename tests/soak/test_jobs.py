@@ -26,9 +26,8 @@ JOBS = 100
 SOON = (
     "import sys\n"
     "from counterpoise.balancer.job import jobs as played\n"
-    "from counterpoise.balancer.server import jobs as balanced\n"
     "from counterpoise.workers.daemon import jobs as served\n"
-    "played.FORGOTTEN_S = balanced.FORGOTTEN_S = served.ABSENT_S = 0.5\n"
+    "played.FORGOTTEN_S = served.ABSENT_S = 0.5\n"
     "served.ASK_S = 0.1\n"
     "from counterpoise.tools.cli import main\n"
     "main(sys.argv[1:])\n"

@@ -1,4 +1,4 @@
-"""The local loop delivers what a coordinator delivers, whatever the settings."""
+"""The local loop delivers what a balancer delivers, whatever the settings."""
 
 import pytest
 

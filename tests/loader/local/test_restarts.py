@@ -6,8 +6,6 @@ import pytest
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
-from counterpoise.loader.balanced.spare import SpareSample
-from counterpoise.workers.sources.interface import as_source
 from tests.loader.restarts_data import COUNT, Deadly, Hanging, Killer
 
 TABLE = {"tokens": [1 + n % 7 for n in range(COUNT)]}
@@ -64,13 +62,6 @@ def test_no_sample_that_kills_takes_the_place_of_an_empty_microbatch() -> None:
     )
     assert sorted(int(batch[0][0]) for batch in made) == [n for n in range(COUNT) if n != 17]
     made.close()
-
-
-def test_a_trainer_loads_no_sample_that_has_killed_workers_in_place_of_an_empty_microbatch() -> (
-    None
-):
-    spare = SpareSample(as_source(Deadly(bad=0)), seed=0, shuffle=False)
-    assert int(spare(0, 0, holes={0})[0]) == 1
 
 
 def test_without_it_the_third_death_ends_the_loop_and_names_the_sample() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.remote.factory import LocalConnection
+from counterpoise.loader.remote.host import HostConnection
 from counterpoise.workers.sources.interface import Probe
 
 pytestmark = pytest.mark.slow
@@ -84,16 +84,16 @@ def test_the_end_of_workers_reaches_a_balancer_that_is_busy(
     data = Counted()
     loader = make(data, num_workers=1)
     data.asked.value = 0
-    finish = LocalConnection.finish
+    finish = HostConnection.finish
 
-    def finish_while_it_stands(self: LocalConnection) -> None:
+    def finish_while_it_stands(self: HostConnection) -> None:
         balancer = self._processes.balancer
         assert balancer is not None
         os.kill(balancer.pid, signal.SIGSTOP)
         threading.Timer(0.2, os.kill, (balancer.pid, signal.SIGCONT)).start()
         finish(self)
 
-    monkeypatch.setattr(LocalConnection, "finish", finish_while_it_stands)
+    monkeypatch.setattr(HostConnection, "finish", finish_while_it_stands)
     epochs(loader)
     monkeypatch.undo()
     loader.close()

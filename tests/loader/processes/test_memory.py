@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.workers.daemon.loop import REST_S
+from counterpoise.workers.daemon.job_worker import REST_S
 from tests.loader.processes.memory_trainer import BUDGET_BYTES, COUNT, MIB
 
 pytestmark = pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch.utils.data as torch_data
 
+from counterpoise.balancer.server.embedded import directory_of
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
 from tests.forking.popen import run
@@ -183,11 +184,12 @@ def test_a_worker_of_a_shared_rank_that_is_killed_is_started_again(monkeypatch):
     loader = make(data)
     iterator = iter(loader)
     found = digests([next(iterator)])
-    first = pool_of(loader).pids
-    os.kill(first[0], signal.SIGKILL)
-    os.kill(first[1], signal.SIGKILL)
+    for pid in pool_of(loader).pids:
+        os.kill(pid, signal.SIGKILL)
     found += digests(iterator)
+    directory = directory_of(processes_of(loader).balancer.endpoint)
     loader.close()
+    assert not Path(directory).exists()
     monkeypatch.undo()  # the other loads by itself
     assert found == digests(make(data, num_workers=0))
 

@@ -200,7 +200,7 @@ class BalancerHere:
         self._do(self.jobs.tick(time.monotonic()))
 
     def _is_known(self, peer: bytes) -> bool:
-        return self.jobs.state_of(peer) == "known"
+        return self.jobs.knows(peer)
 
     def _handle(self, peer: bytes, message: Any, frames: Sequence[Any] = ()) -> None:
         self._do(self.jobs.handle(peer, message, frames, time.monotonic()))

@@ -1,4 +1,4 @@
-"""Every loader here goes to a balancer that plays all ranks."""
+"""Trainers of this process and its workers draw from the global generators in turns."""
 
 from typing import Any
 
@@ -15,6 +15,5 @@ def _alone(*given: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _new_wing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COUNTERPOISE_WING", "pools")
+def _global_generators_of_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_reader, "collate_seeded", _alone)

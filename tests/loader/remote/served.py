@@ -5,10 +5,17 @@ from typing import Any
 
 import torch
 
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader.collate.chosen import BatchMaker
+from counterpoise.loader.local.workers import WorkerStart
+from counterpoise.loader.remote.factory import ConnectionFactory
+from counterpoise.loader.step.ranks import Place
 from tests.loader import balanced_data as made
 
 COUNT = 60
+JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
 
 
 class Served(made.Augmented):
@@ -36,6 +43,14 @@ def make_loader(data: Any, balancer: str | None = None, **more: Any) -> DataLoad
     balance: Any = {"accumulate": 2, "samples_per_step": 8} | more.pop("balance", {})
     given: Any = {"virtual_ranks": 2, "shuffle": True, "timeout": 8} | more
     return DataLoader(data, balance=Balance(**balance), balancer=balancer, **given)
+
+
+def connect_to(address: str, job_name: str | None = None) -> Any:
+    """Return a trainer's connection to a balancer at an address, which is opened at first use."""
+    batches, place = BatchMaker(Balance("fixed"), None), Place((0,), 1)
+    return ConnectionFactory(
+        JOB, None, place, WorkerStart(0), 2, batches, False, address, job_name=job_name
+    ).connect()
 
 
 def described(batch: Any, info: Any) -> tuple[str, str]:

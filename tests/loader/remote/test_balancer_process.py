@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.server.embedded import directory_of
-from counterpoise.loader.connect import balancer_process
+from counterpoise.loader.remote import balancer_process
 from counterpoise.loader.remote.balancer_process import EmbeddedBalancer
+from counterpoise.workers.processes.clean_interpreter import clean_command
 
-JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
 LIMIT_S = 60.0
 
 
 @pytest.fixture
 def balancer() -> Iterator[EmbeddedBalancer]:
-    started = EmbeddedBalancer(JOB)
+    started = EmbeddedBalancer()
     yield started
     started.close()
 
@@ -58,19 +56,23 @@ def test_one_that_is_killed_is_named_with_the_signal(
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBalancer]:
-    """A balancer whose job is none."""
-    monkeypatch.setattr(balancer_process, "to_json", lambda _: "{}")
-    started = EmbeddedBalancer(JOB)
+    """A balancer that cannot serve."""
+
+    def failing(module: str, call: str) -> list[str]:
+        return clean_command(module, f"m.serve = lambda *_, **__: int('no port'); {call}")
+
+    monkeypatch.setattr(balancer_process, "clean_command", failing)
+    started = EmbeddedBalancer()
     yield started
     started.close()
 
 
 def test_one_that_cannot_start_says_why_to_who_polls(broken: EmbeddedBalancer) -> None:
-    assert heard(broken).startswith("the balancer could not start: ValueError: not a job: ")
+    assert heard(broken).startswith("the balancer could not start: ValueError: invalid literal")
 
 
 def test_one_that_cannot_start_says_why_to_who_waits(broken: EmbeddedBalancer) -> None:
-    with pytest.raises(RuntimeError, match="could not start: ValueError: not a job"):
+    with pytest.raises(RuntimeError, match="could not start: ValueError: invalid"):
         broken.wait_ready()
 
 
@@ -80,7 +82,7 @@ def test_a_closed_one_has_ended(balancer: EmbeddedBalancer) -> None:
 
 
 def test_one_that_is_let_go_ends_and_removes_its_directory() -> None:
-    started = EmbeddedBalancer(JOB)
+    started = EmbeddedBalancer()
     started.wait_ready()
     directory = directory_of(started.endpoint)
     ends = started._ends

@@ -12,8 +12,8 @@ from counterpoise.balancer.job.messages import JobNotice
 from counterpoise.balancer.protocol.messages import BalancerStops
 from counterpoise.balancer.transport.sockets import Link
 from counterpoise.loader import LoaderError
-from counterpoise.loader.remote.rank_sockets import RankSockets, closed_sockets
 from counterpoise.loader.remote import connection
+from counterpoise.loader.remote.rank_sockets import RankSockets, closed_sockets
 from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.workers.sources.failures import read_letters
 from counterpoise.workers.sources.interface import Probe

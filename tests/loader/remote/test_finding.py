@@ -7,11 +7,10 @@ import pytest
 
 from counterpoise.balancer.transport.naming import job_of
 from counterpoise.loader import DataLoader, RemoteDataset
-from counterpoise.loader.connect import rank_sockets
-from counterpoise.loader.connect.remote import Connection, Party
+from counterpoise.loader.remote import rank_sockets
 from counterpoise.loader.step.errors import LoaderError
 from counterpoise.loader.step.waiting import WaitLog
-from tests.loader.remote.test_rank_sockets import JOB
+from tests.loader.remote.served import connect_to
 
 
 def make(**more):
@@ -27,14 +26,13 @@ def test_data_that_workers_elsewhere_can_read_go_through_the_environment_s(monke
 
 
 def test_a_rank_s_name_has_its_job():
-    connection = Connection("tcp://127.0.0.1:9", Party((0,), job="run-a"), JOB, 2)
+    connection = connect_to("tcp://127.0.0.1:9", "run-a")
     assert job_of(connection._sockets.name) == "run-a"
 
 
 def test_a_rank_waits_for_the_address_and_follows_it(tmp_path):
     path = tmp_path / "balancer.addr"
-    connection = Connection(f"file://{path}", Party((0,)), JOB, 2)
-    sockets = connection._sockets
+    sockets = connect_to(f"file://{path}")._sockets
     threading.Timer(0.2, path.write_text, ("tcp://127.0.0.1:9",)).start()
     sockets.link()
     assert sockets._endpoint == "tcp://127.0.0.1:9"
@@ -53,7 +51,7 @@ def test_a_rank_that_finds_no_address_says_what_it_waits_for(tmp_path, monkeypat
     monkeypatch.setattr(rank_sockets, "PATIENCE_S", 0.2)
     monkeypatch.setattr(WaitLog, "is_due", lambda *_: True)
     given = f"file://{tmp_path}/balancer.addr"
-    connection = Connection(given, Party((0,)), JOB, 2)
+    connection = connect_to(given)
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(LoaderError, match="no balancer's address"),

@@ -1,7 +1,5 @@
-"""Processes that share ranks on one host, by the new wing: batches of a local loop, and errors."""
+"""Processes that share ranks on one host: batches of a local loop, and errors."""
 
-import os
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,6 @@ from tests.loader import balanced_data as made
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("through_balancer")]
 COUNT = 40
-
-
-@pytest.fixture(autouse=True)
-def _new_wing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COUNTERPOISE_WING", "pools")
 
 
 def loader(data: Any, **more: Any) -> DataLoader[Any, Any]:
@@ -94,17 +87,3 @@ def test_what_collating_raises_comes_with_its_traceback_and_the_batch_comes_agai
     assert len(errors) == 2
     assert all("in __call__" in error for error in errors)
     assert all("KeyError: '13 is missing'" in error for error in errors)
-
-
-def test_a_worker_that_is_killed_is_replaced_and_nothing_is_left_out() -> None:
-    data = made.Augmented(600)
-    shared = loader(data, balance={"layout": "packed"})
-    batches = iter(shared.with_info())
-    keys = [*next(batches)[1].keys]
-    connection: Any = shared._balanced and shared._balanced._connection
-    for pid in connection._processes.pool.pids:
-        os.kill(pid, signal.SIGKILL)
-    keys += [key for _, info in batches for key in info.keys]
-    shared.close()
-    assert sorted(keys) == sorted(f"k{n:04}" for n in range(600))
-    assert not Path(connection.endpoint.removeprefix("ipc://")).parent.exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise import Balance, DataLoader
-from counterpoise.loader.connect import factory
+from counterpoise.loader.remote import factory
 from counterpoise.loader.remote.memory_limit import memory_limit, refuse_budget_over_limit
 
 VERSION_1 = "9:name=systemd:/\n4:memory:/pod/box\n3:cpuset:/\n"

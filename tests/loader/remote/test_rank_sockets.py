@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 import zmq
 
-from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import Ping, RankHello
+from counterpoise.balancer.parties.messages import JoinJob, TrainerBeat
 from counterpoise.balancer.transport.sockets import connect, decode_from, listen, receive_frames
-from counterpoise.loader.connect import remote
-from counterpoise.loader.connect.remote import Connection, Party
+from counterpoise.loader.remote import connection as shell
 from tests.loader.alarms import Interrupted
+from tests.loader.remote.served import connect_to
 
-JOB = to_json(JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2)))
-PATIENCE_MS = 20_000
+PATIENCE_MS, BEAT = 20_000, TrainerBeat(1, False, 0)
 
 
 def interrupted_at(line: int, action: Callable[[], Any]) -> bool:
@@ -70,7 +67,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> "list[zmq.Context[Any]]":
 def test_no_two_connections_of_a_name_whenever_a_handler_raises(
     opened: "list[zmq.Context[Any]]",
 ) -> None:
-    connection = Connection("tcp://127.0.0.1:9", Party((0,)), JOB, 2)
+    connection = connect_to("tcp://127.0.0.1:9")
     sockets = connection._sockets
     sockets.give_up()
 
@@ -80,7 +77,7 @@ def test_no_two_connections_of_a_name_whenever_a_handler_raises(
 
     line = 1
     while interrupted_at(line, anew):
-        sockets.link().send(Ping())
+        sockets.link().send(BEAT)
         assert [each.closed for each in opened] == [True] * (len(opened) - 1) + [False]
         line += 1
     assert line > 20
@@ -102,20 +99,20 @@ def heard(router: "zmq.Socket[bytes]") -> list[type]:
 def test_a_rank_that_nobody_hears_any_more_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with zmq.Context() as context, listen(context, "tcp://127.0.0.1:0") as router:
         endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
-        connection = Connection(endpoint, Party((0,)), JOB, 2)
-        connection._send([Ping()])
-        assert heard(router)[0] is RankHello
+        connection = connect_to(endpoint)
+        connection._send()
+        assert JoinJob in heard(router)
         # A connection of the same name that is heard of later takes its place, for ever.
         name = connection._sockets.name
         with connect(context, endpoint, name) as other:
             other.send(b"")
             assert router.poll(PATIENCE_MS)
             assert router.recv_multipart() == [name, b""]
-        connection._send([Ping()])
+        connection._sockets.link().send(BEAT)
         assert not router.poll(200)
-        monkeypatch.setattr(remote, "RECONNECT_S", -1.0)
+        monkeypatch.setattr(shell, "RECONNECT_S", -1.0)
         connection._check_silence()
-        connection._send([Ping()])
-        assert heard(router)[0] is RankHello
+        connection._send()
+        assert JoinJob in heard(router)
         connection._sockets.give_up()
         connection.close()

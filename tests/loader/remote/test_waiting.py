@@ -1,24 +1,22 @@
 """What a rank does before it waits for a microbatch."""
 
+import math
 import time
 from typing import Any
 
 import pytest
 
-from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import RunFailed
-from counterpoise.loader.connect.remote import LOOK_S, Connection, Party
+from counterpoise.balancer.protocol.messages import PeerRejected
+from counterpoise.loader.remote.connection import LOOK_S
 from counterpoise.loader.step.errors import LoaderError
 from tests.loader.alarms import Interrupted
-
-JOB = to_json(JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2)))
+from tests.loader.remote.served import connect_to
 
 
 @pytest.fixture
 def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A connection to nobody; `done` lists what it does."""
-    made: Any = Connection("tcp://127.0.0.1:9", Party((0,)), JOB, 2)
+    made = connect_to("tcp://127.0.0.1:9")
     made._sockets.give_up()
     done: list[str] = []
     link = made._sockets.link()
@@ -28,16 +26,15 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
         done.append("receive")
         return receive()
 
-    def pulled(_: object) -> list[Any]:
+    def pull() -> None:
         done.append("pull")
-        return []
 
     class Poller:
         def poll(self, _: int) -> None:
             done.append("pause")
             raise Interrupted
 
-    monkeypatch.setattr(made._puller, "turn", pulled)
+    monkeypatch.setattr(made._puller, "turn", pull)
     monkeypatch.setattr(link, "receive", received)
     monkeypatch.setattr(link, "poller", Poller())
     made.done = done
@@ -47,6 +44,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_what_has_arrived_is_received_before_a_wait_that_may_end_at_once(connection: Any) -> None:
+    connection._looked = math.inf
     with pytest.raises(TimeoutError):
         connection.next(timeout_s=0)
     assert connection.done == ["receive", "pull"]
@@ -63,8 +61,7 @@ def test_messages_are_looked_for_rarely_while_microbatches_are_here(
 
 
 def test_a_failure_that_came_while_sockets_were_closed_is_raised_at_once(connection: Any) -> None:
-    connection.session.state = "running"
-    connection.session.handle(RunFailed("no such file"))
+    connection.session.receive(PeerRejected("no such file"))
     with pytest.raises(LoaderError, match="no such file"):
         connection.next()
     assert "pause" not in connection.done

@@ -4,15 +4,8 @@ import logging
 
 import pytest
 
-from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.collate.chosen import BatchMaker
-from counterpoise.loader.remote.factory import ConnectionFactory
-from counterpoise.loader.local.workers import WorkerStart
-from counterpoise.loader.step.ranks import Place
-
-JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
+from tests.loader.remote.served import connect_to
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -21,11 +14,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_an_address_is_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     address = "tcp://127.0.0.1:5555"
-    batches = BatchMaker(Balance("fixed"), None)
-    place = Place((0,), 1)
-    factory = ConnectionFactory(JOB, None, place, WorkerStart(0), 1, batches, False, address)
     with caplog.at_level(logging.INFO, "counterpoise"):
-        factory.connect()
+        connect_to(address)
     (line,) = lines(caplog)
     assert (
         line == f"remote wing: goes through the balancer at {address}, because balancer= or "

@@ -342,13 +342,13 @@ def check(numbers: Sequence[int], folder: Path) -> None:
     assert min(found[each] for each in ("same", "right", "refused")) > len(numbers) // 10, found
 
 
-@pytest.mark.parametrize("by", ["a local loop", "a coordinator"])
+@pytest.mark.parametrize("by", ["a local loop", "a balancer"])
 @pytest.mark.parametrize(
     "numbers", [range(FEW), pytest.param(range(FEW, MANY), marks=pytest.mark.long)]
 )
 def test_a_ledger_goes_on_rightly_or_is_refused_by_name(
     by: str, numbers: range, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if by == "a coordinator":
+    if by == "a balancer":
         monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
     check(numbers, folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.loader import DataLoader
-from counterpoise.loader.connect import balancer_process
+from counterpoise.loader.remote import balancer_process
 from counterpoise.loader.step import waiting
 from tests.loader import balanced_data as made
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.job.jobs import PlayedJobs
 from counterpoise.balancer.server.loop import serve
 from counterpoise.balancer.transport.keys import ServerKeys, server_keys
 from counterpoise.tools.doctor import installation as look
@@ -101,7 +101,7 @@ def running(keys: ServerKeys | None = None) -> Iterator[str]:
 
     run = threading.Thread(
         target=serve,
-        args=(Coordinator(), "tcp://127.0.0.1:*", ready, over.is_set),
+        args=(PlayedJobs(1, lambda _: None), "tcp://127.0.0.1:*", ready, over.is_set),
         kwargs={"keys": keys},
     )
     run.start()

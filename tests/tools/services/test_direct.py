@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.balancer.job.flag import VARIABLE
 from counterpoise.balancer.job.messages import JoinPool
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.loader import LoaderError
 from counterpoise.loader.remote.puller import PiecePuller
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.asking import ask
+from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
 from counterpoise.workers.serving.frame_store import FrameStore
-from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.serving.server import PullServer
 from counterpoise.workers.sources.registry import open_source
 from tests.loader import balanced_data
@@ -27,13 +26,6 @@ from tests.tools.services.test_remote import SAMPLES, make, start_worker, take
 
 pytestmark = pytest.mark.slow
 NOBODY = "tcp://127.0.0.1:1"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def new_wing():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, "pools")
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +122,7 @@ class OutOfReach:
 
     def __init__(self, address, root):
         self.root = root
-        self.server = PullServer("tcp://127.0.0.1:*", 1 << 30, None, FrameStore())
+        self.server = PullServer("tcp://127.0.0.1:*", None, FrameStore())
         self.stopped = threading.Event()
         worker = JobsWorker([ServedBalancer(address)], self.open, 1 << 30)
         self.thread = threading.Thread(target=worker.work, args=(self.stopped.is_set,))

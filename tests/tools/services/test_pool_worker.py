@@ -1,4 +1,4 @@
-"""`counterpoise worker` as a process of its own, for a balancer that plays all ranks (ADR 63)."""
+"""`counterpoise worker` as a process of its own (ADR 63)."""
 
 import signal
 from dataclasses import replace
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from counterpoise.balancer.job.flag import VARIABLE
 from counterpoise.balancer.job.messages import JoinPool, LeavePool
 from counterpoise.loader import RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -23,7 +22,7 @@ def test_a_worker_serves_its_samples_and_goes_when_it_is_told(processes, tmp_pat
     job = replace(job_of(), source=RemoteDataset("*.tar").spec())
     with zmq.Context() as context:
         balancer = PlayedBalancer(context, job, {"kind": "samples", "takes_empty": False})
-        worker = processes("worker", balancer.endpoint, "--root", str(root), **{VARIABLE: "pools"})
+        worker = processes("worker", balancer.endpoint, "--root", str(root))
         batches = balancer.deliver()
         assert sum(len(samples) for pieces in batches for samples in pieces.values()) == SAMPLES
         assert balancer.of_kind(JoinPool)[0].transport.startswith("direct: ")

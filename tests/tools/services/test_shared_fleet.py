@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 import pytest
 import zmq
 
-from counterpoise.balancer.job.flag import VARIABLE
 from counterpoise.balancer.job.messages import PulledFrames, PullFrames
 from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.protocol.messages import ListJobs, PeerRejected
@@ -106,13 +105,6 @@ class Order:
 
     def close(self):
         os.close(self._descriptor)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def new_wing():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, "pools")
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.balancer.job.flag import VARIABLE
 from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -24,13 +23,6 @@ from tests.tools.trace.test_chrome import check_trace
 pytest.importorskip("prometheus_client")
 pytestmark = pytest.mark.slow
 SAMPLES = 60
-
-
-@pytest.fixture(scope="module", autouse=True)
-def new_wing():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, "pools")
-        yield
 
 
 @pytest.fixture(scope="module")

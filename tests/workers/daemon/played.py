@@ -37,13 +37,13 @@ from counterpoise.balancer.transport.sockets import (
     send,
 )
 from counterpoise.workers.codec.batches import decode_batch
-from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
-from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.daemon.job_worker import (
     RemoteWorker,
     WorkerSetup,
     open_remote_worker,
 )
+from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
+from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.serving.server import PullServer
 
 LIMIT_S, ROOM = 60.0, 1 << 20
@@ -232,7 +232,7 @@ class WorkerThread(threading.Thread):
     def open(self, _balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
         server = address = None
         if self.serves:
-            server = PullServer("tcp://127.0.0.1:*", ROOM, None, FrameStore())
+            server = PullServer("tcp://127.0.0.1:*", None, FrameStore())
             address = server.endpoint
         hello = JoinPool(
             "host/1", len(self.workers), "host", 1, "", "as tests have it", address or "", b"", 0

@@ -110,7 +110,7 @@ def test_beats_name_the_sample_in_work() -> None:
     worker = opened(Beating(30), job=job_of(on_error="skip"))
     worker.hear(load(5, 7, 8))
     assert [(beat.number, beat.index) for beat in beats] == [(5, 7), (5, 8)]
-    worker.worker.activity.leaving = True
+    worker.worker.leaving = True
     idle = worker.worker.beat()
     assert (idle.number, idle.index, idle.leaving, idle.kept) == (0, -1, True, ((5, 1),))
     assert min(idle.cpu_ms, idle.clock_us) > 0

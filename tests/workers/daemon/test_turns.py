@@ -32,7 +32,7 @@ def test_it_is_time_that_is_shared_and_not_samples(work_s):
     assert had["a"] / had.total() == pytest.approx(0.75, rel=0.03)
 
 
-def test_a_job_whose_next_lease_is_on_its_way_loses_nothing():
+def test_a_job_whose_next_part_is_on_its_way_loses_nothing():
     """It has no work at one look in five, as where a balancer answers late."""
     had = shared(
         {"a": 2.0, "b": 1.0, "c": 1.0},

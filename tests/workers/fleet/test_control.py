@@ -5,9 +5,8 @@ import logging
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.coordinator.status_report import make_status_report
 from counterpoise.workers.fleet.control import SAY_S, FleetControl, look_at
+from tests.tools.doctor.test_status import JOB
 
 
 class Counting:
@@ -48,7 +47,7 @@ def test_it_is_resized_within_its_bounds(fleet, asked, found):
 
 
 def test_workers_that_do_not_come_are_said_with_what_they_wait_for(fleet, caplog):
-    report = structs.replace(make_status_report(Coordinator(), 0), trainers=1)
+    report = structs.replace(JOB, trainers=1, workers=0, worker_statuses=())
     assert look_at(report).workers == 0
     with caplog.at_level(logging.INFO):
         fleet._say_at = 0.0

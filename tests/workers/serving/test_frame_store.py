@@ -6,7 +6,6 @@ import pytest
 import zmq
 
 from counterpoise.balancer.job.messages import PulledFrames, PullFrames
-from counterpoise.balancer.protocol.payload_messages import PullPayloads
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.serving.server import PullServer
@@ -27,7 +26,7 @@ def store() -> FrameStore:
 
 @pytest.fixture
 def server(store: FrameStore) -> Iterator[PullServer]:
-    made = PullServer("tcp://127.0.0.1:*", 0, None, store)
+    made = PullServer("tcp://127.0.0.1:*", None, store)
     made.admit(b"", b"password")
     yield made
     made.close()
@@ -76,11 +75,6 @@ def test_of_what_is_not_there_nothing_comes(trainer, request_) -> None:
 def test_what_was_freed_is_gone(trainer, store) -> None:
     store.free((SERIAL, SERIAL, 99))
     assert ask(trainer, PullFrames(1, TOKEN, SERIAL, ())) == (PulledFrames(1, 0), [])
-
-
-def test_a_message_of_another_kind_is_not_answered(trainer) -> None:
-    send(trainer, PullPayloads(1, TOKEN, (SERIAL,)))
-    assert ask(trainer, PullFrames(2, TOKEN, SERIAL, (0,))) == (PulledFrames(2, 1), [b"head"])
 
 
 def test_no_frame_is_copied(store) -> None:

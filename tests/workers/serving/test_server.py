@@ -1,4 +1,4 @@
-"""A worker's socket for pulls: ranks get payloads, strangers nothing, and no harm is done."""
+"""A worker's socket for pulls: ranks get frames, strangers nothing, and no harm is done."""
 
 import contextlib
 import socket
@@ -7,21 +7,19 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from counterpoise.balancer.protocol.messages import Message, Ping
-from counterpoise.balancer.protocol.payload_messages import (
-    PulledPayloads,
-    PullPayloads,
-    ServePayloads,
-)
+from counterpoise.balancer.job.messages import PulledFrames, PullFrames
+from counterpoise.balancer.protocol.messages import ListJobs, Message
 from counterpoise.balancer.transport import authentication
 from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair
 from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.workers.serving import connections, server
+from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.serving.server import PullServer
 
 LIMIT_MS = 10_000
 SECRET = b"the ranks' password"
-TOKEN = 7
+TOKEN, SERIAL = 7, 1
+REQUEST, ANSWER = PullFrames(2, TOKEN, SERIAL, ()), (PulledFrames(2, 1), [b"cat"])
 Buffers = tuple[Message, list[bytes]]
 
 
@@ -35,8 +33,11 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
 def serving(
     keys: KeyPair | None = None, public: bytes = b"", address: str = "tcp://127.0.0.1:*"
 ) -> Iterator[PullServer]:
-    made = PullServer(address, 1 << 30, keys)
-    made.begin(ServePayloads(TOKEN, 1 << 20, public, b"" if keys else SECRET))
+    store = FrameStore()
+    store.token = TOKEN
+    store.keep(SERIAL, [b"cat"])
+    made = PullServer(address, keys, store)
+    made.admit(public, b"" if keys else SECRET)
     try:
         yield made
     finally:
@@ -52,22 +53,6 @@ def ask(peer: "zmq.Socket[bytes]", message: Message, limit_ms: int = LIMIT_MS) -
     return received[0], [each.bytes for each in received[1]]
 
 
-def test_a_rank_gets_what_is_there(context) -> None:
-    with (
-        serving() as made,
-        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
-    ):
-        small, large = made.store.keep(b"cat"), made.store.keep(bytes(300_000) + b"end")
-        wanted = (large, small, 99)
-        answer = ask(rank, PullPayloads(1, TOKEN, wanted))
-        assert answer == (
-            PulledPayloads(1, (large, small)), [bytes(300_000) + b"end", b"cat"]
-        )  # fmt: skip
-        made.store.free((small,))
-        assert ask(rank, PullPayloads(2, TOKEN, (small,))) == (PulledPayloads(2, ()), [])
-        assert ask(rank, PullPayloads(3, TOKEN + 1, wanted)) == (PulledPayloads(3, ()), [])
-
-
 def test_on_one_host_ranks_pull_over_a_unix_socket(context, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(authentication, "MOST_CONNECTIONS", 2)
     with (
@@ -76,10 +61,8 @@ def test_on_one_host_ranks_pull_over_a_unix_socket(context, tmp_path, monkeypatc
         connect(context, made.endpoint, b"stranger", password=b"guessed") as stranger,
         contextlib.ExitStack() as others,
     ):
-        serial = made.store.keep(b"cat")
-        send(stranger, PullPayloads(1, TOKEN, (serial,)))
-        expected = PulledPayloads(2, (serial,)), [b"cat"]
-        assert ask(rank, PullPayloads(2, TOKEN, (serial,))) == expected
+        send(stranger, REQUEST)
+        assert ask(rank, REQUEST) == ANSWER
         assert not stranger.poll(200)
         late = others.enter_context(socket.socket(socket.AF_UNIX))
         late.settimeout(LIMIT_MS / 1000)
@@ -93,10 +76,9 @@ def test_a_message_that_is_no_request_is_not_answered(context) -> None:
         serving() as made,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.store.keep(b"cat")
-        send(rank, Ping())
+        send(rank, ListJobs())
         rank.send_multipart([b"nonsense", b"and more"])
-        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+        assert ask(rank, REQUEST) == ANSWER
 
 
 @pytest.mark.parametrize("password", [b"", b"guessed", SECRET[:-1]])
@@ -106,9 +88,8 @@ def test_who_does_not_know_the_password_gets_nothing(context, password: bytes) -
         connect(context, made.endpoint, b"stranger", password=password) as stranger,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.store.keep(b"cat")
-        send(stranger, PullPayloads(1, TOKEN, (1,)))
-        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+        send(stranger, REQUEST)
+        assert ask(rank, REQUEST) == ANSWER
         assert not stranger.poll(200)
 
 
@@ -123,18 +104,17 @@ def test_with_keys_only_the_ranks_key_is_let_in(context) -> None:
         connect(context, made.endpoint, b"without", password=SECRET) as without,
     ):
         assert made.key == own.public
-        made.store.keep(b"cat")
         for each in (stranger, without):
-            send(each, PullPayloads(1, TOKEN, (1,)))
-        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+            send(each, REQUEST)
+        assert ask(rank, REQUEST) == ANSWER
         assert not stranger.poll(200)
         assert not without.poll(0)
 
 
 def test_nobody_is_let_in_before_the_balancer_has_said_who_may(context) -> None:
-    made = PullServer("tcp://127.0.0.1:*", 1 << 30, None)
+    made = PullServer("tcp://127.0.0.1:*", None, FrameStore())
     with connect(context, made.endpoint, b"early", password=b"x") as early:
-        assert ask(early, PullPayloads(1, 0, (1,)), limit_ms=200) is None
+        assert ask(early, PullFrames(1, 0, SERIAL, ()), limit_ms=200) is None
     made.close()
 
 
@@ -145,9 +125,9 @@ def test_a_request_that_is_too_large_ends_its_connection(context, monkeypatch) -
         connect(context, made.endpoint, b"loud", password=SECRET) as loud,
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
     ):
-        made.store.keep(b"cat")
-        assert ask(loud, PullPayloads(1, TOKEN, tuple(range(1 << 17))), limit_ms=200) is None
-        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+        large = PullFrames(1, TOKEN, SERIAL, tuple(range(1 << 17)))
+        assert ask(loud, large, limit_ms=200) is None
+        assert ask(rank, REQUEST) == ANSWER
 
 
 def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
@@ -157,9 +137,7 @@ def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
         connect(context, made.endpoint, b"rank", password=SECRET) as rank,
         contextlib.ExitStack() as strangers,
     ):
-        made.store.keep(b"cat")
-        expected = PulledPayloads(1, (1,)), [b"cat"]
-        assert ask(rank, PullPayloads(1, TOKEN, (1,))) == expected
+        assert ask(rank, REQUEST) == ANSWER
         here = ("127.0.0.1", int(made.endpoint.rpartition(":")[2]))
         # They say nothing. Of more than there may be, each is cut off at once.
         silent = [
@@ -169,26 +147,24 @@ def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
         for late in silent[7:]:
             while late.recv(100):
                 pass
-        assert ask(rank, PullPayloads(1, TOKEN, (1,))) == expected
+        assert ask(rank, REQUEST) == ANSWER
         for each in silent:
             each.close()
         with connect(context, made.endpoint, b"another", password=SECRET) as another:
-            assert ask(another, PullPayloads(1, TOKEN, (1,))) == expected
+            assert ask(another, REQUEST) == ANSWER
 
 
 def test_many_wrong_passwords_keep_nobody_out_for_long(context) -> None:
     with serving() as made, contextlib.ExitStack() as strangers:
-        made.store.keep(b"cat")
         for number in range(3 * connections.MOST_REFUSALS):
             name = b"stranger %d" % number
             strangers.enter_context(connect(context, made.endpoint, name, password=b"guessed"))
         with connect(context, made.endpoint, b"rank", password=SECRET) as rank:
-            answer = ask(rank, PullPayloads(1, TOKEN, (1,)))
-        assert answer == (PulledPayloads(1, (1,)), [b"cat"])
+            assert ask(rank, REQUEST) == ANSWER
 
 
 def test_an_address_that_is_taken_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match="--serve with another address"):
-            PullServer(address, 1, None)
+            PullServer(address, None, FrameStore())

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoise.balancer.protocol.parts import Probed, SampleRef
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
-from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.planned.measuring import Measurer
 from counterpoise.workers.sources.failures import RETRIES, kind_of
 from counterpoise.workers.sources.interface import PlainSource
 from counterpoise.workers.tar.shard_files import READ_WHOLE
@@ -42,26 +41,25 @@ class FlakySource(PlainSource):
         return super().load(index, epoch, seed)
 
 
-def handler_of(source):
+def measurer_of(source):
     pauses = []
-    return SourceHandler(source, ("tokens",), 0, local=True, sleep=pauses.append), pauses
+    return Measurer(source, ("tokens",), 0, pauses.append), pauses
 
 
-@pytest.mark.parametrize("work", ["probe", "decode"])
-def test_a_moment_of_trouble_is_waited_out(work):
+@pytest.mark.parametrize(("work", "expected"), [("cost", (2,)), ("load", "de")])
+def test_a_moment_of_trouble_is_waited_out(work, expected):
     source = FlakySource(2)
-    handler, pauses = handler_of(source)
-    result = getattr(handler, work)(SampleRef(0, 1), 0)
+    measurer, pauses = measurer_of(source)
+    assert getattr(measurer, work)(1, 0) == expected
     assert pauses == [0.1, 0.2]
-    assert result.cost == (2,) if isinstance(result, Probed) else result.key == "1"
 
 
-@pytest.mark.parametrize("work", ["probe", "decode"])
+@pytest.mark.parametrize("work", ["cost", "load"])
 def test_trouble_that_stays_is_an_io_error_with_source_and_cause(work):
     source = FlakySource(99)
-    handler, pauses = handler_of(source)
+    measurer, pauses = measurer_of(source)
     with pytest.raises(OSError, match=r"Input/output error \(tried 4 times\): 'list'") as raised:
-        getattr(handler, work)(SampleRef(0, 1), 0)
+        getattr(measurer, work)(1, 0)
     assert raised.value.errno == errno.EIO
     assert kind_of(raised.value) == "io"
     assert (source.tries, tuple(pauses)) == (1 + len(RETRIES), RETRIES)
@@ -78,9 +76,9 @@ def test_trouble_that_stays_is_an_io_error_with_source_and_cause(work):
 )
 def test_what_cannot_pass_is_not_tried_again(error, tries, words):
     source = FlakySource(99, error)
-    handler, _ = handler_of(source)
+    measurer, _ = measurer_of(source)
     with pytest.raises(OSError, match="tried") as raised:
-        handler.decode(SampleRef(0, 0), 0)
+        measurer.load(0, 0)
     assert words in str(raised.value)
     assert source.tries == tries
     assert kind_of(raised.value) == "io"
