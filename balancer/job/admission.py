@@ -103,7 +103,7 @@ class Admission:
             self.lose(peer, now, "leave", " (it begins anew)")
             if same is not None and same.peer != peer:
                 self.out.append((same.peer, Bye()))
-                self.lose(same.peer, now, "leave", " (a newer process has its name)")
+                self.lose(same.peer, now, "leave", " (a newer process has its name)", True)
             token, address, key = next(self._numbers), hello.address, hello.key
             credentials = self._make_credentials(key) if address else None
             if credentials is None:  # where the balancer has keys nothing travels in the clear
@@ -153,7 +153,7 @@ class Admission:
         """Forget workers that trainers have ended."""
         for name in names:
             if (worker := self._named.get(name)) is not None:
-                self.lose(worker.peer, now, "leave", " (its trainer has ended it)", is_ended=True)
+                self.lose(worker.peer, now, "leave", " (its trainer has ended it)")
 
     def ask_failed(self) -> None:
         """Let those try again that could not open the source: trainers have come again."""
@@ -292,11 +292,11 @@ class Admission:
         self.refused = f"worker {name:.{MAX_NAME}} was refused: {reason:.{MAX_REASON}}"
 
     def lose(
-        self, peer: bytes, now: float, event: str = "", why: str = "", is_ended: bool = False
+        self, peer: bytes, now: float, event: str = "", why: str = "", has_died: bool = False
     ) -> None:
         """Forget a worker, which is gone; others do what it had. event: as in the log.
 
-        is_ended: it was ended, and has not died of a sample.
+        has_died: perhaps of a sample: it was not ended, turned away, or begins anew.
         """
         worker = self.workers.pop(peer, None)
         if worker is None:
@@ -304,7 +304,7 @@ class Admission:
         if self._named.get(worker.hello.name) is worker:
             del self._named[worker.hello.name]
         del self.servers[worker.server.token]
-        self._pool.lose(peer, now, is_ended)
+        self._pool.lose(peer, now, is_ended=not has_died)
         if event == "lost":
             self._diagnostics.lost, self._diagnostics.lost_at = self._diagnostics.lost + 1, now
             self._diagnostics.last_lost.append(f"{worker.hello.name:.{MAX_NAME}}{why}")

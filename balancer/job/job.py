@@ -147,7 +147,7 @@ class PlayedJob:
                 if at in self.pool.deaths:
                     source.names[at] = f"{name:.{MAX_NAME}}"
         elif kind is LeavePool:
-            self.admission.lose(worker, now, "leave", is_ended=True)
+            self.admission.lose(worker, now, "leave")
 
     @property
     def run(self) -> PlannedRun | None:
@@ -162,7 +162,7 @@ class PlayedJob:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
         self.is_due = True
         self.parties.note_unreachable(peer, now)
-        self.admission.lose(peer, now, "lost", " (its connection has ended)")
+        self.admission.lose(peer, now, "lost", " (its connection has ended)", has_died=True)
 
     def turn(self, now: float) -> list[Send]:
         """Do what there is to do; return messages, and to whom."""

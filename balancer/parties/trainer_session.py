@@ -255,6 +255,7 @@ class TrainerSession:
 
     def _take(self, run: _Run, give: GiveBatch) -> None:
         rank = run.ranks[give.rank]
+        _move_on(rank)  # what a signal has kept from doing so when the last piece came
         old = rank.batches.get(give.index)
         if give.index < rank.have or (
             old is not None and (old.is_here or old.give.version >= give.version)

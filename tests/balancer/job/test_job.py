@@ -87,6 +87,11 @@ def test_a_job_does_so_whatever_its_network_and_processes_do(start: int) -> None
         run_setting(seed)
 
 
+@pytest.mark.parametrize("seed", [141, 189, 366])
+def test_no_sample_is_named_for_workers_that_began_anew(seed: int) -> None:
+    run_setting(seed)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("start", range(100, 2100, 100))
 def test_2000_jobs_do_so(start: int) -> None:

@@ -305,6 +305,19 @@ def test_a_sample_of_which_all_workers_die_is_given_up_by_the_name_that_they_giv
     assert re.search(r"sample 'k[0-7]'.* 3 worker processes died", stops[0].reason)
 
 
+def test_one_that_begins_anew_or_is_turned_away_has_not_died_of_a_sample() -> None:
+    balancer = started()
+    pool = balancer.jobs.jobs["run"].pool
+    balancer.say(RANK, WantBatches(0, ((0, 4, 0),), 0))
+    balancer.open(W)
+    assert pool.workers[W].given
+    balancer.say(W, structs.replace(WORKER, version="0.2.0"))
+    assert (pool.workers, pool.deaths) == ({}, {})
+    balancer.open(W)
+    balancer.lose(W)
+    assert pool.deaths
+
+
 def test_one_that_is_to_end_may_once_it_keeps_nothing() -> None:
     balancer = Balancer()
     balancer.say(RANK, HELLO)

@@ -1,5 +1,8 @@
 """What a trainer's session asks for, tells again, and hands out."""
 
+import sys
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -143,6 +146,36 @@ def test_a_microbatch_is_here_with_all_its_pieces() -> None:
     assert session.peek() is None
     session.note_pulled(0, 0, 0, 0, b"first")
     assert session.peek().frames == {0: b"first", 1: b"second"}
+
+
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_one_whose_last_call_a_signal_has_ended_at_any_line_is_handed_out(pieces: int) -> None:
+    for last in count():
+        session, lines, is_through = begun(), iter(range(last)), True
+
+        def raise_at_a_line(frame: FrameType, event: str, _: Any, lines: Any = lines) -> Any:
+            if event == "line" and next(lines, None) is None:
+                raise KeyboardInterrupt
+            return raise_at_a_line if "trainer_session" in frame.f_code.co_filename else None
+
+        sys.settrace(raise_at_a_line)
+        try:
+            take_all(session, pieces)
+        except KeyboardInterrupt:
+            is_through = False
+        finally:
+            sys.settrace(None)
+        session.pull_again()  # over another connection; the balancer sends again what is not here
+        take_all(session, pieces)
+        assert session.peek() is not None, f"line {last}"
+        if is_through:
+            return
+
+
+def take_all(session: Any, pieces: int) -> None:
+    session.receive(give(0, pieces=pieces))
+    for pull in session.take_pulls():
+        session.note_pulled(0, 0, 0, pull.number, [b""])
 
 
 def test_a_newer_version_is_pulled_where_its_pieces_are_others() -> None:

@@ -30,7 +30,13 @@ from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import from_json
 from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
 from counterpoise.balancer.transport.naming import DEFAULT_JOB
-from counterpoise.balancer.transport.sockets import decode_from, listen, receive_frames, send
+from counterpoise.balancer.transport.sockets import (
+    NO_NAME,
+    decode_from,
+    listen,
+    receive_frames,
+    send,
+)
 from counterpoise.workers.collate.described import layout_of
 from counterpoise.workers.collate.labels import count_label_tokens_of
 from counterpoise.workers.planned.parts import do_part
@@ -178,6 +184,8 @@ class BalancerHere:
         while (frames := receive_frames(self._router)) is not None:
             peer, _, content = decode_from(frames)
             assert isinstance(content, list), content
+            if peer.startswith(NO_NAME):
+                continue  # what is left of a former connection: a server drops it, too
             for message, _ in content:
                 assert isinstance(message, FROM_TRAINER), message
                 self.received.append(message)
