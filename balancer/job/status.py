@@ -46,7 +46,7 @@ def make_status_report(
         trouble=_cut(next(stopped, "")),
         epoch=-1 if parties.attempt is None else parties.attempt.start.epoch,
         front=min((step for step in firsts if step >= 0), default=-1),
-        held_bytes=pool.held_bytes(), budget_bytes=job.spec.buffer_bytes,
+        held_bytes=pool.kept_bytes, budget_bytes=job.spec.buffer_bytes,
         is_full=job.run is not None and job.run.status_of(0)[2], all_decoded=pool.has_all,
         loads_to_measure=source is not None and source.loads_first,
         parts=sum(len(each.given) for each in pool.workers.values()),

@@ -57,7 +57,7 @@ class NetworkPool:
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
         self.deaths: dict[int, float] = {}
         self._full: set[bytes] = set()  # workers that keep all that they may
-        self._kept_bytes = 0
+        self.kept_bytes = 0  # by workers
 
     # --- what the run asks
 
@@ -71,9 +71,9 @@ class NetworkPool:
         """Bytes bound what is made ahead: of all workers, and of one that may keep no more."""
         return 0 if self._full else sys.maxsize
 
-    def held_bytes(self, made: int = 0, each: int = 0) -> int:  # noqa: ARG002
-        """Return the bytes that workers keep."""
-        return self._kept_bytes
+    def held_bytes(self, made: int, each: int) -> int:  # noqa: ARG002
+        """Return the bytes that workers keep; until `each` is known, one a worker is enough."""
+        return self.kept_bytes if each or len(self._tasks) < len(self.workers) else sys.maxsize
 
     def submit(self, number: int, task: Sequence[int]) -> None:
         """Take a task; its parts are given to workers in the order of submitting."""
@@ -320,7 +320,7 @@ class NetworkPool:
         worker.freeing.append(piece.serial)
 
     def _count_kept(self, worker: PoolWorker, nbytes: int) -> None:
-        self._kept_bytes += nbytes
+        self.kept_bytes += nbytes
         worker.kept_bytes += nbytes
         is_full = worker.kept_bytes >= worker.most_bytes
         (self._full.add if is_full else self._full.discard)(worker.name)
@@ -358,7 +358,7 @@ class NetworkPool:
         for number in [*worker.given]:
             worker.take_given(number, now)
         self._full.discard(name)
-        self._kept_bytes -= worker.kept_bytes
+        self.kept_bytes -= worker.kept_bytes
         self._keepers = {at: other for at, other in self._keepers.items() if other is not worker}
         for part in worker.kept.values():
             if part.piece is not None:

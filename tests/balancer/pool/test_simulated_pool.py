@@ -1,5 +1,6 @@
 """The pool on a simulated network: every result once and right, whatever is lost or dies."""
 
+import sys
 from random import Random
 from typing import Any
 
@@ -329,7 +330,7 @@ def test_nothing_is_made_ahead_while_a_worker_keeps_all_that_it_may() -> None:
     assert pool.most_held > 1
     pool.submit(1, Load(0, [4]).packed())
     [(_, part)] = pool.take_messages()
-    pool.take(b"a", PartMade(part.number, 7, 9, (9,), (), (), (), (), -1, -1, 1000), 0.1)
+    pool.take(b"a", PartMade(part.number, 7, 9, (9,), (), (), (), (), -1, 9, 1000), 0.1)
     assert pool.most_held == 0
     pool.take(b"a", PoolBeat(0, -1, False, (), most_bytes=10), 0.2)
     assert pool.most_held > 1
@@ -339,3 +340,16 @@ def test_nothing_is_made_ahead_while_a_worker_keeps_all_that_it_may() -> None:
     assert result is not None
     pool.free(result[1].batch)
     assert pool.most_held > 1
+
+
+def test_until_it_is_known_what_a_microbatch_takes_there_is_one_a_worker() -> None:
+    pool = NetworkPool(5.0, collates=True, skips=True)
+    pool.add_worker(b"a", 0.0)
+    pool.add_worker(b"b", 0.0)
+    held = []
+    for number in range(3):
+        held.append(pool.held_bytes(0, 0))
+        pool.submit(number, Load(0, [4]).packed())
+    # More than any budget: what a rank does not wait for is made later.
+    assert held == [0, 0, sys.maxsize]
+    assert pool.held_bytes(0, each=1) == 0
