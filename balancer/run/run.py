@@ -144,7 +144,9 @@ class PlannedRun:
         """Return step and number of a rank's next microbatch, or -1, -1; if bytes run out."""
         head, is_full = self._head(rank), self._unsent and not self._has_room(*self._unsent[0])
         place = (-1, -1) if head is None else (head[0].plan.number, head[1].cell[1])
-        return *place, bool(is_full)
+        # Until it is known what one takes, others wait for that, and not for bytes.
+        held, budget = self._tasks.held_bytes(0, 1), self._settings.job.buffer_bytes
+        return *place, bool(is_full) and (self._maker.mean_bytes > 0 or held > budget)
 
     def is_at_end(self, rank: int | None = None) -> bool:
         """Return whether all of a rank, or of all played here, has been handed out."""

@@ -177,7 +177,7 @@ class Cluster:
         if not self.jobs.jobs:
             return  # this balancer was started when all had left
         pool = self.job.pool
-        assert (pool.held_bytes(), len(pool._tasks)) == (0, 0), "the pool keeps something"
+        assert (pool.kept_bytes, len(pool._tasks)) == (0, 0), "the pool keeps something"
         assert self.job.parties.is_empty
 
     def why_stuck(self) -> str:

@@ -103,7 +103,7 @@ class Host:
             for part in parts:
                 n, asks_names = part.number, part.task[2] & 1
                 names = tuple(map(str, part.task[3:])) if asks_names else ()
-                made = PartMade(n, n, 8, (8,), names, (), (), (), -1, -1, 1000)
+                made = PartMade(n, n, 8, (8,), names, (), (), (), -1, 8, 1000)
                 self.job.receive(name.encode(), made, (), self.now)
             self.turn()
 

@@ -260,8 +260,8 @@ class Network:
                 else:
                     self.check_other(number, open_tasks[number], result)
                 head, done_at = head + 1, self.now
-        if self.pool.held_bytes():
-            self.problems.append(f"{self.pool.held_bytes()} bytes held at the end")
+        if self.pool.kept_bytes:
+            self.problems.append(f"{self.pool.kept_bytes} bytes held at the end")
         if self.pool.spoiled:
             self.problems.append(f"spoiled: {self.pool.spoiled}")
         return done_at

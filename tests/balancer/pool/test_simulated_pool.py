@@ -177,7 +177,7 @@ def test_what_is_forgotten_is_freed_everywhere() -> None:
     while network.now < 60.0:
         network.step()
     assert network.is_quiet()
-    assert network.pool.held_bytes() == 0
+    assert network.pool.kept_bytes == 0
 
 
 def test_samples_that_are_loaded_are_made_by_who_has_them() -> None:
@@ -280,7 +280,7 @@ def test_what_collating_raises_is_raised_with_its_text() -> None:
     assert result is not None
     with pytest.raises(RuntimeError, match="KeyError: 'x'"):
         result[1].reraise()
-    assert pool.held_bytes() == 0
+    assert pool.kept_bytes == 0
 
 
 WRONG = [
