@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from counterpoise.balancer.job.messages import JobOpened, JoinPool, OpenJob, WorkersAt
+from counterpoise.balancer.job.told_source import pack_column
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
@@ -112,7 +113,7 @@ class StandIns(ABC):
                 raise RuntimeError(trainer.failure)
         elif isinstance(message, OpenJob):
             self._opened.add(peer)
-            columns = (self.costs.tobytes(),)
+            columns = (pack_column(self.costs),)
             opened = JobOpened(message.number, len(self.costs), "data", columns, False, True)
             self.post(peer, [opened])
         elif not isinstance(message, JobList):

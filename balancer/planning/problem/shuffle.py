@@ -16,7 +16,7 @@ from ..kernels.loops import swap
 
 _WIDE_FROM = (2**32 - 1) // 20
 # Positions whose partners are drawn together.
-_PART = 1 << 20
+_PART = 1 << 17
 _WORD = 2**64 - 1
 
 
