@@ -9,7 +9,7 @@ are gone, or have begun a later run, need nothing: what their ranks are given is
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..pool.tickets import Ticket
 from ..protocol.messages import UnknownPeer
@@ -79,12 +79,17 @@ class BegunRuns:
                 self._tell_begun(trainer)
             return
         self._unstate(trainer)
+        is_new = before is None and not trainer.is_asked
         trainer.begun, trainer.is_asked, trainer.stopped = message, False, None
         key = trainer.key
         assert key is not None
         self._starts[key] += len(trainer.hello.ranks)
         if self.attempt is not None and self.attempt.key == key:
-            self._begin_again(trainer)
+            self._stop()  # a newcomer may need what was freed
+            self._ask(t for t in self._seats.peers.values() if t is not trainer and t.key == key)
+        elif self.attempt is None and is_new:
+            # Those ahead of a newcomer may be of a former launch: it would begin without its own.
+            self._ask(t for t in self._seats.peers.values() if t.key and t.key.run > message.run)
         self._look()
 
     def _unstate(self, trainer: TrainerPeer) -> None:
@@ -100,14 +105,12 @@ class BegunRuns:
                 self._free(self._queues[rank].drop(trainer.peer, self._now))
                 self._look_at(self._queues[rank])
 
-    def _begin_again(self, newcomer: TrainerPeer) -> None:
-        """Ask all in the current run where they stand: a newcomer may need what was freed."""
-        self._stop()
-        for trainer in self._seats.peers.values():
-            if trainer is not newcomer and trainer.key == newcomer.key:
-                self._unstate(trainer)
-                trainer.is_asked = True
-                self._send(trainer.peer, UnknownPeer())
+    def _ask(self, trainers: Iterable[TrainerPeer]) -> None:
+        """Ask processes where they stand."""
+        for trainer in trainers:
+            self._unstate(trainer)
+            trainer.is_asked = True
+            self._send(trainer.peer, UnknownPeer())
 
     def _stop(self) -> None:
         """Forget the current run."""

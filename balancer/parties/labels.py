@@ -53,7 +53,7 @@ class LabelSums:
         told: Iterable[bytes] = (peer,)
         if step.total is None and len(step.counts) == self._ranks:
             step.total = sum(next(iter(counts.values())) for counts in step.counts.values())
-            told, step.owners = step.owners, {*here}
+            told, step.owners = sorted(step.owners), {*here}
         while len(self._steps) > COUNTED_STEPS:
             del self._steps[min(self._steps)]
         return None if step.total is None else (LabelSum(*key, step.total), told)

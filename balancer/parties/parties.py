@@ -245,7 +245,7 @@ class Parties(BegunRuns):
 
     def _say_bye(self) -> None:
         if not self._seats.peers:
-            for peer in self._leaving:
+            for peer in sorted(self._leaving):
                 self._send(peer, Bye())
             self._leaving.clear()
 
