@@ -285,7 +285,7 @@ LOOPS = (
         size.BALANCED,
         {"zmq", "msgpack"},
         (
-            *("balancer.coordinator", "balancer.transport", "balancer.server", "loader.connect"),
+            *("balancer.pool", "balancer.transport", "balancer.server", "loader.remote."),
             *("balancer.protocol.messages", "workers.codec", "workers.daemon", "loader.auto"),
         ),
     ),
