@@ -142,8 +142,8 @@ class StandIns(ABC):
         names = tuple(f"sample {index}" for index in indexes) if asked & 1 else ()
         costs = tuple((int(self.costs[index]),) for index in indexes) if asked & 2 else ()
         return PartMade(
-            part.number, self._serial, BATCH_BYTES, (BATCH_BYTES,), names, (), costs, (), -1, -1,
-            SAMPLE_US * len(indexes),
+            part.number, self._serial, BATCH_BYTES, (BATCH_BYTES,), names, (), costs, (), -1,
+            BATCH_BYTES, SAMPLE_US * len(indexes),
         )  # fmt: skip
 
     def _take_batches(self, trainer: TrainerSession) -> None:

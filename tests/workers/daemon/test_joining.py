@@ -4,7 +4,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec import structs
 
@@ -57,9 +56,8 @@ def test_a_hello_says_who_it_is_and_what_may_be_kept_and_comes_again(clock) -> N
 def test_the_source_is_told_as_planning_needs_it() -> None:
     worker = ScriptedWorker(source=PlainSource(Numbers(3), {"tokens": [4, 5, 6]}))
     source = worker.source
-    assert worker.open() == JobOpened(
-        1, 3, source.fingerprint(), (np.array([4, 5, 6]).tobytes(),), False, False
-    )
+    columns = (bytes([4, 5, 6]),)
+    assert worker.open() == JobOpened(1, 3, source.fingerprint(), columns, False, False)
 
 
 def test_costs_that_only_loading_shows_are_no_columns() -> None:
