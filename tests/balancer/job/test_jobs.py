@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.job.jobs import ABSENT, FORGOTTEN_S, KNOWN, MAX_JOBS, PlayedJobs
+from counterpoise.balancer.job.jobs import FORGOTTEN_S, MAX_JOBS, PlayedJobs
 from counterpoise.balancer.job.messages import (
     JobNotice,
     JobNotOpened,
@@ -87,8 +87,8 @@ class Balancer:
 
     def lose(self, peer: bytes) -> dict[bytes, Any]:
         self.now += 0.002
-        sends = self.jobs.unreachable(peer, Bye(), self.now)
-        return self._by_peer(sends + self.jobs.tick(self.now))
+        self.jobs.unreachable(peer, self.now)
+        return self._by_peer(self.jobs.tick(self.now))
 
     @staticmethod
     def _by_peer(sends: list[Any]) -> dict[bytes, Any]:
@@ -131,7 +131,7 @@ def test_a_job_is_there_with_its_first_trainer_and_workers_see_it() -> None:
     balancer.say(RANK, HELLO)
     assert balancer.say(b"|fleet.1", ListJobs())[b"|fleet.1"] == [JobList(("run",))]
     assert balancer.say(b"other|fleet.1", ListJobs())[b"other|fleet.1"] == [JobList(())]
-    assert [balancer.jobs.state_of(peer) for peer in (RANK, b"run|x.2")] == [KNOWN, ABSENT]
+    assert [balancer.jobs.knows(peer) for peer in (RANK, b"run|x.2")] == [True, False]
 
 
 OTHER_VERSION = f"has counterpoise 0.0.1, and the balancer {VERSION}"
@@ -194,7 +194,7 @@ def test_once_its_trainers_have_left_another_takes_the_place_of_a_job() -> None:
 def test_an_unreachable_trainer_goes_if_a_newcomer_waits_for_its_seat() -> None:
     balancer = started()
     balancer.lose(RANK)
-    assert balancer.jobs.state_of(RANK) == KNOWN  # its connection may come back
+    assert balancer.jobs.knows(RANK)  # its connection may come back
     newcomer = structs.replace(HELLO, name="process 7")
     balancer.say(b"run|rank.2", newcomer)
     balancer.lose(RANK)
@@ -231,9 +231,9 @@ def test_trainers_that_are_silent_are_in_question_and_may_be_confirmed() -> None
     assert list(balancer.jobs.in_question()) == [RANK]
     balancer.jobs.confirm(RANK, balancer.now)
     balancer.wait(25, W)
-    assert balancer.jobs.state_of(RANK) == KNOWN
+    assert balancer.jobs.knows(RANK)
     balancer.wait(10, W)
-    assert balancer.jobs.state_of(RANK) == ABSENT
+    assert not balancer.jobs.knows(RANK)
 
 
 def test_a_balancer_that_ends_says_so_to_trainers() -> None:
@@ -272,11 +272,11 @@ def test_a_newer_process_of_a_name_replaces_the_older_which_is_told() -> None:
 def test_heartbeats_come_over_a_connection_of_their_own() -> None:
     balancer = started()
     heart = b"run|heartbeat.w.1"
-    assert balancer.jobs.state_of(heart) == KNOWN
+    assert balancer.jobs.knows(heart)
     balancer.wait(20, RANK, heart)
-    assert balancer.jobs.state_of(W) == KNOWN
+    assert balancer.jobs.knows(W)
     balancer.wait(20, RANK)
-    assert balancer.jobs.state_of(W) == ABSENT
+    assert not balancer.jobs.knows(W)
     assert balancer.say(heart, PoolBeat(0, -1, False, ()))[heart] == [UnknownPeer()]
 
 
