@@ -17,7 +17,7 @@ from ..parties.gives import Lost
 from ..parties.messages import FROM_TRAINER, BeginRun, GiveBatch, JoinJob
 from ..parties.parties import Parties
 from ..parties.seats import name_process
-from ..pool.messages import FROM_WORKER, PoolBeat
+from ..pool.messages import FROM_WORKER, FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, check_depth, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
@@ -25,7 +25,7 @@ from ..run.arrivals import RunError
 from ..run.planning import Planning
 from ..run.run import PlannedRun
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
-from .effects import Diagnostics, Send
+from .effects import Send
 from .job_events import JobEvents
 from .messages import (
     JobNotice,
@@ -41,7 +41,6 @@ from .messages import (
 )
 from .relay import Relay
 from .run_player import RunPlayer
-from .worker_stats import JobStats
 
 # Who is silent, hangs or is late is looked for this often; trainers, and who is missing, this.
 LOOK_S, TICK_S = 0.05, 1.0
@@ -88,20 +87,17 @@ class PlayedJob:
         )
         numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
         self.opening = OpenJob(next(numbers), job, layout)
-        self.events, self.diagnostics = JobEvents(name), Diagnostics()
-        self.stats = JobStats()
+        self.events = JobEvents(name)
         self.admission = Admission(
-            self.spec, self.opening, self.pool, numbers, make_credentials, self.events,
-            self.diagnostics,
-        )  # fmt: skip
+            self.spec, self.opening, self.pool, numbers, make_credentials, self.events
+        )
         self.parties = Parties(
             self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for,
             on_host=self._on_host,
         )  # fmt: skip
         self.player = RunPlayer(
-            self.spec, takes_empty, self.pool, self.parties, self.events, self.stats,
-            makes_planning,
-        )  # fmt: skip
+            self.spec, takes_empty, self.pool, self.parties, self.events, makes_planning
+        )
         self.relay = Relay()
         self._out: list[Send] = []
         self._turned_at = self._looked_at = self._ticked_at = self._asked_at = -math.inf
@@ -133,8 +129,7 @@ class PlayedJob:
             is_gone = kind is LeavePool or (kind is PoolBeat and message.leaving)
             self._out.append(Send(peer, Bye() if is_gone else UnknownPeer()))
         elif kind in _OF_WORKERS:
-            stats = self.admission.workers[worker].stats
-            self.stats.note(self.pool.workers.get(worker), stats, message, now)
+            self._count(worker, message, now)
             self.pool.take(worker, message, now)
         elif kind is JobOpened:
             self._open(worker, message, now)
@@ -183,7 +178,8 @@ class PlayedJob:
             self.pool.free(ticket)
         self.parties.freed.clear()
         for event, hello in self.parties.changes:
-            self._log_trainer(event, ", ".join(map(str, hello.ranks[:8])), name_process(hello))
+            name = f"{', '.join(map(str, hello.ranks[:8]))} ({name_process(hello)})"
+            self.events.log_peer(event, "rank", name, " (it is silent)" * (event == "lost"))
         self.parties.changes.clear()
         self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
         self.parties.notices.clear()
@@ -242,6 +238,16 @@ class PlayedJob:
             self.events.log("failure", " fails: %.600s", reason, level=logging.ERROR)
 
     # --- workers
+
+    def _count(self, worker: bytes, message: FromWorker, now: float) -> None:
+        """Count what a worker has done, before the pool takes it."""
+        stats, known = self.admission.workers[worker].stats, self.pool.workers.get(worker)
+        if isinstance(message, PoolBeat):
+            stats.take_beat(message, now)
+        elif known is None or (giving := known.given.get(message.number)) is None:
+            self.events.late += not isinstance(message, PartBroken)
+        elif not isinstance(message, PartBroken):
+            stats.take_answer(message, giving.part, now)
 
     def _let_in(self, now: float) -> None:
         """Have workers that a trainer has started for a run take part once all have begun it."""
@@ -316,13 +322,6 @@ class PlayedJob:
         """Return what a rank's next microbatch waits for, as text."""
         run, missing = self.player.run, self.admission.waits_for
         return missing or ("its turn" if run is None else run.waits_for(rank)[0])
-
-    def _log_trainer(self, event: str, ranks: str, name: str) -> None:
-        text = f"{ranks} ({name})"
-        if event == "join":
-            self.events.come("rank", text)
-        else:
-            self.events.gone("rank", text, event, " (it is silent)" if event == "lost" else "")
 
 
 def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:

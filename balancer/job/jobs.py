@@ -211,9 +211,7 @@ class PlayedJobs:
         return {name: self._report(job, self._now, 0) for name, job in self.jobs.items()}
 
     def _report(self, job: PlayedJob, now: float, number: int) -> StatusReport:
-        mine, its = self.diagnostics, job.diagnostics
-        its.software, its.refused, its.wall_ahead_s = mine.software, mine.refused, mine.wall_ahead_s
-        return make_status_report(job, its, now, number)
+        return make_status_report(job, self.diagnostics, now, number)
 
 
 def _no_job() -> PlayedJob:

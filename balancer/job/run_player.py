@@ -23,13 +23,9 @@ from ..run.steps import COMPARED, RunSettings
 from ..run.tasks import Failed, Killed, Made
 from .job_events import JobEvents
 from .told_source import ToldSource
-from .worker_stats import JobStats
 
 # Windows of more samples are planned in a thread beside: the server's loop goes on meanwhile.
 MOST_INLINE = 4096
-
-
-_HOLE = ": sample %.200r of %.200s cannot be used: %.600s"
 
 
 class RunPlayer:
@@ -37,12 +33,12 @@ class RunPlayer:
 
     def __init__(
         self, job: JobSpec, takes_empty: bool, pool: NetworkPool, parties: Parties,
-        events: JobEvents, stats: JobStats,
+        events: JobEvents,
         makes_planning: Callable[..., Planning] | None = None,
     ) -> None:  # fmt: skip
         """makes_planning: in place of `Planning`; of large windows of a thread beside."""
         self._job, self._takes_empty = job, takes_empty
-        self._pool, self._parties, self._events, self._stats = pool, parties, events, stats
+        self._pool, self._parties, self._events = pool, parties, events
         is_large = make_planner(job.plan).window_samples > MOST_INLINE
         self._makes_planning = makes_planning or (PlanningThread if is_large else Planning)
         self._costs: LoopCosts | None = None
@@ -108,10 +104,7 @@ class RunPlayer:
             head = run.head(rank)
             if isinstance(head, LocalArrival):
                 parties.give(head.batch, head.made or Made(None))
-                self._stats.note_given(head.batch, self._job.plan.budgets)
-                for hole in head.batch.holes:
-                    told = hole.key, hole.source or "the data", hole.reason
-                    self._events.log("sample", _HOLE, *told, key=hole.key)
+                self._events.note_given(head.batch, self._job.plan.budgets)
                 run.release(head.batch)
             elif isinstance(head, Exception):
                 self.fail(head)
@@ -140,7 +133,7 @@ class RunPlayer:
         else:
             self._costs.begin_epoch()
         self._runs += 1
-        self._stats.begin_run()
+        self._events.begin_run()
         self._last_run = max(self._last_run, attempt.key.run)
         job = self._job
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
