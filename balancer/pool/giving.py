@@ -118,7 +118,7 @@ class PartGiver:
         if part.keeper is not None:
             return GUESS_S
         sample_s = self._cost_s if part.form == COSTS else self.load_s
-        return (sample_s or GUESS_S) * max(1, len(part.places))
+        return (sample_s or GUESS_S) * len(part.places)
 
     def hand(self, worker: PoolWorker, part: PoolPart) -> None:
         """Give a part to a worker."""
@@ -177,7 +177,7 @@ class PartGiver:
     def note_time(self, worker: PoolWorker, giving: Giving, message: Any) -> None:
         """Note how long a sample takes, and how much longer this worker."""
         part = giving.part
-        if not part.places or part.keeper is not None:
+        if part.keeper is not None:
             return
         # No worker has needed longer for a part than it has had it.
         took_s = min(getattr(message, "took_us", 0) / 1e6, self.now - giving.since)

@@ -19,7 +19,6 @@ from .messages import (
     FailedPlace,
     PartBroken,
     PartMade,
-    PartMeasured,
 )
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
@@ -43,7 +42,7 @@ def cut(
     if not task.is_load:
         return [PoolPart(task, COSTS, places)]
     whole = BATCH if collates else SAMPLES
-    if task.is_spare or workers < 2 or not places:
+    if places and (task.is_spare or workers < 2):
         return [PoolPart(task, whole, places)]
     by_keeper: dict[PoolWorker, list[int]] = {}
     rest: Sequence[int] = places
@@ -93,16 +92,16 @@ def failed_places(part: PoolPart, failed: Sequence[FailedPlace]) -> tuple[int, .
     return tuple(part.places[each.place] for each in failed)
 
 
-def join(task: PoolTask, skips: bool, collates: bool) -> Any:
+def join(task: PoolTask, skips: bool) -> Any:
     """Return the result of a task from the answers of all its parts.
 
     Its ticket has a piece of each part that keeps something. There is none where a sample ends the
-    run (without `skips`, or an error of the disk), and where nothing is kept; workers that do not
-    collate keep nothing of a microbatch without samples, whose ticket has no piece.
+    run (without `skips`, or an error of the disk), and where no spare sample can be used. That of a
+    microbatch without samples has no piece: trainers make what there is of none.
     """
     answers = [part.answer for part in task.parts]
     failed = dict(_failures(task))
-    if isinstance(answers[0], PartMeasured):
+    if not task.is_load:
         costs = {
             part.places[n]: failed.get(part.places[n], cost)
             for part in task.parts
@@ -113,9 +112,9 @@ def join(task: PoolTask, skips: bool, collates: bool) -> Any:
         return Measured(rows, seconds, any(each.differs for each in answers))
     pieces = [part.piece for part in task.parts if part.piece is not None]
     ends = failed and (not skips or any(each.is_io for each in failed.values()))
-    if (pieces or not (collates or task.is_spare)) and not ends:
+    if (pieces or not task.is_spare) and not ends:
         first = task.indexes[0] if task.indexes else -1
-        task.ticket = Ticket(task.number, all(p.form == BATCH for p in task.parts), pieces, first)
+        task.ticket = Ticket(task.number, is_whole(task), pieces, first)
     labels = [each.labels for each in answers if each.labels]
     return Made(
         task.ticket,
@@ -126,6 +125,12 @@ def join(task: PoolTask, skips: bool, collates: bool) -> Any:
         _sum_told([each.label_tokens for each in answers]),
         _sum_told([each.sample_bytes for each in answers]),
     )
+
+
+def is_whole(task: PoolTask) -> bool:
+    """Return whether a microbatch is kept as a batch."""
+    has_pieces = any(part.piece is not None for part in task.parts)
+    return has_pieces and all(part.form == BATCH for part in task.parts)
 
 
 def _failures(task: PoolTask) -> Iterator[tuple[int, FailedSample]]:
@@ -147,7 +152,7 @@ def _in_order(task: PoolTask, name: str) -> tuple[Any, ...]:
 
 
 def _sum_told(counts: Sequence[int]) -> int | None:
-    return None if min(counts) < 0 else sum(counts)
+    return None if min(counts, default=0) < 0 else sum(counts)
 
 
 def why_wrong(part: PoolPart, answer: Any, skips: bool, resources: int) -> str:
@@ -189,12 +194,3 @@ def piece_of(part: PoolPart, worker: bytes, answer: PartMade) -> KeptPiece | Non
     bad = failed_places(part, answer.failed)
     places = (0,) if part.task.is_spare else tuple(p for p in part.places if p not in bad)
     return KeptPiece(places, worker, answer.serial, answer.nbytes, answer.frames)
-
-
-def lacks_batch(task: PoolTask) -> bool:
-    """Return whether a microbatch made in parts has no sample, though workers can collate none."""
-    if not task.is_load or task.is_spare:
-        return False
-    io = any(each.is_io for part in task.parts for each in part.answer.failed)
-    forms = {part.form for part in task.parts}
-    return not io and BATCH not in forms and all(part.piece is None for part in task.parts)

@@ -149,15 +149,15 @@ class PoolWorker:
         """Return the parts that it may work on, as far as is known.
 
         That is what its beat names, or the first that it has, and those after it that it has begun
-        if it has made what it has not told yet. One of no samples kills nobody.
+        if it has made what it has not told yet.
         """
-        if self.at[0] in self.given and self.given[self.at[0]].part.places:
+        if self.at[0] in self.given:
             return [self.given[self.at[0]].part]
         suspects, before_s = list[PoolPart](), 0.0
         for giving in self.given.values():
             if suspects and before_s > MOST_UNTOLD * TELL_S:
                 break
-            suspects += [giving.part] if giving.part.places else []
+            suspects.append(giving.part)
             before_s += giving.work_s * self.pace
         return suspects
 
