@@ -5,7 +5,7 @@ about that long, and into as many parts as there are workers while no time is kn
 worker has loaded to measure them are parts of their own there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -77,14 +77,14 @@ def cut_singly(part: PoolPart) -> list[PoolPart]:
     """
     form = SAMPLES if part.form == BATCH and not part.task.is_spare else part.form
     places = part.places[:1] if part.task.is_spare else part.places
+    known = None if part.failed is None else {*part.failed}
     return [
-        PoolPart(part.task, form, (place,), is_alone=True, failed=_failed_there(part, place))
+        PoolPart(
+            part.task, form, (place,), is_alone=True,
+            failed=None if known is None else tuple({place} & known),
+        )
         for place in places
-    ]
-
-
-def _failed_there(part: PoolPart, place: int) -> tuple[int, ...] | None:
-    return part.failed if part.failed is None else tuple({place} & {*part.failed})
+    ]  # fmt: skip
 
 
 def failed_places(part: PoolPart, failed: Sequence[FailedPlace]) -> tuple[int, ...]:
@@ -100,15 +100,17 @@ def join(task: PoolTask, skips: bool) -> Any:
     microbatch without samples has no piece: trainers make what there is of none.
     """
     answers = [part.answer for part in task.parts]
-    failed = dict(_failures(task))
+    failed = {
+        part.places[each.place]: FailedSample(
+            each.key, each.reason[:ERROR_CHARACTERS], each.is_io, each.source
+        )
+        for part in task.parts
+        for each in part.answer.failed
+    }
+    costs = _in_order(task, "costs", failed)
     if not task.is_load:
-        costs = {
-            part.places[n]: failed.get(part.places[n], cost)
-            for part in task.parts
-            for n, cost in enumerate(part.answer.costs)
-        }
+        rows = tuple(failed.get(place, cost) for place, cost in enumerate(costs))
         seconds = sum(each.took_us for each in answers) / 1e6
-        rows = tuple(costs[place] for place in sorted(costs))
         return Measured(rows, seconds, any(each.differs for each in answers))
     pieces = [part.piece for part in task.parts if part.piece is not None]
     ends = failed and (not skips or any(each.is_io for each in failed.values()))
@@ -118,9 +120,9 @@ def join(task: PoolTask, skips: bool) -> Any:
     labels = [each.labels for each in answers if each.labels]
     return Made(
         task.ticket,
-        _in_order(task, "names"),
+        _in_order(task, "names", failed),
         tuple(sorted(failed.items())),
-        _in_order(task, "costs"),
+        costs,
         (sum(own[0] for own in labels), sum(own[1] for own in labels)) if labels else None,
         _sum_told([each.label_tokens for each in answers]),
         _sum_told([each.sample_bytes for each in answers]),
@@ -133,21 +135,12 @@ def is_whole(task: PoolTask) -> bool:
     return has_pieces and all(part.form == BATCH for part in task.parts)
 
 
-def _failures(task: PoolTask) -> Iterator[tuple[int, FailedSample]]:
-    for part in task.parts:
-        for each in part.answer.failed:
-            reason = each.reason[:ERROR_CHARACTERS]
-            failed = FailedSample(each.key, reason, each.is_io, each.source)
-            yield part.places[each.place], failed
-
-
-def _in_order(task: PoolTask, name: str) -> tuple[Any, ...]:
-    """Return what was told of each sample that could be used, in the task's order."""
+def _in_order(task: PoolTask, name: str, failed: Container[int]) -> tuple[Any, ...]:
+    """Return what was told of each sample, in the task's order; of a load of those used."""
     told: dict[int, Any] = {}
     for part in task.parts:
-        bad = {*failed_places(part, part.answer.failed)}
-        good = [place for place in part.places if place not in bad]
-        told.update(zip(good, getattr(part.answer, name), strict=False))
+        places = [place for place in part.places if not (task.is_load and place in failed)]
+        told.update(zip(places, getattr(part.answer, name), strict=False))
     return tuple(told[place] for place in sorted(told))
 
 

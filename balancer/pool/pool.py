@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..run.tasks import Failed, Killed
+from ..run.tasks import TASK_HEAD, Failed, Killed
 from .giving import PartGiver
-from .messages import FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
+from .messages import KEPT, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
 from .parts import cut, cut_singly, failed_places, is_whole, join, piece_of, why_wrong
-from .tickets import KEPT, Ticket
+from .tickets import Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
 DEAD_S, MOST_DEATHS = 6.0, 3
@@ -78,7 +78,7 @@ class NetworkPool:
     def submit(self, number: int, task: Sequence[int]) -> None:
         """Take a task; its parts are given to workers in the order of submitting."""
         self._orders += 1
-        new = self._tasks[number] = PoolTask(number, self._orders, tuple(task))
+        new = self._tasks[number] = PoolTask(number, self._orders, tuple(task), task[TASK_HEAD:])
         new.parts = cut(new, len(self.workers), self._giver.load_s, self._collates, self._keepers)
         if new.is_load:
             some = self._giver.parts_per_task or len(new.parts)
@@ -376,11 +376,7 @@ class NetworkPool:
         if part.is_alone:
             self._giver.enqueue(part)
             return
-        self._replace(part, cut_singly(part))
-
-    def _replace(self, part: PoolPart, others: Sequence[PoolPart]) -> None:
-        """Have a part made as several others."""
-        task = part.task
+        others = cut_singly(part)
         self._discard(part)
         task.parts = [each for each in task.parts if each is not part] + [*others]
         for other in others:

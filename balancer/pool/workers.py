@@ -28,14 +28,11 @@ class PoolTask:
     number: int
     order: int
     words: Sequence[int]
+    indexes: Sequence[int]
     parts: "list[PoolPart]" = field(default_factory=list)
     awaited: int = 0
     ticket: Ticket | None = None
     is_over: bool = False
-    indexes: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        self.indexes = self.words[TASK_HEAD:]
 
     @property
     def is_load(self) -> bool:
@@ -75,6 +72,11 @@ class PoolPart:
         indexes = self.task.indexes
         return [indexes[place] for place in self.places]
 
+    @property
+    def waits(self) -> bool:
+        """Return whether a worker is to be given it."""
+        return not (self.is_over or self.given or self.answer is not None)
+
     def words(self) -> tuple[int, ...]:
         """Return the task that a worker is given for it."""
         return (*self.task.words[:TASK_HEAD], *self.indexes)
@@ -99,8 +101,7 @@ class PoolWorker:
     be freed at it.
     work_s: what all that it has takes a worker of the usual speed; pace: how much longer it takes
     this one. idle_since: it has nothing since then. at, at_since: the part and sample that its
-    beats name, and since when. is_reserved: it is given nothing more, for a part that is tried by
-    itself. key: its entry among those that have room.
+    beats name, and since when. key: its entry among those that have room.
     """
 
     name: bytes
@@ -115,7 +116,6 @@ class PoolWorker:
     pace: float = 1.0
     idle_since: float = 0.0
     is_leaving: bool = False
-    is_reserved: bool = False
     at: tuple[int, int] = (0, -1)
     at_since: float = 0.0
     key: int = -1
@@ -123,11 +123,7 @@ class PoolWorker:
     @property
     def has_room(self) -> bool:
         """Whether it may be given one more part."""
-        if (
-            self.is_leaving
-            or self.is_reserved
-            or any(each.part.is_alone for each in self.given.values())
-        ):
+        if self.is_leaving or any(each.part.is_alone for each in self.given.values()):
             return False
         is_short = len(self.given) < MOST_AHEAD and self.work_s * self.pace < AHEAD_S
         return is_short or len(self.given) < LEAST_AHEAD
