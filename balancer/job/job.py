@@ -23,7 +23,6 @@ from ..protocol.job_spec import JobSpec, check_depth, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
 from ..run.planning import Planning
-from ..run.run import PlannedRun
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents
@@ -39,7 +38,7 @@ from .messages import (
     SentFrames,
     WorkersAt,
 )
-from .relay import Relay
+from .relay import Relay, relayed
 from .run_player import RunPlayer
 
 # Who is silent, hangs or is late is looked for this often; trainers, and who is missing, this.
@@ -113,7 +112,7 @@ class PlayedJob:
         if kind in _OF_TRAINERS:
             if kind is JoinJob and self.parties.is_empty:
                 self.admission.ask_failed()
-                self.player.forget_runs()
+                self.player.last_run = -1
             self.parties.receive(peer, message, now)
             if kind is BeginRun:
                 self._let_in(now)
@@ -143,11 +142,6 @@ class PlayedJob:
                     source.names[at] = f"{name:.{MAX_NAME}}"
         elif kind is LeavePool:
             self.admission.lose(worker, now, "leave", is_ended=True)
-
-    @property
-    def run(self) -> PlannedRun | None:
-        """The run that is played."""
-        return self.player.run
 
     def knows(self, peer: bytes) -> bool:
         """Return whether a peer takes part."""
@@ -256,13 +250,14 @@ class PlayedJob:
 
     def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
         """Take a worker in whose source is open, if its data are those of the others."""
-        needed, is_served = self.parties.samples_needed, self.player.is_served
+        needed, run = self.parties.samples_needed, self.player.run
+        is_served = run is not None and not run.is_first
         if self.admission.source is not None and is_served:
             needed.add(len(self.admission.source))
         is_new = self.admission.open(worker, told, needed, is_served, now)
         self._ask_names([worker])  # before it is given a sample of which it may die
         if is_new:
-            self.player.forget_costs()
+            self.player.costs = None  # workers have others
             self.parties.withdraw()
             self.parties.set_ready(told.count, told.fingerprint)
 
@@ -291,24 +286,24 @@ class PlayedJob:
                 trainer.told.update(each.token for each in servers)
                 for each in serving if message.reason else ():
                     each.why_inline = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
-            self._out += [Send(*each) for each in self.relay.ask(lost, now)]
+            self._out += self.relay.ask(lost, now)
 
     def _pass_on(self, worker: bytes, sent: SentFrames, frames: Sequence[object]) -> None:
         """Send frames to the trainers that wait for them; those that are gone are made again."""
-        relayed, gone = self.relay.take(worker, sent, frames)
-        for lost, number in gone:
+        sender = self.admission.workers[worker]
+        for lost, number in self.relay.take(worker, sent.serial):
             piece = lost.ticket.pieces[number]
-            if (piece.worker, piece.serial) == (worker, sent.serial):
+            if sent.frames and self.spec.transport == "direct" and sender.why_inline:
+                self.player.fail(RunError(
+                    f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
+                    '(counterpoise worker --serve), or leave transport="direct"'
+                ))  # fmt: skip
+                return
+            if sent.frames:
+                self._out.append(relayed(lost, number, frames))
+            elif (piece.worker, piece.serial) == (worker, sent.serial):
                 self.pool.remake(lost.ticket, (number,))
                 self.admission.take_rubbish(worker, "it has not what it announced", self._looked_at)
-        sender = self.admission.workers.get(worker)
-        if relayed and self.spec.transport == "direct" and sender and sender.why_inline:
-            self.player.fail(RunError(
-                f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
-                '(counterpoise worker --serve), or leave transport="direct"'
-            ))  # fmt: skip
-            return
-        self._out += relayed
 
     def _untold(self, peer: bytes, message: GiveBatch) -> tuple[Any, ...]:
         """Return where the workers are that a message names, and its receiver does not know."""

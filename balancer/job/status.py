@@ -35,6 +35,7 @@ def make_status_report(
 ) -> StatusReport:
     """Return a report of bounded size at a time in seconds; `number` is the question's."""
     parties, pool, events, source = job.parties, job.pool, job.events, job.admission.source
+    run = job.player.run
     ahead_us = round(diagnostics.wall_ahead_s * MICROSECONDS)
     stopped = (each.stopped.reason for each in parties.peers.values() if each.stopped is not None)
     firsts = [_place(job, queue.rank, queue.first)[0] for queue in parties.queues]
@@ -47,7 +48,7 @@ def make_status_report(
         epoch=-1 if parties.attempt is None else parties.attempt.start.epoch,
         front=min((step for step in firsts if step >= 0), default=-1),
         held_bytes=pool.held_bytes(), budget_bytes=job.spec.buffer_bytes,
-        is_full=job.run is not None and job.run.status_of(0)[2], all_decoded=pool.has_all,
+        is_full=run is not None and run.status_of(0)[2], all_decoded=pool.has_all,
         loads_to_measure=source is not None and source.loads_first,
         parts=sum(len(each.given) for each in pool.workers.values()),
         lost=events.lost, lost_ms=_ago_ms(now, events.lost_at) if events.lost else -1,
@@ -145,7 +146,8 @@ def _place(job: PlayedJob, rank: int, index: int) -> tuple[int, int]:
     batch = job.parties.queues[rank].find(index)
     if batch is not None:
         return batch.facts.step, batch.facts.microbatch
-    return (-1, -1) if job.run is None else job.run.status_of(rank)[:2]
+    run = job.player.run
+    return (-1, -1) if run is None else run.status_of(rank)[:2]
 
 
 def _cut(text: str) -> str:
