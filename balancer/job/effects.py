@@ -15,32 +15,28 @@ class Send(msgspec.Struct, frozen=True):
     payloads: tuple[object, ...] = ()
 
 
-class SendTogether(msgspec.Struct, frozen=True):
-    """Messages to one peer, in their order; where there are payload frames, one."""
-
-    peer: bytes
-    messages: list[Message]
-    payloads: tuple[object, ...] = ()
+Group = tuple[bytes, list[Message], tuple[object, ...]]
 
 
-def group_by_peer(sends: Iterable[Send]) -> list[SendTogether]:
+def group_by_peer(sends: Iterable[Send]) -> list[Group]:
     """Return what may travel together: each peer is told the same in the same order.
 
+    A group is a peer, messages to it, and payload frames: where there are any, of one message.
+
     >>> told = [Send(b"a", 1), Send(b"b", 2), Send(b"a", 3), Send(b"a", 4, (b"",)), Send(b"a", 5)]
-    >>> [(group.peer, *group.messages) for group in group_by_peer(told)]
+    >>> [(peer, *messages) for peer, messages, _ in group_by_peer(told)]
     [(b'a', 1, 3), (b'b', 2), (b'a', 4), (b'a', 5)]
     """
-    groups: list[SendTogether] = []
-    open_groups: dict[bytes, SendTogether] = {}
+    groups: list[Group] = []
+    messages_to: dict[bytes, list[Message]] = {}
     for send in sends:
+        if send.peer in messages_to and not send.payloads:
+            messages_to[send.peer].append(send.message)
+            continue
+        groups.append((send.peer, [send.message], send.payloads))
+        messages_to[send.peer] = groups[-1][1]
         if send.payloads:
-            open_groups.pop(send.peer, None)
-            groups.append(SendTogether(send.peer, [send.message], send.payloads))
-        elif (group := open_groups.get(send.peer)) is not None:
-            group.messages.append(send.message)
-        else:
-            groups.append(SendTogether(send.peer, [send.message]))
-            open_groups[send.peer] = groups[-1]
+            del messages_to[send.peer]
     return groups
 
 

@@ -42,7 +42,7 @@ class PartGiver:
         """Let a part wait for a worker."""
         self._last += 1
         queue = self._trials if part.is_alone else self._queue
-        heappush(queue, (part.task.order, self._last, part))
+        heappush(queue, (part.task.number, self._last, part))
 
     def ask(self, worker: PoolWorker) -> None:
         """Put a worker in the queue of those that have room, by when it would be done."""

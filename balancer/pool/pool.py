@@ -51,7 +51,6 @@ class NetworkPool:
         self.lost: list[tuple[bytes, str]] = []
         self.rubbish: list[tuple[bytes, str]] = []
         self._giver = PartGiver(self.workers, generation << GENERATION)
-        self._orders = 0
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
@@ -76,9 +75,8 @@ class NetworkPool:
         return self._kept_bytes
 
     def submit(self, number: int, task: Sequence[int]) -> None:
-        """Take a task; its parts are given to workers in the order of submitting."""
-        self._orders += 1
-        new = self._tasks[number] = PoolTask(number, self._orders, tuple(task), task[TASK_HEAD:])
+        """Take a task; its parts are given to workers in the order of numbers, which grow."""
+        new = self._tasks[number] = PoolTask(number, tuple(task), task[TASK_HEAD:])
         new.parts = cut(new, len(self.workers), self._giver.load_s, self._collates, self._keepers)
         if new.is_load:
             some = self._giver.parts_per_task or len(new.parts)

@@ -21,12 +21,11 @@ class PoolTask:
     """A task of the run, until its result is told, and its ticket is freed.
 
     indexes: where in the source its samples are.
-    order: of submitting. ticket: where workers keep the microbatch, once its result is told.
+    ticket: where workers keep the microbatch, once its result is told.
     awaited: parts that are to be made.
     """
 
     number: int
-    order: int
     words: Sequence[int]
     indexes: Sequence[int]
     parts: "list[PoolPart]" = field(default_factory=list)
