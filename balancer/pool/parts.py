@@ -33,16 +33,18 @@ def cut(
     collates: bool,
     keepers: Mapping[tuple[int, int], PoolWorker],
 ) -> list[PoolPart]:
-    """Return the parts of a task for a number of workers.
+    """Return the parts of a task for a number of workers: none of one without samples.
 
     sample_s: how long a worker takes to load a sample, 0 if that is not known. collates: whether
     workers make batches. keepers: who has a sample loaded, by its epoch and index.
     """
     places = range(len(task.indexes))
+    if not places:
+        return []
     if not task.is_load:
         return [PoolPart(task, COSTS, places)]
     whole = BATCH if collates else SAMPLES
-    if places and (task.is_spare or workers < 2):
+    if task.is_spare or workers < 2:
         return [PoolPart(task, whole, places)]
     by_keeper: dict[PoolWorker, list[int]] = {}
     rest: Sequence[int] = places
