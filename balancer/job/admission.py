@@ -6,7 +6,7 @@ cannot open the source is turned away once another can; while nobody can the job
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -16,10 +16,8 @@ from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Bye, Message, PeerRejected
 from ..protocol.parts import PayloadServer
 from ..protocol.records import VERSION
-from .effects import Diagnostics
 from .job_events import JobEvents
 from .messages import JobNotOpened, JobOpened, JoinPool, OpenJob
-from .recent_counts import RecentCounts
 from .told_source import ToldSource
 from .worker_stats import PoolWorkerStats
 
@@ -45,12 +43,12 @@ class AdmittedWorker:
     peer: bytes
     hello: JoinPool
     server: PayloadServer
+    stats: PoolWorkerStats
     opened: JobOpened | None = None
     failure: str = ""
     was_asked_again: bool = False
     rubbish: int = 0
     why_inline: str = ""
-    stats: PoolWorkerStats = field(kw_only=True)
 
 
 class Admission:
@@ -63,12 +61,11 @@ class Admission:
 
     def __init__(
         self, spec: JobSpec, opening: OpenJob, pool: NetworkPool, numbers: Iterator[int],
-        make_credentials: MakeCredentials, events: JobEvents, diagnostics: Diagnostics,
+        make_credentials: MakeCredentials, events: JobEvents,
     ) -> None:  # fmt: skip
         """`numbers` are those of tokens, which no other worker has."""
         self._spec, self._opening, self._pool, self._numbers = spec, opening, pool, numbers
         self._make_credentials, self._events = make_credentials, events
-        self._diagnostics = diagnostics
         self.workers: dict[bytes, AdmittedWorker] = {}
         self._named: dict[str, AdmittedWorker] = {}
         self.servers: dict[int, PayloadServer] = {}
@@ -110,11 +107,10 @@ class Admission:
                 address, key = "", b""
             server = PayloadServer(token, address, key, *(credentials or (b"", b"")))
             self.servers[token] = server
-            worker = self._named[hello.name] = AdmittedWorker(
-                peer, hello, server, stats=PoolWorkerStats(RecentCounts(now))
-            )
-            self.workers[peer], self._why_none = worker, ""
-            self._events.come("worker", hello.name)
+            worker = AdmittedWorker(peer, hello, server, PoolWorkerStats(now))
+            self._named[hello.name] = self.workers[peer] = worker
+            self._why_none = ""
+            self._events.log_peer("join", "worker", hello.name)
             self.ask(worker)
 
     def ask(self, worker: AdmittedWorker) -> None:
@@ -287,8 +283,8 @@ class Admission:
 
     def _refuse(self, peer: bytes, name: str, reason: str) -> None:
         self.out.append((peer, PeerRejected(reason)))
-        self._diagnostics.turned_away += 1
-        self._diagnostics.last_refused.append(f"{name:.{MAX_NAME}}: {reason:.{MAX_REASON}}")
+        self._events.turned_away += 1
+        self._events.last_refused.append(f"{name:.{MAX_NAME}}: {reason:.{MAX_REASON}}")
         self.refused = f"worker {name:.{MAX_NAME}} was refused: {reason:.{MAX_REASON}}"
 
     def lose(
@@ -306,10 +302,10 @@ class Admission:
         del self.servers[worker.server.token]
         self._pool.lose(peer, now, is_ended=not has_died)
         if event == "lost":
-            self._diagnostics.lost, self._diagnostics.lost_at = self._diagnostics.lost + 1, now
-            self._diagnostics.last_lost.append(f"{worker.hello.name:.{MAX_NAME}}{why}")
+            self._events.lost, self._events.lost_at = self._events.lost + 1, now
+            self._events.last_lost.append(f"{worker.hello.name:.{MAX_NAME}}{why}")
         if event:
-            self._events.gone("worker", worker.hello.name, event, why)
+            self._events.log_peer(event, "worker", worker.hello.name, why)
 
 
 def why_other_version(version: str) -> str:

@@ -17,15 +17,14 @@ from ..parties.gives import Lost
 from ..parties.messages import FROM_TRAINER, BeginRun, GiveBatch, JoinJob
 from ..parties.parties import Parties
 from ..parties.seats import name_process
-from ..pool.messages import FROM_WORKER, PoolBeat
+from ..pool.messages import FROM_WORKER, FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, check_depth, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
 from ..run.planning import Planning
-from ..run.run import PlannedRun
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
-from .effects import Diagnostics, Send
+from .effects import Send
 from .job_events import JobEvents
 from .messages import (
     JobNotice,
@@ -39,9 +38,8 @@ from .messages import (
     SentFrames,
     WorkersAt,
 )
-from .relay import Relay
+from .relay import Relay, relayed
 from .run_player import RunPlayer
-from .worker_stats import JobStats
 
 # Who is silent, hangs or is late is looked for this often; trainers, and who is missing, this.
 LOOK_S, TICK_S = 0.05, 1.0
@@ -88,20 +86,17 @@ class PlayedJob:
         )
         numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
         self.opening = OpenJob(next(numbers), job, layout)
-        self.events, self.diagnostics = JobEvents(name), Diagnostics()
-        self.stats = JobStats()
+        self.events = JobEvents(name)
         self.admission = Admission(
-            self.spec, self.opening, self.pool, numbers, make_credentials, self.events,
-            self.diagnostics,
-        )  # fmt: skip
+            self.spec, self.opening, self.pool, numbers, make_credentials, self.events
+        )
         self.parties = Parties(
             self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for,
             on_host=self._on_host,
         )  # fmt: skip
         self.player = RunPlayer(
-            self.spec, takes_empty, self.pool, self.parties, self.events, self.stats,
-            makes_planning,
-        )  # fmt: skip
+            self.spec, takes_empty, self.pool, self.parties, self.events, makes_planning
+        )
         self.relay = Relay()
         self._out: list[Send] = []
         self._turned_at = self._looked_at = self._ticked_at = self._asked_at = -math.inf
@@ -117,7 +112,7 @@ class PlayedJob:
         if kind in _OF_TRAINERS:
             if kind is JoinJob and self.parties.is_empty:
                 self.admission.ask_failed()
-                self.player.forget_runs()
+                self.player.last_run = -1
             self.parties.receive(peer, message, now)
             if kind is BeginRun:
                 self._let_in(now)
@@ -133,8 +128,7 @@ class PlayedJob:
             is_gone = kind is LeavePool or (kind is PoolBeat and message.leaving)
             self._out.append(Send(peer, Bye() if is_gone else UnknownPeer()))
         elif kind in _OF_WORKERS:
-            stats = self.admission.workers[worker].stats
-            self.stats.note(self.pool.workers.get(worker), stats, message, now)
+            self._count(worker, message, now)
             self.pool.take(worker, message, now)
         elif kind is JobOpened:
             self._open(worker, message, now)
@@ -148,11 +142,6 @@ class PlayedJob:
                     source.names[at] = f"{name:.{MAX_NAME}}"
         elif kind is LeavePool:
             self.admission.lose(worker, now, "leave")
-
-    @property
-    def run(self) -> PlannedRun | None:
-        """The run that is played."""
-        return self.player.run
 
     def knows(self, peer: bytes) -> bool:
         """Return whether a peer takes part."""
@@ -183,7 +172,8 @@ class PlayedJob:
             self.pool.free(ticket)
         self.parties.freed.clear()
         for event, hello in self.parties.changes:
-            self._log_trainer(event, ", ".join(map(str, hello.ranks[:8])), name_process(hello))
+            name = f"{', '.join(map(str, hello.ranks[:8]))} ({name_process(hello)})"
+            self.events.log_peer(event, "rank", name, " (it is silent)" * (event == "lost"))
         self.parties.changes.clear()
         self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
         self.parties.notices.clear()
@@ -243,6 +233,16 @@ class PlayedJob:
 
     # --- workers
 
+    def _count(self, worker: bytes, message: FromWorker, now: float) -> None:
+        """Count what a worker has done, before the pool takes it."""
+        stats, known = self.admission.workers[worker].stats, self.pool.workers.get(worker)
+        if isinstance(message, PoolBeat):
+            stats.take_beat(message, now)
+        elif known is None or (giving := known.given.get(message.number)) is None:
+            self.events.late += not isinstance(message, PartBroken)
+        elif not isinstance(message, PartBroken):
+            stats.take_answer(message, giving.part, now)
+
     def _let_in(self, now: float) -> None:
         """Have workers that a trainer has started for a run take part once all have begun it."""
         if self._on_host:
@@ -250,13 +250,14 @@ class PlayedJob:
 
     def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
         """Take a worker in whose source is open, if its data are those of the others."""
-        needed, is_served = self.parties.samples_needed, self.player.is_served
+        needed, run = self.parties.samples_needed, self.player.run
+        is_served = run is not None and not run.is_first
         if self.admission.source is not None and is_served:
             needed.add(len(self.admission.source))
         is_new = self.admission.open(worker, told, needed, is_served, now)
         self._ask_names([worker])  # before it is given a sample of which it may die
         if is_new:
-            self.player.forget_costs()
+            self.player.costs = None  # workers have others
             self.parties.withdraw()
             self.parties.set_ready(told.count, told.fingerprint)
 
@@ -285,24 +286,24 @@ class PlayedJob:
                 trainer.told.update(each.token for each in servers)
                 for each in serving if message.reason else ():
                     each.why_inline = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
-            self._out += [Send(*each) for each in self.relay.ask(lost, now)]
+            self._out += self.relay.ask(lost, now)
 
     def _pass_on(self, worker: bytes, sent: SentFrames, frames: Sequence[object]) -> None:
         """Send frames to the trainers that wait for them; those that are gone are made again."""
-        relayed, gone = self.relay.take(worker, sent, frames)
-        for lost, number in gone:
+        sender = self.admission.workers[worker]
+        for lost, number in self.relay.take(worker, sent.serial):
             piece = lost.ticket.pieces[number]
-            if (piece.worker, piece.serial) == (worker, sent.serial):
+            if sent.frames and self.spec.transport == "direct" and sender.why_inline:
+                self.player.fail(RunError(
+                    f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
+                    '(counterpoise worker --serve), or leave transport="direct"'
+                ))  # fmt: skip
+                return
+            if sent.frames:
+                self._out.append(relayed(lost, number, frames))
+            elif (piece.worker, piece.serial) == (worker, sent.serial):
                 self.pool.remake(lost.ticket, (number,))
                 self.admission.take_rubbish(worker, "it has not what it announced", self._looked_at)
-        sender = self.admission.workers.get(worker)
-        if relayed and self.spec.transport == "direct" and sender and sender.why_inline:
-            self.player.fail(RunError(
-                f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
-                '(counterpoise worker --serve), or leave transport="direct"'
-            ))  # fmt: skip
-            return
-        self._out += relayed
 
     def _untold(self, peer: bytes, message: GiveBatch) -> tuple[Any, ...]:
         """Return where the workers are that a message names, and its receiver does not know."""
@@ -316,13 +317,6 @@ class PlayedJob:
         """Return what a rank's next microbatch waits for, as text."""
         run, missing = self.player.run, self.admission.waits_for
         return missing or ("its turn" if run is None else run.waits_for(rank)[0])
-
-    def _log_trainer(self, event: str, ranks: str, name: str) -> None:
-        text = f"{ranks} ({name})"
-        if event == "join":
-            self.events.come("rank", text)
-        else:
-            self.events.gone("rank", text, event, " (it is silent)" if event == "lost" else "")
 
 
 def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:

@@ -1,20 +1,39 @@
-"""Logs what happens in a job, a line an event.
+"""Logs and counts what happens in a job.
 
-Each line has fields beside its text, as `extra` of the standard logging: event, job, and worker,
-rank or key where it is about one. `counterpoise --log-format json` writes them.
+A line of the log has fields beside its text, as `extra` of the standard logging: event, job, and
+worker, rank or key where it is about one. `counterpoise --log-format json` writes them. What is
+counted `counterpoise doctor` shows; no decision depends on it.
 """
 
 import logging
+import math
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
+from ..protocol.parts import Hole
+from ..run.arrivals import MicrobatchFacts
+
 logger = logging.getLogger(__name__)
+# The last holes, and workers that were turned away or lost, are remembered.
+REMEMBERED = 4
 
 
 class JobEvents:
-    """The log of one job."""
+    """The log of one job, and its counts: see StatusReport, by its names.
+
+    late: answers of workers that nobody waits for. holes, over_budget: of the run that is played.
+    """
 
     def __init__(self, job: str) -> None:
         self.job = job
+        self.lost = self.turned_away = self.late = self.holes = self.over_budget = 0
+        self.lost_at = -math.inf
+        self.last_lost, self.last_refused = (
+            deque[str](maxlen=REMEMBERED),
+            deque[str](maxlen=REMEMBERED),
+        )
+        self.last_holes = deque[Hole](maxlen=REMEMBERED)
 
     def log(
         self, event: str, text: str, *args: Any, level: int = logging.INFO, **about: Any
@@ -23,15 +42,24 @@ class JobEvents:
         extra = {"event": event, "job": self.job, **about}
         logger.log(level, f"job %s{text}", self.job, *args, extra=extra)
 
-    def come(self, role: str, name: str) -> None:
-        """Log that a worker or a rank has come."""
-        about: dict[str, Any] = {role: name}
-        self.log("join", ": %s %.200s has come", role, name, **about)
+    def log_peer(self, event: str, role: str, name: str, why: str = "") -> None:
+        """Log that a worker or a rank has come (event "join"), has left ("leave"), or is "lost"."""
+        does = {"join": "has come", "leave": "has gone", "lost": "is lost"}[event]
+        level = logging.WARNING if event == "lost" else logging.INFO
+        self.log(event, f": %s %.200s {does}%s", role, name, why, level=level, **{role: name})
 
-    def gone(self, role: str, name: str, event: str, why: str) -> None:
-        """Log that a worker or a rank has left (event "leave"), or is "lost"."""
-        text, level = ": %s %.200s has gone%s", logging.INFO
-        if event == "lost":
-            text, level = ": %s %.200s is lost%s", logging.WARNING
-        about: dict[str, Any] = {role: name}
-        self.log(event, text, role, name, why, level=level, **about)
+    def begin_run(self) -> None:
+        """Count what is left out anew."""
+        self.holes = self.over_budget = 0
+        self.last_holes.clear()
+
+    def note_given(self, facts: MicrobatchFacts, budgets: Sequence[int | None]) -> None:
+        """Take note of a microbatch that is given to a rank."""
+        self.holes += len(facts.holes)
+        self.last_holes.extend(facts.holes)
+        pairs = zip(facts.costs, budgets, strict=False)
+        self.over_budget += any(budget is not None and cost > budget for cost, budget in pairs)
+        for hole in facts.holes:
+            text = ": sample %.200r of %.200s cannot be used: %.600s"
+            source = hole.source or "the data"
+            self.log("sample", text, hole.key, source, hole.reason, key=hole.key)

@@ -92,7 +92,8 @@ class PlayedJobs:
             name = next(iter(self.names() or sorted(self.jobs)), DEFAULT_JOB)
         job = self.jobs.get(name)
         if isinstance(message, GetStatus):
-            return [Send(peer, self._report(job or _no_job(), now, message.number))]
+            job = job or _no_job()
+            return [Send(peer, make_status_report(job, self.diagnostics, now, message.number))]
         if isinstance(message, JoinJob):
             try:
                 job = self._job_for(name, message)
@@ -208,12 +209,10 @@ class PlayedJobs:
 
     def reports(self) -> dict[str, StatusReport]:
         """Return the jobs' status reports by name."""
-        return {name: self._report(job, self._now, 0) for name, job in self.jobs.items()}
-
-    def _report(self, job: PlayedJob, now: float, number: int) -> StatusReport:
-        mine, its = self.diagnostics, job.diagnostics
-        its.software, its.refused, its.wall_ahead_s = mine.software, mine.refused, mine.wall_ahead_s
-        return make_status_report(job, its, now, number)
+        return {
+            name: make_status_report(job, self.diagnostics, self._now, 0)
+            for name, job in self.jobs.items()
+        }
 
 
 def _no_job() -> PlayedJob:

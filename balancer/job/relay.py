@@ -4,13 +4,13 @@ Nothing is kept here but who waits for what. A trainer asks again as long as it 
 the worker is asked once in a while however many ask.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..parties.gives import Lost
-from ..protocol.messages import Message
 from .effects import Send
-from .messages import RelayedPiece, SendFrames, SentFrames
+from .messages import RelayedPiece, SendFrames
 
 # A worker is asked for a piece, and a question forgotten that nobody repeats, after so long.
 AGAIN_S, FORGOTTEN_S = 1.0, 10.0
@@ -20,7 +20,7 @@ AGAIN_S, FORGOTTEN_S = 1.0, 10.0
 class _Question:
     """A piece that a worker was asked for, and for whom: (peer, number of the piece)."""
 
-    asked_at: float
+    asked_at: float = -math.inf
     waiting: dict[tuple[bytes, int], Lost] = field(default_factory=dict)
 
 
@@ -30,35 +30,24 @@ class Relay:
     def __init__(self) -> None:
         self._questions: dict[tuple[bytes, int], _Question] = {}
 
-    def ask(self, lost: Lost, now: float) -> list[tuple[bytes, Message]]:
+    def ask(self, lost: Lost, now: float) -> list[Send]:
         """Take what a trainer lacks; return what to send to workers."""
-        asked: list[tuple[bytes, Message]] = []
+        asked = []
         for number in lost.message.pieces:
             piece = lost.ticket.pieces[number]
             if piece.worker is None:
                 continue
-            key = piece.worker, piece.serial
-            question = self._questions.get(key)
-            if question is None or now >= question.asked_at + AGAIN_S:
-                question = self._questions.setdefault(key, _Question(now))
+            question = self._questions.setdefault((piece.worker, piece.serial), _Question())
+            if now >= question.asked_at + AGAIN_S:
                 question.asked_at = now
-                asked.append((piece.worker, SendFrames(piece.serial)))
+                asked.append(Send(piece.worker, SendFrames(piece.serial)))
             question.waiting[lost.peer, number] = lost
         return asked
 
-    def take(
-        self, worker: bytes, sent: SentFrames, frames: Sequence[object]
-    ) -> tuple[list[Send], list[tuple[Lost, int]]]:
-        """Take a worker's answer; return what to send to trainers, and what is gone."""
-        question = self._questions.pop((worker, sent.serial), None)
-        if question is None:
-            return [], []
-        if not sent.frames:
-            return [], [(lost, number) for (_, number), lost in question.waiting.items()]
-        return [
-            Send(peer, _relayed(lost, number, len(frames)), tuple(frames))
-            for (peer, number), lost in question.waiting.items()
-        ], []
+    def take(self, worker: bytes, serial: int) -> list[tuple[Lost, int]]:
+        """Return who has waited for what a worker has answered, and for which piece."""
+        question = self._questions.pop((worker, serial), _Question())
+        return [(lost, number) for (_, number), lost in question.waiting.items()]
 
     def tick(self, now: float) -> None:
         """Forget questions that nobody repeats."""
@@ -67,6 +56,8 @@ class Relay:
                 del self._questions[key]
 
 
-def _relayed(lost: Lost, number: int, frames: int) -> RelayedPiece:
+def relayed(lost: Lost, number: int, frames: Sequence[object]) -> Send:
+    """Return a piece for a trainer that waits for it."""
     of = lost.message
-    return RelayedPiece(of.run, of.rank, of.index, of.version, number, frames)
+    message = RelayedPiece(of.run, of.rank, of.index, of.version, number, len(frames))
+    return Send(lost.peer, message, tuple(frames))

@@ -23,40 +23,35 @@ from ..run.steps import COMPARED, RunSettings
 from ..run.tasks import Failed, Killed, Made
 from .job_events import JobEvents
 from .told_source import ToldSource
-from .worker_stats import JobStats
 
 # Windows of more samples are planned in a thread beside: the server's loop goes on meanwhile.
 MOST_INLINE = 4096
 
 
-_HOLE = ": sample %.200r of %.200s cannot be used: %.600s"
-
-
 class RunPlayer:
-    """Plays what `parties` have begun with the workers of `pool`; run: what is played now."""
+    """Plays what `parties` have begun with the workers of `pool`.
+
+    run: what is played now. costs: what samples cost, as far as is known. last_run: the greatest
+    number of a run that these trainers have begun, -1 for none.
+    """
 
     def __init__(
         self, job: JobSpec, takes_empty: bool, pool: NetworkPool, parties: Parties,
-        events: JobEvents, stats: JobStats,
+        events: JobEvents,
         makes_planning: Callable[..., Planning] | None = None,
     ) -> None:  # fmt: skip
         """makes_planning: in place of `Planning`; of large windows of a thread beside."""
         self._job, self._takes_empty = job, takes_empty
-        self._pool, self._parties, self._events, self._stats = pool, parties, events, stats
+        self._pool, self._parties, self._events = pool, parties, events
         is_large = make_planner(job.plan).window_samples > MOST_INLINE
         self._makes_planning = makes_planning or (PlanningThread if is_large else Planning)
-        self._costs: LoopCosts | None = None
+        self.costs: LoopCosts | None = None
         self._planning: Planning | None = None
         self.run: PlannedRun | None = None
         self._attempt: RunAttempt | None = None
         self._runs = 0
-        self._last_run = -1  # the greatest number of a run that these trainers have begun
+        self.last_run = -1
         self._numbers = count(1)
-
-    @property
-    def is_served(self) -> bool:
-        """Return whether a rank has been given a part of the run."""
-        return self.run is not None and not self.run.is_first
 
     def turn(self, source: ToldSource | None) -> None:
         """Give ranks what there is for them, of the run that is to be played."""
@@ -80,14 +75,6 @@ class RunPlayer:
         for _, why in self._pool.spoiled[:1]:
             self.fail(RunError(f"a microbatch was lost and cannot be made again: {_text_of(why)}"))
 
-    def forget_costs(self) -> None:
-        """Forget what samples cost: workers have others."""
-        self._costs = None
-
-    def forget_runs(self) -> None:
-        """Forget which runs were begun: trainers come anew."""
-        self._last_run = -1
-
     def _go_on(self, run: PlannedRun) -> None:
         """Give ranks what they want of what is there."""
         while True:
@@ -108,10 +95,7 @@ class RunPlayer:
             head = run.head(rank)
             if isinstance(head, LocalArrival):
                 parties.give(head.batch, head.made or Made(None))
-                self._stats.note_given(head.batch, self._job.plan.budgets)
-                for hole in head.batch.holes:
-                    told = hole.key, hole.source or "the data", hole.reason
-                    self._events.log("sample", _HOLE, *told, key=hole.key)
+                self._events.note_given(head.batch, self._job.plan.budgets)
                 run.release(head.batch)
             elif isinstance(head, Exception):
                 self.fail(head)
@@ -131,17 +115,17 @@ class RunPlayer:
     # --- runs
 
     def _begin(self, attempt: RunAttempt, start: RunStart, source: ToldSource) -> None:
-        if attempt.key.run <= self._last_run:
+        if attempt.key.run <= self.last_run:
             self._events.log("restart", ": its run starts again at step %d", start.at.step)
         else:
             self._events.log("epoch", ": epoch %d begins", start.epoch)
-        if self._costs is None:
-            self._costs = LoopCosts.of_source(source, self._job.resources)
+        if self.costs is None:
+            self.costs = LoopCosts.of_source(source, self._job.resources)
         else:
-            self._costs.begin_epoch()
+            self.costs.begin_epoch()
         self._runs += 1
-        self._stats.begin_run()
-        self._last_run = max(self._last_run, attempt.key.run)
+        self._events.begin_run()
+        self.last_run = max(self.last_run, attempt.key.run)
         job = self._job
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
         played = tuple(range(plan.ranks))
@@ -149,7 +133,7 @@ class RunPlayer:
             plain_contents, played=played, sizing=plan.sizing, label=job.label,
             may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
         )  # fmt: skip
-        make = partial(_make_ahead, start, replace(job, plan=plan), source, self._costs)
+        make = partial(_make_ahead, start, replace(job, plan=plan), source, self.costs)
         self._planning = self._makes_planning(make, describe)
         if isinstance(self._planning, PlanningThread):
             self._planning.start()
@@ -167,9 +151,9 @@ class RunPlayer:
         self._attempt = None
         if self._planning is not None:
             self._planning.stop()
-        if self.run is not None and self._costs is not None:
+        if self.run is not None and self.costs is not None:
             run = self.run
-            self._costs.is_lasting &= not (run.measuring.differs or run.changed)
+            self.costs.is_lasting &= not (run.measuring.differs or run.changed)
         self._planning = self.run = None
         self._pool.forget()
 

@@ -34,32 +34,32 @@ def make_status_report(
     job: PlayedJob, diagnostics: Diagnostics, now: float, number: int
 ) -> StatusReport:
     """Return a report of bounded size at a time in seconds; `number` is the question's."""
-    parties, pool, stats, source = job.parties, job.pool, job.stats, job.admission.source
+    parties, pool, events, source = job.parties, job.pool, job.events, job.admission.source
+    run = job.player.run
     ahead_us = round(diagnostics.wall_ahead_s * MICROSECONDS)
     stopped = (each.stopped.reason for each in parties.peers.values() if each.stopped is not None)
     firsts = [_place(job, queue.rank, queue.first)[0] for queue in parties.queues]
     trainers = _note_trainers(job, now, ahead_us)
     return StatusReport(
-        number=number, clock_us=diagnostics.clock_us(now),
+        number=number, clock_us=round(now * MICROSECONDS) + ahead_us,
         software=_cut(diagnostics.software), workers=len(job.admission.workers),
         trainers=len(parties.peers), waiting=_cut(_waits_for(job, trainers)),
         trouble=_cut(next(stopped, "")),
         epoch=-1 if parties.attempt is None else parties.attempt.start.epoch,
         front=min((step for step in firsts if step >= 0), default=-1),
         held_bytes=pool.kept_bytes, budget_bytes=job.spec.buffer_bytes,
-        is_full=job.run is not None and job.run.status_of(0)[2], all_decoded=pool.has_all,
+        is_full=run is not None and run.status_of(0)[2], all_decoded=pool.has_all,
         loads_to_measure=source is not None and source.loads_first,
         parts=sum(len(each.given) for each in pool.workers.values()),
-        lost=diagnostics.lost,
-        lost_ms=_ago_ms(now, diagnostics.lost_at) if diagnostics.lost else -1,
-        last_lost=tuple(map(_cut, diagnostics.last_lost)), dropped=stats.late,
-        refused=diagnostics.refused, turned_away=diagnostics.turned_away,
-        rejected_workers=tuple(map(_cut, diagnostics.last_refused)), holes=stats.holes,
+        lost=events.lost, lost_ms=_ago_ms(now, events.lost_at) if events.lost else -1,
+        last_lost=tuple(map(_cut, events.last_lost)), dropped=events.late,
+        refused=diagnostics.refused, turned_away=events.turned_away,
+        rejected_workers=tuple(map(_cut, events.last_refused)), holes=events.holes,
         last_holes=tuple(
             Hole(hole.ordinal, _cut(hole.key), _cut(hole.reason), _cut(hole.source))
-            for hole in stats.last_holes
+            for hole in events.last_holes
         ),
-        over_budget=stats.over_budget, worker_statuses=_note_workers(job, now, ahead_us),
+        over_budget=events.over_budget, worker_statuses=_note_workers(job, now, ahead_us),
         trainer_statuses=trainers,
     )  # fmt: skip
 
@@ -91,8 +91,8 @@ def _note_workers(job: PlayedJob, now: float, ahead_us: int) -> tuple[WorkerStat
 def _note_worker(
     job: PlayedJob, worker: AdmittedWorker, known: PoolWorker | None, now: float, ahead_us: int
 ) -> WorkerStatus:
-    hello, counts, opened = worker.hello, worker.stats.counts, worker.opened
-    done, (recent, recent_s) = counts.done, counts.recent(now)
+    hello, stats, opened = worker.hello, worker.stats, worker.opened
+    done, recent = stats.done, stats.recent()
     state = "opening" if known is None else "leaving" if known.is_leaving else "ready"
     why = 'transport="inline" was given' if job.spec.transport == "inline" else worker.why_inline
     if not worker.server.address:
@@ -101,13 +101,13 @@ def _note_worker(
         name=_cut(hello.name), host=_cut(hello.host), software=_cut(hello.software),
         fingerprint="" if opened is None else _cut(opened.fingerprint), state=state,
         unresponsive=known is not None and job.pool.hangs(known, LATE_SHARE),
-        last_message_ms=_ago_ms(now, counts.since if known is None else known.heard),
+        last_message_ms=_ago_ms(now, stats.since if known is None else known.heard),
         parts=0 if known is None else len(known.given), probed=done["probed"],
         decoded=done["decoded"], failed=done["failed"], nbytes=done["nbytes"],
-        recent_ms=round(1000 * recent_s), recent_probed=recent["probed"],
+        recent_ms=_ago_ms(now, stats.since), recent_probed=recent["probed"],
         recent_decoded=recent["decoded"], recent_bytes=recent["nbytes"],
         recent_decode_ms=recent["decode_ms"], recent_busy_ms=recent["busy_ms"],
-        recent_cpu_ms=recent["cpu_ms"], ahead_us=_ahead(worker.stats.clock, ahead_us),
+        recent_cpu_ms=recent["cpu_ms"], ahead_us=_ahead(stats.clock, ahead_us),
         transport=_cut(f"inline: {why}") if why and hello.address else _cut(hello.transport),
     )  # fmt: skip
 
@@ -146,7 +146,8 @@ def _place(job: PlayedJob, rank: int, index: int) -> tuple[int, int]:
     batch = job.parties.queues[rank].find(index)
     if batch is not None:
         return batch.facts.step, batch.facts.microbatch
-    return (-1, -1) if job.run is None else job.run.status_of(rank)[:2]
+    run = job.player.run
+    return (-1, -1) if run is None else run.status_of(rank)[:2]
 
 
 def _cut(text: str) -> str:

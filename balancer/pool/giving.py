@@ -4,7 +4,7 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import Any
 
-from .messages import COSTS, DoPart, DropParts, FreeParts, ToWorker
+from .messages import COSTS, DoPart, FreeParts, ToWorker
 from .workers import AHEAD_S, LEAST_AHEAD, MOST_AHEAD, Giving, PoolPart, PoolWorker
 
 # What a sample takes, as long as nothing is known of it.
@@ -29,7 +29,7 @@ class PartGiver:
         self._queue: list[tuple[int, int, PoolPart]] = []
         self._trials: list[tuple[int, int, PoolPart]] = []
         self._ready: list[tuple[float, int, PoolWorker]] = []
-        self._is_reserving = False
+        self._reserved: PoolWorker | None = None  # for a part that is tried by itself
 
     @property
     def most(self) -> int:
@@ -42,11 +42,11 @@ class PartGiver:
         """Let a part wait for a worker."""
         self._last += 1
         queue = self._trials if part.is_alone else self._queue
-        heappush(queue, (part.task.order, self._last, part))
+        heappush(queue, (part.task.number, self._last, part))
 
     def ask(self, worker: PoolWorker) -> None:
         """Put a worker in the queue of those that have room, by when it would be done."""
-        if worker.name in self._workers and worker.has_room:
+        if worker.name in self._workers and worker.has_room and worker is not self._reserved:
             self._last += 1
             worker.key = self._last
             unit = max(self.load_s, GUESS_S)
@@ -59,7 +59,7 @@ class PartGiver:
         """
         while self._ready:
             _, key, worker = self._ready[0]
-            if key != worker.key or not worker.has_room:
+            if key != worker.key or not worker.has_room or worker is self._reserved:
                 heappop(self._ready)
                 continue
             end_s = (worker.work_s + work_s) * worker.pace
@@ -76,7 +76,7 @@ class PartGiver:
         self._give_trials()
         while self._queue:
             part = self._queue[0][-1]
-            if part.is_over or part.given or part.answer is not None:
+            if not part.waits:
                 heappop(self._queue)
                 continue
             keeper = part.keeper
@@ -92,33 +92,37 @@ class PartGiver:
 
     def _give_trials(self) -> None:
         """Give each part that is tried by itself to a worker that has nothing else."""
-        if not (self._trials or self._is_reserving):
-            return
-        able = [worker for worker in self._workers.values() if not worker.is_leaving]
-        # The last to be heard first: one that has died is idle, too, and another death would count.
-        idle = sorted((w for w in able if not w.given), key=lambda worker: worker.heard)
-        while self._trials:
+        reserved = None
+        while self._trials and reserved is None:
             part = self._trials[0][-1]
-            if not (part.is_over or part.given or part.answer is not None):
-                if not idle:
+            if part.waits:
+                # The last to be heard first: one that has died is idle, too, and another death
+                # would count.
+                able = [worker for worker in self._workers.values() if not worker.is_leaving]
+                last = self._reserved
+                worker = min(
+                    able,
+                    key=lambda w: (len(w.given), bool(w.given) and w is not last, -w.heard),
+                    default=None,
+                )
+                if worker is None:
                     break
-                self.hand(idle.pop(), part)
+                if worker.given:  # it is given nothing until it has nothing else
+                    reserved = worker
+                    break
+                self.hand(worker, part)
             heappop(self._trials)
-        # Where all are busy, one is given nothing until it has nothing else.
-        self._is_reserving = bool(self._trials)
-        reserved = min(able, key=lambda worker: len(worker.given), default=None)
-        for worker in able:
-            was_reserved = worker.is_reserved
-            worker.is_reserved = self._is_reserving and worker is reserved
-            if was_reserved and not worker.is_reserved:
-                self.ask(worker)
+        if reserved is not self._reserved:
+            before, self._reserved = self._reserved, reserved
+            if before is not None:
+                self.ask(before)
 
     def _work_s(self, part: PoolPart) -> float:
         """Return how long a part takes a worker of the usual speed."""
         if part.keeper is not None:
             return GUESS_S
         sample_s = self._cost_s if part.form == COSTS else self.load_s
-        return (sample_s or GUESS_S) * max(1, len(part.places))
+        return (sample_s or GUESS_S) * len(part.places)
 
     def hand(self, worker: PoolWorker, part: PoolPart) -> None:
         """Give a part to a worker."""
@@ -150,11 +154,10 @@ class PartGiver:
     def say_freed(self) -> None:
         """Say what is not wanted any more, if no part has said so meanwhile."""
         for worker in self._workers.values():
-            if worker.dropping:
-                self.out.append((worker.name, DropParts(tuple(worker.dropping))))
-            if worker.freeing:
-                self.out.append((worker.name, FreeParts(tuple(worker.freeing))))
-            worker.dropping, worker.freeing = [], []
+            if worker.dropping or worker.freeing:
+                message = FreeParts(tuple(worker.freeing), tuple(worker.dropping))
+                self.out.append((worker.name, message))
+                worker.dropping, worker.freeing = [], []
 
     def copy_late(self) -> None:
         """Give idle workers what others are late with, by twice what it would take here."""
@@ -177,7 +180,7 @@ class PartGiver:
     def note_time(self, worker: PoolWorker, giving: Giving, message: Any) -> None:
         """Note how long a sample takes, and how much longer this worker."""
         part = giving.part
-        if not part.places or part.keeper is not None:
+        if part.keeper is not None:
             return
         # No worker has needed longer for a part than it has had it.
         took_s = min(getattr(message, "took_us", 0) / 1e6, self.now - giving.since)

@@ -18,6 +18,8 @@ TELL_S = 0.002
 ERROR_CHARACTERS = 16_000
 # What is kept of a part has so many frames at most, as a message has.
 MOST_FRAMES = 65_536
+# A beat names so many of the parts of which something is kept, by turns.
+KEPT = 64
 
 
 class FailedPlace(ArrayRecord, frozen=True):
@@ -36,25 +38,23 @@ class FailedPlace(ArrayRecord, frozen=True):
 class DoPart(ArrayRecord, frozen=True):
     """Do a part; `task` is as `packed()` of run/tasks has it, form is BATCH, SAMPLES, ...
 
-    freed: serials as in FreeParts, which travel with it.
+    serials: as in FreeParts, which travel with it.
     """
 
     number: Count
     form: str
     task: tuple[Integer, ...]
-    freed: tuple[Count, ...] = ()
-
-
-class DropParts(ArrayRecord, frozen=True):
-    """Parts of these numbers are not wanted any more; one that is in work is finished."""
-
-    numbers: tuple[Count, ...]
+    serials: tuple[Count, ...] = ()
 
 
 class FreeParts(ArrayRecord, frozen=True):
-    """What is kept under these serials is not wanted any more."""
+    """What is kept under these serials is not wanted any more, nor are parts of these numbers.
+
+    A part that is in work is finished.
+    """
 
     serials: tuple[Count, ...]
+    numbers: tuple[Count, ...] = ()
 
 
 # --- worker to balancer
@@ -123,8 +123,8 @@ class PoolBeat(ArrayRecord, frozen=True):
     most_bytes: Count = 0
 
 
-ToWorker = DoPart | DropParts | FreeParts
-TO_WORKER = (DoPart, DropParts, FreeParts)
+ToWorker = DoPart | FreeParts
+TO_WORKER = (DoPart, FreeParts)
 FROM_WORKER = (PartMade, PartMeasured, PartBroken, PoolBeat)
 KINDS = (*TO_WORKER, *FROM_WORKER)
 FromWorker = PartMade | PartMeasured | PartBroken | PoolBeat

@@ -5,7 +5,7 @@ about that long, and into as many parts as there are workers while no time is kn
 worker has loaded to measure them are parts of their own there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -19,7 +19,6 @@ from .messages import (
     FailedPlace,
     PartBroken,
     PartMade,
-    PartMeasured,
 )
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
@@ -34,16 +33,18 @@ def cut(
     collates: bool,
     keepers: Mapping[tuple[int, int], PoolWorker],
 ) -> list[PoolPart]:
-    """Return the parts of a task for a number of workers.
+    """Return the parts of a task for a number of workers: none of one without samples.
 
     sample_s: how long a worker takes to load a sample, 0 if that is not known. collates: whether
     workers make batches. keepers: who has a sample loaded, by its epoch and index.
     """
     places = range(len(task.indexes))
+    if not places:
+        return []
     if not task.is_load:
         return [PoolPart(task, COSTS, places)]
     whole = BATCH if collates else SAMPLES
-    if task.is_spare or workers < 2 or not places:
+    if task.is_spare or workers < 2:
         return [PoolPart(task, whole, places)]
     by_keeper: dict[PoolWorker, list[int]] = {}
     rest: Sequence[int] = places
@@ -78,14 +79,14 @@ def cut_singly(part: PoolPart) -> list[PoolPart]:
     """
     form = SAMPLES if part.form == BATCH and not part.task.is_spare else part.form
     places = part.places[:1] if part.task.is_spare else part.places
+    known = None if part.failed is None else {*part.failed}
     return [
-        PoolPart(part.task, form, (place,), is_alone=True, failed=_failed_there(part, place))
+        PoolPart(
+            part.task, form, (place,), is_alone=True,
+            failed=None if known is None else tuple({place} & known),
+        )
         for place in places
-    ]
-
-
-def _failed_there(part: PoolPart, place: int) -> tuple[int, ...] | None:
-    return part.failed if part.failed is None else tuple({place} & {*part.failed})
+    ]  # fmt: skip
 
 
 def failed_places(part: PoolPart, failed: Sequence[FailedPlace]) -> tuple[int, ...]:
@@ -93,61 +94,60 @@ def failed_places(part: PoolPart, failed: Sequence[FailedPlace]) -> tuple[int, .
     return tuple(part.places[each.place] for each in failed)
 
 
-def join(task: PoolTask, skips: bool, collates: bool) -> Any:
+def join(task: PoolTask, skips: bool) -> Any:
     """Return the result of a task from the answers of all its parts.
 
     Its ticket has a piece of each part that keeps something. There is none where a sample ends the
-    run (without `skips`, or an error of the disk), and where nothing is kept; workers that do not
-    collate keep nothing of a microbatch without samples, whose ticket has no piece.
+    run (without `skips`, or an error of the disk), and where no spare sample can be used. That of a
+    microbatch without samples has no piece: trainers make what there is of none.
     """
     answers = [part.answer for part in task.parts]
-    failed = dict(_failures(task))
-    if isinstance(answers[0], PartMeasured):
-        costs = {
-            part.places[n]: failed.get(part.places[n], cost)
-            for part in task.parts
-            for n, cost in enumerate(part.answer.costs)
-        }
+    failed = {
+        part.places[each.place]: FailedSample(
+            each.key, each.reason[:ERROR_CHARACTERS], each.is_io, each.source
+        )
+        for part in task.parts
+        for each in part.answer.failed
+    }
+    costs = _in_order(task, "costs", failed)
+    if not task.is_load:
+        rows = tuple(failed.get(place, cost) for place, cost in enumerate(costs))
         seconds = sum(each.took_us for each in answers) / 1e6
-        rows = tuple(costs[place] for place in sorted(costs))
         return Measured(rows, seconds, any(each.differs for each in answers))
     pieces = [part.piece for part in task.parts if part.piece is not None]
     ends = failed and (not skips or any(each.is_io for each in failed.values()))
-    if (pieces or not (collates or task.is_spare)) and not ends:
+    if (pieces or not task.is_spare) and not ends:
         first = task.indexes[0] if task.indexes else -1
-        task.ticket = Ticket(task.number, all(p.form == BATCH for p in task.parts), pieces, first)
+        task.ticket = Ticket(task.number, is_whole(task), pieces, first)
     labels = [each.labels for each in answers if each.labels]
     return Made(
         task.ticket,
-        _in_order(task, "names"),
+        _in_order(task, "names", failed),
         tuple(sorted(failed.items())),
-        _in_order(task, "costs"),
+        costs,
         (sum(own[0] for own in labels), sum(own[1] for own in labels)) if labels else None,
         _sum_told([each.label_tokens for each in answers]),
         _sum_told([each.sample_bytes for each in answers]),
     )
 
 
-def _failures(task: PoolTask) -> Iterator[tuple[int, FailedSample]]:
-    for part in task.parts:
-        for each in part.answer.failed:
-            reason = each.reason[:ERROR_CHARACTERS]
-            failed = FailedSample(each.key, reason, each.is_io, each.source)
-            yield part.places[each.place], failed
+def is_whole(task: PoolTask) -> bool:
+    """Return whether a microbatch is kept as a batch."""
+    has_pieces = any(part.piece is not None for part in task.parts)
+    return has_pieces and all(part.form == BATCH for part in task.parts)
 
 
-def _in_order(task: PoolTask, name: str) -> tuple[Any, ...]:
-    """Return what was told of each sample that could be used, in the task's order."""
+def _in_order(task: PoolTask, name: str, failed: Container[int]) -> tuple[Any, ...]:
+    """Return what was told of each sample, in the task's order; of a load of those used."""
     told: dict[int, Any] = {}
     for part in task.parts:
-        bad = {*failed_places(part, part.answer.failed)}
-        good = [place for place in part.places if place not in bad]
-        told.update(zip(good, getattr(part.answer, name), strict=False))
+        places = [place for place in part.places if not (task.is_load and place in failed)]
+        told.update(zip(places, getattr(part.answer, name), strict=False))
     return tuple(told[place] for place in sorted(told))
 
 
 def _sum_told(counts: Sequence[int]) -> int | None:
-    return None if min(counts) < 0 else sum(counts)
+    return None if min(counts, default=0) < 0 else sum(counts)
 
 
 def why_wrong(part: PoolPart, answer: Any, skips: bool, resources: int) -> str:
@@ -189,12 +189,3 @@ def piece_of(part: PoolPart, worker: bytes, answer: PartMade) -> KeptPiece | Non
     bad = failed_places(part, answer.failed)
     places = (0,) if part.task.is_spare else tuple(p for p in part.places if p not in bad)
     return KeptPiece(places, worker, answer.serial, answer.nbytes, answer.frames)
-
-
-def lacks_batch(task: PoolTask) -> bool:
-    """Return whether a microbatch made in parts has no sample, though workers can collate none."""
-    if not task.is_load or task.is_spare:
-        return False
-    io = any(each.is_io for part in task.parts for each in part.answer.failed)
-    forms = {part.form for part in task.parts}
-    return not io and BATCH not in forms and all(part.piece is None for part in task.parts)

@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..run.tasks import Failed, Killed
+from ..run.tasks import TASK_HEAD, Failed, Killed
 from .giving import PartGiver
-from .messages import BATCH, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
-from .parts import cut, cut_singly, failed_places, join, lacks_batch, piece_of, why_wrong
-from .tickets import KEPT, Ticket
+from .messages import KEPT, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
+from .parts import cut, cut_singly, failed_places, is_whole, join, piece_of, why_wrong
+from .tickets import Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
 DEAD_S, MOST_DEATHS = 6.0, 3
@@ -51,7 +51,6 @@ class NetworkPool:
         self.lost: list[tuple[bytes, str]] = []
         self.rubbish: list[tuple[bytes, str]] = []
         self._giver = PartGiver(self.workers, generation << GENERATION)
-        self._orders = 0
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
         self._keepers: dict[tuple[int, int], PoolWorker] = {}
@@ -76,17 +75,16 @@ class NetworkPool:
         return self.kept_bytes if each or len(self._tasks) < len(self.workers) else sys.maxsize
 
     def submit(self, number: int, task: Sequence[int]) -> None:
-        """Take a task; its parts are given to workers in the order of submitting."""
-        self._orders += 1
-        new = self._tasks[number] = PoolTask(number, self._orders, tuple(task))
+        """Take a task; its parts are given to workers in the order of numbers, which grow."""
+        new = self._tasks[number] = PoolTask(number, tuple(task), task[TASK_HEAD:])
         new.parts = cut(new, len(self.workers), self._giver.load_s, self._collates, self._keepers)
         if new.is_load:
             some = self._giver.parts_per_task or len(new.parts)
             self._giver.parts_per_task = some + 0.1 * (len(new.parts) - some)
         for part in [*new.parts]:
             self._make(part)
-        if new.is_load and not new.indexes and not self._collates:
-            self._take_answer(new.parts[0], None, 0, PartMade(0, 0, 0, (), (), (), (), (), 0, 0, 0))
+        if not new.parts:
+            self._complete(new)
         self._giver.give()
 
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:  # noqa: ARG002
@@ -227,28 +225,28 @@ class NetworkPool:
         if isinstance(message, PartBroken):
             self._fail(part.task, Failed(RuntimeError(message.error)))
         else:
-            self._take_answer(part, worker, message.number, message)
+            self._take_answer(part, worker, message)
 
-    def _take_answer(
-        self, part: PoolPart, worker: PoolWorker | None, number: int, answer: Any
-    ) -> None:
+    def _take_answer(self, part: PoolPart, worker: PoolWorker, answer: Any) -> None:
         """Take what was made of a part; the last answer of a task makes its result."""
         task = part.task
-        if isinstance(answer, PartMeasured) and worker is not None:
+        if isinstance(answer, PartMeasured):
             for place in answer.kept:
                 self._keepers[task.words[1], part.indexes[place]] = worker
         if isinstance(answer, PartMade):
             failed = failed_places(part, answer.failed)
             if part.failed is not None and failed != part.failed:
-                if worker is not None and answer.serial:
-                    worker.freeing.append(answer.serial)
+                worker.freeing += [answer.serial] if answer.serial else []
                 reason = answer.failed[0].reason if answer.failed else "it could be used now"
                 why = f"a sample that is made again gave another result: {reason}"
                 self._fail(task, Failed(RuntimeError(why)))
                 return
             part.failed = failed
-            if worker is not None and answer.serial:
-                self._keep(part, worker, number, answer)
+            if answer.serial:
+                # In place of what was lost.
+                worker.kept[answer.number], part.kept_number = part, answer.number
+                part.piece = piece_of(part, worker.name, answer)
+                self._count_kept(worker, answer.nbytes)
         part.answer = answer
         part.task.awaited -= 1
         place = part.places[0] + 1 if part.is_alone else len(task.indexes)
@@ -259,25 +257,15 @@ class NetworkPool:
         if not task.awaited:
             self._complete(task)
 
-    def _keep(self, part: PoolPart, worker: PoolWorker, number: int, answer: PartMade) -> None:
-        """Note what a worker keeps of a part, in place of what was lost."""
-        worker.kept[number], part.kept_number = part, number
-        part.piece = piece_of(part, worker.name, answer)
-        self._count_kept(worker, answer.nbytes)
-
     def _complete(self, task: PoolTask) -> None:
         """Tell the result of a task, or that its ticket is there again."""
         if task.ticket is not None:
             task.ticket.pieces = [part.piece for part in task.parts if part.piece is not None]
-            task.ticket.is_batch = all(part.form == BATCH for part in task.parts)
+            task.ticket.is_batch = is_whole(task)
             task.ticket.version += 1
             self.renewed.append(task.ticket)
             return
-        if self._collates and self._skips and lacks_batch(task):
-            task.parts.append(PoolPart(task, BATCH, ()))
-            self._make(task.parts[-1])
-            return
-        result = join(task, self._skips, self._collates)
+        result = join(task, self._skips)
         if task.ticket is None:
             self._end(task)
         self._results.append((task.number, result))
@@ -386,11 +374,7 @@ class NetworkPool:
         if part.is_alone:
             self._giver.enqueue(part)
             return
-        self._replace(part, cut_singly(part))
-
-    def _replace(self, part: PoolPart, others: Sequence[PoolPart]) -> None:
-        """Have a part made as several others."""
-        task = part.task
+        others = cut_singly(part)
         self._discard(part)
         task.parts = [each for each in task.parts if each is not part] + [*others]
         for other in others:

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A beat names so many of the parts of which something is kept, by turns.
-KEPT = 64
-
 
 @dataclass(slots=True, eq=False)
 class KeptPiece:

@@ -6,8 +6,7 @@ long as something of it is kept, or it is one of the last ANSWERS.
 
 from typing import Any
 
-from .messages import DoPart, DropParts, FreeParts, FromWorker, PartMade, PoolBeat, ToWorker
-from .tickets import KEPT
+from .messages import KEPT, DoPart, FreeParts, FromWorker, PartMade, PoolBeat, ToWorker
 
 ANSWERS = 64
 
@@ -32,25 +31,21 @@ class PoolSession:
 
     def take(self, message: ToWorker) -> None:
         """Take a message of the balancer."""
-        if isinstance(message, DropParts):
-            for number in message.numbers:
-                self._queue.pop(number, None)
-                if self._in_work is not None and self._in_work.number == number:
-                    self._is_dropped = True
-            return
-        self._free(message.serials if isinstance(message, FreeParts) else message.freed)
-        if isinstance(message, DoPart):
-            answer = self._kept.get(message.number) or self._answers.get(message.number)
-            if answer is not None:
-                self._out.append(answer)
-            elif self._in_work is None or self._in_work.number != message.number:
-                self._queue[message.number] = message
-
-    def _free(self, serials: tuple[int, ...]) -> None:
-        for serial in serials:
+        for serial in message.serials:
             if (number := self._serials.pop(serial, 0)) != 0:
                 del self._kept[number]
                 self.freed.append(serial)
+        in_work = 0 if self._in_work is None else self._in_work.number
+        if isinstance(message, FreeParts):
+            self._is_dropped |= in_work in message.numbers
+            for number in message.numbers:
+                self._queue.pop(number, None)
+            return
+        answer = self._kept.get(message.number) or self._answers.get(message.number)
+        if answer is not None:
+            self._out.append(answer)
+        elif message.number != in_work:
+            self._queue[message.number] = message
 
     @property
     def has_work(self) -> bool:

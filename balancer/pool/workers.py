@@ -25,21 +25,17 @@ class PoolTask:
     """A task of the run, until its result is told, and its ticket is freed.
 
     indexes: where in the source its samples are.
-    order: of submitting. ticket: where workers keep the microbatch, once its result is told.
+    ticket: where workers keep the microbatch, once its result is told.
     awaited: parts that are to be made.
     """
 
     number: int
-    order: int
     words: Sequence[int]
+    indexes: Sequence[int]
     parts: "list[PoolPart]" = field(default_factory=list)
     awaited: int = 0
     ticket: Ticket | None = None
     is_over: bool = False
-    indexes: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        self.indexes = self.words[TASK_HEAD:]
 
     @property
     def is_load(self) -> bool:
@@ -79,6 +75,11 @@ class PoolPart:
         indexes = self.task.indexes
         return [indexes[place] for place in self.places]
 
+    @property
+    def waits(self) -> bool:
+        """Return whether a worker is to be given it."""
+        return not (self.is_over or self.given or self.answer is not None)
+
     def words(self) -> tuple[int, ...]:
         """Return the task that a worker is given for it."""
         return (*self.task.words[:TASK_HEAD], *self.indexes)
@@ -103,8 +104,8 @@ class PoolWorker:
     be freed at it.
     work_s: what all that it has takes a worker of the usual speed; pace: how much longer it takes
     this one at least, as its last parts (paces) show. idle_since: it has nothing since then. at,
-    at_since: the part and sample that its beats name, and since when. is_reserved: it is given
-    nothing more, for a part that is tried by itself. key: its entry among those that have room.
+    at_since: the part and sample that its beats name, and since when. key: its entry among those
+    that have room.
     """
 
     name: bytes
@@ -120,7 +121,6 @@ class PoolWorker:
     paces: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=SLOW_PARTS))
     idle_since: float = 0.0
     is_leaving: bool = False
-    is_reserved: bool = False
     at: tuple[int, int] = (0, -1)
     at_since: float = 0.0
     key: int = -1
@@ -128,11 +128,7 @@ class PoolWorker:
     @property
     def has_room(self) -> bool:
         """Whether it may be given one more part."""
-        if (
-            self.is_leaving
-            or self.is_reserved
-            or any(each.part.is_alone for each in self.given.values())
-        ):
+        if self.is_leaving or any(each.part.is_alone for each in self.given.values()):
             return False
         is_short = len(self.given) < MOST_AHEAD and self.work_s * self.pace < AHEAD_S
         return is_short or len(self.given) < LEAST_AHEAD
@@ -155,15 +151,15 @@ class PoolWorker:
         """Return the parts that it may work on, as far as is known.
 
         That is what its beat names, or the first that it has, and those after it that it has begun
-        if it has made what it has not told yet. One of no samples kills nobody.
+        if it has made what it has not told yet.
         """
-        if self.at[0] in self.given and self.given[self.at[0]].part.places:
+        if self.at[0] in self.given:
             return [self.given[self.at[0]].part]
         suspects, before_s = list[PoolPart](), 0.0
         for giving in self.given.values():
             if suspects and before_s > MOST_UNTOLD * TELL_S:
                 break
-            suspects += [giving.part] if giving.part.places else []
+            suspects.append(giving.part)
             before_s += giving.work_s * self.pace
         return suspects
 

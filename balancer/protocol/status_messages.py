@@ -33,21 +33,12 @@ class ClockOffset:
 
     def note(self, told_us: int, here_us: int) -> None:
         """Note a reading of the other clock, and this machine's when it came."""
-        self._ahead_us.append(bounded(told_us) - here_us)
+        self._ahead_us.append(max(-LIMIT, min(told_us, LIMIT)) - here_us)
 
     @property
     def ahead_us(self) -> int:
         """The best estimate, UNKNOWN_US if the other machine has told nothing."""
         return max(self._ahead_us, default=UNKNOWN_US)
-
-
-def bounded(reported: int) -> int:
-    """Return a figure that a peer reported, limited to values that can be added safely.
-
-    >>> bounded(-5), bounded(1 << 62) == LIMIT
-    (-5, True)
-    """
-    return max(-LIMIT, min(reported, LIMIT))
 
 
 class GetStatus(ArrayRecord, frozen=True):

@@ -273,16 +273,15 @@ class _Shell(msgspec.Struct, frozen=True):
 
     def send_all(self, effects: list[Send]) -> None:
         """Send messages; report peers that cannot be reached. Who is turned away is logged."""
-        for group in group_by_peer(effects):
-            peer = group.peer
-            for message in group.messages:
+        for peer, messages, payloads in group_by_peer(effects):
+            for message in messages:
                 if isinstance(message, PeerRejected):
                     self.refused(f"{_shown(peer)}: {message.reason}")
                 if self.tracer.until is not None:
                     self.tracer.sent(peer, message, time.monotonic())
             try:
-                send_together(self.socket, group.messages, group.payloads, to=peer)
-                if group.payloads:
+                send_together(self.socket, messages, payloads, to=peer)
+                if payloads:
                     self.trimmer.note_payload(time.monotonic())
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):

@@ -39,7 +39,6 @@ from ...balancer.pool.messages import (
     ERROR_CHARACTERS,
     TELL_S,
     DoPart,
-    DropParts,
     FreeParts,
     PoolBeat,
 )  # fmt: skip
@@ -215,7 +214,7 @@ class RemoteWorker:
     def _take(self, message: Message) -> str | None:
         """Take a message; return why this worker has ended, None if it has not."""
         match message:
-            case DoPart() | DropParts() | FreeParts() if self._reader is not None:
+            case DoPart() | FreeParts() if self._reader is not None:
                 with self._lock:
                     self._session.take(message)
             case SendFrames(serial):

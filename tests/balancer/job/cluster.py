@@ -31,7 +31,7 @@ from counterpoise.balancer.job.messages import (
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.pool.messages import DoPart, DropParts, FreeParts
+from counterpoise.balancer.pool.messages import DoPart, FreeParts
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
@@ -286,7 +286,7 @@ class SimulatedWorker:
             case SendFrames():
                 frames = self.kept.get(message.serial, ())
                 self.cluster.handle(self.name, SentFrames(message.serial, len(frames)), frames)
-            case DoPart() | DropParts() | FreeParts():
+            case DoPart() | FreeParts():
                 self.session.take(message)
                 self._work()
 

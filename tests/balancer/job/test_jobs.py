@@ -284,8 +284,8 @@ def test_one_that_cannot_be_reached_is_lost_at_once() -> None:
     balancer = started()
     balancer.lose(W)
     job = balancer.jobs.jobs["run"]
-    assert (job.pool.workers, job.diagnostics.lost) == ({}, 1)
-    assert [*job.diagnostics.last_lost] == ["w (its connection has ended)"]
+    assert (job.pool.workers, job.events.lost) == ({}, 1)
+    assert [*job.events.last_lost] == ["w (its connection has ended)"]
 
 
 def test_a_sample_of_which_all_workers_die_is_given_up_by_the_name_that_they_give_it() -> None:
@@ -333,7 +333,7 @@ def test_one_of_another_version_is_refused() -> None:
     balancer.say(RANK, HELLO)
     (refused,) = balancer.say(W, structs.replace(WORKER, version="0.2.0"))[W]
     assert f"has counterpoise 0.2.0, and the balancer {VERSION}" in refused.reason
-    assert balancer.jobs.jobs["run"].diagnostics.turned_away == 1
+    assert balancer.jobs.jobs["run"].events.turned_away == 1
 
 
 def test_one_with_other_data_is_refused_while_the_first_is_here() -> None:

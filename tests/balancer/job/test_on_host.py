@@ -154,7 +154,7 @@ def test_the_workers_of_a_run_are_the_ones_that_say_what_it_reads(is_told: bool)
     host.begin(*SHARERS)
     assert host.has_job("w2")
     assert not host.job.knows(b"w")
-    assert host.job.run is None  # nothing is planned of data that may have changed
+    assert host.job.player.run is None  # nothing is planned of data that may have changed
     host.open("w2", tokens=5)
     host.make("w2")
     assert host.costs_of(0) == host.costs_of(1) == {20}

@@ -21,7 +21,7 @@ from counterpoise.balancer.job.messages import (
 )
 from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.parties.trainer_session import TrainerSession
-from counterpoise.balancer.pool.messages import DoPart, DropParts, FreeParts
+from counterpoise.balancer.pool.messages import DoPart, FreeParts
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import JobList, ListJobs
@@ -80,7 +80,7 @@ class Worker:
             elif isinstance(message, SendFrames):
                 frames = self.kept.get(message.serial, ())
                 self.link.send(SentFrames(message.serial, len(frames)), frames)
-            elif isinstance(message, DoPart | DropParts | FreeParts):
+            elif isinstance(message, DoPart | FreeParts):
                 self.session.take(message)
         while (part := self.session.next_part()) is not None:
             self.serial += 1

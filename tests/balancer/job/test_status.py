@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from counterpoise.balancer.job.effects import Diagnostics
 from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool
-from counterpoise.balancer.job.recent_counts import RECENT_S
 from counterpoise.balancer.job.status import MAX_NOTES, MAX_TEXT, make_status_report
+from counterpoise.balancer.job.worker_stats import RECENT_S
 from counterpoise.balancer.parties.messages import BeginRun, JoinJob, TrainerBeat, WantBatches
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import (
@@ -41,7 +42,7 @@ class Played:
 
     def __init__(self) -> None:
         self.job = PlayedJob(to_json(JOB), LAYOUT, 1)
-        self.job.diagnostics.wall_ahead_s = 1000.0
+        self.diagnostics = Diagnostics(wall_ahead_s=1000.0)
         self.now = 0.0
         self.parts: dict[bytes, list[DoPart]] = {}
 
@@ -90,7 +91,7 @@ class Played:
 
     def look(self, after_s: float = 0.0) -> StatusReport:
         self.now += after_s
-        report = make_status_report(self.job, self.job.diagnostics, self.now, 7)
+        report = make_status_report(self.job, self.diagnostics, self.now, 7)
         assert decode(encode(report), 0) == report
         return report
 
@@ -291,7 +292,7 @@ def test_workers_that_are_lost_or_turned_away_and_what_was_refused_are_told(
 ) -> None:
     played.now = 9.0
     played.job.unreachable(b"a", 4.0)
-    played.job.diagnostics.refused = 3
+    played.diagnostics.refused = 3
     old = JoinPool("c", 0, "host", 0, "x 1", "", "", b"", 0, version="0.0.0")
     played.job.receive(b"c", old, (), 9.0)
     seen = played.look()

@@ -61,11 +61,6 @@ def test_each_result_comes_once_and_right_in_20000_seeds(start: int) -> None:
     assert not bad
 
 
-@pytest.mark.parametrize("seed", [11333, 16817, 19007])
-def test_a_part_of_no_samples_is_not_blamed(seed: int) -> None:
-    assert not play_seed(seed).problems
-
-
 def loads(count: int, size: int) -> list[list[int]]:
     return [
         Load(0, range(n * size, (n + 1) * size), True, True, size=True).packed()

@@ -18,7 +18,6 @@ from counterpoise.balancer.job.messages import (
 )
 from counterpoise.balancer.pool.messages import (
     SAMPLES,
-    DropParts,
     FreeParts,
     PartBroken,
     PartMade,
@@ -63,7 +62,7 @@ def test_a_piece_of_samples_has_them_as_they_are() -> None:
 def test_a_part_that_is_dropped_while_it_is_in_work_leaves_nothing() -> None:
     class Dropping(Numbers):
         def __getitem__(self, index: int) -> Any:
-            worker.worker._session.take(DropParts((5,)))
+            worker.worker._session.take(FreeParts((), (5,)))
             return super().__getitem__(index)
 
     worker = opened(Dropping(30))
