@@ -1,9 +1,11 @@
 """What a lying worker gets in, beside an honest one, over tcp: the table of threats.md.
 
-The liar opens the data first, and the honest worker comes with its first lie; only lies about the
-data themselves are told to an honest worker that was first, and goes on when they were refused.
+The balancer is a process of its own. The liar opens the data first, and the honest worker comes
+with its first lie; only lies about the data themselves are told to an honest worker that was first,
+and goes on when they were refused.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from msgspec import structs
 from counterpoise.balancer.pool.messages import FailedPlace, PartMade, PartMeasured
 from counterpoise.loader import LoaderError
 from counterpoise.workers.codec.batches import decode_batch, encode_batch
-from tests.security.key_party import SAMPLES, Party, make, samples
+from tests.security.key_party import SAMPLES, Party, ServedParty, make, samples
 
 Change = Callable[[Any], Any]
 
@@ -123,10 +125,9 @@ class Lying:
         return getattr(self._link, name)
 
 
-def told(party: Any, keys: Any, root: Any, lie: Lie) -> list[Any]:
+def told(balancer: ServedParty, keys: Any, root: Any, lie: Lie) -> list[Any]:
     """Return what a trainer gets of a balancer with an honest worker and a liar."""
     _first.clear()
-    balancer = party(keys / "balancer" if keys else None)
     own, started = keys / "worker" if keys else None, set()
     is_refused = lambda: any(lie.says in each for each in balancer.refusals)  # noqa: E731
 
@@ -173,13 +174,14 @@ def right(root):
 
 @pytest.mark.parametrize("keyed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.name)
-def test_what_comes_of_a_lie(lie, keyed, party, keys, root, right):
+def test_what_comes_of_a_lie(lie, keyed, keys, root, right):
     own = keys if keyed else None
-    if lie.outcome == "ends":
-        with pytest.raises(LoaderError, match=lie.says):
-            told(party, own, root, lie)
-        return
-    found = content(told(party, own, root, lie))
+    with contextlib.closing(ServedParty(keys / "balancer" if keyed else None)) as balancer:
+        if lie.outcome == "ends":
+            with pytest.raises(LoaderError, match=lie.says):
+                told(balancer, own, root, lie)
+            return
+        found = content(told(balancer, own, root, lie))
     assert len(found) == SAMPLES
     # Wrong costs change which samples go together, and nothing else.
     is_right = lie.outcome == "refused" or lie.name == "other costs"
