@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
-from ..parties.gives import Lost
 from ..parties.messages import FROM_TRAINER, BeginRun, GiveBatch, JoinJob
 from ..parties.parties import Parties
+from ..parties.run_attempt import Lost
 from ..parties.seats import name_process
 from ..pool.messages import FROM_WORKER, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
@@ -246,7 +246,7 @@ class PlayedJob:
     def _let_in(self, now: float) -> None:
         """Have workers that a trainer has started for a run take part once all have begun it."""
         if self._on_host:
-            self.admission.begin_run(self.parties.run_begun, now)
+            self.admission.begin_run(self.parties.starts.run_begun, now)
 
     def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
         """Take a worker in whose source is open, if its data are those of the others."""

@@ -7,7 +7,7 @@ the worker is asked once in a while however many ask.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..parties.gives import Lost
+from ..parties.run_attempt import Lost
 from ..protocol.messages import Message
 from .effects import Send
 from .messages import RelayedPiece, SendFrames, SentFrames

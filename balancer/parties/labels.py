@@ -7,22 +7,27 @@ may come to the step later.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ..protocol.parts import COUNTED_STEPS
 from .messages import CountLabels, LabelSum
+from .seats import format_ranks
+
+# Counts of ranks that have gone are waited for so long.
+MISSING_S = 120.0
 
 
 @dataclass(slots=True)
 class _Step:
-    """counts: of each rank, by process. total: None until all are there.
+    """lacking: the ranks that have not counted. counts: of each other, by process.
 
-    owners: who was here then; before, who has counted. lacking: so many counts, and what is said.
+    total: None until all are there. owners: who was here then; before, who has counted.
     """
 
+    lacking: dict[int, None]
     counts: dict[int, dict[bytes, int]] = field(default_factory=dict)
     total: int | None = None
     owners: set[bytes] = field(default_factory=set)
-    lacking: tuple[int, str] = (-1, "")
 
 
 class LabelSums:
@@ -31,6 +36,7 @@ class LabelSums:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._steps: dict[tuple[int, int], _Step] = {}
+        self._stuck_at: float | None = None
 
     def count(
         self, peer: bytes, message: CountLabels, here: Iterable[bytes]
@@ -40,7 +46,8 @@ class LabelSums:
         here: the processes that are here. Raises ValueError if another has counted otherwise.
         """
         key = message.run, message.step
-        step = self._steps.setdefault(key, _Step())
+        if (step := self._steps.get(key)) is None:
+            step = self._steps[key] = _Step(dict.fromkeys(range(self._ranks)))
         counts = step.counts.setdefault(message.rank, {})
         if (other := next(iter(counts.values()), message.tokens)) != message.tokens:
             raise ValueError(
@@ -49,9 +56,10 @@ class LabelSums:
                 "batch of the same samples"
             )
         counts[peer] = message.tokens
+        step.lacking.pop(message.rank, None)
         step.owners.add(peer)
         told: Iterable[bytes] = (peer,)
-        if step.total is None and len(step.counts) == self._ranks:
+        if step.total is None and not step.lacking:
             step.total = sum(next(iter(counts.values())) for counts in step.counts.values())
             told, step.owners = step.owners, {*here}
         while len(self._steps) > COUNTED_STEPS:
@@ -62,17 +70,22 @@ class LabelSums:
         """Return, as text, which counts the sum of a step lacks of which a process has sent one."""
         for (_, number), step in self._steps.items():
             if step.total is None and peer in step.owners:
-                if step.lacking[0] != len(step.counts):
-                    ranks = [str(rank) for rank in range(self._ranks) if rank not in step.counts]
-                    text = f"the label tokens of step {number} from ranks {', '.join(ranks[:8])}"
-                    step.lacking = len(step.counts), text
-                return step.lacking[1]
+                ranks = format_ranks(islice(step.lacking, 8))
+                return f"the label tokens of step {number} from ranks {ranks}"
         return None
 
-    def lacking_ranks(self) -> set[int]:
-        """Return the ranks whose counts others wait for."""
+    def why_stuck(self, here: set[int], now: float) -> str:
+        """Return why sums will never be known, "" while they may; here: ranks that are."""
         open_steps = (step for step in self._steps.values() if step.total is None)
-        return {r for step in open_steps for r in range(self._ranks) if r not in step.counts}
+        gone = {rank for step in open_steps for rank in step.lacking} - here
+        self._stuck_at = (self._stuck_at or now) if gone else None
+        if self._stuck_at is None or now <= self._stuck_at + MISSING_S:
+            return ""
+        return (
+            f"ranks {format_ranks(islice(gone, 8))} have gone, and the others have waited "
+            f"{MISSING_S:.0f} s for the label tokens that they have counted: restart all ranks "
+            "from the last ledger"
+        )
 
     def remove(self, peer: bytes, ranks: tuple[int, ...]) -> None:
         """Forget what a process with these ranks has counted, and sums that only concerned it."""
@@ -83,5 +96,6 @@ class LabelSums:
                 counts.pop(peer, None)
                 if not counts:
                     step.counts.pop(rank, None)
+                    step.lacking[rank] = None
             if not step.counts and not step.owners:
                 del self._steps[key]

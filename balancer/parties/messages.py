@@ -4,9 +4,12 @@ A trainer process plays one rank or several; several processes may share a rank 
 of them gets all of its microbatches. Every message may be repeated, lost or late.
 """
 
+from typing import get_args
+
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
-from ..protocol.parts import Cost, Count, EpochPosition, Hole, Weights
+from ..protocol.parts import Cost, Count, EpochPosition, Ready
 from ..protocol.records import VERSION, ArrayRecord, Integer
+from ..run.arrivals import MicrobatchFacts
 
 # A version of a microbatch is that of its ticket, after so many bits that say which attempt at the
 # run gives it: whatever is given again is newer than what was given before.
@@ -111,22 +114,10 @@ class LeaveJob(ArrayRecord, frozen=True):
 # --- balancer to trainer
 
 
-class JobReady(ArrayRecord, frozen=True):
-    """The job can run: the number of samples in the source, and the workers' fingerprint."""
-
-    count: Count
-    fingerprint: str
-
-
 class RunBegun(ArrayRecord, frozen=True):
-    """All processes have begun the run.
-
-    skips: of each rank of this process, how many microbatches it has had already: the number of the
-    first that it is sent.
-    """
+    """All processes have begun the run."""
 
     run: Count
-    skips: tuple[tuple[Count, Count], ...]
 
 
 class GivenPiece(ArrayRecord, frozen=True):
@@ -147,28 +138,17 @@ class GiveBatch(ArrayRecord, frozen=True):
     Numbers count from where the run began, whoever plays it again from where. Versions of other
     GENERATIONs have other pieces of the same batch: nothing of an earlier one is of use for them.
     is_batch: the one piece is a batch. No piece: there is no batch (is_batch), or no sample. first:
-    the index of the microbatch's first sample in the source, -1 for none. The other fields are
-    those of MicrobatchFacts of run/arrivals, and of Made of run/tasks (labels: two or none;
-    label_tokens: -1 if they were not counted).
+    the index of the microbatch's first sample in the source, -1 for none. labels (two or none) and
+    label_tokens (-1 if they were not counted) are those of Made of run/tasks.
     """
 
     run: Count
-    rank: Count
     index: Count
     version: Count
     is_batch: bool
     pieces: tuple[GivenPiece, ...]
     first: Integer
-    step: Count
-    microbatch: Count
-    microbatches: Count
-    weights: Weights
-    costs: tuple[Integer, ...]
-    padding: tuple[Integer, ...]
-    after: EpochPosition
-    keys: tuple[str, ...]
-    holes: tuple[Hole, ...]
-    step_holes: tuple[Integer, ...]
+    facts: MicrobatchFacts
     labels: tuple[Count, ...]
     label_tokens: Integer
 
@@ -209,16 +189,9 @@ class BeatBack(ArrayRecord, frozen=True):
 
 
 FromTrainer = JoinJob | BeginRun | WantBatches | LostPieces | CountLabels | TrainerBeat | LeaveJob
-ToTrainer = (
-    JobReady | RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack
-    | UnknownPeer | PeerRejected | Bye
-)  # fmt: skip
-FROM_TRAINER = (
-    JoinJob, BeginRun, WantBatches, LostPieces, CountLabels, TrainerBeat, LeaveJob,
-)  # fmt: skip
-KINDS = (*FROM_TRAINER, JobReady, RunBegun, GiveBatch, EndRun, LabelSum, RunStops, BeatBack)
+_OfRun = RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack
+ToTrainer = Ready | _OfRun | UnknownPeer | PeerRejected | Bye
+FROM_TRAINER = get_args(FromTrainer)
+KINDS = (*FROM_TRAINER, Ready, *get_args(_OfRun))
 # Kinds that travel with others to the same peer; see Several of transport/wire.
-TOGETHER = (
-    WantBatches, LostPieces, CountLabels, TrainerBeat,
-    RunBegun, GiveBatch, EndRun, LabelSum, RunStops, BeatBack,
-)  # fmt: skip
+TOGETHER = (WantBatches, LostPieces, CountLabels, TrainerBeat, *get_args(_OfRun))

@@ -8,10 +8,9 @@ import click
 import pytest
 
 import counterpoise
-from counterpoise.balancer.protocol.messages import KINDS
+from counterpoise.balancer.transport.wire import KINDS
 from counterpoise.tools.cli import group
-from tests.docs.generate import api, cli, docstrings, llms, notebooks
-from tests.docs.generate.protocol import protocol_page
+from tests.docs.generate import api, cli, docstrings, llms, notebooks, protocol
 from tests.docs.pages import DOCS, page_named
 
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
@@ -19,15 +18,23 @@ FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 
 @pytest.mark.parametrize(
     ("name", "page"),
-    [("api", api.index_page), ("cli", cli.index_page), ("protocol", protocol_page)],
+    [("api", api.index_page), ("cli", cli.index_page), ("protocol", protocol.protocol_page)],
 )
 def test_the_committed_page_is_current(name: str, page) -> None:
     assert page_named(name).read_text() == page(), "run `make docs`"
 
 
 def test_every_kind_of_message_is_on_the_page() -> None:
-    page = protocol_page()
+    page = protocol.protocol_page()
     assert [name for name in KINDS if f"**{name}**" not in page] == []
+
+
+def test_a_microbatch_s_way_has_what_each_party_may_say() -> None:
+    sides = {("worker", "trainer"), ("trainer", "worker")}
+    titles = {(sender, to): f"{sender} to {to}".capitalize() for sender, _, to in protocol.WAY}
+    titles |= dict.fromkeys(sides, "Between trainers and workers")
+    for sender, kind, to in protocol.WAY:
+        assert kind in protocol.ALL[titles[sender, to]]
 
 
 def test_every_public_name_has_a_page() -> None:
@@ -73,7 +80,7 @@ def test_every_command_and_option_is_on_its_page() -> None:
         assert r"\b" not in section
 
 
-@pytest.mark.parametrize("module", [docstrings, llms])
+@pytest.mark.parametrize("module", [docstrings, llms, protocol])
 def test_the_examples_of_the_generators_are_true(module) -> None:
     done = doctest.testmod(module)
     assert (done.attempted > 0, done.failed) == (True, 0)

@@ -40,8 +40,8 @@ def _size_of(job):
     parties, pool, admission = job.parties, job.pool, job.admission
     seats = parties._seats
     tables = [
-        seats.peers, seats.gone, seats._waiting, parties._leaving, parties._tickets,
-        parties._labels._steps, parties.notices, parties.changes, parties.to_look_at,
+        seats.peers, seats.gone, seats._waiting, parties._leaving,
+        parties._labels._steps, parties.notices, parties.changes,
         admission.workers, admission._named, admission.servers, admission.out,
         job.relay._questions, pool._tasks, pool._keepers, pool.deaths, pool.rubbish,
     ]  # fmt: skip

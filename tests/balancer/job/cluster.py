@@ -34,7 +34,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import DoPart, DropParts, FreeParts
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
+from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
 from counterpoise.balancer.protocol.parts import EpochPosition, PayloadServer
 from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.workers.codec.batches import decode_batch
@@ -237,7 +237,7 @@ class Cluster:
             worker.is_dead = True
             jobs = self.jobs
             if self.chance.random() < 0.5:  # its connection breaks; else it is just silent
-                self.after(0.05, lambda: self._send(jobs.unreachable(name, Bye(), self.now)))
+                self.after(0.05, lambda: jobs.unreachable(name, self.now))
             self.after(self.chance.uniform(0.1, 1), self.new_worker)
 
     def _restart_balancer(self) -> None:

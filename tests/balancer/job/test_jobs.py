@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.job.jobs import ABSENT, FORGOTTEN_S, KNOWN, MAX_JOBS, PlayedJobs
+from counterpoise.balancer.job.jobs import FORGOTTEN_S, MAX_JOBS, PlayedJobs
 from counterpoise.balancer.job.messages import (
     JobNotice,
     JobNotOpened,
@@ -28,7 +28,6 @@ from counterpoise.balancer.parties.messages import (
     BeatBack,
     BeginRun,
     GiveBatch,
-    JobReady,
     JoinJob,
     LeaveJob,
     LostPieces,
@@ -48,7 +47,7 @@ from counterpoise.balancer.protocol.messages import (
     PeerRejected,
     UnknownPeer,
 )
-from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition, Ready
 from counterpoise.balancer.protocol.records import VERSION
 from counterpoise.balancer.run.arrivals import RunError
 
@@ -87,8 +86,8 @@ class Balancer:
 
     def lose(self, peer: bytes) -> dict[bytes, Any]:
         self.now += 0.002
-        sends = self.jobs.unreachable(peer, Bye(), self.now)
-        return self._by_peer(sends + self.jobs.tick(self.now))
+        self.jobs.unreachable(peer, self.now)
+        return self._by_peer(self.jobs.tick(self.now))
 
     @staticmethod
     def _by_peer(sends: list[Any]) -> dict[bytes, Any]:
@@ -131,7 +130,7 @@ def test_a_job_is_there_with_its_first_trainer_and_workers_see_it() -> None:
     balancer.say(RANK, HELLO)
     assert balancer.say(b"|fleet.1", ListJobs())[b"|fleet.1"] == [JobList(("run",))]
     assert balancer.say(b"other|fleet.1", ListJobs())[b"other|fleet.1"] == [JobList(())]
-    assert [balancer.jobs.state_of(peer) for peer in (RANK, b"run|x.2")] == [KNOWN, ABSENT]
+    assert [balancer.jobs.knows(peer) for peer in (RANK, b"run|x.2")] == [True, False]
 
 
 OTHER_VERSION = f"has counterpoise 0.0.1, and the balancer {VERSION}"
@@ -194,11 +193,11 @@ def test_once_its_trainers_have_left_another_takes_the_place_of_a_job() -> None:
 def test_an_unreachable_trainer_goes_if_a_newcomer_waits_for_its_seat() -> None:
     balancer = started()
     balancer.lose(RANK)
-    assert balancer.jobs.state_of(RANK) == KNOWN  # its connection may come back
+    assert balancer.jobs.knows(RANK)  # its connection may come back
     newcomer = structs.replace(HELLO, name="process 7")
     balancer.say(b"run|rank.2", newcomer)
     balancer.lose(RANK)
-    assert begun(balancer.say(b"run|rank.2", newcomer), JobReady) != []
+    assert begun(balancer.say(b"run|rank.2", newcomer), Ready) != []
 
 
 def test_both_are_told_where_one_seat_is_wanted_twice() -> None:
@@ -231,9 +230,9 @@ def test_trainers_that_are_silent_are_in_question_and_may_be_confirmed() -> None
     assert list(balancer.jobs.in_question()) == [RANK]
     balancer.jobs.confirm(RANK, balancer.now)
     balancer.wait(25, W)
-    assert balancer.jobs.state_of(RANK) == KNOWN
+    assert balancer.jobs.knows(RANK)
     balancer.wait(10, W)
-    assert balancer.jobs.state_of(RANK) == ABSENT
+    assert not balancer.jobs.knows(RANK)
 
 
 def test_a_balancer_that_ends_says_so_to_trainers() -> None:
@@ -272,11 +271,11 @@ def test_a_newer_process_of_a_name_replaces_the_older_which_is_told() -> None:
 def test_heartbeats_come_over_a_connection_of_their_own() -> None:
     balancer = started()
     heart = b"run|heartbeat.w.1"
-    assert balancer.jobs.state_of(heart) == KNOWN
+    assert balancer.jobs.knows(heart)
     balancer.wait(20, RANK, heart)
-    assert balancer.jobs.state_of(W) == KNOWN
+    assert balancer.jobs.knows(W)
     balancer.wait(20, RANK)
-    assert balancer.jobs.state_of(W) == ABSENT
+    assert not balancer.jobs.knows(W)
     assert balancer.say(heart, PoolBeat(0, -1, False, ()))[heart] == [UnknownPeer()]
 
 
@@ -303,6 +302,19 @@ def test_a_sample_of_which_all_workers_die_is_given_up_by_the_name_that_they_giv
         if stops := begun(balancer.lose(worker), RunStops):
             break
     assert re.search(r"sample 'k[0-7]'.* 3 worker processes died", stops[0].reason)
+
+
+def test_one_that_begins_anew_or_is_turned_away_has_not_died_of_a_sample() -> None:
+    balancer = started()
+    pool = balancer.jobs.jobs["run"].pool
+    balancer.say(RANK, WantBatches(0, ((0, 4, 0),), 0))
+    balancer.open(W)
+    assert pool.workers[W].given
+    balancer.say(W, structs.replace(WORKER, version="0.2.0"))
+    assert (pool.workers, pool.deaths) == ({}, {})
+    balancer.open(W)
+    balancer.lose(W)
+    assert pool.deaths
 
 
 def test_one_that_is_to_end_may_once_it_keeps_nothing() -> None:
@@ -338,14 +350,14 @@ def test_those_who_said_otherwise_are_sent_something_first() -> None:
     assert (told[b"run|v.2"], W in told) == ([first], True)
     balancer.lose(W)
     told = balancer.say(b"run|v.2", other)
-    assert begun(told, JobReady) == [JobReady(9, "new")]
+    assert begun(told, Ready) == [Ready(9, "new")]
 
 
 def test_after_the_first_has_gone_the_next_says_what_the_data_are() -> None:
     balancer = started()
     balancer.say(W, LeavePool())
     told = balancer.open(b"run|v.2", structs.replace(WORKER, name="v"), count=9, fingerprint="new")
-    assert begun(told, JobReady) == [JobReady(9, "new")]
+    assert begun(told, Ready) == [Ready(9, "new")]
     assert begun(told, RunBegun) != []
 
 

@@ -19,14 +19,13 @@ from msgspec import structs
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
 from counterpoise.balancer.parties.parties import Parties
-from counterpoise.balancer.parties.starts import RunAttempt
+from counterpoise.balancer.parties.run_attempt import AHEAD_STEPS, RunAttempt
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
 from counterpoise.balancer.run.arrivals import MicrobatchFacts, RunStart
 from counterpoise.balancer.run.tasks import Made
 
-AHEAD_STEPS = 2
 LATEST_S = 3000.0
 WEIGHTS = Weights(1, 1, 1, 1, 1, 1)
 
@@ -186,7 +185,7 @@ class Simulation:
 
     def _start_balancer(self) -> None:
         self.generation += 50
-        self.parties = Parties(self.ranks, self.generation, int, ahead_steps=AHEAD_STEPS)
+        self.parties = Parties(self.ranks, self.generation, int)
         self._attempt = None
         parties = self.parties
         self._at(self.rng.choice([0.0, 2.0]), lambda: self._make_ready(parties))
@@ -231,9 +230,9 @@ class Simulation:
         if parties.attempt is not self._attempt:
             self._free()
             self._begin(parties)
-        if self._attempt is not None:
+        if parties.attempt is not None:
             for rank in range(self.ranks):
-                self._give_on(rank)
+                self._give_on(parties.attempt, rank)
         self._free()
         for lost in parties.lost:
             self._repair(lost.ticket, lost.peer, lost.message)
@@ -278,18 +277,18 @@ class Simulation:
                 if self.make_s:
                     self._at(when - self.now, self._serve)
 
-    def _give_on(self, rank: int) -> None:
-        parties, epoch = self.parties, self._epoch
-        while parties.wanted(rank):
+    def _give_on(self, attempt: RunAttempt, rank: int) -> None:
+        epoch = self._epoch
+        while attempt.wants_more(rank):
             index = self._next[rank]
             if index == len(epoch.cells):
-                parties.end(rank, 7)
+                attempt.end(rank, 7)
                 return
             if self._ready_at[rank, index] > self.now:
                 return
             self._next[rank] += 1
             ticket = self._make(epoch, rank, index)
-            parties.give(epoch.facts(rank, index), Made(ticket, label_tokens=5))
+            attempt.give(epoch.facts(rank, index), Made(ticket, label_tokens=5))
 
     def _make(self, epoch: Epoch, rank: int, index: int) -> Ticket | None:
         if self.rng.random() < 0.1:
@@ -332,28 +331,24 @@ class Simulation:
             return []
         return [
             t for t in self.trainers
-            if not t.is_dead and rank in t.ranks and t.peer in peers and peers[t.peer].is_playing
+            if not t.is_dead and rank in t.ranks and t.peer in peers and attempt.plays(t.peer, rank)
             and t.session._run.number == attempt.key.run
         ]  # fmt: skip
 
     def _check_give(self, peer: bytes, give: GiveBatch) -> None:
-        takers = self._takers(give.rank, self._epoch.number)
+        rank, step = give.facts.rank, give.facts.step
+        takers = self._takers(rank, self._epoch.number)
         taker = next((t for t in takers if t.peer == peer), None)
         if taker is None or give.version >> GENERATION != self.parties._generation:
             return
         session = taker.session
-        if give.index >= session._stand(session._run, give.rank)[0]:
-            raise BrokenError(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
-        slowest = min(t.session._run.ranks[give.rank].have for t in takers) + self._offset
+        upto = {each: upto for each, upto, _ in session._wants(session._run)}
+        if give.index >= upto[rank]:
+            raise BrokenError(f"{taker.name} is sent {rank, give.index} beyond its credit")
+        slowest = min(t.session._run.ranks[rank].have for t in takers) + self._offset
         cells = self._epoch.cells
-        if (
-            slowest < len(cells)
-            and len(takers) > 1
-            and give.step >= cells[slowest][0] + AHEAD_STEPS
-        ):
-            raise BrokenError(
-                f"{taker.name} is sent step {give.step}, while another needs {slowest}"
-            )
+        if slowest < len(cells) and len(takers) > 1 and step >= cells[slowest][0] + AHEAD_STEPS:
+            raise BrokenError(f"{taker.name} is sent step {step}, while another needs {slowest}")
 
     def _repair(self, ticket: Ticket, peer: bytes, message: Any) -> None:
         """Send lost pieces through the balancer, or have them made again."""
@@ -377,7 +372,8 @@ class Simulation:
     def _make_again(self, ticket: Ticket, number: int) -> None:
         if not ticket.is_free and ticket.number in self.places and self.parties is not None:
             self._fill(ticket, number)
-            self.parties.renew(ticket)
+            if self.parties.attempt is not None:
+                self.parties.attempt.renew(ticket)
             self._serve()
 
     def _end_worker(self) -> None:
@@ -479,7 +475,7 @@ class Simulation:
         if batch is None:
             self._send(trainer, session.take_messages(waits=True))
             return
-        give, epoch = batch.give, trainer.epochs[trainer.turn]
+        give, epoch = batch.give.facts, trainer.epochs[trainer.turn]
         if self.counts and session.label_sum(give.step) is None:
             if (session._run.number, give.step) not in session._counted:
                 tokens = {rank: epoch.labels(rank, give.step) for rank in trainer.ranks}
@@ -511,7 +507,7 @@ class Simulation:
         if trainer.is_dead:
             return
         trainer.is_busy = False
-        give = batch.give
+        give = batch.give.facts
         trainer.session.release(batch)
         trainer.session.release(batch)  # as after a signal
         step, microbatch = give.step, give.microbatch
@@ -523,8 +519,8 @@ class Simulation:
 
     def _check_frames(self, trainer: Trainer, batch: Any) -> None:
         give, epoch = batch.give, trainer.epochs[trainer.turn]
-        index = epoch.cells.index((give.step, give.microbatch))
-        expected = {n: (epoch.number, give.rank, index, n) for n in range(len(give.pieces))}
+        index = epoch.cells.index((give.facts.step, give.facts.microbatch))
+        expected = {n: (epoch.number, give.facts.rank, index, n) for n in range(len(give.pieces))}
         if batch.frames != expected:
             raise BrokenError(f"{trainer.name} has {batch.frames} for {expected}")
 

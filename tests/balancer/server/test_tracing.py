@@ -3,23 +3,17 @@
 import pytest
 
 from counterpoise.balancer.job.effects import Send
-from counterpoise.balancer.parties.messages import GiveBatch, WantBatches
+from counterpoise.balancer.parties.messages import GiveBatch, TrainerBeat, WantBatches
 from counterpoise.balancer.pool.messages import COSTS, SAMPLES, DoPart, PartBroken, PartMeasured
-from counterpoise.balancer.protocol.messages import PeerRejected, Ping
-from counterpoise.balancer.protocol.parts import EpochPosition, Probed, SampleRef, Weights
-from counterpoise.balancer.protocol.payload_messages import (
-    Ack,
-    Batch,
-    Lease,
-    ProbeDone,
-    RequestBatch,
-)
+from counterpoise.balancer.protocol.messages import PeerRejected
+from counterpoise.balancer.protocol.parts import EpochPosition, Weights
 from counterpoise.balancer.protocol.trace_messages import (
     Span,
     StartTrace,
     TraceReport,
     TraceSpans,
 )
+from counterpoise.balancer.run.arrivals import MicrobatchFacts
 from counterpoise.balancer.server import tracing
 from counterpoise.balancer.server.spans import clock_ahead
 from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, TURN_S, Tracer
@@ -27,12 +21,11 @@ from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, TURN_S
 ASKS, WORKER, RANK = b"one|doctor.9f", b"one|w.1f", b"one|r.2f"
 FOREIGN = b"two|w.3f"
 START = StartTrace(1000, 0)
-PROBED = ProbeDone(7, (Probed(3, "k", (1,), 0),))
-BATCH = Batch(
-    run=0, rank=1, step=2, microbatch=0, microbatches=1, weights=Weights(0, 0, 0, 0, 0, 0),
-    costs=(), padding=(), after=EpochPosition(0, 0, 0, 0, ""), items=(), holes=(), step_holes=(),
-    servers=(),
-)  # fmt: skip
+MEASURED = PartMeasured(3, (), (), 0, False, ())
+FACTS = MicrobatchFacts(
+    1, 2, 0, 1, Weights(0, 0, 0, 0, 0, 0), (), (), EpochPosition(0, 0, 0, 0, ""), (), (), ()
+)
+GIVE = GiveBatch(0, 5, 1, True, (), 9, FACTS, (), -1)
 
 
 @pytest.fixture
@@ -51,34 +44,14 @@ def spans_of(tracer, now=1.0):
     return {party.name: party for party in sent.message.parties}
 
 
-def test_leases_requests_and_batches_are_spans_from_one_message_to_the_other(tracer):
-    tracer.sent(WORKER, Lease(7, "probe", 0, (SampleRef(3, 5),)), 0.1)
-    tracer.received(WORKER, PROBED, 0.3, 0.35, has_planned=True)
-    tracer.received(RANK, RequestBatch(0, 1, 2, 0), 0.2, 0.2, has_planned=False)
-    tracer.sent(RANK, BATCH, 0.4)
-    tracer.received(RANK, Ack(0, 1, 2, 0), 0.9, 0.9, has_planned=False)
-    own = spans_of(tracer, 1.0 + GRACE_S)["balancer"].spans
-    found = {span.kind: (span.begin_us - 100_000_000, span.end_us - 100_000_000) for span in own}
-    assert (
-        found.items()
-        >= {
-            "lease to probe": (100_000, 300_000),
-            "plan": (300_000, 350_000),
-            "request": (200_000, 400_000),
-            "at the rank": (400_000, 900_000),
-        }.items()
-    )
-    assert next(span for span in own if span.kind == "lease to probe").ordinals == (3,)
-
-
 def test_a_peer_is_asked_a_few_times_and_its_quickest_answer_tells_its_clock(tracer):
     for number in range(MOST_QUESTIONS):
-        (sent,) = tracer.received(WORKER, PROBED, 0.1, 0.1, has_planned=False)
+        (sent,) = tracer.received(WORKER, MEASURED, 0.1)
         assert sent == Send(WORKER, StartTrace(900, 100_000_000))
         delay = 5000 * abs(3 - number) + 10
         told = 100_000_000 + 2_000_000
         tracer.take(WORKER, TraceSpans(100_000_000 - delay, told, told), 0.2)
-    assert tracer.received(WORKER, PROBED, 0.1, 0.1, has_planned=False) == []
+    assert tracer.received(WORKER, MEASURED, 0.1) == []
     done = TraceSpans(0, 0, 0, True, (Span("decode", 1, 2, (), ()),))
     tracer.take(WORKER, done, 1.0)
     found = spans_of(tracer)["w"]
@@ -89,7 +62,7 @@ def test_a_peer_is_asked_a_few_times_and_its_quickest_answer_tells_its_clock(tra
 
 
 def test_peers_that_are_late_are_waited_for_and_then_left_out(tracer):
-    tracer.received(WORKER, PROBED, 0.1, 0.1, has_planned=False)
+    tracer.received(WORKER, MEASURED, 0.1)
     assert tracer.end_if_due(1.0) == []
     assert spans_of(tracer, 1.0 + GRACE_S)["w"].spans == ()
     assert tracer.until is None
@@ -97,8 +70,8 @@ def test_peers_that_are_late_are_waited_for_and_then_left_out(tracer):
 
 
 def test_a_trace_of_one_job_sees_nothing_of_another(tracer):
-    assert tracer.received(FOREIGN, PROBED, 0.1, 0.1, has_planned=True) == []
-    tracer.sent(FOREIGN, BATCH, 0.1)
+    assert tracer.received(FOREIGN, MEASURED, 0.1) == []
+    tracer.sent(FOREIGN, GIVE, 0.1)
     (refused,) = tracer.take(b"two|doctor.1", START, 0.2)
     assert isinstance(refused.message, PeerRejected)
     assert refused.peer == b"two|doctor.1"
@@ -109,17 +82,9 @@ def test_a_trace_of_one_job_sees_nothing_of_another(tracer):
 
 
 def test_other_messages_are_no_spans_and_all_who_ask_are_answered(tracer):
-    assert tracer.received(RANK, Ping(), 0.1, 0.1, has_planned=False) == []
+    assert tracer.received(RANK, TrainerBeat(1, False), 0.1) == []
     tracer.take(b"one|doctor.2", START, 0.5)
     assert {sent.peer for sent in tracer.end_if_due(1.0)} == {ASKS, b"one|doctor.2"}
-
-
-# --- of a balancer with pools of workers
-
-GIVE = GiveBatch(
-    0, 1, 5, 1, True, (), 9, 2, 0, 1, Weights(0, 0, 0, 0, 0, 0), (), (),
-    EpochPosition(0, 0, 0, 0, ""), (), (), (), (), -1,
-)  # fmt: skip
 
 
 def times_of(tracer):
@@ -136,10 +101,10 @@ def test_parts_are_spans_from_when_they_were_first_given_with_their_samples(trac
     tracer.sent(WORKER, DoPart(3, COSTS, (1, 0, 0, 4, 7)), 0.1)
     tracer.sent(WORKER, DoPart(4, SAMPLES, (0, 0, 0, 9)), 0.15)
     tracer.sent(WORKER, DoPart(3, COSTS, (1, 0, 0, 4, 7)), 0.2)  # it may have been lost
-    (asked,) = tracer.received(WORKER, PartMeasured(3, (), (), 0, False, ()), 0.3, 0.3, False)
+    (asked,) = tracer.received(WORKER, MEASURED, 0.3)
     assert isinstance(asked.message, StartTrace)
-    tracer.received(WORKER, PartBroken(4, "no", 0), 0.4, 0.4, False)
-    tracer.received(WORKER, PartBroken(4, "no", 0), 0.5, 0.5, False)  # once more
+    tracer.received(WORKER, PartBroken(4, "no", 0), 0.4)
+    tracer.received(WORKER, PartBroken(4, "no", 0), 0.5)  # once more
     assert times_of(tracer) == {
         "part to measure": (100_000, 300_000, (), (4, 7)),
         "part to load": (150_000, 400_000, (), (9,)),
@@ -147,13 +112,13 @@ def test_parts_are_spans_from_when_they_were_first_given_with_their_samples(trac
 
 
 def test_microbatches_are_spans_from_the_credit_and_to_their_arrival(tracer):
-    tracer.received(RANK, WantBatches(0, ((1, 5, 5),), 0), 0.1, 0.1, False)
-    tracer.received(RANK, WantBatches(0, ((1, 7, 5),), 0), 0.2, 0.2, False)
-    tracer.received(RANK, WantBatches(0, ((1, 9, 5),), 0), 0.3, 0.3, False)
+    tracer.received(RANK, WantBatches(0, ((1, 5, 5),), 0), 0.1)
+    tracer.received(RANK, WantBatches(0, ((1, 7, 5),), 0), 0.2)
+    tracer.received(RANK, WantBatches(0, ((1, 9, 5),), 0), 0.3)
     tracer.sent(RANK, GIVE, 0.4)
     tracer.sent(RANK, GIVE, 0.5)  # it may have been lost
     for moment in (0.6, 0.7):
-        tracer.received(RANK, WantBatches(0, ((1, 9, 6),), 0), moment, moment, False)
+        tracer.received(RANK, WantBatches(0, ((1, 9, 6),), 0), moment)
     assert times_of(tracer) == {
         "request": (200_000, 400_000, (1, 2, 0), (9,)),
         "to the rank": (400_000, 600_000, (1, 2, 0), ()),

@@ -1,152 +1,166 @@
-"""The protocol's page, made from the transition tables and message records that the code uses."""
+"""The protocol's page, made from the message records and limits that the code uses."""
 
-from collections.abc import Iterator
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-from counterpoise.balancer.protocol import messages, parts, status_messages
-from counterpoise.balancer.protocol.transitions import (
-    BEGIN,
-    COORDINATOR,
-    RANK,
-    WORKER,
-    Event,
-    Outcome,
-    Table,
-    Transition,
+from counterpoise.balancer.job import messages as of_job
+from counterpoise.balancer.parties import messages as of_parties
+from counterpoise.balancer.pool import messages as of_pool
+from counterpoise.balancer.protocol import messages, parts, status_messages, trace_messages
+from counterpoise.balancer.protocol.records import ArrayRecord
+from counterpoise.balancer.run.arrivals import MicrobatchFacts
+from counterpoise.balancer.server.loop import MOST_FAULTS
+from counterpoise.balancer.transport.sockets import MAX_REMOTE_FRAME_BYTES
+from counterpoise.balancer.transport.wire import (
+    HEADER_BYTES,
+    MAX_FRAMES,
+    MAX_HEADER_BYTES,
+    MOST_TOGETHER,
+    TOGETHER,
+    TOGETHER_BYTES,
+    Several,
 )
+from counterpoise.workers.serving.server import MAX_REQUEST_BYTES
 
-OWN_EVENTS = ", ".join(f"*{event}*" for event in (*Event, BEGIN))
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes >> 20:,} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+
+
+Kinds = tuple[type[ArrayRecord], ...]
+BOTH: Kinds = (messages.UnknownPeer, messages.PeerRejected, messages.Bye)
+# Who says what to whom: a section of the page each.
+ALL: dict[str, Kinds] = {
+    "Worker to balancer": (messages.ListJobs, *of_job.FROM_WORKER, *of_pool.FROM_WORKER),
+    "Balancer to worker": (messages.JobList, *of_job.TO_WORKER, *of_pool.TO_WORKER, *BOTH),
+    "Trainer to balancer": of_parties.FROM_TRAINER,
+    "Balancer to trainer": (
+        *(kind for kind in get_args(of_parties.ToTrainer) if kind not in BOTH),
+        *of_job.TO_TRAINER,
+        messages.BalancerStops,
+        *BOTH,
+    ),
+    "Between trainers and workers": of_job.BETWEEN_PEERS,
+    "Status and traces": (
+        status_messages.GetStatus, status_messages.StatusReport, trace_messages.StartTrace,
+        trace_messages.TraceSpans, trace_messages.TraceReport,
+    ),
+    "Several in one": (Several,),
+    "Parts of messages": (
+        of_pool.FailedPlace, of_parties.GivenPiece, parts.PayloadServer, MicrobatchFacts,
+        parts.Hole, parts.Weights, parts.EpochPosition, status_messages.WorkerStatus,
+        status_messages.TrainerStatus, trace_messages.Span, trace_messages.PartySpans,
+    ),
+}  # fmt: skip
+# A microbatch's way: who says what to whom.
+WAY: tuple[tuple[str, type[ArrayRecord], str], ...] = (
+    ("trainer", of_parties.JoinJob, "balancer"),
+    ("trainer", of_parties.BeginRun, "balancer"),
+    ("worker", messages.ListJobs, "balancer"),
+    ("balancer", messages.JobList, "worker"),
+    ("worker", of_job.JoinPool, "balancer"),
+    ("balancer", of_job.OpenJob, "worker"),
+    ("worker", of_job.JobOpened, "balancer"),
+    ("balancer", parts.Ready, "trainer"),
+    ("balancer", of_parties.RunBegun, "trainer"),
+    ("trainer", of_parties.WantBatches, "balancer"),
+    ("balancer", of_pool.DoPart, "worker"),
+    ("worker", of_pool.PartMeasured, "balancer"),
+    ("balancer", of_pool.DoPart, "worker"),
+    ("worker", of_pool.PartMade, "balancer"),
+    ("balancer", of_job.WorkersAt, "trainer"),
+    ("balancer", of_parties.GiveBatch, "trainer"),
+    ("trainer", of_job.PullFrames, "worker"),
+    ("worker", of_job.PulledFrames, "trainer"),
+    ("trainer", of_parties.WantBatches, "balancer"),
+    ("balancer", of_pool.FreeParts, "worker"),
+)
 INTRODUCTION = f"""# The protocol
 
-*Written by `make docs` from `balancer/protocol/` (`transitions.py`, `messages.py`); do not edit.*
+*Written by `make docs` from the records of `balancer/protocol/`, `balancer/job/`, `balancer/pool/`
+and `balancer/parties/`; do not edit.*
 
-Version {messages.PROTOCOL_VERSION}, of the [remote wing](architecture.md#the-remote-wing): plain
-and local loops have no messages. Three parties talk over ZeroMQ: **workers** and **ranks**
-(trainer processes) each have a DEALER socket, the balancer's **coordinator** one ROUTER.
+Version {messages.PROTOCOL_VERSION}, of the [remote wing](architecture.md#the-remote-wing):
+plain and local loops have no messages. Three parties talk over ZeroMQ:
 
-A message is one header frame and its payload frames. The header is the msgpack array
-`[version, kind, field, ...]` with the fields in the order below; payload frames are raw bytes. A
-header is checked against the record of its kind before anything else looks at it: frame count,
-header size, container lengths, field types. What does not fit is dropped, counted, and answered
-with `PeerRejected`.
+- The **balancer** has one ROUTER.
+- A **worker** has two DEALER sockets, the second for its heartbeats, and a ROUTER where trainers
+  pull frames.
+- A **trainer** process plays one rank or several. It has a DEALER to the balancer, and one to each
+  worker that it pulls from.
 
-Every message may be lost with its connection and may arrive twice: a rank that has waited for a
-second sends its open `RequestBatch`es again; a second `Ack`, result or hello changes nothing.
+A peer's name is `JOB|REST`: it says which job a message is for.
 
-Each party has one table: for a state and an event, the action and the next state, by the outcome of
-the action where it has several. Nothing else changes a state. A message for which there is no row
-is dropped and counted. Events in small letters are not messages:
-{OWN_EVENTS}.
+Every message may be lost, late, or come twice. Everything has a number, so a second copy changes
+nothing: a part, what a worker keeps (its serial), a microbatch (its rank, index and version). What
+is lost is said again:
+
+- A trainer says again with each `TrainerBeat` what was not answered.
+- A worker's `PoolBeat` names what it works on and what it keeps. The balancer sends a part again
+  that is not there, and frees again what is not wanted.
+- A peer that the balancer does not know is told so (`UnknownPeer`), and begins again with its
+  hello: `JoinPool` or `JoinJob`.
+"""
+FRAMES = f"""## Frames and sizes
+
+A message is one header frame, and after some kinds payload frames: raw bytes, as many as the field
+`frames` says. The header is the msgpack array `[version, kind, field, ...]` with all fields in the
+order below. It is checked against the record of its kind before anything else looks at it: number
+of frames, size, lengths of containers, types of fields. What does not fit is dropped, counted, and
+answered with `PeerRejected`. After {MOST_FAULTS} such messages the connection is ended.
+
+Kinds that are marked *together* have no payload frames. Several small ones to one peer travel as
+one message, `Several`: up to {MOST_TOGETHER} headers, up to {_size(TOGETHER_BYTES)}.
+
+| what | at most |
+|---|---|
+| frames of a message | {MAX_FRAMES:,} |
+| a frame over tcp | {_size(MAX_REMOTE_FRAME_BYTES)} |
+| a frame to a worker's ROUTER | {_size(MAX_REQUEST_BYTES)} |
 """
 
 
 def protocol_page() -> str:
     """Return the whole page."""
+    way = "\n".join(f"    {sender}->>{to}: {kind.__name__}" for sender, kind, to in WAY)
     sections = [
         INTRODUCTION,
-        "## A microbatch's way\n\n" + EXAMPLE,
-        "## Coordinator\n\n" + diagram(COORDINATOR) + table(COORDINATOR),
-        "## Worker\n\n" + diagram(WORKER) + table(WORKER),
-        "## Rank\n\n" + diagram(RANK) + table(RANK),
+        "## A microbatch's way\n\nThe first `DoPart` asks what samples cost, where nobody knows "
+        "it. The second asks for a\nmicrobatch, once its window is planned.\n\n"
+        f"```mermaid\nsequenceDiagram\n    participant worker\n    participant balancer\n"
+        f"    participant trainer\n{way}\n```",
+        FRAMES + _limits(),
         "## Messages\n",
-        "### Worker to coordinator\n\n" + "\n".join(map(record, messages.FROM_WORKER)),
-        "### Coordinator to worker\n\n" + "\n".join(map(record, messages.TO_WORKER)),
-        "### Rank to coordinator\n\n" + "\n".join(map(record, messages.FROM_RANK)),
-        "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
-        "### Beside a job\n\n" + "\n".join(map(record, messages.BESIDE_JOBS)),
-        "### Between ranks and workers\n\n" + "\n".join(map(record, messages.BETWEEN_PEERS)),
-        "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
+        *(f"### {title}\n\n" + "\n".join(map(record, kinds)) for title, kinds in ALL.items()),
     ]
     return "\n".join(part.rstrip() + "\n" for part in sections)
 
 
-EXAMPLE = """```
-worker                    coordinator                     rank
-  | WorkerHello  ------------> |                            |
-  | <------------  Welcome     |                            |
-  | WorkerReady  ------------> | <------------  RankHello   |
-  |                            | Ready  ------------------> |
-  |                            | <-------------  StartRun   |
-  |                            | <---------  RequestBatch   |
-  | <------  Lease (probe)     |                            |
-  | ProbeDone  --------------> |  ... the window is planned |
-  | <-----  Lease (decode)     |                            |
-  | DecodeDone + payloads ---> |                            |
-  |                            | Batch + payloads  -------> |  or Batches
-  |                            | <------------------  Ack   |  or with the next RequestBatch
-  | <-- Lease, with FreeSlots  |                            |
-```
-"""
-
-
-def table(rows: Table) -> str:
-    """Return a table of transitions as Markdown.
-
-    >>> end = Transition("end", {Outcome.DONE: "ended"})
-    >>> print(table({("joining", "Bye"): end}))
-    | state | event | action | next state |
-    |---|---|---|---|
-    | joining | `Bye` | end | ended |
-    <BLANKLINE>
-    """
-    lines = ["| state | event | action | next state |", "|---|---|---|---|"]
-    for (state, event), row in rows.items():
-        after = ", ".join(f"{next_}{_condition(row, o)}" for o, next_ in row.after.items())
-        lines.append(f"| {state} | {_event(event)} | {row.action} | {after} |")
-    return "\n".join(lines) + "\n"
-
-
-def diagram(rows: Table) -> str:
-    """Return the moves between states as a Mermaid diagram; what stays in a state is left out."""
-    moves: dict[tuple[str, str], list[str]] = {}
-    for (state, event), row in rows.items():
-        for outcome, after in row.after.items():
-            if state != after:
-                moves.setdefault((state, after), []).append(event + _condition(row, outcome))
-    lines = ["```mermaid", "stateDiagram-v2"]
-    for (state, after), events in moves.items():
-        lines.append(f"    {_word(state)} --> {_word(after)}: {', '.join(events)}")
-    return "\n".join([*lines, "```", "", ""])
-
-
-def record(kind: type[Any]) -> str:
+def record(kind: type[ArrayRecord]) -> str:
     """Return one kind of message with its fields as a Markdown item."""
     hints = get_type_hints(kind)
     listed = ", ".join(f"{name}: {_name(hints[name])}" for name in kind.__struct_fields__)
-    with_payloads = kind in messages.WITH_PAYLOADS
-    carries = " A payload frame per item without a serial." if with_payloads else ""
     text = " ".join((kind.__doc__ or "").split())
-    return f"- **{kind.__name__}**({listed}). {text}{carries}"
+    carries = " Payload frames follow." if kind in of_job.WITH_FRAMES else ""
+    together = " (*together*)" if kind in TOGETHER else ""
+    return f"- **{kind.__name__}**({listed}). {text}{carries}{together}"
 
 
-def _parts() -> Iterator[type[Any]]:
-    yield from (
-        parts.SampleRef,
-        parts.Probed,
-        parts.BatchItem,
-        parts.PayloadServer,
-        parts.Hole,
-        parts.Weights,
-        parts.EpochPosition,
-    )
-    yield from (status_messages.WorkerStatus, status_messages.TrainerStatus)
+def _limits() -> str:
+    """Return the rows of how large headers may be."""
+    names: dict[int, list[str]] = {}
+    for name, nbytes in HEADER_BYTES.items():
+        names.setdefault(nbytes, []).append(f"`{name}`")
+    rows = sorted((nbytes, ", ".join(kinds)) for nbytes, kinds in names.items())
+    rows.append((MAX_HEADER_BYTES, "any other kind"))
+    return "".join(f"| header of {kinds} | {_size(nbytes)} |\n" for nbytes, kinds in rows)
 
 
 def _name(hint: Any) -> str:
-    if isinstance(hint, type) and not getattr(hint, "__args__", ()):
-        return hint.__name__
-    return f"[{_name(hint.__args__[0])}]"
+    """Return a type as text: [x] is an array of x, [x, y] one of these two.
 
-
-def _event(event: str) -> str:
-    """Return a message's name as code, another event as words."""
-    return f"`{event}`" if event[0].isupper() else str(event)
-
-
-def _condition(row: Transition, outcome: Outcome) -> str:
-    """Return under which outcome a row leads to a state, empty if it leads to one only."""
-    return f" ({outcome})" if len(row.after) > 1 else ""
-
-
-def _word(state: str) -> str:
-    return state.replace(" ", "_")
+    >>> _name(tuple[int, ...]), _name(tuple[tuple[int, str], ...])
+    ('[int]', '[[int, str]]')
+    """
+    if get_origin(hint) is tuple:
+        return f"[{', '.join(_name(each) for each in get_args(hint) if each is not ...)}]"
+    return str(hint.__name__)

@@ -1,0 +1,254 @@
+"""A run that is played: what each rank was given of it, who lacks what, and when nobody does.
+
+The processes that share a rank all get its microbatches, each by its own credit; the fastest is not
+further ahead of the slowest than AHEAD_STEPS. A ticket is free once all of them have it.
+Numbers of microbatches count from where the run began, whoever plays it again, and from where.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..pool.tickets import Ticket
+from ..run.arrivals import MicrobatchFacts, RunStart
+from ..run.tasks import Made
+from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces, ToTrainer
+from .seats import RunKey
+
+# What was sent this long ago, and is not said to be there, may be lost: it is sent again to who
+# asks.
+AGAIN_S = 1.0
+# How far processes that share a rank may be apart.
+AHEAD_STEPS = 2
+# Microbatches of a rank under way, whatever credit a process says that it has.
+MOST_CREDIT = 4096
+
+
+@dataclass(slots=True, eq=False)
+class Taker:
+    """A process as one of those who take a rank's microbatches.
+
+    have: all before this number are there. upto: its credit. sent: all before were sent, the last
+    of them at sent_at.
+    """
+
+    peer: bytes
+    have: int
+    upto: int
+    sent: int = 0
+    sent_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class QueuedBatch:
+    """A microbatch that some process lacks; ticket: what workers keep of it.
+
+    message: what was sent of its last version.
+    """
+
+    index: int
+    facts: MicrobatchFacts
+    made: Made
+    ticket: Ticket | None
+    message: GiveBatch | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """True if no piece of it is being made again."""
+        return self.ticket is None or self.ticket.is_there
+
+
+class Lost(NamedTuple):
+    """Pieces of a ticket that a process cannot pull, by number, and why, as in LostPieces."""
+
+    ticket: Ticket
+    peer: bytes
+    message: LostPieces
+
+
+@dataclass(slots=True, eq=False)
+class RankQueue:
+    """What a rank was given and some process lacks, by number.
+
+    takers: its processes. first: the oldest number; next: the one to come. end: tells how many
+    there are, once that is known.
+    """
+
+    rank: int
+    takers: dict[bytes, Taker]
+    first: int
+    next: int
+    batches: dict[int, QueuedBatch] = field(default_factory=dict)
+    end: EndRun | None = None
+
+    def is_over(self, have: int) -> bool:
+        """Return whether who has so many has all of the run."""
+        return self.end is not None and have >= self.next
+
+
+class RunAttempt:
+    """A run that is played from a position on, once: where it is played again is another attempt.
+
+    key: what its processes have begun. known: steps whose holes among those of start are all.
+    to_look_at: ranks that may want more since it was emptied.
+    """
+
+    def __init__(
+        self, key: RunKey, start: RunStart, known: tuple[int, ...], queues: list[RankQueue],
+        generation: int, token_of: Callable[[bytes], int],
+        send: Callable[[bytes, ToTrainer], None], free: Callable[[Ticket], None],
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self.key, self.start, self.known, self.queues = key, start, known, queues
+        self.to_look_at = {queue.rank: None for queue in queues}
+        self._generation, self._token_of = generation, token_of
+        self._send, self._free, self._clock = send, free, clock
+        self._tickets: dict[int, tuple[RankQueue, QueuedBatch]] = {}
+
+    # --- what there is
+
+    def wants_more(self, rank: int) -> bool:
+        """Return whether a rank may be given one more; one that nobody plays takes all."""
+        queue = self.queues[rank]
+        if queue.end is not None or not queue.takers:
+            return queue.end is None
+        return queue.next < max(taker.upto for taker in queue.takers.values()) and (
+            queue.first == queue.next or self._is_near(queue, queue.next - 1)
+        )
+
+    def lacks(self, rank: int) -> bool:
+        """Return whether a rank has nothing left of what it was given."""
+        return self.queues[rank].first == self.queues[rank].next
+
+    def give(self, facts: MicrobatchFacts, made: Made) -> None:
+        """Give a rank its next microbatch."""
+        queue, ticket = self.queues[facts.rank], made.batch
+        ticket = ticket if isinstance(ticket, Ticket) else None
+        batch = queue.batches[queue.next] = QueuedBatch(queue.next, facts, made, ticket)
+        queue.next += 1
+        if ticket is not None:
+            self._tickets[ticket.number] = queue, batch
+        self._send_on(queue, queue.takers.values())
+        self._release(queue)
+
+    def end(self, rank: int, left_out: int) -> None:
+        """Tell a rank that it was given all; left_out: samples that are in no step."""
+        queue = self.queues[rank]
+        queue.end = EndRun(self.key.run, rank, queue.next, left_out)
+        for peer in queue.takers:
+            self._send(peer, queue.end)
+
+    def renew(self, ticket: Ticket) -> None:
+        """Tell those who lack it that a lost piece of a ticket was made again."""
+        queue, batch = self._tickets.get(ticket.number, (None, None))
+        if queue is not None and batch is not None and batch.is_there:
+            for taker in queue.takers.values():
+                if taker.have <= batch.index < taker.sent:
+                    self._send(taker.peer, self._pack(batch))
+            self._send_on(queue, queue.takers.values())
+
+    def stop(self) -> None:
+        """Free all."""
+        for _, batch in self._tickets.values():
+            if batch.ticket is not None:
+                self._free(batch.ticket)
+
+    # --- what processes say
+
+    def plays(self, peer: bytes, rank: int) -> bool:
+        """Return whether a process takes a rank's microbatches."""
+        return peer in self.queues[rank].takers
+
+    def take(self, peer: bytes, rank: int, upto: int, have: int) -> bool:
+        """Take note of a process' credit, and of what it has; return whether that is more."""
+        queue, now = self.queues[rank], self._clock()
+        taker = queue.takers[peer]
+        had, taker.have = taker.have, max(taker.have, have)
+        taker.upto = max(taker.upto, min(upto, have + MOST_CREDIT))
+        if now >= taker.sent_at + AGAIN_S:
+            self._rewind(queue, taker, now)
+        # Where the slowest has more than before, others may have been held back by it.
+        self._send_on(queue, queue.takers.values() if self._release(queue) else [taker])
+        self._look_at(queue)
+        return taker.have > had
+
+    def find_lost(self, peer: bytes, message: LostPieces) -> list[Lost]:
+        """Return what a process lacks: nothing if it is elsewhere meanwhile, as that is told."""
+        queue = self.queues[message.rank]
+        batch = queue.batches.get(message.index)
+        if batch is None or batch.ticket is None or not batch.is_there:
+            return []
+        packed = self._pack(batch)
+        is_told = packed.version == message.version  # else that was lost, or of a former attempt
+        if not is_told or max(message.pieces, default=0) >= len(packed.pieces):
+            return []
+        return [Lost(batch.ticket, peer, message)]
+
+    def drop(self, peer: bytes, ranks: Iterable[int]) -> None:
+        """Forget a process, which needs nothing more."""
+        for rank in ranks:
+            queue = self.queues[rank]
+            del queue.takers[peer]
+            self._release(queue)
+            self._send_on(queue, queue.takers.values())
+            self._look_at(queue)
+
+    # --- sending and freeing
+
+    def _is_near(self, queue: RankQueue, index: int) -> bool:
+        """Return whether a microbatch may be sent: the slowest process is not too far behind."""
+        if len(queue.takers) < 2:
+            return True
+        step = queue.batches[queue.first].facts.step
+        return queue.batches[index].facts.step < step + AHEAD_STEPS
+
+    def _send_on(self, queue: RankQueue, takers: Iterable[Taker]) -> None:
+        """Send some processes what they may have, and were not sent."""
+        for taker in takers:
+            taker.sent = max(taker.sent, taker.have)
+            while taker.sent < min(taker.upto, queue.next) and self._is_near(queue, taker.sent):
+                batch = queue.batches[taker.sent]
+                if not batch.is_there:
+                    break
+                self._send(taker.peer, self._pack(batch))
+                taker.sent += 1
+                taker.sent_at = self._clock()
+
+    def _rewind(self, queue: RankQueue, taker: Taker, now: float) -> None:
+        """Let what a process lacks, and was sent a while ago, be sent again, and the end."""
+        taker.sent = taker.have
+        if queue.end is not None:
+            taker.sent_at = now
+            self._send(taker.peer, queue.end)
+
+    def _release(self, queue: RankQueue) -> bool:
+        """Free what no process lacks; return whether there was any."""
+        needed = min((taker.have for taker in queue.takers.values()), default=queue.next)
+        first, queue.first = queue.first, max(queue.first, min(needed, queue.next))
+        for index in range(first, queue.first):
+            ticket = queue.batches.pop(index).ticket
+            if ticket is not None:
+                del self._tickets[ticket.number]
+                self._free(ticket)
+        return queue.first > first
+
+    def _look_at(self, queue: RankQueue) -> None:
+        if self.wants_more(queue.rank):
+            self.to_look_at[queue.rank] = None
+
+    def _pack(self, batch: QueuedBatch) -> GiveBatch:
+        """Return what is sent of a microbatch; what was of this version is not made again."""
+        ticket, made = batch.ticket, batch.made
+        version = (self._generation << GENERATION) + (0 if ticket is None else ticket.version)
+        if batch.message is None or batch.message.version != version:
+            batch.message = GiveBatch(
+                self.key.run, batch.index, version, ticket is None or ticket.is_batch,
+                tuple(
+                    GivenPiece(self._token_of(kept.worker), kept.serial, kept.frames, kept.places)
+                    for kept in (() if ticket is None else ticket.pieces)
+                    if kept.worker is not None
+                ),
+                -1 if ticket is None else ticket.first, batch.facts, made.labels or (),
+                -1 if made.label_tokens is None else made.label_tokens,
+            )  # fmt: skip
+        return batch.message
