@@ -145,7 +145,7 @@ def _note_trainer(job: PlayedJob, trainer: TrainerPeer, now: float, ahead_us: in
 def _place(job: PlayedJob, queue: RankQueue, index: int) -> tuple[int, int]:
     """Return step and number of a rank's microbatch, by its number in the run; -1 if unknown."""
     if (batch := queue.batches.get(index)) is not None:
-        return batch.facts.step, batch.facts.microbatch
+        return batch.give.facts.step, batch.give.facts.microbatch
     return (-1, -1) if job.run is None else job.run.status_of(queue.rank)[:2]
 
 

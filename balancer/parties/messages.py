@@ -21,8 +21,8 @@ GENERATION = 20
 class JoinJob(ArrayRecord, frozen=True):
     """A trainer process has started: it plays these ranks, as one of `sharers` of each of them.
 
-    job, layout: JSON; all must bring the same. incarnation: of the process, it grows with each that
-    takes the same seats. name: the process, for messages. version: that of counterpoise.
+    job, layout: JSON; all must bring the same. incarnation: another in each process that has its
+    peer's name. name: the process, for messages. version: that of counterpoise.
     """
 
     ranks: tuple[Count, ...]

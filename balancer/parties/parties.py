@@ -108,7 +108,7 @@ class Parties:
                     trainer.clock.note(message.clock_us, round(now * MICROSECONDS))
                 waiting = self.waiting(trainer) if message.asks else ""
                 self._send(peer, BeatBack(message.number, waiting))
-            case CountLabels():
+            case CountLabels() if message.rank in trainer.hello.ranks:
                 self._count(trainer, message)
             case WantBatches() | LostPieces():
                 self._apply(trainer, message)
@@ -139,8 +139,6 @@ class Parties:
         else:
             for trainer in self._seats.silent(now - SILENT_S):
                 self._remove(trainer, "lost")
-        if reason := self._labels.why_stuck(self._seats.ranks_here, now):
-            self.fail(reason)
         self._look()
 
     def _look_for_ended(self) -> None:
@@ -217,8 +215,6 @@ class Parties:
         if trainer is None or trainer.hello != hello:
             if trainer is not None:  # it says something else than before
                 self._remove(trainer, "leave")
-            for older in self._seats.older_than(hello):
-                self._remove(older, "leave")
             may_sit = self._seats.may_sit(peer, hello, self._now)
             if may_sit is not True:
                 if may_sit:
@@ -350,16 +346,10 @@ class Parties:
             self.lost += attempt.find_lost(trainer.peer, message)
 
     def _count(self, trainer: TrainerPeer, message: CountLabels) -> None:
-        if message.rank not in trainer.hello.ranks:
-            return
         try:
-            settled = self._labels.count(trainer.peer, message, self.peers)
+            self._out += self._labels.count(trainer.peer, message, self.peers)
         except ValueError as error:
             self.fail(str(error))
-            return
-        if settled is not None:
-            for peer in settled[1]:
-                self._send(peer, settled[0])
 
     def find_hindmost(self, trainer: TrainerPeer) -> tuple[RankQueue, Taker] | None:
         """Return the rank of which a process has least of the current run, and the process there.

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import structs
+
 from ..pool.tickets import Ticket
 from ..run.arrivals import MicrobatchFacts, RunStart
 from ..run.tasks import Made
@@ -41,16 +43,10 @@ class Taker:
 
 @dataclass(slots=True, eq=False)
 class QueuedBatch:
-    """A microbatch that some process lacks; ticket: what workers keep of it.
+    """A microbatch that some process lacks, as it was sent; ticket: what workers keep of it."""
 
-    message: what was sent of its last version.
-    """
-
-    index: int
-    facts: MicrobatchFacts
-    made: Made
+    give: GiveBatch
     ticket: Ticket | None
-    message: GiveBatch | None = None
 
     @property
     def is_there(self) -> bool:
@@ -85,6 +81,11 @@ class RankQueue:
         """Return whether who has so many has all of the run."""
         return self.end is not None and have >= self.next
 
+    def is_near(self, index: int) -> bool:
+        """Return whether a microbatch may be sent: the slowest process is not too far behind."""
+        step = self.batches[self.first].give.facts.step
+        return len(self.takers) < 2 or self.batches[index].give.facts.step < step + AHEAD_STEPS
+
 
 class RunAttempt:
     """A run that is played from a position on, once: where it is played again is another attempt.
@@ -103,18 +104,17 @@ class RunAttempt:
         self.to_look_at = {queue.rank: None for queue in queues}
         self._generation, self._token_of = generation, token_of
         self._send, self._free, self._clock = send, free, clock
-        self._tickets: dict[int, tuple[RankQueue, QueuedBatch]] = {}
+        self._tickets: dict[int, QueuedBatch] = {}
 
-    # --- what there is
+    # --- what the caller has
 
     def wants_more(self, rank: int) -> bool:
         """Return whether a rank may be given one more; one that nobody plays takes all."""
         queue = self.queues[rank]
         if queue.end is not None or not queue.takers:
             return queue.end is None
-        return queue.next < max(taker.upto for taker in queue.takers.values()) and (
-            queue.first == queue.next or self._is_near(queue, queue.next - 1)
-        )
+        upto = max(taker.upto for taker in queue.takers.values())
+        return queue.next < upto and (self.lacks(rank) or queue.is_near(queue.next - 1))
 
     def lacks(self, rank: int) -> bool:
         """Return whether a rank has nothing left of what it was given."""
@@ -122,12 +122,17 @@ class RunAttempt:
 
     def give(self, facts: MicrobatchFacts, made: Made) -> None:
         """Give a rank its next microbatch."""
-        queue, ticket = self.queues[facts.rank], made.batch
-        ticket = ticket if isinstance(ticket, Ticket) else None
-        batch = queue.batches[queue.next] = QueuedBatch(queue.next, facts, made, ticket)
+        queue, tokens = self.queues[facts.rank], made.label_tokens
+        ticket = made.batch if isinstance(made.batch, Ticket) else None
+        give = GiveBatch(
+            self.key.run, queue.next, self._version_of(None), True, (),
+            -1 if ticket is None else ticket.first, facts, made.labels or (),
+            -1 if tokens is None else tokens,
+        )  # fmt: skip
+        batch = queue.batches[queue.next] = QueuedBatch(give, ticket)
         queue.next += 1
         if ticket is not None:
-            self._tickets[ticket.number] = queue, batch
+            self._tickets[ticket.number] = batch
         self._send_on(queue, queue.takers.values())
         self._release(queue)
 
@@ -140,16 +145,16 @@ class RunAttempt:
 
     def renew(self, ticket: Ticket) -> None:
         """Tell those who lack it that a lost piece of a ticket was made again."""
-        queue, batch = self._tickets.get(ticket.number, (None, None))
-        if queue is not None and batch is not None and batch.is_there:
+        batch = self._tickets.get(ticket.number)
+        if batch is not None and batch.is_there:
+            queue = self.queues[batch.give.facts.rank]
             for taker in queue.takers.values():
-                if taker.have <= batch.index < taker.sent:
-                    self._send(taker.peer, self._pack(batch))
+                taker.sent = min(taker.sent, batch.give.index)
             self._send_on(queue, queue.takers.values())
 
     def stop(self) -> None:
         """Free all."""
-        for _, batch in self._tickets.values():
+        for batch in self._tickets.values():
             if batch.ticket is not None:
                 self._free(batch.ticket)
 
@@ -166,7 +171,10 @@ class RunAttempt:
         had, taker.have = taker.have, max(taker.have, have)
         taker.upto = max(taker.upto, min(upto, have + MOST_CREDIT))
         if now >= taker.sent_at + AGAIN_S:
-            self._rewind(queue, taker, now)
+            taker.sent = taker.have
+            if queue.end is not None:
+                taker.sent_at = now
+                self._send(peer, queue.end)
         # Where the slowest has more than before, others may have been held back by it.
         self._send_on(queue, queue.takers.values() if self._release(queue) else [taker])
         self._look_at(queue)
@@ -174,15 +182,12 @@ class RunAttempt:
 
     def find_lost(self, peer: bytes, message: LostPieces) -> list[Lost]:
         """Return what a process lacks: nothing if it is elsewhere meanwhile, as that is told."""
-        queue = self.queues[message.rank]
-        batch = queue.batches.get(message.index)
-        if batch is None or batch.ticket is None or not batch.is_there:
+        batch = self.queues[message.rank].batches.get(message.index)
+        ticket = None if batch is None else batch.ticket
+        if ticket is None or not ticket.is_there or message.version != self._version_of(ticket):
             return []
-        packed = self._pack(batch)
-        is_told = packed.version == message.version  # else that was lost, or of a former attempt
-        if not is_told or max(message.pieces, default=0) >= len(packed.pieces):
-            return []
-        return [Lost(batch.ticket, peer, message)]
+        are_known = max(message.pieces, default=0) < len(ticket.pieces)
+        return [Lost(ticket, peer, message)] * are_known
 
     def drop(self, peer: bytes, ranks: Iterable[int]) -> None:
         """Forget a process, which needs nothing more."""
@@ -195,18 +200,11 @@ class RunAttempt:
 
     # --- sending and freeing
 
-    def _is_near(self, queue: RankQueue, index: int) -> bool:
-        """Return whether a microbatch may be sent: the slowest process is not too far behind."""
-        if len(queue.takers) < 2:
-            return True
-        step = queue.batches[queue.first].facts.step
-        return queue.batches[index].facts.step < step + AHEAD_STEPS
-
     def _send_on(self, queue: RankQueue, takers: Iterable[Taker]) -> None:
         """Send some processes what they may have, and were not sent."""
         for taker in takers:
             taker.sent = max(taker.sent, taker.have)
-            while taker.sent < min(taker.upto, queue.next) and self._is_near(queue, taker.sent):
+            while taker.sent < min(taker.upto, queue.next) and queue.is_near(taker.sent):
                 batch = queue.batches[taker.sent]
                 if not batch.is_there:
                     break
@@ -214,20 +212,12 @@ class RunAttempt:
                 taker.sent += 1
                 taker.sent_at = self._clock()
 
-    def _rewind(self, queue: RankQueue, taker: Taker, now: float) -> None:
-        """Let what a process lacks, and was sent a while ago, be sent again, and the end."""
-        taker.sent = taker.have
-        if queue.end is not None:
-            taker.sent_at = now
-            self._send(taker.peer, queue.end)
-
     def _release(self, queue: RankQueue) -> bool:
         """Free what no process lacks; return whether there was any."""
         needed = min((taker.have for taker in queue.takers.values()), default=queue.next)
         first, queue.first = queue.first, max(queue.first, min(needed, queue.next))
         for index in range(first, queue.first):
-            ticket = queue.batches.pop(index).ticket
-            if ticket is not None:
+            if (ticket := queue.batches.pop(index).ticket) is not None:
                 del self._tickets[ticket.number]
                 self._free(ticket)
         return queue.first > first
@@ -236,19 +226,19 @@ class RunAttempt:
         if self.wants_more(queue.rank):
             self.to_look_at[queue.rank] = None
 
+    def _version_of(self, ticket: Ticket | None) -> int:
+        return (self._generation << GENERATION) + (0 if ticket is None else 1 + ticket.version)
+
     def _pack(self, batch: QueuedBatch) -> GiveBatch:
-        """Return what is sent of a microbatch; what was of this version is not made again."""
-        ticket, made = batch.ticket, batch.made
-        version = (self._generation << GENERATION) + (0 if ticket is None else ticket.version)
-        if batch.message is None or batch.message.version != version:
-            batch.message = GiveBatch(
-                self.key.run, batch.index, version, ticket is None or ticket.is_batch,
-                tuple(
-                    GivenPiece(self._token_of(kept.worker), kept.serial, kept.frames, kept.places)
-                    for kept in (() if ticket is None else ticket.pieces)
-                    if kept.worker is not None
-                ),
-                -1 if ticket is None else ticket.first, batch.facts, made.labels or (),
-                -1 if made.label_tokens is None else made.label_tokens,
-            )  # fmt: skip
-        return batch.message
+        """Return what is sent of a microbatch of which all is there."""
+        ticket, version = batch.ticket, self._version_of(batch.ticket)
+        if ticket is not None and batch.give.version != version:
+            pieces = tuple(
+                GivenPiece(self._token_of(kept.worker), kept.serial, kept.frames, kept.places)
+                for kept in ticket.pieces
+                if kept.worker is not None
+            )
+            batch.give = structs.replace(
+                batch.give, version=version, is_batch=ticket.is_batch, pieces=pieces
+            )
+        return batch.give

@@ -1,8 +1,8 @@
 """The trainer processes of a job, and the seats that they have: (rank, number among its sharers).
 
 A trainer is restarted as a whole, but its processes come one by one, and the end of those before
-may be noticed late. So a newcomer takes the seats of an older incarnation of its name; at seats of
-others it waits until these are known to be gone, or have shown that they are here.
+may be noticed late. So a newcomer waits at the seats of others until these are known to be gone, or
+have shown that they are here.
 """
 
 import math
@@ -116,16 +116,6 @@ class Seats:
             del self._holders[rank, peer.hello.sharer]
         if not self.peers:
             self.gone.clear()
-
-    def older_than(self, hello: JoinJob) -> list[TrainerPeer]:
-        """Return those at a newcomer's seats that are older incarnations of it."""
-        return [
-            holder
-            for holder in self.in_way(hello)
-            if hello.name == holder.hello.name
-            and hello.incarnation > holder.hello.incarnation
-            and not self._why_unlike(hello)  # another loader of that process
-        ]
 
     def in_way(self, hello: JoinJob) -> list[TrainerPeer]:
         """Return those at a newcomer's seats."""

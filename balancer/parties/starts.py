@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from ..run.arrivals import RunStart
 from .messages import BeginRun
@@ -49,10 +49,10 @@ class RunStarts:
 
         Raises ValueError where it will never be.
         """
-        apart = is_apart(self._begun, current)
-        if self._has_lasted("apart", apart, APART_S, now):
+        is_apart = self._is_apart(current)
+        if self._has_lasted("apart", is_apart, APART_S, now):
             raise ValueError(self._why_apart())
-        is_waiting = apart or current is not None or not (is_ready or self._on_host)
+        is_waiting = is_apart or current is not None or not (is_ready or self._on_host)
         if is_waiting or not 0 < sum(self._begun.values()) == len(self._seats.peers):
             self._since.pop("missing", None)
         elif self._seats.is_full or self._may_do_without(now):
@@ -90,12 +90,19 @@ class RunStarts:
             # Who plays is in a run before it.
             late = [t.name for t in self._seats.peers.values() if t.key in (None, current)]
             who = f"{', '.join(late[:4])}, to begin the run"
-            if is_apart(self._begun, current):
+            if self._is_apart(current):
                 who = self._why_apart()
             elif not self._seats.is_full:
                 who = f"{self._seats.missing()}: not here"
             self._waited_for = now, who
         return self._waited_for[1]
+
+    def _is_apart(self, current: RunKey | None) -> bool:
+        """Return whether processes cannot be in one run: some may be one ahead of the others."""
+        if len(self._begun) < 2:
+            return False
+        first, second, *others = sorted(self._begun, key=lambda key: key.run)
+        return bool(others) or current not in (None, first) or second.run != first.run + 1
 
     def _why_apart(self) -> str:
         peers = self._seats.peers.values()
@@ -106,20 +113,6 @@ class RunStarts:
             for key, name in [*names.items()][:4]
         )
         return f"the ranks are not at one position: {listed}: resume all of them from one ledger"
-
-
-def is_apart(keys: Collection[RunKey], current: RunKey | None) -> bool:
-    """Return whether processes cannot be in one run: some may be one ahead of the others.
-
-    >>> at = EpochPosition(0, 0, 0, 0, "")
-    >>> keys = [RunKey(run, 0, at, "") for run in (1, 2, 4)]
-    >>> is_apart(keys[:1], None), is_apart(keys[:2], None), is_apart(keys[1:], None)
-    (False, False, True)
-    """
-    if len(keys) < 2:
-        return False
-    first, *others = sorted(keys, key=lambda key: key.run)
-    return current not in (None, first) or len(others) > 1 or others[0].run != first.run + 1
 
 
 def join_starts(begun: Iterable[BeginRun]) -> RunStart:

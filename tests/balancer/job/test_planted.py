@@ -58,7 +58,7 @@ def free_early(monkeypatch: pytest.MonkeyPatch) -> None:
     def eager(self: RunPlayer, run: Any, attempt: RunAttempt, rank: int) -> None:
         give(self, run, attempt, rank)
         for batch in attempt.queues[rank].batches.values():
-            if batch.index % 5 == 3:
+            if batch.give.index % 5 == 3:
                 self._pool.free(batch.ticket)
 
     monkeypatch.setattr(RunPlayer, "_give", eager)

@@ -7,6 +7,7 @@ does not hold.
 """
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
 from counterpoise.balancer.parties.parties import Parties
 from counterpoise.balancer.parties.run_attempt import AHEAD_STEPS, RunAttempt
+from counterpoise.balancer.parties.seats import LATE_S
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
@@ -83,7 +85,7 @@ class Trainer:
     start: int  # the number in the first epoch
     served: int
     peer: bytes = b""
-    is_dead: bool = False
+    died_at: float = math.inf
     is_frozen: bool = False
     is_busy: bool = False
     turn: int = -1  # of epochs
@@ -102,6 +104,10 @@ class Trainer:
     @property
     def is_done(self) -> bool:
         return self.turn == len(self.epochs)
+
+    @property
+    def is_dead(self) -> bool:
+        return self.died_at < math.inf
 
 
 class Simulation:
@@ -122,6 +128,7 @@ class Simulation:
         self.counts = rng.random() < 0.5
         self.in_step = rng.random() < 0.5
         self.window = rng.randint(1, 3)
+        self.tells_ends = rng.random() < 0.7  # who has gone cannot be reached
         self.make_s = rng.choice([0.0, 0.01, 0.1])
         self.epochs = [
             Epoch(n, tuple(rng.randint(1, 3) for _ in range(rng.randint(1, 6))), self.window)
@@ -217,9 +224,10 @@ class Simulation:
     def _are_all_done(self) -> bool:
         return all(t.is_done for t in self.trainers if not t.is_dead)
 
-    def _receive(self, peer: bytes, message: Any) -> None:
-        if self.parties is not None:
-            self.parties.receive(peer, message, self.now)
+    def _receive(self, trainer: Trainer, message: Any) -> None:
+        is_late = trainer.is_dead and self.now > trainer.died_at + LATE_S  # its connection is over
+        if self.parties is not None and not is_late:
+            self.parties.receive(trainer.peer, message, self.now)
             self._serve()
 
     def _serve(self) -> None:
@@ -243,6 +251,12 @@ class Simulation:
             trainer = next((t for t in self.trainers if t.peer == peer and not t.is_dead), None)
             if trainer is not None:
                 self._post(partial(self._hear, trainer, message))
+            elif self.tells_ends:
+                self._at(0.0, partial(self._note_unreachable, peer))
+
+    def _note_unreachable(self, peer: bytes) -> None:
+        if self.parties is not None:
+            self.parties.note_unreachable(peer, self.now)
 
     def _begin(self, parties: Parties) -> None:
         self._attempt = attempt = parties.attempt
@@ -445,7 +459,7 @@ class Simulation:
 
     def _send(self, trainer: Trainer, messages: list[Any]) -> None:
         for message in messages:
-            self._post(partial(self._receive, trainer.peer, message))
+            self._post(partial(self._receive, trainer, message))
 
     def _act(self, trainer: Trainer) -> None:
         """Let a trainer go on as far as it can."""
@@ -551,7 +565,7 @@ class Simulation:
         alive = [t for t in self.trainers if not t.is_dead]
         if all(t.turn < 1 for t in alive) and alive:
             old = self.rng.choice(alive)
-            old.is_dead, launch = True, self.launches
+            old.died_at, launch = self.now, self.launches
             self.to_come += 1
             self._at(self.rng.choice([0.1, 2.0, 40.0]), lambda: self._restart(old, launch))
         else:
@@ -581,7 +595,7 @@ class Simulation:
             )
         epoch, index = min(stands)
         for t in self.trainers:
-            t.is_dead = True
+            t.died_at = min(t.died_at, self.now)
         index = min(index, len(self.epochs[epoch].cells) - 1)
         incarnation = max(t.incarnation for t in self.trainers) + 1
         self.to_come += 1

@@ -185,20 +185,6 @@ def test_a_newcomer_gets_the_seat_of_one_that_is_silent() -> None:
     assert world.told() == {"b": [Ready(64, "print")]}
 
 
-def test_a_later_incarnation_takes_its_seat_at_once() -> None:
-    world = World()
-    world.join("a", 0, name="first")
-    world.told()
-    world.join("b", 0, name="first", incarnation=1)
-    assert world.told() == {"b": [Ready(64, "print")]}
-    world.join("a", 0, name="first")
-    world.now = 2
-    world.say("b", TrainerBeat(1, False))
-    world.told()
-    world.join("a", 0, name="first")
-    assert isinstance(world.told()["a"][0], PeerRejected)
-
-
 def test_who_leaves_is_answered_once_nobody_is_here() -> None:
     world = begun()
     world.say("a", LeaveJob())
@@ -252,7 +238,7 @@ def test_what_a_rank_has_had_is_passed_over_and_freed() -> None:
     world.begin("b")
     world.told()
     ticket = kept()
-    assert world.parties.attempt.wants_more(0)
+    assert attempt_of(world).wants_more(0)
     world.give(0, 0, ticket)
     assert world.parties.freed == [ticket]
     world.say("a", WantBatches(0, ((0, 2, 1),), 0))
@@ -300,7 +286,7 @@ def test_one_may_begin_the_next_run_while_others_are_in_this() -> None:
     world.begin("a", 1)
     assert world.parties.attempt is attempt
     assert world.parties.freed == [ticket]
-    assert world.parties.attempt.wants_more(0)
+    assert attempt_of(world).wants_more(0)
     world.begin("b", 1)
     assert attempt_of(world).key.run == 1
 
@@ -327,7 +313,7 @@ def test_a_run_that_was_begun_goes_on_without_those_who_stay_away() -> None:
     assert world.parties.attempt is None
     world.wait(4, "a")
     assert attempt_of(world).start.at == LATER
-    assert world.parties.attempt.wants_more(1)
+    assert attempt_of(world).wants_more(1)
 
 
 def test_the_next_run_is_stopped_if_one_has_gone_before_it() -> None:
@@ -361,7 +347,7 @@ def test_no_more_is_given_than_was_asked_for() -> None:
     assert not world.parties.attempt.wants_more(0)
     world.say("a", WantBatches(0, ((0, 1, 0),), 0))
     assert [*world.parties.attempt.to_look_at] == [0, 1]
-    assert world.parties.attempt.wants_more(0)
+    assert attempt_of(world).wants_more(0)
     world.give(0, 0)
     assert not world.parties.attempt.wants_more(0)
     assert [m.index for m in world.told()["a"]] == [0]

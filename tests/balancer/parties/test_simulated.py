@@ -1,13 +1,15 @@
 """Trainers and their balancer on a simulated network: what holds for every seed; planted bugs."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from counterpoise.balancer.parties import parties
-from counterpoise.balancer.parties.messages import RunBegun
-from counterpoise.balancer.parties.run_attempt import QueuedBatch, RankQueue, RunAttempt, Taker
+from counterpoise.balancer.parties import parties, run_attempt
+from counterpoise.balancer.parties.messages import GiveBatch
+from counterpoise.balancer.parties.parties import Parties
+from counterpoise.balancer.parties.run_attempt import RankQueue, RunAttempt, Taker
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from tests.balancer.parties.simulated import BrokenError, Simulation
 
@@ -57,12 +59,13 @@ def _ignore_credit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lose_give(patch: pytest.MonkeyPatch) -> None:
-    pack = RunAttempt._pack
+    send = Parties._send
 
-    def loses(self: RunAttempt, batch: QueuedBatch) -> Any:
-        return pack(self, batch) if batch.index != 1 else RunBegun(0)
+    def loses(self: Parties, peer: bytes, message: Any) -> None:
+        if not isinstance(message, GiveBatch) or message.index != 1:
+            send(self, peer, message)
 
-    patch.setattr(RunAttempt, "_pack", loses)
+    patch.setattr(Parties, "_send", loses)
 
 
 def _double_give(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +80,7 @@ def _double_give(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_send_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunAttempt, "_rewind", lambda *_: None)
+    patch.setattr(run_attempt, "AGAIN_S", math.inf)
 
 
 def _free_at_first_sharer(patch: pytest.MonkeyPatch) -> None:
@@ -95,7 +98,7 @@ def _free_at_first_sharer(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ignore_allowance(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunAttempt, "_is_near", lambda *_: True)
+    patch.setattr(RankQueue, "is_near", lambda *_: True)
 
 
 def _pass_over_one_more(patch: pytest.MonkeyPatch) -> None:
