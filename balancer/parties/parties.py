@@ -33,7 +33,7 @@ from .messages import (
 )  # fmt: skip
 from .run_attempt import Lost, RankQueue, RunAttempt, Taker
 from .seats import RunKey, Seats, TrainerPeer
-from .starts import RunStarts, join_starts
+from .starts import RunStarts
 
 # A process that was not heard for this long is in question, and dead; of one host it is dead that
 # cannot be reached for so long.
@@ -53,13 +53,9 @@ class Parties:
     """
 
     def __init__(
-        self,
-        ranks: int,
-        generation: int,
-        token_of: Callable[[bytes], int],
-        waits_for: Callable[[int], str] = lambda _: "its workers",
-        on_host: bool = False,
-    ) -> None:
+        self, ranks: int, generation: int, token_of: Callable[[bytes], int],
+        waits_for: Callable[[int], str] = lambda _: "its workers", on_host: bool = False,
+    ) -> None:  # fmt: skip
         """`generation`: greater than that of a balancer before, and its runs: seconds will do.
 
         token_of: returns the token of a worker. waits_for: returns what a rank's next microbatch
@@ -109,7 +105,10 @@ class Parties:
                 waiting = self.waiting(trainer) if message.asks else ""
                 self._send(peer, BeatBack(message.number, waiting))
             case CountLabels() if message.rank in trainer.hello.ranks:
-                self._count(trainer, message)
+                try:
+                    self._out += self._labels.count(peer, message, self.peers)
+                except ValueError as error:
+                    self.fail(str(error))
             case WantBatches() | LostPieces():
                 self._apply(trainer, message)
 
@@ -260,8 +259,12 @@ class Parties:
         else:
             trainer.stopped, trainer.moved_at = None, self._now
             self._unstate(trainer, message)
-            if self.attempt is not None and self.attempt.key == trainer.key:
-                self._begin_again(trainer)
+            if self._key == trainer.key:  # it may need what was freed: all say where they stand
+                self._stop()
+                for other in [t for t in self.peers.values() if t.key == trainer.key]:
+                    if other is not trainer:
+                        self._unstate(other)
+                        self._send(other.peer, UnknownPeer())
             self._look()
 
     def _playing(self, trainer: TrainerPeer) -> RunAttempt | None:
@@ -276,14 +279,6 @@ class Parties:
         if (attempt := self._playing(trainer)) is not None:
             attempt.drop(trainer.peer, trainer.hello.ranks)
         self.starts.put(trainer, now)
-
-    def _begin_again(self, newcomer: TrainerPeer) -> None:
-        """Ask all in the current run where they stand: a newcomer may need what was freed."""
-        self._stop()
-        for trainer in self.peers.values():
-            if trainer is not newcomer and trainer.key == newcomer.key:
-                self._unstate(trainer)
-                self._send(trainer.peer, UnknownPeer())
 
     def _stop(self) -> None:
         """Forget the current run."""
@@ -302,31 +297,14 @@ class Parties:
         try:
             key = self.starts.find_next(self._key, self._ready is not None, self._now)
             if key is not None:
-                self._start(key)
+                self._generation += 1
+                self.attempt = RunAttempt(
+                    key, self._seats.ranks, [t for t in self.peers.values() if t.key == key],
+                    self._generation, self._token_of, self._send, self.freed.append,
+                    lambda: self._now,
+                )  # fmt: skip
         except ValueError as error:
             self.fail(str(error))
-
-    def _start(self, key: RunKey) -> None:
-        """Begin a run, at the position of the process that is farthest behind; may ValueError."""
-        playing = {
-            trainer: trainer.begun
-            for trainer in self.peers.values()
-            if trainer.begun is not None and trainer.key == key
-        }
-        start = join_starts(playing.values())
-        first = min(begun.had for begun in playing.values())
-        queues = [RankQueue(rank, {}, first, first) for rank in range(self._seats.ranks)]
-        for trainer, begun in playing.items():
-            for place, rank in enumerate(trainer.hello.ranks):
-                had = begun.had + (place < begun.served)
-                queues[rank].takers[trainer.peer] = Taker(trainer.peer, had, had)
-            self._send(trainer.peer, RunBegun(key.run))
-        self._generation += 1
-        known = tuple(sorted({step for begun in playing.values() for step in begun.known}))
-        self.attempt = RunAttempt(
-            key, start, known, queues, self._generation, self._token_of, self._send,
-            self.freed.append, lambda: self._now,
-        )  # fmt: skip
 
     # --- what processes say
 
@@ -344,12 +322,6 @@ class Parties:
                     trainer.moved_at = self._now
         elif message.rank in trainer.hello.ranks:
             self.lost += attempt.find_lost(trainer.peer, message)
-
-    def _count(self, trainer: TrainerPeer, message: CountLabels) -> None:
-        try:
-            self._out += self._labels.count(trainer.peer, message, self.peers)
-        except ValueError as error:
-            self.fail(str(error))
 
     def find_hindmost(self, trainer: TrainerPeer) -> tuple[RankQueue, Taker] | None:
         """Return the rank of which a process has least of the current run, and the process there.

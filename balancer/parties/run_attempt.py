@@ -14,8 +14,8 @@ from msgspec import structs
 from ..pool.tickets import Ticket
 from ..run.arrivals import MicrobatchFacts, RunStart
 from ..run.tasks import Made
-from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces, ToTrainer
-from .seats import RunKey
+from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces, RunBegun, ToTrainer
+from .seats import RunKey, TrainerPeer
 
 # What was sent this long ago, and is not said to be there, may be lost: it is sent again to who
 # asks.
@@ -91,20 +91,41 @@ class RunAttempt:
     """A run that is played from a position on, once: where it is played again is another attempt.
 
     key: what its processes have begun. known: steps whose holes among those of start are all.
-    to_look_at: ranks that may want more since it was emptied.
+    queues: of each rank. to_look_at: ranks that may want more since it was emptied.
     """
 
     def __init__(
-        self, key: RunKey, start: RunStart, known: tuple[int, ...], queues: list[RankQueue],
-        generation: int, token_of: Callable[[bytes], int],
-        send: Callable[[bytes, ToTrainer], None], free: Callable[[Ticket], None],
-        clock: Callable[[], float],
+        self, key: RunKey, ranks: int, playing: Iterable[TrainerPeer], generation: int,
+        token_of: Callable[[bytes], int], send: Callable[[bytes, ToTrainer], None],
+        free: Callable[[Ticket], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self.key, self.start, self.known, self.queues = key, start, known, queues
-        self.to_look_at = {queue.rank: None for queue in queues}
+        """Begin at the position of the process that is farthest behind.
+
+        Raises ValueError if they need different data.
+        """
         self._generation, self._token_of = generation, token_of
         self._send, self._free, self._clock = send, free, clock
         self._tickets: dict[int, QueuedBatch] = {}
+        begun = [(each, each.begun) for each in playing if each.begun is not None]
+        samples = {message.samples for _, message in begun if message.samples >= 0}
+        if len(samples) > 1:
+            numbers = " and ".join(map(str, sorted(samples)))
+            raise ValueError(
+                f"the ranks go on in data of {numbers} samples: resume all of them from one ledger"
+            )
+        _, least = min(begun, key=lambda each: each[1].had)
+        holes = tuple(sorted({ordinal for _, message in begun for ordinal in message.holes}))
+        count = max(samples, default=-1)
+        self.key = key
+        self.start = RunStart(least.epoch, least.here, holes, 0, least.costs, count)
+        self.known = tuple(sorted({step for _, message in begun for step in message.known}))
+        self.queues = [RankQueue(rank, {}, least.had, least.had) for rank in range(ranks)]
+        self.to_look_at = dict.fromkeys(range(ranks))
+        for trainer, message in begun:
+            for place, rank in enumerate(trainer.hello.ranks):
+                had = message.had + (place < message.served)
+                self.queues[rank].takers[trainer.peer] = Taker(trainer.peer, had, had)
+            send(trainer.peer, RunBegun(key.run))
 
     # --- what the caller has
 

@@ -1,10 +1,8 @@
-"""What the processes of a job have begun: which run is the next, and where it is to be played."""
+"""What the processes of a job have begun, and which run is the next."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 
-from ..run.arrivals import RunStart
 from .messages import BeginRun
 from .seats import RunKey, Seats, TrainerPeer
 
@@ -113,20 +111,3 @@ class RunStarts:
             for key, name in [*names.items()][:4]
         )
         return f"the ranks are not at one position: {listed}: resume all of them from one ledger"
-
-
-def join_starts(begun: Iterable[BeginRun]) -> RunStart:
-    """Return where a run is to be played: from the process that is farthest behind.
-
-    Raises ValueError if they need different data.
-    """
-    begun = [*begun]
-    samples = {message.samples for message in begun if message.samples >= 0}
-    if len(samples) > 1:
-        numbers = " and ".join(map(str, sorted(samples)))
-        raise ValueError(
-            f"the ranks go on in data of {numbers} samples: resume all of them from one ledger"
-        )
-    least = min(begun, key=lambda message: message.had)
-    holes = sorted({ordinal for message in begun for ordinal in message.holes})
-    return RunStart(least.epoch, least.here, tuple(holes), 0, least.costs, max(samples, default=-1))

@@ -289,14 +289,16 @@ class TrainerSession:
         batches = [batch for rank in ranks for batch in rank.batches.values()]
         self._pulls = [pull for batch in batches for pull in batch.find_pulls()]
 
-    def lacks(self, rank: int, index: int, version: int) -> GiveBatch | None:
+    def lacks(self, rank: int, index: int, version: int) -> IncomingBatch | None:
         """Return a microbatch that is not all here, if pieces of this version are of use for it."""
-        batch = self._batch_of(rank, index, version)
-        return None if batch is None else batch.give
+        if self._run is None or rank not in self._run.ranks:
+            return None
+        batch = self._run.ranks[rank].batches.get(index)
+        return None if batch is None or batch.is_here or version < batch.since else batch
 
     def note_pulled(self, rank: int, index: int, version: int, number: int, frames: Any) -> None:
         """Take a piece's frames: that of the version that was asked for, or of any of its kind."""
-        batch = self._batch_of(rank, index, version)
+        batch = self.lacks(rank, index, version)
         if batch is not None and self._run is not None:
             batch.frames[number] = frames
             batch.lost.pop(number, None)
@@ -304,7 +306,7 @@ class TrainerSession:
 
     def note_lost(self, pull: PieceToPull, reason: str, is_rubbish: bool = False) -> None:
         """Take note that a piece cannot be pulled, to tell the balancer until it is here."""
-        batch, number = self._batch_of(pull.rank, pull.index, pull.version), pull.number
+        batch, number = self.lacks(pull.rank, pull.index, pull.version), pull.number
         if batch is None or number in batch.frames or batch.give.pieces[number] != pull.piece:
             return
         give = batch.give
@@ -313,13 +315,6 @@ class TrainerSession:
         )
         self._out.append(lost)
         batch.lost[number] = lost
-
-    def _batch_of(self, rank: int, index: int, version: int) -> IncomingBatch | None:
-        """Return a microbatch that is not all here, if its pieces are those of this version."""
-        if self._run is None or rank not in self._run.ranks:
-            return None
-        batch = self._run.ranks[rank].batches.get(index)
-        return None if batch is None or batch.is_here or version < batch.since else batch
 
     def peek(self) -> IncomingBatch | None:
         """Return the next microbatch, if all of it is here; it stays the next until released."""

@@ -105,8 +105,8 @@ class Listeners:
         self.trainer.handle(message, payloads)
         session = self.trainer.session
         for pull in session.take_pulls():
-            if (give := session.lacks(pull.rank, pull.index, pull.version)) is not None:
-                self.trainer.take_piece(pull, give, payloads, "a worker")
+            if (batch := session.lacks(pull.rank, pull.index, pull.version)) is not None:
+                self.trainer.take_piece(pull, batch.give, payloads, "a worker")
         for said in (*self.trainer.take_messages(waits=True), *session.beat(asks=True)):
             encode(said)
         if (batch := session.peek()) is not None:

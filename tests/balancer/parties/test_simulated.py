@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.parties import parties, run_attempt
+from counterpoise.balancer.parties import run_attempt
 from counterpoise.balancer.parties.messages import GiveBatch
 from counterpoise.balancer.parties.parties import Parties
 from counterpoise.balancer.parties.run_attempt import RankQueue, RunAttempt, Taker
@@ -102,7 +102,9 @@ def _ignore_allowance(patch: pytest.MonkeyPatch) -> None:
 
 
 def _pass_over_one_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(parties, "Taker", lambda peer, have, upto: Taker(peer, have + (have > 1), upto))
+    patch.setattr(
+        run_attempt, "Taker", lambda peer, have, upto: Taker(peer, have + (have > 1), upto)
+    )
 
 
 def _miscount(patch: pytest.MonkeyPatch) -> None:

@@ -169,10 +169,10 @@ class PlayedHere:
         while self._worker.freed:
             self._kept.pop(self._worker.freed.pop(), None)
         for pull in session.take_pulls():
-            give = session.lacks(pull.rank, pull.index, pull.version)
+            lacking = session.lacks(pull.rank, pull.index, pull.version)
             kept = self._kept.get(pull.piece.serial)
-            assert give is not None
+            assert lacking is not None
             assert kept is not None
             copied = [bytearray(memoryview(frame).cast("B")) for frame in kept]
-            piece = self._reader.read(give, pull.number, copied, self._epoch)
+            piece = self._reader.read(lacking.give, pull.number, copied, self._epoch)
             session.note_pulled(pull.rank, pull.index, pull.version, pull.number, piece)
