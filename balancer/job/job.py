@@ -16,7 +16,6 @@ from typing import Any
 from ..parties.messages import FROM_TRAINER, BeginRun, GiveBatch, JoinJob
 from ..parties.parties import Parties
 from ..parties.run_attempt import Lost
-from ..parties.seats import name_process
 from ..pool.messages import FROM_WORKER, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, check_depth, from_json
@@ -183,7 +182,7 @@ class PlayedJob:
             self.pool.free(ticket)
         self.parties.freed.clear()
         for event, hello in self.parties.changes:
-            self._log_trainer(event, ", ".join(map(str, hello.ranks[:8])), name_process(hello))
+            self._log_trainer(event, ", ".join(map(str, hello.ranks[:8])), hello.title)
         self.parties.changes.clear()
         self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
         self.parties.notices.clear()

@@ -72,7 +72,7 @@ def _waits_for(job: PlayedJob, trainers: Sequence[TrainerStatus], now: float) ->
     if not trainers:
         return job.admission.waits_for or "a trainer"
     if job.parties.attempt is None:
-        return job.admission.waits_for or job.parties.starts.waits_for(None, now)
+        return job.admission.waits_for or job.parties.starts.waits_for(now)
     return trainers[0].missing
 
 

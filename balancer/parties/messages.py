@@ -1,7 +1,7 @@
 """What a job's balancer and its trainers tell each other: a rank takes its microbatches by credit.
 
-A trainer process plays one rank or several; several processes may share a rank (`sharer`), and each
-of them gets all of its microbatches. Every message may be repeated, lost or late.
+A process plays one rank or several; several may share a rank, and each of them gets all of its
+microbatches. Every message may be repeated, lost or late.
 """
 
 from typing import get_args
@@ -11,11 +11,10 @@ from ..protocol.parts import Cost, Count, EpochPosition, Ready
 from ..protocol.records import VERSION, ArrayRecord, Integer
 from ..run.arrivals import MicrobatchFacts
 
-# A version of a microbatch is that of its ticket, after so many bits that say which attempt at the
-# run gives it: whatever is given again is newer than what was given before.
+# The bits of a version that are the ticket's; those before say which attempt at the run gives it.
 GENERATION = 20
-
-# --- trainer to balancer
+# Characters of a name that texts quote.
+MAX_NAME = 80
 
 
 class JoinJob(ArrayRecord, frozen=True):
@@ -34,14 +33,18 @@ class JoinJob(ArrayRecord, frozen=True):
     name: str = ""
     version: str = VERSION
 
+    @property
+    def title(self) -> str:
+        """What texts call the process."""
+        return f"{self.name or f'the process of ranks {self.ranks}':.{MAX_NAME}}"
+
 
 class BeginRun(ArrayRecord, frozen=True):
-    """The process begins run number `run`, or rejoins it at a balancer that was started again.
+    """The process begins run number `run` at `at`, or goes on with it at another balancer.
 
-    epoch, at, costs, samples: as in RunStart of run/arrivals; `at` is where the run began, also for
-    a process that rejoins it. had: how many microbatches all ranks of this process have had since;
-    served: as many of its ranks have had one more. here: the position of that one. holes: samples
-    that cannot be used, known: steps whose holes this process knows to be final.
+    epoch, costs, samples: as in RunStart of run/arrivals. had: how many microbatches all ranks of
+    this process have had; served: as many of its ranks have had one more. here: the position of
+    that one. holes: samples that cannot be used, known: steps whose holes are known to be final.
     """
 
     run: Count
@@ -57,10 +60,10 @@ class BeginRun(ArrayRecord, frozen=True):
 
 
 class WantBatches(ArrayRecord, frozen=True):
-    """Of ranks of this process: microbatches that may be sent, and those that are here.
+    """Which microbatches of its ranks a process may be sent, and which are here.
 
-    wants: (rank, upto, have): microbatches before `upto` may be sent; those before `have` are here,
-    and may be freed. Both count from the run's first. waited_ms: in all, for diagnostics only.
+    wants: (rank, upto, have): those before number `upto` may be sent; those before `have` are here,
+    and may be freed. waited_ms: in all, for diagnostics only.
     """
 
     run: Count
@@ -85,10 +88,7 @@ class LostPieces(ArrayRecord, frozen=True):
 
 
 class CountLabels(ArrayRecord, frozen=True):
-    """The label tokens that this process has counted in a rank's batches of a step.
-
-    It asks for the total of all ranks.
-    """
+    """The label tokens of a rank's batches of a step; asks for the total of all ranks."""
 
     run: Count
     rank: Count
@@ -111,9 +111,6 @@ class LeaveJob(ArrayRecord, frozen=True):
     """The process is done with the job. The answer is Bye when no other needs this balancer."""
 
 
-# --- balancer to trainer
-
-
 class RunBegun(ArrayRecord, frozen=True):
     """All processes have begun the run."""
 
@@ -133,10 +130,9 @@ class GivenPiece(ArrayRecord, frozen=True):
 
 
 class GiveBatch(ArrayRecord, frozen=True):
-    """A rank's microbatch number `index` of the run; a later version is of the same, elsewhere.
+    """A rank's microbatch number `index` since the run began; a later version is of the same.
 
-    Numbers count from where the run began, whoever plays it again from where. Versions of other
-    GENERATIONs have other pieces of the same batch: nothing of an earlier one is of use for them.
+    Versions of other GENERATIONs have other pieces: nothing of an earlier one is of use for them.
     is_batch: the one piece is a batch. No piece: there is no batch (is_batch), or no sample. first:
     the index of the microbatch's first sample in the source, -1 for none. labels (two or none) and
     label_tokens (-1 if they were not counted) are those of Made of run/tasks.
@@ -154,10 +150,7 @@ class GiveBatch(ArrayRecord, frozen=True):
 
 
 class EndRun(ArrayRecord, frozen=True):
-    """A rank's run is over: `index` is the number of its microbatches.
-
-    left_out: samples that are in no step.
-    """
+    """A rank's run is over after `index` microbatches; left_out: samples that are in no step."""
 
     run: Count
     rank: Count

@@ -32,7 +32,7 @@ from .messages import (
     WantBatches,
 )  # fmt: skip
 from .run_attempt import Lost, RankQueue, RunAttempt, Taker
-from .seats import RunKey, Seats, TrainerPeer
+from .seats import Seats, TrainerPeer
 from .starts import RunStarts
 
 # A process that was not heard for this long is in question, and dead; of one host it is dead that
@@ -259,7 +259,9 @@ class Parties:
         else:
             trainer.stopped, trainer.moved_at = None, self._now
             self._unstate(trainer, message)
-            if self._key == trainer.key:  # it may need what was freed: all say where they stand
+            if (
+                self.starts.current == trainer.key
+            ):  # it may need what was freed: all say where they stand
                 self._stop()
                 for other in [t for t in self.peers.values() if t.key == trainer.key]:
                     if other is not trainer:
@@ -284,20 +286,17 @@ class Parties:
         """Forget the current run."""
         if self.attempt is not None:
             self.attempt.stop()
-            self.attempt = None
-
-    @property
-    def _key(self) -> RunKey | None:
-        return None if self.attempt is None else self.attempt.key
+        self.attempt = self.starts.current = None
 
     def _look(self) -> None:
         """Begin the next run if its time has come, or find that it never will."""
         if self.attempt is not None and self.attempt.key not in self.starts:
             self._stop()
         try:
-            key = self.starts.find_next(self._key, self._ready is not None, self._now)
+            key = self.starts.find_next(self._ready is not None, self._now)
             if key is not None:
                 self._generation += 1
+                self.starts.current = key
                 self.attempt = RunAttempt(
                     key, self._seats.ranks, [t for t in self.peers.values() if t.key == key],
                     self._generation, self._token_of, self._send, self.freed.append,
@@ -341,7 +340,7 @@ class Parties:
         if (counts := self._labels.lacking(trainer.peer)) is not None:
             return counts
         if (hindmost := self.find_hindmost(trainer)) is None:
-            return self.starts.waits_for(self._key, self._now)
+            return self.starts.waits_for(self._now)
         queue, taker = hindmost
         if taker.have < queue.next and taker.sent < queue.next:
             slowest = min(queue.takers.values(), key=lambda each: each.have)
@@ -349,7 +348,7 @@ class Parties:
                 return f"{self.peers[slowest.peer].name}, which shares rank {queue.rank}"
         if taker.have < taker.sent:
             return "what it was sent, which must arrive"
-        gone = self.starts.waits_for(self._key, self._now) if self._seats.gone else ""
+        gone = self.starts.waits_for(self._now) if self._seats.gone else ""
         return "; ".join(filter(None, (self._waits_for(queue.rank), gone)))
 
     def _send(self, peer: bytes, message: ToTrainer) -> None:

@@ -9,20 +9,21 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from ..protocol.job_spec import difference
 from ..protocol.parts import EpochPosition
 from ..protocol.status_messages import ClockOffset
-from .messages import BeginRun, JoinJob, RunStops
+from .messages import MAX_NAME, BeginRun, JoinJob, RunStops
 
 # What a process that has a newcomer's seat sends later than this after that shows that it is here:
 # what it sent before may come late.
 LATE_S = 1.0
 # A newcomer that has waited for so long waits anew, or has gone.
 WAITING_S = 60.0
-# Characters of a name, and of a difference, that a refusal quotes.
-MAX_NAME, MAX_QUOTED = 80, 1000
+# Characters of a difference that a refusal quotes.
+MAX_QUOTED = 1000
 
 
 class RunKey(NamedTuple):
@@ -61,18 +62,13 @@ class TrainerPeer:
     @property
     def name(self) -> str:
         """Its name for messages."""
-        return name_process(self.hello)
+        return self.hello.title
 
     @property
     def key(self) -> RunKey | None:
         """What it has begun."""
         begun = self.begun
         return None if begun is None else RunKey(begun.run, begun.epoch, begun.at, begun.costs)
-
-
-def name_process(hello: JoinJob) -> str:
-    """Return what messages call a process."""
-    return f"{hello.name or f'the process of ranks {hello.ranks}':.{MAX_NAME}}"
 
 
 @dataclass(slots=True)
@@ -95,9 +91,14 @@ class Seats:
         return {rank for rank, _ in self._holders}
 
     @property
+    def first(self) -> TrainerPeer | None:
+        """The process that came first: it has brought the same as all."""
+        return next(iter(self.peers.values()), None)
+
+    @property
     def is_full(self) -> bool:
         """True if every seat of every rank is taken."""
-        first = next(iter(self.peers.values()), None)
+        first = self.first
         return first is not None and len(self._holders) == self.ranks * first.hello.sharers
 
     def add(self, peer: TrainerPeer) -> None:
@@ -130,20 +131,21 @@ class Seats:
         are_ranks = 0 < len({*ranks}) == len(ranks) and max(ranks) < self.ranks
         if not (are_ranks or reason):
             return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
-        # Whoever is here has brought the same as all: one of them stands for the others.
-        holders = self.in_way(hello)
-        holder = next(iter(holders or self.peers.values())) if holders or reason else None
+        holder = next(iter(self.in_way(hello)), self.first if reason else None)
         if holder is None:
             return True
-        since = self._waiting.setdefault(peer, now)
-        if holder.heard_at <= since + LATE_S and holder.peer != peer:
+        if holder.heard_at <= self._waiting.setdefault(peer, now) + LATE_S:
             return False
         del self._waiting[peer]
-        return reason or _why_taken(holder, hello)
+        return reason or (
+            f"{holder.name} plays rank {min({*holder.hello.ranks} & {*ranks})} of this job "
+            f"already, and goes on; the newcomer is {hello.title}: end the first one, or give the "
+            "second a job of its own (DataLoader(job=NAME)); if both are to get the same samples, "
+            "give topology="
+        )
 
     def _why_unlike(self, hello: JoinJob) -> str:
-        first = next(iter(self.peers.values()), None)
-        if first is None:
+        if (first := self.first) is None:
             return ""
         pairs = ((first.hello.job, hello.job), (first.hello.layout, hello.layout))
         if differ := "; ".join(difference(*pair) for pair in pairs if pair[0] != pair[1]):
@@ -151,7 +153,7 @@ class Seats:
         if hello.sharers != first.hello.sharers:
             return (
                 f"{first.hello.sharers} processes share a rank as {first.name} says, and "
-                f"{hello.sharers} as {name_process(hello)} does: give all the same topology"
+                f"{hello.sharers} as {hello.title} does: give all the same topology"
             )
         return ""
 
@@ -159,7 +161,7 @@ class Seats:
         """Return which seats are free, as text."""
         if names := [*dict.fromkeys(self.gone.values())]:
             return f"{', '.join(names[:4])}{' and others' * (len(names) > 4)}, gone"
-        sharers = next((peer.hello.sharers for peer in self.peers.values()), 1)
+        sharers = 1 if self.first is None else self.first.hello.sharers
         seated = Counter(rank for rank, _ in self._holders)
         short = format_ranks(rank for rank in range(self.ranks) if seated[rank] < sharers)
         return f"ranks {short:.{MAX_NAME}}"
@@ -175,25 +177,12 @@ class Seats:
         return [peer for peer in self.peers.values() if peer.heard_at < since]
 
 
-def _why_taken(holder: TrainerPeer, hello: JoinJob) -> str:
-    rank = min({*holder.hello.ranks} & {*hello.ranks})
-    return (
-        f"{holder.name} plays rank {rank} of this job already, and goes on; the newcomer is "
-        f"{name_process(hello)}: end the first one, or give the second a job of its own "
-        "(DataLoader(job=NAME)); if both are to get the same samples, give topology="
-    )
-
-
 def format_ranks(ranks: Iterable[int]) -> str:
     """Return ranks as text.
 
     >>> format_ranks((0, 1, 2, 3, 6))
     '0-3, 6'
     """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans)
+    numbered = groupby(enumerate(sorted(ranks)), key=lambda each: each[1] - each[0])
+    spans = [[rank for _, rank in span] for _, span in numbered]  # of ranks in a row
+    return ", ".join(f"{span[0]}-{span[-1]}" if span[1:] else f"{span[0]}" for span in spans)

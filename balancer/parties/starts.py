@@ -18,11 +18,12 @@ SHARERS_S = 2.0
 class RunStarts:
     """What the processes at a job's seats have begun; on_host: as in Parties.
 
-    run_begun: the number of the last run that all have begun.
+    current: what is played, if anything is. run_begun: the last number that all have begun.
     """
 
     def __init__(self, seats: Seats, on_host: bool) -> None:
         self._seats, self._on_host = seats, on_host
+        self.current: RunKey | None = None
         self.run_begun = -1
         self._begun: Counter[RunKey] = Counter()  # processes, by what they have begun
         self._since: dict[str, float] = {}
@@ -42,15 +43,12 @@ class RunStarts:
         if (key := trainer.key) is not None:
             self._begun[key] += 1
 
-    def find_next(self, current: RunKey | None, is_ready: bool, now: float) -> RunKey | None:
-        """Return the run that is to be played now; current: the one that is played.
-
-        Raises ValueError where it will never be.
-        """
-        is_apart = self._is_apart(current)
+    def find_next(self, is_ready: bool, now: float) -> RunKey | None:
+        """Return the run that is to be played now; ValueError where it will never be."""
+        is_apart = self._is_apart()
         if self._has_lasted("apart", is_apart, APART_S, now):
             raise ValueError(self._why_apart())
-        is_waiting = is_apart or current is not None or not (is_ready or self._on_host)
+        is_waiting = is_apart or self.current is not None or not (is_ready or self._on_host)
         if is_waiting or not 0 < sum(self._begun.values()) == len(self._seats.peers):
             self._since.pop("missing", None)
         elif self._seats.is_full or self._may_do_without(now):
@@ -82,25 +80,25 @@ class RunStarts:
             return False
         return now - self._since.setdefault(what, now) > limit_s
 
-    def waits_for(self, current: RunKey | None, now: float) -> str:
+    def waits_for(self, now: float) -> str:
         """Return which processes are waited for; found out once a second, however many ask."""
         if now > self._waited_for[0] + 1:
             # Who plays is in a run before it.
-            late = [t.name for t in self._seats.peers.values() if t.key in (None, current)]
+            late = [t.name for t in self._seats.peers.values() if t.key in (None, self.current)]
             who = f"{', '.join(late[:4])}, to begin the run"
-            if self._is_apart(current):
+            if self._is_apart():
                 who = self._why_apart()
             elif not self._seats.is_full:
                 who = f"{self._seats.missing()}: not here"
             self._waited_for = now, who
         return self._waited_for[1]
 
-    def _is_apart(self, current: RunKey | None) -> bool:
+    def _is_apart(self) -> bool:
         """Return whether processes cannot be in one run: some may be one ahead of the others."""
         if len(self._begun) < 2:
             return False
         first, second, *others = sorted(self._begun, key=lambda key: key.run)
-        return bool(others) or current not in (None, first) or second.run != first.run + 1
+        return bool(others) or self.current not in (None, first) or second.run != first.run + 1
 
     def _why_apart(self) -> str:
         peers = self._seats.peers.values()

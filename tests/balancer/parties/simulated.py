@@ -600,6 +600,7 @@ class Simulation:
         incarnation = max(t.incarnation for t in self.trainers) + 1
         self.to_come += 1
         self.launches += 1  # who was to be started again is not
+        self.in_step = True  # some of the former launch may still seem to be here
         self._at(0.5, lambda: self._launch(self.epochs[epoch:], index, incarnation))
 
     def _freeze(self) -> None:
