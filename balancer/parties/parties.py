@@ -342,14 +342,13 @@ class Parties:
         if (hindmost := self.find_hindmost(trainer)) is None:
             return self.starts.waits_for(self._now)
         queue, taker = hindmost
-        if taker.have < queue.next and taker.sent < queue.next:
-            slowest = min(queue.takers.values(), key=lambda each: each.have)
-            if slowest is not taker:
-                return f"{self.peers[slowest.peer].name}, which shares rank {queue.rank}"
         if taker.have < taker.sent:
             return "what it was sent, which must arrive"
-        gone = self.starts.waits_for(self._now) if self._seats.gone else ""
-        return "; ".join(filter(None, (self._waits_for(queue.rank), gone)))
+        slowest = min(queue.takers.values(), key=lambda each: each.upto)
+        if slowest.upto < taker.have:  # what is kept for it may leave no room
+            return f"{self.peers[slowest.peer].name}, which shares rank {queue.rank}"
+        gone = f"; {self.starts.waits_for(self._now)}" if self._seats.gone else ""
+        return self._waits_for(queue.rank) + gone
 
     def _send(self, peer: bytes, message: ToTrainer) -> None:
         self._out.append((peer, message))

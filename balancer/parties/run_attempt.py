@@ -1,10 +1,11 @@
 """A run that is played: what each rank was given of it, who lacks what, and when nobody does.
 
-The processes that share a rank all get its microbatches, each by its own credit; the fastest is not
-further ahead of the slowest than AHEAD_STEPS. A ticket is free once all of them have it.
+The processes that share a rank all get its microbatches, each by its own credit. A ticket is free
+once all of them have it: the bytes that are kept bound how far the fastest is ahead.
 Numbers of microbatches count from where the run began, whoever plays it again, and from where.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,8 +21,6 @@ from .seats import RunKey, TrainerPeer
 # What was sent this long ago, and is not said to be there, may be lost: it is sent again to who
 # asks.
 AGAIN_S = 1.0
-# How far processes that share a rank may be apart.
-AHEAD_STEPS = 2
 # Microbatches of a rank under way, whatever credit a process says that it has.
 MOST_CREDIT = 4096
 
@@ -47,11 +46,6 @@ class QueuedBatch:
 
     give: GiveBatch
     ticket: Ticket | None
-
-    @property
-    def is_there(self) -> bool:
-        """True if no piece of it is being made again."""
-        return self.ticket is None or self.ticket.is_there
 
 
 class Lost(NamedTuple):
@@ -80,11 +74,6 @@ class RankQueue:
     def is_over(self, have: int) -> bool:
         """Return whether who has so many has all of the run."""
         return self.end is not None and have >= self.next
-
-    def is_near(self, index: int) -> bool:
-        """Return whether a microbatch may be sent: the slowest process is not too far behind."""
-        step = self.batches[self.first].give.facts.step
-        return len(self.takers) < 2 or self.batches[index].give.facts.step < step + AHEAD_STEPS
 
 
 class RunAttempt:
@@ -132,10 +121,8 @@ class RunAttempt:
     def wants_more(self, rank: int) -> bool:
         """Return whether a rank may be given one more; one that nobody plays takes all."""
         queue = self.queues[rank]
-        if queue.end is not None or not queue.takers:
-            return queue.end is None
-        upto = max(taker.upto for taker in queue.takers.values())
-        return queue.next < upto and (self.lacks(rank) or queue.is_near(queue.next - 1))
+        upto = max((taker.upto for taker in queue.takers.values()), default=math.inf)
+        return queue.end is None and queue.next < upto
 
     def lacks(self, rank: int) -> bool:
         """Return whether a rank has nothing left of what it was given."""
@@ -167,7 +154,7 @@ class RunAttempt:
     def renew(self, ticket: Ticket) -> None:
         """Tell those who lack it that a lost piece of a ticket was made again."""
         batch = self._tickets.get(ticket.number)
-        if batch is not None and batch.is_there:
+        if batch is not None and ticket.is_there:
             queue = self.queues[batch.give.facts.rank]
             for taker in queue.takers.values():
                 taker.sent = min(taker.sent, batch.give.index)
@@ -196,9 +183,8 @@ class RunAttempt:
             if queue.end is not None:
                 taker.sent_at = now
                 self._send(peer, queue.end)
-        # Where the slowest has more than before, others may have been held back by it.
-        self._send_on(queue, queue.takers.values() if self._release(queue) else [taker])
-        self._look_at(queue)
+        self._send_on(queue, [taker])
+        self._release(queue)
         return taker.have > had
 
     def find_lost(self, peer: bytes, message: LostPieces) -> list[Lost]:
@@ -216,8 +202,6 @@ class RunAttempt:
             queue = self.queues[rank]
             del queue.takers[peer]
             self._release(queue)
-            self._send_on(queue, queue.takers.values())
-            self._look_at(queue)
 
     # --- sending and freeing
 
@@ -225,25 +209,22 @@ class RunAttempt:
         """Send some processes what they may have, and were not sent."""
         for taker in takers:
             taker.sent = max(taker.sent, taker.have)
-            while taker.sent < min(taker.upto, queue.next) and queue.is_near(taker.sent):
+            while taker.sent < min(taker.upto, queue.next):
                 batch = queue.batches[taker.sent]
-                if not batch.is_there:
+                if batch.ticket is not None and not batch.ticket.is_there:
                     break
                 self._send(taker.peer, self._pack(batch))
                 taker.sent += 1
                 taker.sent_at = self._clock()
 
-    def _release(self, queue: RankQueue) -> bool:
-        """Free what no process lacks; return whether there was any."""
+    def _release(self, queue: RankQueue) -> None:
+        """Free what no process lacks; look whether more is wanted."""
         needed = min((taker.have for taker in queue.takers.values()), default=queue.next)
         first, queue.first = queue.first, max(queue.first, min(needed, queue.next))
         for index in range(first, queue.first):
             if (ticket := queue.batches.pop(index).ticket) is not None:
                 del self._tickets[ticket.number]
                 self._free(ticket)
-        return queue.first > first
-
-    def _look_at(self, queue: RankQueue) -> None:
         if self.wants_more(queue.rank):
             self.to_look_at[queue.rank] = None
 

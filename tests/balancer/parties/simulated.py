@@ -20,7 +20,7 @@ from msgspec import structs
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
 from counterpoise.balancer.parties.parties import Parties
-from counterpoise.balancer.parties.run_attempt import AHEAD_STEPS, RunAttempt
+from counterpoise.balancer.parties.run_attempt import RunAttempt
 from counterpoise.balancer.parties.seats import LATE_S
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
@@ -350,7 +350,7 @@ class Simulation:
         ]  # fmt: skip
 
     def _check_give(self, peer: bytes, give: GiveBatch) -> None:
-        rank, step = give.facts.rank, give.facts.step
+        rank = give.facts.rank
         takers = self._takers(rank, self._epoch.number)
         taker = next((t for t in takers if t.peer == peer), None)
         if taker is None or give.version >> GENERATION != self.parties._generation:
@@ -359,10 +359,6 @@ class Simulation:
         upto = {each: upto for each, upto, _ in session._wants(session._run)}
         if give.index >= upto[rank]:
             raise BrokenError(f"{taker.name} is sent {rank, give.index} beyond its credit")
-        slowest = min(t.session._run.ranks[rank].have for t in takers) + self._offset
-        cells = self._epoch.cells
-        if slowest < len(cells) and len(takers) > 1 and step >= cells[slowest][0] + AHEAD_STEPS:
-            raise BrokenError(f"{taker.name} is sent step {step}, while another needs {slowest}")
 
     def _repair(self, ticket: Ticket, peer: bytes, message: Any) -> None:
         """Send lost pieces through the balancer, or have them made again."""

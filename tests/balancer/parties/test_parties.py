@@ -365,18 +365,6 @@ def test_a_ticket_is_free_when_all_sharers_have_it() -> None:
     assert world.parties.freed == [ticket]
 
 
-def test_the_fastest_sharer_waits_for_the_slowest() -> None:
-    world = sharing()
-    world.say("a", WantBatches(0, ((0, 9, 0),), 0))
-    for step in range(3):
-        world.give(0, step)
-    assert [m.facts.step for m in world.told()["a"]] == [0, 1]
-    assert not world.parties.attempt.wants_more(0)
-    world.say("a", WantBatches(0, ((0, 9, 2),), 0))
-    world.say("b", WantBatches(0, ((0, 9, 1),), 0))
-    assert [m.facts.step for m in world.told()["a"]] == [2]
-
-
 def test_a_sharer_that_is_gone_holds_nothing_up() -> None:
     world, ticket = sharing(), kept()
     world.say("a", WantBatches(0, ((0, 9, 0),), 0))
@@ -493,12 +481,11 @@ def test_a_beat_of_who_has_ended_a_run_names_those_who_are_still_in_it() -> None
     assert waiting(world, "a") == "b, to begin the run"
 
 
-def test_a_beat_names_the_sharer_that_is_behind() -> None:
+def test_a_beat_names_the_sharer_that_asks_for_nothing() -> None:
     world = sharing()
     world.say("a", WantBatches(0, ((0, 9, 0),), 0))
-    for step in range(3):
-        world.give(0, step)
-    world.say("a", WantBatches(0, ((0, 9, 2),), 0))
+    world.give(0, 0)
+    world.say("a", WantBatches(0, ((0, 9, 1),), 0))
     assert waiting(world, "a") == "b, which shares rank 0"
 
 

@@ -86,19 +86,14 @@ def _never_send_again(patch: pytest.MonkeyPatch) -> None:
 def _free_at_first_sharer(patch: pytest.MonkeyPatch) -> None:
     release = RunAttempt._release
 
-    def released(self: RunAttempt, queue: RankQueue) -> bool:
+    def released(self: RunAttempt, queue: RankQueue) -> None:
         takers = queue.takers
         fastest = max(takers, key=lambda peer: takers[peer].have, default=b"")
         queue.takers = {peer: takers[peer] for peer in takers if peer == fastest}
-        has_freed = release(self, queue)
+        release(self, queue)
         queue.takers = takers
-        return has_freed
 
     patch.setattr(RunAttempt, "_release", released)
-
-
-def _ignore_allowance(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RankQueue, "is_near", lambda *_: True)
 
 
 def _pass_over_one_more(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +118,6 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a microbatch is lost": _lose_give,
     "a microbatch is given twice": _double_give,
     "what the network has lost is not sent again": _never_send_again,
-    "a sharer runs ahead": _ignore_allowance,
     "credit is exceeded": _ignore_credit,
     "one that rejoins is not sent one": _pass_over_one_more,
     "labels are miscounted": _miscount,
