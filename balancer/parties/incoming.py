@@ -44,14 +44,10 @@ class IncomingBatch:
             if number not in self.frames and number not in self.lost
         ]
 
-
-def replace_incoming(old: IncomingBatch | None, give: GiveBatch) -> IncomingBatch:
-    """Return a microbatch at a newer version, with what is here of an older one."""
-    if old is None or _cut_of(old.give) != _cut_of(give):  # of another cut all is pulled anew
-        return IncomingBatch(give, give.version)
-    return IncomingBatch(give, old.since, old.frames)
-
-
-def _cut_of(give: GiveBatch) -> tuple[int, bool, list[tuple[int, ...]]]:
-    """Return what is the same in versions with the same samples in their pieces."""
-    return give.version >> GENERATION, give.is_batch, [piece.places for piece in give.pieces]
+    def is_alike(self, give: GiveBatch) -> bool:
+        """Return whether another version has the same samples in its pieces."""
+        was, now = (
+            (each.version >> GENERATION, each.is_batch, [piece.places for piece in each.pieces])
+            for each in (self.give, give)
+        )
+        return was == now

@@ -17,7 +17,7 @@ from msgspec import structs
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..protocol.parts import COUNTED_STEPS, EpochPosition, Ready
 from ..run.arrivals import RunStart
-from .incoming import IncomingBatch, PieceToPull, replace_incoming
+from .incoming import IncomingBatch, PieceToPull
 from .messages import (
     BeatBack,
     BeginRun,
@@ -85,21 +85,10 @@ class _Run:
         each = enumerate(self.ranks.items())
         return [(rank, had + (place < served), batches) for place, (rank, batches) in each]
 
-    def stand(self, samples: int) -> BeginRun:
-        """Return what tells a balancer where this process stands; samples: in its data."""
-        epoch, at, holes, _, costs, needed = self.start
-        later = {ordinal for ordinal in holes if ordinal >= self.place.here.start}
-        later.update(*self.known.values())
-        had, served, here = self.place
-        return BeginRun(
-            self.number, epoch, at, costs, samples if self.known and samples >= 0 else needed,
-            here, had, served, tuple(sorted(later)), tuple(self.known),
-        )  # fmt: skip
-
 
 @dataclass(slots=True)
 class _CountedStep:
-    """Label tokens of a step; is_due: this balancer has not told the sum. total: None till then."""
+    """Label tokens of a step, and the sum, if known; is_due: this balancer has not told it."""
 
     counts: list[CountLabels]
     is_due: bool = True
@@ -109,12 +98,10 @@ class _CountedStep:
 class TrainerSession:
     """The state machine of a trainer process; `credit` microbatches of each rank are under way.
 
-    Of small ones up to MOST_SMALL are, of SMALL_BYTES together.
-
-    ready: the balancer's answer, when the job can run. run: the number of the run that was begun
-    last, -1 before. failure: why the run cannot go on; comes_again: its batch comes again if the
-    loop goes on. left_out: samples in no step of the run that has ended. waiting: the answer to the
-    last beat that asked. has_left: the balancer needs this process no more.
+    ready: the balancer's answer, when the job can run. failure: why the run cannot go on;
+    comes_again: its batch comes again if the loop goes on. left_out: samples in no step of the run
+    that has ended. waiting: the answer to the last beat that asked. has_left: the balancer needs
+    this process no more.
     """
 
     def __init__(
@@ -133,9 +120,7 @@ class TrainerSession:
         self.waited_ms = 0.0
         self.ready: Ready | None = None
         self.failure, self.comes_again = "", False
-        self.left_out = 0
-        self.waiting = ""
-        self.has_left = False
+        self.left_out, self.waiting, self.has_left = 0, "", False
 
     # --- messages
 
@@ -249,7 +234,17 @@ class TrainerSession:
         return begun is not None and what == (begun.epoch, begun.at, begun.costs)
 
     def _stand(self, run: _Run) -> BeginRun:
-        return run.stand(-1 if self.ready is None else self.ready.count)
+        """Return what tells a balancer where this process stands."""
+        epoch, at, holes, _, costs, samples = run.start
+        if run.known and self.ready is not None and self.ready.count >= 0:
+            samples = self.ready.count
+        had, served, here = run.place
+        later = {ordinal for ordinal in holes if ordinal >= here.start}
+        later.update(*run.known.values())
+        return BeginRun(
+            run.number, epoch, at, costs, samples, here, had, served, tuple(sorted(later)),
+            tuple(run.known),
+        )  # fmt: skip
 
     # --- microbatches
 
@@ -261,7 +256,9 @@ class TrainerSession:
             old is not None and (old.is_here or old.give.version >= give.version)
         ):
             return
-        batch = replace_incoming(old, give)
+        batch = IncomingBatch(give, give.version)
+        if old is not None and old.is_alike(give):
+            batch.since, batch.frames = old.since, old.frames
         self._pulls.extend(batch.find_pulls())
         if nbytes := sum(sum(piece.frames) for piece in give.pieces):
             few = min(MOST_SMALL, SMALL_BYTES // nbytes, 2 * self._credit_now)
