@@ -1,11 +1,9 @@
 """The trainers of a job at its balancer: who they are, and which run they are in.
 
 A run is begun once every process has begun it (RunKey says what must be alike), and played from the
-one farthest behind; the others pass over what they have had. It is the same whether the balancer
-has just been started while ranks stood here and there, or a process has come (back) to a run that
-goes on: then all are asked where they stand (UnknownPeer), as by a balancer that knows nothing, and
-the run begins again. Processes that are gone, or have begun a later run, need nothing: what their
-ranks are given is freed at once.
+one farthest behind; the others pass over what they have had. Where a process comes (back) to a run
+that goes on all are asked where they stand (UnknownPeer), as by a balancer that was just started,
+and the run begins again. Processes that are gone, or have begun a later run, need nothing.
 
 Sans-IO: messages and a time in seconds in; messages, tickets to free and the current run out.
 """
@@ -40,8 +38,8 @@ from .starts import RunStarts
 QUIET_S, SILENT_S, UNREACHABLE_S = 10.0, 30.0, 5.0
 # Those of one host may be silent: what is sent to them after so long shows whether they are there.
 PROBE_S = 1.0
-# So many that leave a job in which they were not are answered; the others ask again.
-MOST_LEAVING = 1024
+# So many that leave are told when the last one has left.
+MOST_LEAVING = 1 << 16
 
 
 class Parties:
@@ -89,7 +87,7 @@ class Parties:
             case JoinJob():
                 self._join(peer, message, trainer)
             case LeaveJob():
-                if trainer is not None or len(self._leaving) < MOST_LEAVING:
+                if len(self._leaving) < MOST_LEAVING:
                     self._leaving.add(peer)
                 if trainer is not None:
                     self._remove(trainer, "leave")
@@ -141,25 +139,22 @@ class Parties:
         self._look()
 
     def _look_for_ended(self) -> None:
-        """Forget processes that have ended; the others fail without what one of them lacked.
-
-        One that is silent may just train, or be stopped.
-        """
+        """Forget processes that have ended; the others fail without what one of them lacked."""
         for trainer in self._seats.silent(self._now - PROBE_S):
-            if trainer.is_reached:
+            if trainer.is_reached:  # it may just train, or be stopped
                 trainer.heard_at = self._now
-            elif trainer.heard_at < self._now - UNREACHABLE_S:
-                hindmost = self.find_hindmost(trainer)
-                self._remove(trainer, "lost")
-                if hindmost and not hindmost[0].is_over(hindmost[1].have):
-                    self.fail(
-                        f"{trainer.name}, which shares data-parallel rank "
-                        f"{trainer.hello.ranks[0]} with others, has ended or cannot be reached: "
-                        "restart all ranks from the last ledger"
-                    )
+            if trainer.heard_at >= self._now - UNREACHABLE_S:
+                trainer.is_reached = True
+                self._send(trainer.peer, BeatBack(0, ""))
                 continue
-            trainer.is_reached = True
-            self._send(trainer.peer, BeatBack(0, ""))
+            hindmost = self.find_hindmost(trainer)
+            self._remove(trainer, "lost")
+            if hindmost and not hindmost[0].is_over(hindmost[1].have):
+                self.fail(
+                    f"{trainer.name}, which shares data-parallel rank {trainer.hello.ranks[0]} "
+                    "with others, has ended or cannot be reached: restart all ranks from the last "
+                    "ledger"
+                )
 
     def take_messages(self) -> list[tuple[bytes, ToTrainer]]:
         """Return what is to be sent, and to whom."""
@@ -323,10 +318,7 @@ class Parties:
             self.lost += attempt.find_lost(trainer.peer, message)
 
     def find_hindmost(self, trainer: TrainerPeer) -> tuple[RankQueue, Taker] | None:
-        """Return the rank of which a process has least of the current run, and the process there.
-
-        None if it takes nothing of it.
-        """
+        """Return the rank of which a process has least of the current run, if it takes any."""
         if (attempt := self._playing(trainer)) is None:
             return None
         queues = [attempt.queues[rank] for rank in trainer.hello.ranks]

@@ -18,8 +18,7 @@ from ..run.tasks import Made
 from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces, RunBegun, ToTrainer
 from .seats import RunKey, TrainerPeer
 
-# What was sent this long ago, and is not said to be there, may be lost: it is sent again to who
-# asks.
+# What was sent so long ago, and is not said to be there, is sent again to who asks.
 AGAIN_S = 1.0
 # Microbatches of a rank under way, whatever credit a process says that it has.
 MOST_CREDIT = 4096
@@ -27,10 +26,9 @@ MOST_CREDIT = 4096
 
 @dataclass(slots=True, eq=False)
 class Taker:
-    """A process as one of those who take a rank's microbatches.
+    """A process that takes a rank's microbatches: before number `have` all are there.
 
-    have: all before this number are there. upto: its credit. sent: all before were sent, the last
-    of them at sent_at.
+    upto: its credit. sent: all before were sent, the last of them at sent_at.
     """
 
     peer: bytes

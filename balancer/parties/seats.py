@@ -39,12 +39,11 @@ class RunKey(NamedTuple):
 class TrainerPeer:
     """A process that has joined.
 
-    heard_at: when it was last known to be here. begun: the run that it has begun, None before, and
-    while it is to say again where it stands. stopped: why its run was stopped, which is repeated
-    until it begins another. told: the tokens of workers of which it was told where they are.
-    is_reached: what was sent to it last could be sent. For diagnostics only: waited_ms: for
-    microbatches, in all; moved_at: when it last began a run, or had a microbatch more; asked_at:
-    when it last asked what it waits for.
+    heard_at: when it was last known to be here. begun: None, too, while it is to say again where it
+    stands. stopped: why its run was stopped, repeated until it begins another. told: the tokens of
+    workers of which it knows where they are. is_reached: what was last sent to it could be sent.
+    For diagnostics: waited_ms for microbatches, in all; moved_at: when it last began a run, or had
+    a microbatch more; asked_at: when it last asked what it waits for.
     """
 
     peer: bytes
