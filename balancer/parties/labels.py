@@ -60,7 +60,7 @@ class LabelSums:
         if step.lacking:
             return []
         total = LabelSum(*key, sum(step.tokens.values()))
-        return [(each, total) for each in told]
+        return [(each, total) for each in sorted(told)]
 
     def lacking(self, peer: bytes) -> str | None:
         """Return, as text, which counts the sum of a step lacks of which a process has sent one."""

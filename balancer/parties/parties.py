@@ -8,7 +8,7 @@ and the run begins again. Processes that are gone, or have begun a later run, ne
 Sans-IO: messages and a time in seconds in; messages, tickets to free and the current run out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..pool.tickets import Ticket
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
@@ -238,7 +238,7 @@ class Parties:
 
     def _say_bye(self) -> None:
         if not self.peers:
-            for peer in self._leaving:
+            for peer in sorted(self._leaving):
                 self._send(peer, Bye())
             self._leaving.clear()
 
@@ -252,17 +252,25 @@ class Parties:
             if message.run == before.run and self._playing(trainer) is not None:
                 self._send(trainer.peer, RunBegun(message.run))
         else:
+            is_new, trainer.is_new = trainer.is_new, False
             trainer.stopped, trainer.moved_at = None, self._now
             self._unstate(trainer, message)
-            if (
-                self.starts.current == trainer.key
-            ):  # it may need what was freed: all say where they stand
-                self._stop()
-                for other in [t for t in self.peers.values() if t.key == trainer.key]:
-                    if other is not trainer:
-                        self._unstate(other)
-                        self._send(other.peer, UnknownPeer())
+            if self.starts.current == trainer.key:
+                self._stop()  # a newcomer may need what was freed
+                self._ask(
+                    t for t in self.peers.values() if t is not trainer and t.key == trainer.key
+                )
+            elif self.attempt is None and is_new:
+                # Those ahead of it may be of a former launch: it would begin without its own.
+                others = [(t, t.begun) for t in self.peers.values() if t.begun is not None]
+                self._ask(t for t, begun in others if begun.run > message.run)
             self._look()
+
+    def _ask(self, trainers: Iterable[TrainerPeer]) -> None:
+        """Ask processes where they stand."""
+        for trainer in trainers:
+            self._unstate(trainer)
+            self._send(trainer.peer, UnknownPeer())
 
     def _playing(self, trainer: TrainerPeer) -> RunAttempt | None:
         """Return the current run, if a process takes microbatches of it."""

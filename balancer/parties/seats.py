@@ -40,16 +40,17 @@ class TrainerPeer:
     """A process that has joined.
 
     heard_at: when it was last known to be here. begun: None, too, while it is to say again where it
-    stands. stopped: why its run was stopped, repeated until it begins another. told: the tokens of
-    workers of which it knows where they are. is_reached: what was last sent to it could be sent.
-    For diagnostics: waited_ms for microbatches, in all; moved_at: when it last began a run, or had
-    a microbatch more; asked_at: when it last asked what it waits for.
+    stands. is_new: it has begun nothing. stopped: why its run was stopped, repeated until it begins
+    another. told: the tokens of workers of which it knows where they are. is_reached: what was last
+    sent to it could be sent. For diagnostics: waited_ms for microbatches, in all; moved_at: when it
+    last began a run, or had a microbatch more; asked_at: when it last asked what it waits for.
     """
 
     peer: bytes
     hello: JoinJob
     heard_at: float
     begun: BeginRun | None = None
+    is_new: bool = True
     stopped: RunStops | None = None
     told: set[int] = field(default_factory=set)
     is_reached: bool = True

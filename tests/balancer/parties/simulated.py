@@ -173,7 +173,7 @@ class Simulation:
         for trainer in self.trainers:
             if not trainer.is_dead and trainer.had != trainer.expected():
                 raise BrokenError(f"{trainer.name} had {trainer.had}, not {trainer.expected()}")
-        until = self.now + 40
+        until = self.now + 80  # a late JoinJob may begin a run, which goes on without others
         while self.now < until and self._events:
             self.now, _, act = heapq.heappop(self._events)
             act()
@@ -596,7 +596,6 @@ class Simulation:
         incarnation = max(t.incarnation for t in self.trainers) + 1
         self.to_come += 1
         self.launches += 1  # who was to be started again is not
-        self.in_step = True  # some of the former launch may still seem to be here
         self._at(0.5, lambda: self._launch(self.epochs[epoch:], index, incarnation))
 
     def _freeze(self) -> None:

@@ -291,6 +291,19 @@ def test_one_may_begin_the_next_run_while_others_are_in_this() -> None:
     assert attempt_of(world).key.run == 1
 
 
+def test_one_ahead_of_a_newcomer_is_asked_whether_it_is_here() -> None:
+    world = begun()
+    world.begin("b", 1, epoch=1)
+    world.say("a", LeaveJob())
+    world.told()
+    world.join("c", 0)  # of a later launch: b has ended, perhaps
+    world.begin("c")
+    assert world.told()["b"] == [UnknownPeer()]
+    assert attempt_of(world) is None
+    world.begin("b", 1, epoch=1)
+    assert attempt_of(world).key.run == 0
+
+
 def test_one_that_comes_back_makes_the_run_begin_again() -> None:
     world = begun()
     first = world.parties.attempt
