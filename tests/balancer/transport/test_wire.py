@@ -9,26 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from counterpoise.balancer.job.messages import SentFrames
 from counterpoise.balancer.parties.messages import GivenPiece
 from counterpoise.balancer.planning.problem.costs import MAX_COST
 from counterpoise.balancer.pool.messages import FailedPlace, FreeParts, PartBroken
 from counterpoise.balancer.protocol.messages import PROTOCOL_VERSION, Bye
 from counterpoise.balancer.protocol.parts import (
-    BatchItem,
     Cost,
     Count,
-    DecodedItem,
     EpochPosition,
     Hole,
     PayloadServer,
-    Probed,
-    SampleRef,
     Weights,
 )
-from counterpoise.balancer.protocol.payload_messages import DecodeDone, Lease, PayloadsFreed
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.status_messages import TrainerStatus, WorkerStatus
 from counterpoise.balancer.protocol.trace_messages import PartySpans, Span
+from counterpoise.balancer.run.arrivals import MicrobatchFacts
 from counterpoise.balancer.transport.wire import (
     KINDS,
     MOST_TOGETHER,
@@ -58,10 +55,6 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=12,
 )  # fmt: skip
-
-
-# A sample whose payload is a frame.
-ITEM = [[1, "k", [], b"", 0, 0]]
 
 
 def values(hint):
@@ -162,28 +155,25 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
         ([PROTOCOL_VERSION, "Hello"], "no such kind of message: 'Hello'"),
         ([PROTOCOL_VERSION, ["Bye"]], "no such kind of message"),
         ([PROTOCOL_VERSION, "Bye", 1], "Bye has 0 fields"),
-        ([PROTOCOL_VERSION, "Revoke", "1"], "Revoke.lease: expected int, got str"),
-        ([PROTOCOL_VERSION, "Revoke", True], "Revoke.lease: expected int, got bool"),
-        ([PROTOCOL_VERSION, "Revoke", 1 << 63], r"Revoke.lease: expected int <= 9\d{18}$"),
-        ([PROTOCOL_VERSION, "RankHello", 3, "{}", 0, 1, "", ""],
-             "RankHello.ranks: expected array, got int"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1]], 0],
-         r"results\[0\]: .* at least length 4, got 1"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [True], 1]], 0],
-         r"ProbeDone.results\[0\].cost\[0\]: expected int, got bool"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [-1], 1]], 0],
-         r"cost\[0\]: expected int >= 0"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [2**40 + 1], 1]], 0],
-         r"results\[0\].cost\[0\]: expected int <= 1099511627776"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]], 0],
-         r"cost\[0\]: expected int, got float"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b"", 0, 0]], 0],
-         r"items\[0\].cost\[0\]: .* >= 0"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [], b"", -1, 3]], 0],
-         r"items\[0\].serial: .* >= 0"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, 0], "with 0 payload frames, it has 1"),
-        ([PROTOCOL_VERSION, "Ping", 1.0, 0], "Ping.number: expected int, got float"),
-        ([PROTOCOL_VERSION, "Ping", 1], "Ping has 2 fields, got 1"),
+        ([PROTOCOL_VERSION, "SendFrames", "1"], "SendFrames.serial: expected int, got str"),
+        ([PROTOCOL_VERSION, "SendFrames", True], "SendFrames.serial: expected int, got bool"),
+        ([PROTOCOL_VERSION, "SendFrames", 1.0], "SendFrames.serial: expected int, got float"),
+        ([PROTOCOL_VERSION, "SendFrames", -1], "SendFrames.serial: expected int >= 0"),
+        ([PROTOCOL_VERSION, "SendFrames", 1 << 63], r"SendFrames.serial: expected int <= 9\d{18}$"),
+        ([PROTOCOL_VERSION, "SendFrames"], "SendFrames has 1 fields, got 0"),
+        ([PROTOCOL_VERSION, "SentFrames", 1, 1], "with 0 payload frames, it has 1"),
+        ([PROTOCOL_VERSION, "JoinJob", 3, 0, 1, "", "", 1, "", ""],
+         "JoinJob.ranks: expected array, got int"),
+        ([PROTOCOL_VERSION, "PartMeasured", 3, [], [[1]], 0, False, []],
+         r"failed\[0\]: .* at least length 5, got 1"),
+        ([PROTOCOL_VERSION, "PartMeasured", 3, [[True]], [], 0, False, []],
+         r"PartMeasured.costs\[0\]\[0\]: expected int, got bool"),
+        ([PROTOCOL_VERSION, "PartMeasured", 3, [[-1]], [], 0, False, []],
+         r"costs\[0\]\[0\]: expected int >= 0"),
+        ([PROTOCOL_VERSION, "PartMeasured", 3, [[2**40 + 1]], [], 0, False, []],
+         r"costs\[0\]\[0\]: expected int <= 1099511627776"),
+        ([PROTOCOL_VERSION, "PartMeasured", 3, [[float("nan")]], [], 0, False, []],
+         r"costs\[0\]\[0\]: expected int, got float"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(parts, reason):
@@ -203,8 +193,8 @@ def test_what_is_wrong_is_said(parts, reason):
         b"\xc9\xff\xff\xff\xff\x00",
         b"\x91" * 100_000,
         encode(Bye()) + b"\x00",
-        encode(Lease(1, "probe", 0, ()))[:-1] + b"\xdd\xff\xff\xff\xff",
-        encode(PayloadsFreed(()))[:-1] + b"\xdc\xff\xff",
+        encode(FreeParts(()))[:-1] + b"\xdd\xff\xff\xff\xff",
+        encode(FreeParts(()))[:-1] + b"\xdc\xff\xff",
     ],
     ids=[
         *("empty", "long", "longer", "text", "bytes", "map", "extension", "deep", "rest"),
@@ -248,22 +238,19 @@ def test_several_that_may_not_be_one_are_refused(headers, reason):
 
 
 def test_a_header_may_be_any_buffer():
-    message = DecodeDone(1, (DecodedItem(2, "k", (3,), b"", 0, 0),))
-    assert decode(memoryview(encode(message)), 1) == message
+    message = SentFrames(1, 2)
+    assert decode(memoryview(encode(message)), 2) == message
 
 
 def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     parts = (
-        BatchItem,
-        DecodedItem,
         EpochPosition,
         FailedPlace,
         GivenPiece,
         Hole,
+        MicrobatchFacts,
         PartySpans,
         PayloadServer,
-        Probed,
-        SampleRef,
         Span,
         TrainerStatus,
         WorkerStatus,
@@ -271,7 +258,8 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     )
     for part in parts:
         assert not part.__struct_defaults__, part
-    hints = [hint for kind in KINDS.values() for hint in get_type_hints(kind).values()]
+    kinds = (*KINDS.values(), MicrobatchFacts)
+    hints = [hint for kind in kinds for hint in get_type_hints(kind).values()]
     inner = {each for hint in hints for each in (hint, *get_args(hint))}
     inner |= {each for hint in inner for each in get_args(hint)}
     assert {each for each in inner if hasattr(each, "__struct_fields__")} == set(parts)
