@@ -274,10 +274,9 @@ class Parties:
 
     def _playing(self, trainer: TrainerPeer) -> RunAttempt | None:
         """Return the current run, if a process takes microbatches of it."""
-        attempt = self.attempt
-        if attempt is not None and attempt.plays(trainer.peer, trainer.hello.ranks[0]):
-            return attempt
-        return None
+        attempt, rank = self.attempt, trainer.hello.ranks[0]
+        is_in = attempt is not None and trainer.peer in attempt.queues[rank].takers
+        return attempt if is_in else None
 
     def _unstate(self, trainer: TrainerPeer, now: BeginRun | None = None) -> None:
         """Forget what a process has begun before `now`."""

@@ -166,10 +166,6 @@ class RunAttempt:
 
     # --- what processes say
 
-    def plays(self, peer: bytes, rank: int) -> bool:
-        """Return whether a process takes a rank's microbatches."""
-        return peer in self.queues[rank].takers
-
     def take(self, peer: bytes, rank: int, upto: int, have: int) -> bool:
         """Take note of a process' credit, and of what it has; return whether that is more."""
         queue, now = self.queues[rank], self._clock()

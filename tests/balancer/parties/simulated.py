@@ -345,7 +345,8 @@ class Simulation:
             return []
         return [
             t for t in self.trainers
-            if not t.is_dead and rank in t.ranks and t.peer in peers and attempt.plays(t.peer, rank)
+            if not t.is_dead and rank in t.ranks and t.peer in peers
+            and t.peer in attempt.queues[rank].takers
             and t.session._run.number == attempt.key.run
         ]  # fmt: skip
 
