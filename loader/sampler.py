@@ -272,6 +272,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
             padding=contents.padding,
             after=planned.after,
             keys=tuple(map(self._rows.key if self._rows else str, indexes)),
+            holes=(),
+            step_holes=(),
         )
         sources = self._rows.recipe.names if self._rows else ()
         return info_of(

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
-from ..parties.gives import Lost
 from ..parties.messages import FROM_TRAINER, BeginRun, GiveBatch, JoinJob
 from ..parties.parties import Parties
-from ..parties.seats import name_process
+from ..parties.run_attempt import Lost
 from ..pool.messages import FROM_WORKER, FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, check_depth, from_json
@@ -172,7 +171,7 @@ class PlayedJob:
             self.pool.free(ticket)
         self.parties.freed.clear()
         for event, hello in self.parties.changes:
-            name = f"{', '.join(map(str, hello.ranks[:8]))} ({name_process(hello)})"
+            name = f"{', '.join(map(str, hello.ranks[:8]))} ({hello.title})"
             self.events.log_peer(event, "rank", name, " (it is silent)" * (event == "lost"))
         self.parties.changes.clear()
         self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
@@ -246,7 +245,7 @@ class PlayedJob:
     def _let_in(self, now: float) -> None:
         """Have workers that a trainer has started for a run take part once all have begun it."""
         if self._on_host:
-            self.admission.begin_run(self.parties.run_begun, now)
+            self.admission.begin_run(self.parties.starts.run_begun, now)
 
     def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
         """Take a worker in whose source is open, if its data are those of the others."""

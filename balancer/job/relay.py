@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..parties.gives import Lost
+from ..parties.run_attempt import Lost
 from .effects import Send
 from .messages import RelayedPiece, SendFrames
 

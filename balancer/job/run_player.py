@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 
 from ..parties.parties import Parties
-from ..parties.starts import RunAttempt
+from ..parties.run_attempt import RunAttempt
 from ..planning.planner import make_planner
 from ..planning.problem.shuffle import permutation
 from ..pool.pool import NetworkPool
@@ -64,37 +64,37 @@ class RunPlayer:
                     self._begin(attempt, attempt.start, source)
                 except (ValueError, MemoryError) as error:  # such as a pipeline's costs
                     self.fail(RunError(str(error)))
-        if self.run is not None:
+        if self.run is not None and attempt is not None:
             try:
-                self._go_on(self.run)
+                self._go_on(self.run, attempt)
             except (RunError, RuntimeError) as error:  # what a worker has told is the latter
                 self.fail(error)
-        for ticket in self._pool.renewed:
-            self._parties.renew(ticket)
+        if attempt is not None:
+            for ticket in self._pool.renewed:
+                attempt.renew(ticket)
         self._pool.renewed.clear()
         for _, why in self._pool.spoiled[:1]:
             self.fail(RunError(f"a microbatch was lost and cannot be made again: {_text_of(why)}"))
 
-    def _go_on(self, run: PlannedRun) -> None:
+    def _go_on(self, run: PlannedRun, attempt: RunAttempt) -> None:
         """Give ranks what they want of what is there."""
         while True:
             if self._planning is not None:
                 self._planning.wait(0.0)  # which plans, where there is no thread beside
             came = run.pump()
-            stirred = run.stirred | self._parties.to_look_at.keys()
+            stirred = run.stirred | attempt.to_look_at.keys()
             run.stirred = set()
-            self._parties.to_look_at.clear()
+            attempt.to_look_at.clear()
             for rank in sorted(stirred):
-                self._give(run, rank)
+                self._give(run, attempt, rank)
             if self.run is not run or not (came or run.stirred):
                 return
 
-    def _give(self, run: PlannedRun, rank: int) -> None:
-        parties = self._parties
-        while parties.attempt is not None and parties.wanted(rank):
+    def _give(self, run: PlannedRun, attempt: RunAttempt, rank: int) -> None:
+        while self._parties.attempt is attempt and attempt.wants_more(rank):
             head = run.head(rank)
             if isinstance(head, LocalArrival):
-                parties.give(head.batch, head.made or Made(None))
+                attempt.give(head.batch, head.made or Made(None))
                 self._events.note_given(head.batch, self._job.plan.budgets)
                 run.release(head.batch)
             elif isinstance(head, Exception):
@@ -102,7 +102,7 @@ class RunPlayer:
                 return
             else:
                 if run.is_at_end(rank):
-                    parties.end(rank, run.left_out)
+                    attempt.end(rank, run.left_out)
                 return
 
     def fail(self, error: Exception) -> None:
@@ -142,7 +142,7 @@ class RunPlayer:
             named_by_index=not source.names_samples, takes_empty=self._takes_empty,
             checks_costs=self._runs > 1 and source.loads_first,
             post_at=AHEAD_SAMPLES // 4, compares=COMPARED if job.counts_labels else 0,
-            lacks=self._parties.lacks, known=attempt.known,
+            lacks=attempt.lacks, known=attempt.known,
         )  # fmt: skip
         self.run = PlannedRun(settings, start, self._pool, self._planning, self._numbers)
 

@@ -7,6 +7,7 @@ that wait, then those that have had nothing for longest.
 
 from collections.abc import Sequence
 
+from ..parties.run_attempt import RankQueue
 from ..parties.seats import TrainerPeer, format_ranks
 from ..pool.workers import PoolWorker
 from ..protocol.parts import Hole
@@ -38,14 +39,16 @@ def make_status_report(
     run = job.player.run
     ahead_us = round(diagnostics.wall_ahead_s * MICROSECONDS)
     stopped = (each.stopped.reason for each in parties.peers.values() if each.stopped is not None)
-    firsts = [_place(job, queue.rank, queue.first)[0] for queue in parties.queues]
+    attempt = parties.attempt
+    queues = [] if attempt is None else attempt.queues
+    firsts = [_place(job, queue, queue.first)[0] for queue in queues]
     trainers = _note_trainers(job, now, ahead_us)
     return StatusReport(
         number=number, clock_us=round(now * MICROSECONDS) + ahead_us,
         software=_cut(diagnostics.software), workers=len(job.admission.workers),
-        trainers=len(parties.peers), waiting=_cut(_waits_for(job, trainers)),
+        trainers=len(parties.peers), waiting=_cut(_waits_for(job, trainers, now)),
         trouble=_cut(next(stopped, "")),
-        epoch=-1 if parties.attempt is None else parties.attempt.start.epoch,
+        epoch=-1 if attempt is None else attempt.start.epoch,
         front=min((step for step in firsts if step >= 0), default=-1),
         held_bytes=pool.kept_bytes, budget_bytes=job.spec.buffer_bytes,
         is_full=run is not None and run.status_of(0)[2], all_decoded=pool.has_all,
@@ -64,12 +67,12 @@ def make_status_report(
     )  # fmt: skip
 
 
-def _waits_for(job: PlayedJob, trainers: Sequence[TrainerStatus]) -> str:
+def _waits_for(job: PlayedJob, trainers: Sequence[TrainerStatus], now: float) -> str:
     """Return in a few words what the run waits for, "" for nothing."""
     if not trainers:
         return job.admission.waits_for or "a trainer"
     if job.parties.attempt is None:
-        return job.admission.waits_for or job.parties.waiting_for()
+        return job.admission.waits_for or job.parties.starts.waits_for(now)
     return trainers[0].missing
 
 
@@ -119,35 +122,32 @@ def _note_trainers(job: PlayedJob, now: float, ahead_us: int) -> tuple[TrainerSt
 
 
 def _note_trainer(job: PlayedJob, trainer: TrainerPeer, now: float, ahead_us: int) -> TrainerStatus:
-    stats, begun, place, lacks = trainer.stats, trainer.begun, (-1, -1), False
+    begun, place, lacks = trainer.begun, (-1, -1), False
     state = "joined" if begun is None else "waits for others"
-    if trainer.is_playing:
-        queues = [job.parties.queues[rank] for rank in trainer.hello.ranks]
-        queue = min(queues, key=lambda each: (each.takers[trainer.peer].have, each.rank))
-        taker = queue.takers[trainer.peer]
-        is_over = queue.end is not None and taker.have >= queue.next
+    if (hindmost := job.parties.find_hindmost(trainer)) is not None:
+        queue, taker = hindmost
+        is_over = queue.is_over(taker.have)
         lacks = taker.upto > taker.have and not is_over
-        place, state = _place(job, queue.rank, taker.have), "finished" if is_over else "running"
-    is_waiting = stats.asked_at >= max(stats.moved_at, now - WAITS_S)
+        place, state = _place(job, queue, taker.have), "finished" if is_over else "running"
+    is_waiting = trainer.asked_at >= max(trainer.moved_at, now - WAITS_S)
     lacks |= is_waiting
     # -1: there is no run, the step is not planned, nothing is asked for.
     return TrainerStatus(
         ranks=_cut(format_ranks(trainer.hello.ranks)),
         state="stopped" if trainer.stopped is not None else state,
         epoch=-1 if begun is None else begun.epoch, step=place[0], microbatch=place[1],
-        oldest_request_ms=_ago_ms(now, stats.moved_at) if lacks else -1, is_waiting=is_waiting,
+        oldest_request_ms=_ago_ms(now, trainer.moved_at) if lacks else -1, is_waiting=is_waiting,
         missing=_cut(job.parties.waiting(trainer)) if lacks else "",
-        ahead_us=_ahead(stats.clock, ahead_us), waited_ms=stats.waited_ms,
+        ahead_us=_ahead(trainer.clock, ahead_us), waited_ms=trainer.waited_ms,
     )  # fmt: skip
 
 
-def _place(job: PlayedJob, rank: int, index: int) -> tuple[int, int]:
+def _place(job: PlayedJob, queue: RankQueue, index: int) -> tuple[int, int]:
     """Return step and number of a rank's microbatch, by its number in the run; -1 if unknown."""
-    batch = job.parties.queues[rank].find(index)
-    if batch is not None:
-        return batch.facts.step, batch.facts.microbatch
+    if (batch := queue.batches.get(index)) is not None:
+        return batch.give.facts.step, batch.give.facts.microbatch
     run = job.player.run
-    return (-1, -1) if run is None else run.status_of(rank)[:2]
+    return (-1, -1) if run is None else run.status_of(queue.rank)[:2]
 
 
 def _cut(text: str) -> str:

@@ -33,11 +33,12 @@ class TracedMessages:
         if isinstance(message, DoPart) and len(self._parts) < MAX_OPEN:
             self._parts.setdefault((peer, message.number), (now, message))
         elif isinstance(message, GiveBatch):
-            taker = peer, message.run, message.rank
+            facts = message.facts
+            taker = peer, message.run, facts.rank
             given, wants = self._given.setdefault(taker, {}), self._wants.get(taker, ())
             if message.index not in given and len(given) < MAX_OPEN:
                 since = next((at for upto, at in wants if upto > message.index), now)
-                place = message.rank, message.step, message.microbatch
+                place = facts.rank, facts.step, facts.microbatch
                 given[message.index] = now, place
                 self._add("request", since, now, place, [message.first] * (message.first >= 0))
 

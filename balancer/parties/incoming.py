@@ -6,25 +6,6 @@ from typing import Any
 from .messages import GENERATION, GiveBatch, GivenPiece, LostPieces
 
 
-@dataclass(slots=True, eq=False)
-class IncomingBatch:
-    """A microbatch that was announced; frames: of its pieces that are here, by their number.
-
-    since: the version from which on pieces have the same samples. lost: pieces that could not be
-    pulled, with why, and whether they were rubbish.
-    """
-
-    give: GiveBatch
-    since: int
-    frames: dict[int, Any] = field(default_factory=dict)
-    lost: dict[int, tuple[str, bool]] = field(default_factory=dict)
-
-    @property
-    def is_here(self) -> bool:
-        """True if all pieces are here."""
-        return len(self.frames) == len(self.give.pieces)
-
-
 @dataclass(frozen=True, slots=True)
 class PieceToPull:
     """A piece of a microbatch that is to be pulled from its worker."""
@@ -36,22 +17,37 @@ class PieceToPull:
     piece: GivenPiece
 
 
-def is_alike(old: GiveBatch, new: GiveBatch) -> bool:
-    """Return whether two versions of a microbatch have the same samples in their pieces."""
-    cuts = [
-        (give.version >> GENERATION, give.is_batch, [piece.places for piece in give.pieces])
-        for give in (old, new)
-    ]
-    return cuts[0] == cuts[1]
+@dataclass(slots=True, eq=False)
+class IncomingBatch:
+    """A microbatch that was announced; frames: of its pieces that are here, by their number.
 
+    since: the version from which on pieces have the same samples. lost: what the balancer is told
+    of pieces that could not be pulled.
+    """
 
-def lost_of(batch: IncomingBatch) -> list[LostPieces]:
-    """Return what tells the balancer of a microbatch's pieces that cannot be pulled."""
-    give = batch.give
-    return [
-        LostPieces(
-            give.run, give.rank, give.index, give.version,
-            tuple(n for n, found in batch.lost.items() if found == why), *why,
+    give: GiveBatch
+    since: int
+    frames: dict[int, Any] = field(default_factory=dict)
+    lost: dict[int, LostPieces] = field(default_factory=dict)
+
+    @property
+    def is_here(self) -> bool:
+        """True if all pieces are here."""
+        return len(self.frames) == len(self.give.pieces)
+
+    def find_pulls(self) -> list[PieceToPull]:
+        """Return the pieces that are not here, and were not told to be lost."""
+        give = self.give
+        return [
+            PieceToPull(give.facts.rank, give.index, give.version, number, piece)
+            for number, piece in enumerate(give.pieces)
+            if number not in self.frames and number not in self.lost
+        ]
+
+    def is_alike(self, give: GiveBatch) -> bool:
+        """Return whether another version has the same samples in its pieces."""
+        was, now = (
+            (each.version >> GENERATION, each.is_batch, [piece.places for piece in each.pieces])
+            for each in (self.give, give)
         )
-        for why in dict.fromkeys(batch.lost.values())
-    ]  # fmt: skip
+        return was == now

@@ -1,25 +1,27 @@
 """What a job's balancer and its trainers tell each other: a rank takes its microbatches by credit.
 
-A trainer process plays one rank or several; several processes may share a rank (`sharer`), and each
-of them gets all of its microbatches. Every message may be repeated, lost or late.
+A process plays one rank or several; several may share a rank, and each of them gets all of its
+microbatches. Every message may be repeated, lost or late.
 """
 
+from typing import get_args
+
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
-from ..protocol.parts import Cost, Count, EpochPosition, Hole, Weights
+from ..protocol.parts import Cost, Count, EpochPosition, Ready
 from ..protocol.records import VERSION, ArrayRecord, Integer
+from ..run.arrivals import MicrobatchFacts
 
-# A version of a microbatch is that of its ticket, after so many bits that say which attempt at the
-# run gives it: whatever is given again is newer than what was given before.
+# The bits of a version that are the ticket's; those before say which attempt at the run gives it.
 GENERATION = 20
-
-# --- trainer to balancer
+# Characters of a name that texts quote.
+MAX_NAME = 80
 
 
 class JoinJob(ArrayRecord, frozen=True):
     """A trainer process has started: it plays these ranks, as one of `sharers` of each of them.
 
-    job, layout: JSON; all must bring the same. incarnation: of the process, it grows with each that
-    takes the same seats. name: the process, for messages. version: that of counterpoise.
+    job, layout: JSON; all must bring the same. incarnation: another in each process that has its
+    peer's name. name: the process, for messages. version: that of counterpoise.
     """
 
     ranks: tuple[Count, ...]
@@ -31,14 +33,18 @@ class JoinJob(ArrayRecord, frozen=True):
     name: str = ""
     version: str = VERSION
 
+    @property
+    def title(self) -> str:
+        """What texts call the process."""
+        return f"{self.name or f'the process of ranks {self.ranks}':.{MAX_NAME}}"
+
 
 class BeginRun(ArrayRecord, frozen=True):
-    """The process begins run number `run`, or rejoins it at a balancer that was started again.
+    """The process begins run number `run` at `at`, or goes on with it at another balancer.
 
-    epoch, at, costs, samples: as in RunStart of run/arrivals; `at` is where the run began, also for
-    a process that rejoins it. had: how many microbatches all ranks of this process have had since;
-    served: as many of its ranks have had one more. here: the position of that one. holes: samples
-    that cannot be used, known: steps whose holes this process knows to be final.
+    epoch, costs, samples: as in RunStart of run/arrivals. had: how many microbatches all ranks of
+    this process have had; served: as many of its ranks have had one more. here: the position of
+    that one. holes: samples that cannot be used, known: steps whose holes are known to be final.
     """
 
     run: Count
@@ -54,10 +60,10 @@ class BeginRun(ArrayRecord, frozen=True):
 
 
 class WantBatches(ArrayRecord, frozen=True):
-    """Of ranks of this process: microbatches that may be sent, and those that are here.
+    """Which microbatches of its ranks a process may be sent, and which are here.
 
-    wants: (rank, upto, have): microbatches before `upto` may be sent; those before `have` are here,
-    and may be freed. Both count from the run's first. waited_ms: in all, for diagnostics only.
+    wants: (rank, upto, have): those before number `upto` may be sent; those before `have` are here,
+    and may be freed. waited_ms: in all, for diagnostics only.
     """
 
     run: Count
@@ -82,10 +88,7 @@ class LostPieces(ArrayRecord, frozen=True):
 
 
 class CountLabels(ArrayRecord, frozen=True):
-    """The label tokens that this process has counted in a rank's batches of a step.
-
-    It asks for the total of all ranks.
-    """
+    """The label tokens of a rank's batches of a step; asks for the total of all ranks."""
 
     run: Count
     rank: Count
@@ -108,25 +111,10 @@ class LeaveJob(ArrayRecord, frozen=True):
     """The process is done with the job. The answer is Bye when no other needs this balancer."""
 
 
-# --- balancer to trainer
-
-
-class JobReady(ArrayRecord, frozen=True):
-    """The job can run: the number of samples in the source, and the workers' fingerprint."""
-
-    count: Count
-    fingerprint: str
-
-
 class RunBegun(ArrayRecord, frozen=True):
-    """All processes have begun the run.
-
-    skips: of each rank of this process, how many microbatches it has had already: the number of the
-    first that it is sent.
-    """
+    """All processes have begun the run."""
 
     run: Count
-    skips: tuple[tuple[Count, Count], ...]
 
 
 class GivenPiece(ArrayRecord, frozen=True):
@@ -142,42 +130,27 @@ class GivenPiece(ArrayRecord, frozen=True):
 
 
 class GiveBatch(ArrayRecord, frozen=True):
-    """A rank's microbatch number `index` of the run; a later version is of the same, elsewhere.
+    """A rank's microbatch number `index` since the run began; a later version is of the same.
 
-    Numbers count from where the run began, whoever plays it again from where. Versions of other
-    GENERATIONs have other pieces of the same batch: nothing of an earlier one is of use for them.
+    Versions of other GENERATIONs have other pieces: nothing of an earlier one is of use for them.
     is_batch: the one piece is a batch. No piece: there is no batch (is_batch), or no sample. first:
-    the index of the microbatch's first sample in the source, -1 for none. The other fields are
-    those of MicrobatchFacts of run/arrivals, and of Made of run/tasks (labels: two or none;
-    label_tokens: -1 if they were not counted).
+    the index of the microbatch's first sample in the source, -1 for none. labels (two or none) and
+    label_tokens (-1 if they were not counted) are those of Made of run/tasks.
     """
 
     run: Count
-    rank: Count
     index: Count
     version: Count
     is_batch: bool
     pieces: tuple[GivenPiece, ...]
     first: Integer
-    step: Count
-    microbatch: Count
-    microbatches: Count
-    weights: Weights
-    costs: tuple[Integer, ...]
-    padding: tuple[Integer, ...]
-    after: EpochPosition
-    keys: tuple[str, ...]
-    holes: tuple[Hole, ...]
-    step_holes: tuple[Integer, ...]
+    facts: MicrobatchFacts
     labels: tuple[Count, ...]
     label_tokens: Integer
 
 
 class EndRun(ArrayRecord, frozen=True):
-    """A rank's run is over: `index` is the number of its microbatches.
-
-    left_out: samples that are in no step.
-    """
+    """A rank's run is over after `index` microbatches; left_out: samples that are in no step."""
 
     run: Count
     rank: Count
@@ -209,16 +182,9 @@ class BeatBack(ArrayRecord, frozen=True):
 
 
 FromTrainer = JoinJob | BeginRun | WantBatches | LostPieces | CountLabels | TrainerBeat | LeaveJob
-ToTrainer = (
-    JobReady | RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack
-    | UnknownPeer | PeerRejected | Bye
-)  # fmt: skip
-FROM_TRAINER = (
-    JoinJob, BeginRun, WantBatches, LostPieces, CountLabels, TrainerBeat, LeaveJob,
-)  # fmt: skip
-KINDS = (*FROM_TRAINER, JobReady, RunBegun, GiveBatch, EndRun, LabelSum, RunStops, BeatBack)
+_OfRun = RunBegun | GiveBatch | EndRun | LabelSum | RunStops | BeatBack
+ToTrainer = Ready | _OfRun | UnknownPeer | PeerRejected | Bye
+FROM_TRAINER = get_args(FromTrainer)
+KINDS = (*FROM_TRAINER, Ready, *get_args(_OfRun))
 # Kinds that travel with others to the same peer; see Several of transport/wire.
-TOGETHER = (
-    WantBatches, LostPieces, CountLabels, TrainerBeat,
-    RunBegun, GiveBatch, EndRun, LabelSum, RunStops, BeatBack,
-)  # fmt: skip
+TOGETHER = (WantBatches, LostPieces, CountLabels, TrainerBeat, *get_args(_OfRun))

@@ -1,83 +1,128 @@
-"""The trainers of a job at its balancer: who they are, what they may have, what they have.
+"""The trainers of a job at its balancer: who they are, and which run they are in.
+
+A run is begun once every process has begun it (RunKey says what must be alike), and played from the
+one farthest behind; the others pass over what they have had. Where a process comes (back) to a run
+that goes on all are asked where they stand (UnknownPeer), as by a balancer that was just started,
+and the run begins again. Processes that are gone, or have begun a later run, need nothing.
 
 Sans-IO: messages and a time in seconds in; messages, tickets to free and the current run out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 
 from ..pool.tickets import Ticket
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
-from ..run.arrivals import MicrobatchFacts
-from ..run.tasks import Made
-from .begun_runs import MISSING_S, BegunRuns
-from .gives import Lost, RankQueue
+from ..protocol.parts import Ready
+from ..protocol.status_messages import MICROSECONDS
+from .labels import LabelSums
 from .messages import (
     BeatBack,
     BeginRun,
     CountLabels,
     FromTrainer,
-    JobReady,
     JoinJob,
     LeaveJob,
     LostPieces,
+    RunBegun,
+    RunStops,
     ToTrainer,
     TrainerBeat,
     WantBatches,
 )  # fmt: skip
-from .seats import TrainerPeer
+from .run_attempt import Lost, RankQueue, RunAttempt, Taker
+from .seats import Seats, TrainerPeer
+from .starts import RunStarts
 
 # A process that was not heard for this long is in question, and dead; of one host it is dead that
 # cannot be reached for so long.
 QUIET_S, SILENT_S, UNREACHABLE_S = 10.0, 30.0, 5.0
 # Those of one host may be silent: what is sent to them after so long shows whether they are there.
 PROBE_S = 1.0
-# So many that leave a job in which they were not are answered; the others ask again.
-MOST_LEAVING = 1024
+# So many that leave are told when the last one has left.
+MOST_LEAVING = 1 << 16
 
 
-class Parties(BegunRuns):
+class Parties:
     """The trainers of a job of so many ranks.
 
-    attempt: what is to be played; None where nothing is. run_begun: the number of the run that all
-    have begun. freed, lost, changes: for the caller, who
-    empties them; of `freed` each ticket comes once, changes: who has come ("join"), has left, or is
-    lost; notices: what to tell whom for its log. to_look_at: ranks that may want more since it was
-    emptied.
+    peers: those that are here. attempt: what is to be played; None where nothing is. freed, lost,
+    changes, notices: for the caller, who empties them; of `freed` each ticket comes once; changes:
+    who has come ("join"), has left, or is lost; notices: what to tell whom for its log.
     """
+
+    def __init__(
+        self, ranks: int, generation: int, token_of: Callable[[bytes], int],
+        waits_for: Callable[[int], str] = lambda _: "its workers", on_host: bool = False,
+    ) -> None:  # fmt: skip
+        """`generation`: greater than that of a balancer before, and its runs: seconds will do.
+
+        token_of: returns the token of a worker. waits_for: returns what a rank's next microbatch
+        waits for. on_host: all are processes of this host, and have started the workers themselves.
+        """
+        self._seats = Seats(ranks)
+        self.peers = self._seats.peers
+        self._generation, self._token_of = generation, token_of
+        self._waits_for, self._on_host = waits_for, on_host
+        self.starts = RunStarts(self._seats, on_host)
+        self._ready: Ready | None = None
+        self._labels = LabelSums(ranks)
+        self._leaving: set[bytes] = set()
+        self._out: list[tuple[bytes, ToTrainer]] = []
+        self._now = 0.0
+        self.attempt: RunAttempt | None = None
+        self.freed: list[Ticket] = []
+        self.lost: list[Lost] = []
+        self.changes: list[tuple[str, JoinJob]] = []
+        self.notices: list[tuple[bytes, str]] = []
 
     # --- what happens
 
     def receive(self, peer: bytes, message: FromTrainer, now: float) -> None:
         """Apply a message of a process."""
         self._now = now
-        trainer = self._seats.peers.get(peer)
-        if isinstance(message, JoinJob):
-            self._join(peer, message, trainer)
-        elif trainer is None:
-            if isinstance(message, LeaveJob):
+        trainer = self.peers.get(peer)
+        if trainer is not None and not isinstance(message, JoinJob):
+            trainer.heard_at = now
+        match message:
+            case JoinJob():
+                self._join(peer, message, trainer)
+            case LeaveJob():
                 if len(self._leaving) < MOST_LEAVING:
                     self._leaving.add(peer)
+                if trainer is not None:
+                    self._remove(trainer, "leave")
                 self._say_bye()
-            else:
+            case _ if trainer is None:
                 self._send(peer, UnknownPeer())
-        else:
-            trainer.heard_at = now
-            trainer.stats.note(message, now)
-            self._apply(trainer, message)
+            case BeginRun():
+                self._begin(trainer, message)
+            case TrainerBeat():
+                trainer.asked_at = now if message.asks else trainer.asked_at
+                if message.clock_us:
+                    trainer.clock.note(message.clock_us, round(now * MICROSECONDS))
+                waiting = self.waiting(trainer) if message.asks else ""
+                self._send(peer, BeatBack(message.number, waiting))
+            case CountLabels() if message.rank in trainer.hello.ranks:
+                try:
+                    self._out += self._labels.count(peer, message, self.peers)
+                except ValueError as error:
+                    self.fail(str(error))
+            case WantBatches() | LostPieces():
+                self._apply(trainer, message)
 
     def in_question(self, now: float) -> list[bytes]:
         """Return of whom it is to be found out if they are here: all, if newcomers wait for it."""
         since = now if self._seats.in_way_of_newcomers(now) else now - QUIET_S
-        return [peer for peer, each in self._seats.peers.items() if each.heard_at < since]
+        return [trainer.peer for trainer in self._seats.silent(since)]
 
     def confirm(self, peer: bytes, now: float) -> None:
         """Take note that a process is alive: its host has what was sent."""
-        if (trainer := self._seats.peers.get(peer)) is not None:
+        if (trainer := self.peers.get(peer)) is not None:
             trainer.heard_at = now
 
     def note_unreachable(self, peer: bytes, now: float) -> None:
         """Take note that nothing can be sent to a process: it comes back, or its successor has."""
-        if (trainer := self._seats.peers.get(peer)) is not None:
+        if (trainer := self.peers.get(peer)) is not None:
             trainer.is_reached = False
             if self._seats.in_way_of_newcomers(now):
                 self._now = now
@@ -91,40 +136,25 @@ class Parties(BegunRuns):
         else:
             for trainer in self._seats.silent(now - SILENT_S):
                 self._remove(trainer, "lost")
-        lost = self._labels.lacking_ranks() - self._seats.ranks_here
-        if self._has_lasted("counts", bool(lost), MISSING_S):
-            self.fail(
-                f"ranks {', '.join(map(str, sorted(lost)[:8]))} have gone, and the others have "
-                f"waited {MISSING_S:.0f} s for the label tokens that they have counted: restart "
-                "all ranks from the last ledger"
-            )
         self._look()
 
     def _look_for_ended(self) -> None:
-        """Forget processes that have ended; the others fail without what one of them lacked.
-
-        One that is silent may just train, or be stopped.
-        """
+        """Forget processes that have ended; the others fail without what one of them lacked."""
         for trainer in self._seats.silent(self._now - PROBE_S):
-            if trainer.is_reached:
+            if trainer.is_reached:  # it may just train, or be stopped
                 trainer.heard_at = self._now
-            elif trainer.heard_at < self._now - UNREACHABLE_S:
-                is_lacking = self._lacks_some(trainer)
-                self._remove(trainer, "lost")
-                if is_lacking:
-                    self.fail(
-                        f"{trainer.name}, which shares data-parallel rank "
-                        f"{trainer.hello.ranks[0]} with others, has ended or cannot be reached: "
-                        "restart all ranks from the last ledger"
-                    )
+            if trainer.heard_at >= self._now - UNREACHABLE_S:
+                trainer.is_reached = True
+                self._send(trainer.peer, BeatBack(0, ""))
                 continue
-            trainer.is_reached = True
-            self._send(trainer.peer, BeatBack(0, ""))
-
-    def _lacks_some(self, trainer: TrainerPeer) -> bool:
-        """Return whether a process has not had all of the run that is played."""
-        queues = [self._queues[rank] for rank in trainer.hello.ranks if trainer.is_playing]
-        return any(q.end is None or q.takers[trainer.peer].have < q.next for q in queues)
+            hindmost = self.find_hindmost(trainer)
+            self._remove(trainer, "lost")
+            if hindmost and not hindmost[0].is_over(hindmost[1].have):
+                self.fail(
+                    f"{trainer.name}, which shares data-parallel rank {trainer.hello.ranks[0]} "
+                    "with others, has ended or cannot be reached: restart all ranks from the last "
+                    "ledger"
+                )
 
     def take_messages(self) -> list[tuple[bytes, ToTrainer]]:
         """Return what is to be sent, and to whom."""
@@ -132,26 +162,16 @@ class Parties(BegunRuns):
         return messages
 
     @property
-    def peers(self) -> dict[bytes, TrainerPeer]:
-        """The processes that are here."""
-        return self._seats.peers
-
-    @property
     def is_empty(self) -> bool:
         """True if no process is here."""
-        return not self._seats.peers
-
-    @property
-    def queues(self) -> Sequence[RankQueue]:
-        """What each rank was given of the current run; none where nothing is played."""
-        return self._queues
+        return not self.peers
 
     # --- what the caller has
 
     def set_ready(self, count: int, fingerprint: str) -> None:
         """Say what the workers have said of the data: runs may begin."""
-        self._ready = JobReady(count, fingerprint)
-        for peer in self._seats.peers:
+        self._ready = Ready(count, fingerprint)
+        for peer in self.peers:
             self._send(peer, self._ready)
         self._look()
 
@@ -163,47 +183,22 @@ class Parties(BegunRuns):
     @property
     def samples_needed(self) -> set[int]:
         """The numbers of samples of the data that processes go on in."""
-        begun = (trainer.begun for trainer in self._seats.peers.values())
+        begun = (trainer.begun for trainer in self.peers.values())
         return {message.samples for message in begun if message is not None} - {-1}
 
-    def wanted(self, rank: int) -> bool:
-        """Return whether a rank may be given one more."""
-        return self.attempt is not None and self._queues[rank].wants_more
-
-    def lacks(self, rank: int) -> bool:
-        """Return whether a rank has nothing left of what it was given."""
-        return self.attempt is None or self._queues[rank].first == self._queues[rank].next
-
-    def give(self, facts: MicrobatchFacts, made: Made) -> None:
-        """Give a rank its next microbatch of the attempt."""
-        batch = self._queues[facts.rank].give(facts, made, self._now)
-        if not batch.lacking:
-            self._free([batch])
-        elif batch.ticket is not None:
-            self._tickets[batch.ticket.number] = batch
-
-    def end(self, rank: int, left_out: int) -> None:
-        """Say that a rank has been given all of the run."""
-        self._queues[rank].finish(self._run, left_out)
-
-    def renew(self, ticket: Ticket) -> None:
-        """Say that a lost piece of a ticket was made again: it is told to those who lack it."""
-        if (batch := self._tickets.get(ticket.number)) is not None:
-            self._queues[batch.rank].renew(batch, self._now)
-
     def fail(self, reason: str, comes_again: bool = False) -> bool:
-        """Stop the run for all who are in it, or have begun one that cannot be played.
-
-        Returns whether there are any.
-        """
-        peers, is_played = self._seats.peers.values(), self.attempt is not None
-        begun = [p for p in peers if p.is_playing or (p.begun is not None and not is_played)]
-        self._fail(begun, reason, comes_again)
+        """Stop what was begun, for all; return whether anything was."""
+        begun = [(each, each.begun.run) for each in self.peers.values() if each.begun is not None]
+        self._stop()
+        for trainer, run in begun:
+            trainer.stopped = RunStops(run, reason, comes_again)
+            self._send(trainer.peer, trainer.stopped)
+            self._unstate(trainer)
         return bool(begun)
 
     def give_up(self, reason: str) -> bool:
         """Stop what was begun, and end who waits for data: no worker can do the job."""
-        for peer, trainer in self._seats.peers.items():
+        for peer, trainer in self.peers.items():
             if self._ready is None and trainer.begun is None and trainer.stopped is None:
                 self._send(peer, PeerRejected(reason))
         return self.fail(reason)
@@ -214,8 +209,6 @@ class Parties(BegunRuns):
         if trainer is None or trainer.hello != hello:
             if trainer is not None:  # it says something else than before
                 self._remove(trainer, "leave")
-            for older in self._seats.older_than(hello):
-                self._remove(older, "leave")
             may_sit = self._seats.may_sit(peer, hello, self._now)
             if may_sit is not True:
                 if may_sit:
@@ -244,73 +237,100 @@ class Parties(BegunRuns):
         self._say_bye()
 
     def _say_bye(self) -> None:
-        if not self._seats.peers:
+        if not self.peers:
             for peer in sorted(self._leaving):
                 self._send(peer, Bye())
             self._leaving.clear()
 
     # --- beginning
 
-    def _apply(self, trainer: TrainerPeer, message: FromTrainer) -> None:
-        match message:
-            case BeginRun():
-                self._begin(trainer, message)
-            case TrainerBeat():
-                waiting = self.waiting(trainer) if message.asks else ""
-                self._send(trainer.peer, BeatBack(message.number, waiting))
-                if trainer.is_asked:
-                    self._send(trainer.peer, UnknownPeer())
-            case LeaveJob():
-                self._leaving.add(trainer.peer)
-                self._remove(trainer, "leave")
-            case CountLabels():
-                self._count(trainer, message)
-            case WantBatches() | LostPieces():
-                if trainer.stopped is not None and message.run <= trainer.stopped.run:
-                    self._send(trainer.peer, trainer.stopped)
-                elif trainer.begun is None or trainer.begun.run < message.run:
-                    self._send(trainer.peer, UnknownPeer())
-                elif trainer.is_playing and message.run == trainer.begun.run:
-                    if isinstance(message, WantBatches):
-                        self._take_wants(trainer, message)
-                    else:
-                        self._take_lost(trainer, message)
+    def _begin(self, trainer: TrainerPeer, message: BeginRun) -> None:
+        before = trainer.begun
+        if trainer.stopped is not None and message.run <= trainer.stopped.run:
+            self._send(trainer.peer, trainer.stopped)
+        elif before is not None and message.run <= before.run:
+            if message.run == before.run and self._playing(trainer) is not None:
+                self._send(trainer.peer, RunBegun(message.run))
+        else:
+            is_new, trainer.is_new = trainer.is_new, False
+            trainer.stopped, trainer.moved_at = None, self._now
+            self._unstate(trainer, message)
+            if self.starts.current == trainer.key:
+                self._stop()  # a newcomer may need what was freed
+                self._ask(
+                    t for t in self.peers.values() if t is not trainer and t.key == trainer.key
+                )
+            elif self.attempt is None and is_new:
+                # Those ahead of it may be of a former launch: it would begin without its own.
+                others = [(t, t.begun) for t in self.peers.values() if t.begun is not None]
+                self._ask(t for t, begun in others if begun.run > message.run)
+            self._look()
 
-    # --- giving
+    def _ask(self, trainers: Iterable[TrainerPeer]) -> None:
+        """Ask processes where they stand."""
+        for trainer in trainers:
+            self._unstate(trainer)
+            self._send(trainer.peer, UnknownPeer())
 
-    def _take_wants(self, trainer: TrainerPeer, message: WantBatches) -> None:
-        for rank, upto, have in message.wants:
-            if rank in trainer.hello.ranks:
-                queue = self._queues[rank]
-                self._free(queue.take(trainer.peer, upto, have, self._now))
-                self._look_at(queue)
+    def _playing(self, trainer: TrainerPeer) -> RunAttempt | None:
+        """Return the current run, if a process takes microbatches of it."""
+        attempt, rank = self.attempt, trainer.hello.ranks[0]
+        is_in = attempt is not None and trainer.peer in attempt.queues[rank].takers
+        return attempt if is_in else None
 
-    def _take_lost(self, trainer: TrainerPeer, message: LostPieces) -> None:
-        if message.rank not in trainer.hello.ranks:
-            return
-        batch = self._queues[message.rank].find(message.index)
-        if batch is None or batch.ticket is None or not batch.is_there:
-            return
-        packed = self._pack(batch)
-        if packed.version != message.version:  # that was lost, or of a former attempt
-            if batch.index < self._queues[message.rank].takers[trainer.peer].sent:
-                self._send(trainer.peer, packed)
-        elif max(message.pieces, default=0) < len(packed.pieces):
-            self.lost.append(Lost(batch.ticket, trainer.peer, message))
+    def _unstate(self, trainer: TrainerPeer, now: BeginRun | None = None) -> None:
+        """Forget what a process has begun before `now`."""
+        if (attempt := self._playing(trainer)) is not None:
+            attempt.drop(trainer.peer, trainer.hello.ranks)
+        self.starts.put(trainer, now)
 
-    # --- labels, and what is waited for
+    def _stop(self) -> None:
+        """Forget the current run."""
+        if self.attempt is not None:
+            self.attempt.stop()
+        self.attempt = self.starts.current = None
 
-    def _count(self, trainer: TrainerPeer, message: CountLabels) -> None:
-        if message.rank not in trainer.hello.ranks:
-            return
+    def _look(self) -> None:
+        """Begin the next run if its time has come, or find that it never will."""
+        if self.attempt is not None and self.attempt.key not in self.starts:
+            self._stop()
         try:
-            settled = self._labels.count(trainer.peer, message, self._seats.peers)
+            key = self.starts.find_next(self._ready is not None, self._now)
+            if key is not None:
+                self._generation += 1
+                self.starts.current = key
+                self.attempt = RunAttempt(
+                    key, self._seats.ranks, [t for t in self.peers.values() if t.key == key],
+                    self._generation, self._token_of, self._send, self.freed.append,
+                    lambda: self._now,
+                )  # fmt: skip
         except ValueError as error:
             self.fail(str(error))
-            return
-        if settled is not None:
-            for peer in settled[1]:
-                self._send(peer, settled[0])
+
+    # --- what processes say
+
+    def _apply(self, trainer: TrainerPeer, message: WantBatches | LostPieces) -> None:
+        if trainer.stopped is not None and message.run <= trainer.stopped.run:
+            self._send(trainer.peer, trainer.stopped)
+        elif trainer.begun is None or trainer.begun.run < message.run:
+            self._send(trainer.peer, UnknownPeer())
+        elif (attempt := self._playing(trainer)) is None or message.run != trainer.begun.run:
+            pass
+        elif isinstance(message, WantBatches):
+            trainer.waited_ms = message.waited_ms
+            for rank, upto, have in message.wants:
+                if rank in trainer.hello.ranks and attempt.take(trainer.peer, rank, upto, have):
+                    trainer.moved_at = self._now
+        elif message.rank in trainer.hello.ranks:
+            self.lost += attempt.find_lost(trainer.peer, message)
+
+    def find_hindmost(self, trainer: TrainerPeer) -> tuple[RankQueue, Taker] | None:
+        """Return the rank of which a process has least of the current run, if it takes any."""
+        if (attempt := self._playing(trainer)) is None:
+            return None
+        queues = [attempt.queues[rank] for rank in trainer.hello.ranks]
+        takers = [(queue, queue.takers[trainer.peer]) for queue in queues]
+        return min(takers, key=lambda each: (each[1].have, each[0].rank))
 
     def waiting(self, trainer: TrainerPeer) -> str:
         """Return what a process waits for, as text."""
@@ -318,29 +338,16 @@ class Parties(BegunRuns):
             return self._waits_for(trainer.hello.ranks[0])
         if (counts := self._labels.lacking(trainer.peer)) is not None:
             return counts
-        if not trainer.is_playing:
-            return self.waiting_for()
-        queues = [self._queues[rank] for rank in trainer.hello.ranks]
-        queue = min(queues, key=lambda each: (each.takers[trainer.peer].have, each.rank))
-        taker = queue.takers[trainer.peer]
-        if taker.have < queue.next and taker.sent < queue.next:
-            slowest = min(queue.takers.values(), key=lambda each: each.have)
-            if slowest is not taker:
-                return f"{self._seats.peers[slowest.peer].name}, which shares rank {queue.rank}"
+        if (hindmost := self.find_hindmost(trainer)) is None:
+            return self.starts.waits_for(self._now)
+        queue, taker = hindmost
         if taker.have < taker.sent:
             return "what it was sent, which must arrive"
-        gone = self.waiting_for() if self._seats.gone else ""
-        return "; ".join(filter(None, (self._waits_for(queue.rank), gone)))
+        slowest = min(queue.takers.values(), key=lambda each: each.upto)
+        if slowest.upto < taker.have:  # what is kept for it may leave no room
+            return f"{self.peers[slowest.peer].name}, which shares rank {queue.rank}"
+        gone = f"; {self.starts.waits_for(self._now)}" if self._seats.gone else ""
+        return self._waits_for(queue.rank) + gone
 
-    def waiting_for(self) -> str:
-        """Return which processes are waited for; found out once a second, however many ask."""
-        if self._now > self._missing[0] + 1:
-            who = self._why_apart() if self._is_apart() else ""
-            if not who and not self._seats.is_full:
-                who = f"{self._seats.missing()}: not here"
-            if not who:
-                peers = self._seats.peers.values()  # who plays is in a run before it
-                late = [t.name for t in peers if t.begun is None or t.is_playing]
-                who = f"{', '.join(late[:4])}, to begin the run"
-            self._missing = self._now, who
-        return self._missing[1]
+    def _send(self, peer: bytes, message: ToTrainer) -> None:
+        self._out.append((peer, message))

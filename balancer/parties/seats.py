@@ -1,177 +1,127 @@
 """The trainer processes of a job, and the seats that they have: (rank, number among its sharers).
 
 A trainer is restarted as a whole, but its processes come one by one, and the end of those before
-may be noticed late. So a newcomer takes the seats of an older incarnation of its name; at seats of
-others it waits until these are known to be gone, or have shown that they are here.
+may be noticed late. So a newcomer waits at the seats of others until these are known to be gone, or
+have shown that they are here.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
 
 from ..protocol.job_spec import difference
-from ..protocol.status_messages import MICROSECONDS, ClockOffset
-from .messages import BeginRun, FromTrainer, JoinJob, RunStops, TrainerBeat, WantBatches
-from .starts import RunKey, key_of
+from ..protocol.parts import EpochPosition
+from ..protocol.status_messages import ClockOffset
+from .messages import MAX_NAME, BeginRun, JoinJob, RunStops
 
 # What a process that has a newcomer's seat sends later than this after that shows that it is here:
 # what it sent before may come late.
 LATE_S = 1.0
 # A newcomer that has waited for so long waits anew, or has gone.
 WAITING_S = 60.0
-# Characters of a name, and of a difference, that a refusal quotes.
-MAX_NAME, MAX_QUOTED = 80, 1000
+# Characters of a difference that a refusal quotes.
+MAX_QUOTED = 1000
 
 
-@dataclass(slots=True, eq=False)
-class TrainerStats:
-    """What a process has told, for diagnostics only.
+class RunKey(NamedTuple):
+    """What must be the same of all processes in a run."""
 
-    waited_ms: for microbatches, in all. moved_at: when it last began a run, or had a microbatch
-    more, of `have` in all. asked_at: when it last asked what it waits for.
-    """
-
-    waited_ms: int = 0
-    run: int = -1
-    have: int = 0
-    moved_at: float = 0.0
-    asked_at: float = -math.inf
-    clock: ClockOffset = field(default_factory=ClockOffset)
-
-    def note(self, message: FromTrainer, now: float) -> None:
-        """Take note of a message."""
-        if isinstance(message, TrainerBeat):
-            self.asked_at = now if message.asks else self.asked_at
-            if message.clock_us:
-                self.clock.note(message.clock_us, round(now * MICROSECONDS))
-        elif isinstance(message, BeginRun) and message.run != self.run:
-            self.run, self.have, self.moved_at = message.run, 0, now
-        elif isinstance(message, WantBatches):
-            self.waited_ms, have = message.waited_ms, sum([have for *_, have in message.wants])
-            if have != self.have:
-                self.have, self.moved_at = have, now
+    run: int
+    epoch: int
+    at: EpochPosition
+    costs: str
 
 
 @dataclass(slots=True, eq=False)
 class TrainerPeer:
     """A process that has joined.
 
-    heard_at: when it was last known to be here. begun: the run that it has begun, None before, and
-    while it is to say again where it stands (is_asked). is_playing: it takes microbatches of the
-    current run. stopped: why its run was stopped, which is repeated until it begins another.
-    told: the tokens of workers of which it was told where they are. is_reached: what was sent to it
-    last could be sent.
+    heard_at: when it was last known to be here. begun: None, too, while it is to say again where it
+    stands. is_new: it has begun nothing. stopped: why its run was stopped, repeated until it begins
+    another. told: the tokens of workers of which it knows where they are. is_reached: what was last
+    sent to it could be sent. For diagnostics: waited_ms for microbatches, in all; moved_at: when it
+    last began a run, or had a microbatch more; asked_at: when it last asked what it waits for.
     """
 
     peer: bytes
     hello: JoinJob
     heard_at: float
     begun: BeginRun | None = None
-    is_asked: bool = False
-    is_playing: bool = False
+    is_new: bool = True
     stopped: RunStops | None = None
     told: set[int] = field(default_factory=set)
-    stats: TrainerStats = field(default_factory=TrainerStats)
     is_reached: bool = True
+    waited_ms: int = 0
+    moved_at: float = 0.0
+    asked_at: float = -math.inf
+    clock: ClockOffset = field(default_factory=ClockOffset)
 
     @property
     def name(self) -> str:
         """Its name for messages."""
-        return name_process(self.hello)
+        return self.hello.title
 
     @property
     def key(self) -> RunKey | None:
         """What it has begun."""
-        return None if self.begun is None else key_of(self.begun)
-
-    def had_of(self, place: int) -> int:
-        """Return how many microbatches the rank at a place of its ranks has had of the run."""
-        return 0 if self.begun is None else self.begun.had + (place < self.begun.served)
-
-
-def name_process(hello: JoinJob) -> str:
-    """Return what messages call a process."""
-    return f"{hello.name or f'the process of ranks {hello.ranks}':.{MAX_NAME}}"
+        begun = self.begun
+        return None if begun is None else RunKey(begun.run, begun.epoch, begun.at, begun.costs)
 
 
 @dataclass(slots=True)
 class Seats:
-    """The seats of a job of so many ranks.
+    """The seats of a job of so many ranks, each of which as many processes share.
 
-    needed: seats of the ranks of which some process has said how many share it; gone: the names of
-    processes that had a seat which is free now.
+    gone: the names of processes that had a seat which is free now.
     """
 
     ranks: int
     peers: dict[bytes, TrainerPeer] = field(default_factory=dict)
     gone: dict[tuple[int, int], str] = field(default_factory=dict)
-    needed: int = 0
-    taken: int = 0
-    # The sharers of a rank as its processes say, and how many of them are here; who has a seat.
-    _sharers: dict[int, int] = field(default_factory=dict)
-    _present: dict[int, int] = field(default_factory=dict)
+    # Who has a seat, and since when newcomers wait for seats.
     _holders: dict[tuple[int, int], TrainerPeer] = field(default_factory=dict)
-    # Since when a newcomer waits for seats.
     _waiting: dict[bytes, float] = field(default_factory=dict)
 
     @property
     def ranks_here(self) -> set[int]:
         """The ranks of which some process is here."""
-        return {*self._present}
+        return {rank for rank, _ in self._holders}
+
+    @property
+    def first(self) -> TrainerPeer | None:
+        """The process that came first: it has brought the same as all."""
+        return next(iter(self.peers.values()), None)
 
     @property
     def is_full(self) -> bool:
         """True if every seat of every rank is taken."""
-        return len(self._sharers) == self.ranks and self.taken == self.needed
-
-    @property
-    def has_all_ranks(self) -> bool:
-        """True if every rank has a process."""
-        return len(self._sharers) == self.ranks
+        first = self.first
+        return first is not None and len(self._holders) == self.ranks * first.hello.sharers
 
     def add(self, peer: TrainerPeer) -> None:
         """Seat a process; its seats are free."""
-        hello = peer.hello
         self.peers[peer.peer] = peer
         self._waiting.pop(peer.peer, None)
-        self.taken += len(hello.ranks)
-        for rank in hello.ranks:
-            if rank not in self._sharers:
-                self._sharers[rank] = hello.sharers
-                self.needed += hello.sharers
-            self._present[rank] = self._present.get(rank, 0) + 1
-            self._holders[rank, hello.sharer] = peer
-            self.gone.pop((rank, hello.sharer), None)
+        for rank in peer.hello.ranks:
+            self._holders[rank, peer.hello.sharer] = peer
+            self.gone.pop((rank, peer.hello.sharer), None)
 
     def remove(self, peer: TrainerPeer) -> None:
         """Free the seats of a process; with the last one all is forgotten."""
         del self.peers[peer.peer]
-        hello = peer.hello
-        self.taken -= len(hello.ranks)
-        for rank in hello.ranks:
-            self.gone[rank, hello.sharer] = peer.name
-            del self._holders[rank, hello.sharer]
-            self._present[rank] -= 1
-            if not self._present[rank]:
-                del self._present[rank]
-                self.needed -= self._sharers.pop(rank)
+        for rank in peer.hello.ranks:
+            self.gone[rank, peer.hello.sharer] = peer.name
+            del self._holders[rank, peer.hello.sharer]
         if not self.peers:
             self.gone.clear()
-
-    def older_than(self, hello: JoinJob) -> list[TrainerPeer]:
-        """Return those at a newcomer's seats that are older incarnations of it."""
-        return [
-            holder
-            for holder in self.in_way(hello)
-            if hello.name == holder.hello.name
-            and hello.incarnation > holder.hello.incarnation
-            and not self._why_unlike(hello)  # another loader of that process
-        ]
 
     def in_way(self, hello: JoinJob) -> list[TrainerPeer]:
         """Return those at a newcomer's seats."""
         seated = (self._holders.get((rank, hello.sharer)) for rank in hello.ranks)
-        return list({id(peer): peer for peer in seated if peer is not None}.values())
+        return [*dict.fromkeys(peer for peer in seated if peer is not None)]
 
     def may_sit(self, peer: bytes, hello: JoinJob, now: float) -> bool | str:
         """Return whether a newcomer may be seated; False: it has to wait. Or why never, as text."""
@@ -181,43 +131,40 @@ class Seats:
         are_ranks = 0 < len({*ranks}) == len(ranks) and max(ranks) < self.ranks
         if not (are_ranks or reason):
             return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
-        # Whoever is here has brought the same as all: one of them stands for the others.
-        holders = self.in_way(hello)
-        holder = next(iter(holders or self.peers.values())) if holders or reason else None
+        holder = next(iter(self.in_way(hello)), self.first if reason else None)
         if holder is None:
             return True
-        since = self._waiting.setdefault(peer, now)
-        if holder.heard_at <= since + LATE_S and holder.peer != peer:
+        if holder.heard_at <= self._waiting.setdefault(peer, now) + LATE_S:
             return False
         del self._waiting[peer]
-        return reason or _why_taken(holder, hello)
+        return reason or (
+            f"{holder.name} plays rank {min({*holder.hello.ranks} & {*ranks})} of this job "
+            f"already, and goes on; the newcomer is {hello.title}: end the first one, or give the "
+            "second a job of its own (DataLoader(job=NAME)); if both are to get the same samples, "
+            "give topology="
+        )
 
     def _why_unlike(self, hello: JoinJob) -> str:
-        first = next(iter(self.peers.values()), None)
-        if first is None:
+        if (first := self.first) is None:
             return ""
         pairs = ((first.hello.job, hello.job), (first.hello.layout, hello.layout))
         if differ := "; ".join(difference(*pair) for pair in pairs if pair[0] != pair[1]):
             return f"this balancer serves another job, that of {first.name}: {differ:.{MAX_QUOTED}}"
-        for rank in hello.ranks:
-            if (sharers := self._sharers.get(rank, hello.sharers)) != hello.sharers:
-                return (
-                    f"{sharers} processes share rank {rank} as the first of them says, and "
-                    f"{hello.sharers} as {name_process(hello)} does: give all the same topology"
-                )
+        if hello.sharers != first.hello.sharers:
+            return (
+                f"{first.hello.sharers} processes share a rank as {first.name} says, and "
+                f"{hello.sharers} as {hello.title} does: give all the same topology"
+            )
         return ""
 
     def missing(self) -> str:
         """Return which seats are free, as text."""
-        names = [*dict.fromkeys(self.gone.values())]
-        if names:
+        if names := [*dict.fromkeys(self.gone.values())]:
             return f"{', '.join(names[:4])}{' and others' * (len(names) > 4)}, gone"
-        unknown = [rank for rank in range(self.ranks) if rank not in self._sharers]
-        short = [
-            rank for rank, number in self._sharers.items() if self._present.get(rank, 0) < number
-        ]
-        ranks = sorted(unknown + short)
-        return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
+        sharers = 1 if self.first is None else self.first.hello.sharers
+        seated = Counter(rank for rank, _ in self._holders)
+        short = format_ranks(rank for rank in range(self.ranks) if seated[rank] < sharers)
+        return f"ranks {short:.{MAX_NAME}}"
 
     def in_way_of_newcomers(self, now: float) -> bool:
         """Return whether newcomers wait until it is known who is here, or did a while ago."""
@@ -225,18 +172,9 @@ class Seats:
         self._waiting = {peer: since for peer, since in waiting if now < since + WAITING_S}
         return bool(self._waiting)
 
-    def silent(self, since: float) -> Iterator[TrainerPeer]:
+    def silent(self, since: float) -> list[TrainerPeer]:
         """Return the processes that were not heard since a time."""
-        return (peer for peer in list(self.peers.values()) if peer.heard_at < since)
-
-
-def _why_taken(holder: TrainerPeer, hello: JoinJob) -> str:
-    rank = min({*holder.hello.ranks} & {*hello.ranks})
-    return (
-        f"{holder.name} plays rank {rank} of this job already, and goes on; the newcomer is "
-        f"{name_process(hello)}: end the first one, or give the second a job of its own "
-        "(DataLoader(job=NAME)); if both are to get the same samples, give topology="
-    )
+        return [peer for peer in self.peers.values() if peer.heard_at < since]
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
@@ -245,10 +183,6 @@ def format_ranks(ranks: Iterable[int]) -> str:
     >>> format_ranks((0, 1, 2, 3, 6))
     '0-3, 6'
     """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans)
+    numbered = groupby(enumerate(sorted(ranks)), key=lambda each: each[1] - each[0])
+    spans = [[rank for _, rank in span] for _, span in numbered]  # of ranks in a row
+    return ", ".join(f"{span[0]}-{span[-1]}" if span[1:] else f"{span[0]}" for span in spans)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..protocol.parts import EpochPosition, Hole, Weights
+from ..protocol.parts import Count, EpochPosition, Hole, Weights
+from ..protocol.records import ArrayRecord, Integer
 from .tasks import Made
 
 
@@ -21,21 +22,20 @@ class RunStart(NamedTuple):
     samples: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class MicrobatchFacts:
-    """The facts about a microbatch beside its batch, as Batch has them of one from a balancer."""
+class MicrobatchFacts(ArrayRecord, frozen=True):
+    """The facts about a microbatch beside its batch."""
 
-    rank: int
-    step: int
-    microbatch: int
-    microbatches: int
+    rank: Count
+    step: Count
+    microbatch: Count
+    microbatches: Count
     weights: Weights
-    costs: tuple[int, ...]
-    padding: tuple[int, ...]
+    costs: tuple[Integer, ...]
+    padding: tuple[Integer, ...]
     after: EpochPosition
-    keys: tuple[str, ...] = ()
-    holes: tuple[Hole, ...] = ()
-    step_holes: tuple[int, ...] = ()
+    keys: tuple[str, ...]
+    holes: tuple[Hole, ...]
+    step_holes: tuple[Integer, ...]
 
 
 @dataclass(frozen=True, slots=True)

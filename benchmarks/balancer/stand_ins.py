@@ -150,5 +150,5 @@ class StandIns(ABC):
         for pull in trainer.take_pulls():
             trainer.note_pulled(pull.rank, pull.index, pull.version, pull.number, b"")
         while (batch := trainer.peek()) is not None:
-            self.delivered += len(batch.give.keys)
+            self.delivered += len(batch.give.facts.keys)
             trainer.release(batch)

@@ -45,7 +45,7 @@ class MeasuredLoader:
         stats = self._need_stats("stats()")
         connection = getattr(getattr(self._late, "made", None), "_connection", None)
         if (session := getattr(connection, "session", None)) is not None:
-            stats.ready = len(session.batches())
+            stats.ready = session.ready_batches
         found = stats.summary()
         return flattened(found) if flat else found
 

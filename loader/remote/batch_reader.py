@@ -8,7 +8,7 @@ from typing import Any
 from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.messages import GiveBatch
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts
+from ...balancer.run.arrivals import LocalArrival
 from ...balancer.run.tasks import Made
 from ...workers.codec.batches import decode_batch, frames_of
 from ...workers.codec.contents import CodecError
@@ -47,8 +47,8 @@ class BatchReader:
             return None
         if not callable(fields):
             return fields
-        facts, over = facts_of(give), OverBudget({})
-        return fields(info_of(facts, epoch, job.plan.ranks, job.resources, over, None))
+        over = OverBudget({})
+        return fields(info_of(give.facts, epoch, job.plan.ranks, job.resources, over, None))
 
     def read(self, give: GiveBatch, number: int, frames: Sequence[Any], epoch: int) -> Any:
         """Return what a piece holds: a batch, or a list of samples.
@@ -104,11 +104,3 @@ class PulledArrival(LocalArrival):
     def unpack(self) -> Made:
         """Return the microbatch; raises what collate_fn raises."""
         return self.reader.make(self.made, self.epoch)
-
-
-def facts_of(give: GiveBatch) -> MicrobatchFacts:
-    """Return the facts about a microbatch that was given."""
-    return MicrobatchFacts(
-        give.rank, give.step, give.microbatch, give.microbatches, give.weights, give.costs,
-        give.padding, give.after, give.keys, give.holes, give.step_holes,
-    )  # fmt: skip

@@ -23,7 +23,7 @@ from ...balancer.transport.naming import peer_name
 from ..step.errors import ComesAgainError, LoaderError
 from ..step.ranks import Place
 from ..step.waiting import WaitLog
-from .batch_reader import BatchReader, PulledArrival, facts_of
+from .batch_reader import BatchReader, PulledArrival
 from .inbox import Inbox
 from .puller import PiecePuller
 from .rank_sockets import PATIENCE_S, RankSockets
@@ -87,7 +87,7 @@ class TrainerConnection:
                 self._wait(lambda: self.session.ready is not None, timeout_s)
         ready = self.session.ready
         assert ready is not None
-        return Ready(ready.count, ready.fingerprint)
+        return ready
 
     def begin(self, start: RunStart) -> None:
         """Start the next run."""
@@ -103,7 +103,7 @@ class TrainerConnection:
 
     def recover(self, start: RunStart) -> None:
         """Begin again at a position after an error of the run; what was torn `_drain` mends."""
-        if self._has_failed or not self.session.is_running:
+        if self._has_failed or self.session.run < 0:
             self.begin(start)
 
     def finish(self) -> None:
@@ -126,8 +126,10 @@ class TrainerConnection:
             if (incoming := session.peek()) is None:
                 return None
             if self._arrival is None or self._arrival[0] is not incoming:
-                facts, epoch = facts_of(incoming.give), self._inbox.epoch
-                self._arrival = incoming, PulledArrival(facts, incoming, self._reader, epoch)
+                arrival = PulledArrival(
+                    incoming.give.facts, incoming, self._reader, self._inbox.epoch
+                )
+                self._arrival = incoming, arrival
             if self._inbox.trace.until is not None:
                 self._inbox.trace.ready(incoming.give, asked)
             return self._arrival[1]

@@ -56,7 +56,8 @@ class Inbox:
             case WorkersAt():
                 self.servers.update({server.token: server for server in message.servers})
             case RelayedPiece(rank=rank, index=index, version=version, piece=number):
-                give = self.session.lacks(rank, index, version)
+                batch = self.session.lacks(rank, index, version)
+                give = None if batch is None else batch.give
                 if give is not None and give.run == message.run and number < len(give.pieces):
                     pull = PieceToPull(rank, index, version, number, give.pieces[number])
                     self.take_piece(pull, give, payloads, "what the balancer has sent on")

@@ -127,14 +127,14 @@ class PiecePuller:
     def _begin(self, piece: PieceToPull) -> None:
         """Ask for a piece, or say why that cannot be."""
         session, token = self._inbox.session, piece.piece.token
-        give = session.lacks(piece.rank, piece.index, piece.version)
+        lacking = session.lacks(piece.rank, piece.index, piece.version)
         server = self._inbox.servers.get(token)
-        if give is None:
+        if lacking is None:
             return
         if server is None or self._transport == "inline" or token in self._unreachable:
             session.note_lost(piece, self._unreachable.get(token, ""))  # "": tell where it is
             return
-        wanted = self._inbox.reader.wanted(give, self._inbox.epoch)
+        wanted = self._inbox.reader.wanted(lacking.give, self._inbox.epoch)
         count = len(piece.piece.frames)
         pull = _Pull(piece, wanted, range(count) if wanted is None else (0,), [None] * count)
         try:
@@ -201,8 +201,8 @@ class PiecePuller:
         worker.is_connected, worker.since = True, time.monotonic()
         self._silences[worker.server.token] = 0
         piece, session = pull.piece, self._inbox.session
-        give = session.lacks(piece.rank, piece.index, piece.version)
-        if give is None:
+        lacking = session.lacks(piece.rank, piece.index, piece.version)
+        if lacking is None:
             return
         source = f"the worker at {worker.server.address}"
         try:
@@ -213,7 +213,7 @@ class PiecePuller:
         if pull.numbers:
             self._ask(worker, pull)
         else:
-            self._inbox.take_piece(piece, give, pull.frames, source)
+            self._inbox.take_piece(piece, lacking.give, pull.frames, source)
 
     # --- who does not answer
 

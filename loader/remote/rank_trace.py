@@ -42,4 +42,4 @@ class RankTrace(SpanRecorder):
 
 
 def _place(batch: GiveBatch) -> tuple[int, int, int]:
-    return batch.rank, batch.step, batch.microbatch
+    return batch.facts.rank, batch.facts.step, batch.facts.microbatch

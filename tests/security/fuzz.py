@@ -40,8 +40,8 @@ def _size_of(job):
     parties, pool, admission = job.parties, job.pool, job.admission
     seats = parties._seats
     tables = [
-        seats.peers, seats.gone, seats._waiting, parties._leaving, parties._tickets,
-        parties._labels._steps, parties.notices, parties.changes, parties.to_look_at,
+        seats.peers, seats.gone, seats._waiting, parties._leaving,
+        parties._labels._steps, parties.notices, parties.changes,
         admission.workers, admission._named, admission.servers, admission.out,
         job.relay._questions, pool._tasks, pool._keepers, pool.deaths, pool.rubbish,
     ]  # fmt: skip
@@ -105,8 +105,8 @@ class Listeners:
         self.trainer.handle(message, payloads)
         session = self.trainer.session
         for pull in session.take_pulls():
-            if (give := session.lacks(pull.rank, pull.index, pull.version)) is not None:
-                self.trainer.take_piece(pull, give, payloads, "a worker")
+            if (batch := session.lacks(pull.rank, pull.index, pull.version)) is not None:
+                self.trainer.take_piece(pull, batch.give, payloads, "a worker")
         for said in (*self.trainer.take_messages(waits=True), *session.beat(asks=True)):
             encode(said)
         if (batch := session.peek()) is not None:

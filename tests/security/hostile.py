@@ -113,7 +113,7 @@ class Cluster(cluster.Cluster):
     def digest(self):
         """Return what each rank was given, as one digest for each."""
         given = {
-            key: [(facts_of(give), batch) for give, batch in trainer.delivered]
+            key: [(facts_of(give.facts), batch) for give, batch in trainer.delivered]
             for key, trainer in self.trainers.items()
         }
         return {key: hashlib.sha256(repr(all_).encode()).hexdigest() for key, all_ in given.items()}

@@ -66,7 +66,7 @@ def run_setting(seed: int, faults: bool = True) -> None:
     cluster.run()
     expected, failure = delivered_here(setting)
     for (rank, sharer), trainer in cluster.trainers.items():
-        got = [(facts_of(give), batch) for give, batch in trainer.delivered]
+        got = [(facts_of(give.facts), batch) for give, batch in trainer.delivered]
         assert bool(trainer.session.failure) == bool(failure), trainer.session.failure
         if failure:
             assert got == expected[rank][: len(got)], (rank, sharer)

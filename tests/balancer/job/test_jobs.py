@@ -28,7 +28,6 @@ from counterpoise.balancer.parties.messages import (
     BeatBack,
     BeginRun,
     GiveBatch,
-    JobReady,
     JoinJob,
     LeaveJob,
     LostPieces,
@@ -48,7 +47,7 @@ from counterpoise.balancer.protocol.messages import (
     PeerRejected,
     UnknownPeer,
 )
-from counterpoise.balancer.protocol.parts import EpochPosition
+from counterpoise.balancer.protocol.parts import EpochPosition, Ready
 from counterpoise.balancer.protocol.records import VERSION
 from counterpoise.balancer.run.arrivals import RunError
 
@@ -198,7 +197,7 @@ def test_an_unreachable_trainer_goes_if_a_newcomer_waits_for_its_seat() -> None:
     newcomer = structs.replace(HELLO, name="process 7")
     balancer.say(b"run|rank.2", newcomer)
     balancer.lose(RANK)
-    assert begun(balancer.say(b"run|rank.2", newcomer), JobReady) != []
+    assert begun(balancer.say(b"run|rank.2", newcomer), Ready) != []
 
 
 def test_both_are_told_where_one_seat_is_wanted_twice() -> None:
@@ -351,14 +350,14 @@ def test_those_who_said_otherwise_are_sent_something_first() -> None:
     assert (told[b"run|v.2"], W in told) == ([first], True)
     balancer.lose(W)
     told = balancer.say(b"run|v.2", other)
-    assert begun(told, JobReady) == [JobReady(9, "new")]
+    assert begun(told, Ready) == [Ready(9, "new")]
 
 
 def test_after_the_first_has_gone_the_next_says_what_the_data_are() -> None:
     balancer = started()
     balancer.say(W, LeavePool())
     told = balancer.open(b"run|v.2", structs.replace(WORKER, name="v"), count=9, fingerprint="new")
-    assert begun(told, JobReady) == [JobReady(9, "new")]
+    assert begun(told, Ready) == [Ready(9, "new")]
     assert begun(told, RunBegun) != []
 
 

@@ -111,7 +111,7 @@ class Host:
         """Return what microbatches cost that a trainer has, which it takes."""
         found, trainer = set(), self.trainers[number]
         while (batch := trainer.peek()) is not None:
-            found |= {*batch.give.costs}
+            found |= {*batch.give.facts.costs}
             trainer.release(batch)
             self.turn()
         self.turn(waits=True)  # for the end

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.job.run_player import RunPlayer
-from counterpoise.balancer.parties.gives import RankQueue
-from counterpoise.balancer.parties.parties import Parties
+from counterpoise.balancer.parties.run_attempt import RankQueue, RunAttempt
 from counterpoise.balancer.pool import pool as pools
 from counterpoise.balancer.pool.giving import PartGiver
 from counterpoise.balancer.run.tasks import Made
@@ -29,13 +28,13 @@ def lose_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def double_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A microbatch is given twice."""
-    give = Parties.give
+    give = RunAttempt.give
 
-    def twice(self: Parties, facts: Any, made: Made) -> None:
+    def twice(self: RunAttempt, facts: Any, made: Made) -> None:
         for _ in range(1 + (facts.step == 1)):
             give(self, facts, made)
 
-    monkeypatch.setattr(Parties, "give", twice)
+    monkeypatch.setattr(RunAttempt, "give", twice)
 
 
 def swap_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +55,10 @@ def free_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ticket is freed when it is given."""
     give = RunPlayer._give
 
-    def eager(self: RunPlayer, run: Any, rank: int) -> None:
-        give(self, run, rank)
-        queue = self._parties._queues[rank] if self._parties.attempt is not None else None
-        for batch in [] if queue is None else queue._queue.values():
-            if batch.index % 5 == 3:
+    def eager(self: RunPlayer, run: Any, attempt: RunAttempt, rank: int) -> None:
+        give(self, run, attempt, rank)
+        for batch in attempt.queues[rank].batches.values():
+            if batch.give.index % 5 == 3:
                 self._pool.free(batch.ticket)
 
     monkeypatch.setattr(RunPlayer, "_give", eager)
@@ -68,12 +66,13 @@ def free_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget_an_ack(monkeypatch: pytest.MonkeyPatch) -> None:
     """That a process has a microbatch is not counted."""
-    count_off = RankQueue._count_off
+    release = RunAttempt._release
 
-    def forgetful(self: RankQueue, start: int, stop: int) -> Any:
-        return count_off(self, start, stop if self.next % 7 else start)
+    def forgetful(self: RunAttempt, queue: RankQueue) -> None:
+        if queue.first % 7 != 5:
+            release(self, queue)
 
-    monkeypatch.setattr(RankQueue, "_count_off", forgetful)
+    monkeypatch.setattr(RunAttempt, "_release", forgetful)
 
 
 @pytest.mark.parametrize("plant", [lose_a_task, double_one, swap_parts, free_early, forget_an_ack])

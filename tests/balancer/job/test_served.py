@@ -119,7 +119,7 @@ def test_a_job_is_served_over_real_sockets(address: str) -> None:
             for pull in session.take_pulls():
                 session.note_lost(pull, "it serves nowhere")
             while (batch := session.peek()) is not None:
-                delivered.append(facts_of(batch.give))
+                delivered.append(facts_of(batch.give.facts))
                 session.release(batch)
             for said in session.take_messages(waits=True):
                 link.send(said)

@@ -7,6 +7,7 @@ does not hold.
 """
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,14 +20,14 @@ from msgspec import structs
 from counterpoise.balancer.parties.incoming import PieceToPull
 from counterpoise.balancer.parties.messages import GENERATION, GiveBatch
 from counterpoise.balancer.parties.parties import Parties
-from counterpoise.balancer.parties.starts import RunAttempt
+from counterpoise.balancer.parties.run_attempt import RunAttempt
+from counterpoise.balancer.parties.seats import LATE_S
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
 from counterpoise.balancer.run.arrivals import MicrobatchFacts, RunStart
 from counterpoise.balancer.run.tasks import Made
 
-AHEAD_STEPS = 2
 LATEST_S = 3000.0
 WEIGHTS = Weights(1, 1, 1, 1, 1, 1)
 
@@ -84,7 +85,7 @@ class Trainer:
     start: int  # the number in the first epoch
     served: int
     peer: bytes = b""
-    is_dead: bool = False
+    died_at: float = math.inf
     is_frozen: bool = False
     is_busy: bool = False
     turn: int = -1  # of epochs
@@ -103,6 +104,10 @@ class Trainer:
     @property
     def is_done(self) -> bool:
         return self.turn == len(self.epochs)
+
+    @property
+    def is_dead(self) -> bool:
+        return self.died_at < math.inf
 
 
 class Simulation:
@@ -123,6 +128,7 @@ class Simulation:
         self.counts = rng.random() < 0.5
         self.in_step = rng.random() < 0.5
         self.window = rng.randint(1, 3)
+        self.tells_ends = rng.random() < 0.7  # who has gone cannot be reached
         self.make_s = rng.choice([0.0, 0.01, 0.1])
         self.epochs = [
             Epoch(n, tuple(rng.randint(1, 3) for _ in range(rng.randint(1, 6))), self.window)
@@ -167,7 +173,7 @@ class Simulation:
         for trainer in self.trainers:
             if not trainer.is_dead and trainer.had != trainer.expected():
                 raise BrokenError(f"{trainer.name} had {trainer.had}, not {trainer.expected()}")
-        until = self.now + 40
+        until = self.now + 80  # a late JoinJob may begin a run, which goes on without others
         while self.now < until and self._events:
             self.now, _, act = heapq.heappop(self._events)
             act()
@@ -186,7 +192,7 @@ class Simulation:
 
     def _start_balancer(self) -> None:
         self.generation += 50
-        self.parties = Parties(self.ranks, self.generation, int, ahead_steps=AHEAD_STEPS)
+        self.parties = Parties(self.ranks, self.generation, int)
         self._attempt = None
         parties = self.parties
         self._at(self.rng.choice([0.0, 2.0]), lambda: self._make_ready(parties))
@@ -218,9 +224,10 @@ class Simulation:
     def _are_all_done(self) -> bool:
         return all(t.is_done for t in self.trainers if not t.is_dead)
 
-    def _receive(self, peer: bytes, message: Any) -> None:
-        if self.parties is not None:
-            self.parties.receive(peer, message, self.now)
+    def _receive(self, trainer: Trainer, message: Any) -> None:
+        is_late = trainer.is_dead and self.now > trainer.died_at + LATE_S  # its connection is over
+        if self.parties is not None and not is_late:
+            self.parties.receive(trainer.peer, message, self.now)
             self._serve()
 
     def _serve(self) -> None:
@@ -231,9 +238,9 @@ class Simulation:
         if parties.attempt is not self._attempt:
             self._free()
             self._begin(parties)
-        if self._attempt is not None:
+        if parties.attempt is not None:
             for rank in range(self.ranks):
-                self._give_on(rank)
+                self._give_on(parties.attempt, rank)
         self._free()
         for lost in parties.lost:
             self._repair(lost.ticket, lost.peer, lost.message)
@@ -244,6 +251,12 @@ class Simulation:
             trainer = next((t for t in self.trainers if t.peer == peer and not t.is_dead), None)
             if trainer is not None:
                 self._post(partial(self._hear, trainer, message))
+            elif self.tells_ends:
+                self._at(0.0, partial(self._note_unreachable, peer))
+
+    def _note_unreachable(self, peer: bytes) -> None:
+        if self.parties is not None:
+            self.parties.note_unreachable(peer, self.now)
 
     def _begin(self, parties: Parties) -> None:
         self._attempt = attempt = parties.attempt
@@ -278,18 +291,18 @@ class Simulation:
                 if self.make_s:
                     self._at(when - self.now, self._serve)
 
-    def _give_on(self, rank: int) -> None:
-        parties, epoch = self.parties, self._epoch
-        while parties.wanted(rank):
+    def _give_on(self, attempt: RunAttempt, rank: int) -> None:
+        epoch = self._epoch
+        while attempt.wants_more(rank):
             index = self._next[rank]
             if index == len(epoch.cells):
-                parties.end(rank, 7)
+                attempt.end(rank, 7)
                 return
             if self._ready_at[rank, index] > self.now:
                 return
             self._next[rank] += 1
             ticket = self._make(epoch, rank, index)
-            parties.give(epoch.facts(rank, index), Made(ticket, label_tokens=5))
+            attempt.give(epoch.facts(rank, index), Made(ticket, label_tokens=5))
 
     def _make(self, epoch: Epoch, rank: int, index: int) -> Ticket | None:
         if self.rng.random() < 0.1:
@@ -332,28 +345,21 @@ class Simulation:
             return []
         return [
             t for t in self.trainers
-            if not t.is_dead and rank in t.ranks and t.peer in peers and peers[t.peer].is_playing
+            if not t.is_dead and rank in t.ranks and t.peer in peers
+            and t.peer in attempt.queues[rank].takers
             and t.session._run.number == attempt.key.run
         ]  # fmt: skip
 
     def _check_give(self, peer: bytes, give: GiveBatch) -> None:
-        takers = self._takers(give.rank, self._epoch.number)
+        rank = give.facts.rank
+        takers = self._takers(rank, self._epoch.number)
         taker = next((t for t in takers if t.peer == peer), None)
         if taker is None or give.version >> GENERATION != self.parties._generation:
             return
         session = taker.session
-        if give.index >= session._stand(session._run, give.rank)[0]:
-            raise BrokenError(f"{taker.name} is sent {give.rank, give.index} beyond its credit")
-        slowest = min(t.session._run.ranks[give.rank].have for t in takers) + self._offset
-        cells = self._epoch.cells
-        if (
-            slowest < len(cells)
-            and len(takers) > 1
-            and give.step >= cells[slowest][0] + AHEAD_STEPS
-        ):
-            raise BrokenError(
-                f"{taker.name} is sent step {give.step}, while another needs {slowest}"
-            )
+        upto = {each: upto for each, upto, _ in session._wants(session._run)}
+        if give.index >= upto[rank]:
+            raise BrokenError(f"{taker.name} is sent {rank, give.index} beyond its credit")
 
     def _repair(self, ticket: Ticket, peer: bytes, message: Any) -> None:
         """Send lost pieces through the balancer, or have them made again."""
@@ -377,7 +383,8 @@ class Simulation:
     def _make_again(self, ticket: Ticket, number: int) -> None:
         if not ticket.is_free and ticket.number in self.places and self.parties is not None:
             self._fill(ticket, number)
-            self.parties.renew(ticket)
+            if self.parties.attempt is not None:
+                self.parties.attempt.renew(ticket)
             self._serve()
 
     def _end_worker(self) -> None:
@@ -449,7 +456,7 @@ class Simulation:
 
     def _send(self, trainer: Trainer, messages: list[Any]) -> None:
         for message in messages:
-            self._post(partial(self._receive, trainer.peer, message))
+            self._post(partial(self._receive, trainer, message))
 
     def _act(self, trainer: Trainer) -> None:
         """Let a trainer go on as far as it can."""
@@ -479,7 +486,7 @@ class Simulation:
         if batch is None:
             self._send(trainer, session.take_messages(waits=True))
             return
-        give, epoch = batch.give, trainer.epochs[trainer.turn]
+        give, epoch = batch.give.facts, trainer.epochs[trainer.turn]
         if self.counts and session.label_sum(give.step) is None:
             if (session._run.number, give.step) not in session._counted:
                 tokens = {rank: epoch.labels(rank, give.step) for rank in trainer.ranks}
@@ -511,7 +518,7 @@ class Simulation:
         if trainer.is_dead:
             return
         trainer.is_busy = False
-        give = batch.give
+        give = batch.give.facts
         trainer.session.release(batch)
         trainer.session.release(batch)  # as after a signal
         step, microbatch = give.step, give.microbatch
@@ -523,8 +530,8 @@ class Simulation:
 
     def _check_frames(self, trainer: Trainer, batch: Any) -> None:
         give, epoch = batch.give, trainer.epochs[trainer.turn]
-        index = epoch.cells.index((give.step, give.microbatch))
-        expected = {n: (epoch.number, give.rank, index, n) for n in range(len(give.pieces))}
+        index = epoch.cells.index((give.facts.step, give.facts.microbatch))
+        expected = {n: (epoch.number, give.facts.rank, index, n) for n in range(len(give.pieces))}
         if batch.frames != expected:
             raise BrokenError(f"{trainer.name} has {batch.frames} for {expected}")
 
@@ -555,7 +562,7 @@ class Simulation:
         alive = [t for t in self.trainers if not t.is_dead]
         if all(t.turn < 1 for t in alive) and alive:
             old = self.rng.choice(alive)
-            old.is_dead, launch = True, self.launches
+            old.died_at, launch = self.now, self.launches
             self.to_come += 1
             self._at(self.rng.choice([0.1, 2.0, 40.0]), lambda: self._restart(old, launch))
         else:
@@ -585,7 +592,7 @@ class Simulation:
             )
         epoch, index = min(stands)
         for t in self.trainers:
-            t.is_dead = True
+            t.died_at = min(t.died_at, self.now)
         index = min(index, len(self.epochs[epoch].cells) - 1)
         incarnation = max(t.incarnation for t in self.trainers) + 1
         self.to_come += 1

@@ -1,13 +1,15 @@
 """Trainers and their balancer on a simulated network: what holds for every seed; planted bugs."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from counterpoise.balancer.parties import begun_runs
-from counterpoise.balancer.parties.gives import QueuedBatch, RankQueue, Taker, pack_batch
-from counterpoise.balancer.parties.messages import RunBegun
+from counterpoise.balancer.parties import run_attempt
+from counterpoise.balancer.parties.messages import GiveBatch
+from counterpoise.balancer.parties.parties import Parties
+from counterpoise.balancer.parties.run_attempt import RankQueue, RunAttempt, Taker
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from tests.balancer.parties.simulated import BrokenError, Simulation
 
@@ -36,12 +38,12 @@ def test_many_seeds_keep_each_microbatch(first: int) -> None:
 
 
 def _change_wants(patch: pytest.MonkeyPatch, change: Callable[[int, int], tuple[int, int]]) -> None:
-    take = RankQueue.take
+    take = RunAttempt.take
 
-    def changed(self: RankQueue, peer: bytes, upto: int, have: int, now: float) -> Any:
-        return take(self, peer, *change(upto, have), now)
+    def changed(self: RunAttempt, peer: bytes, rank: int, upto: int, have: int) -> Any:
+        return take(self, peer, rank, *change(upto, have))
 
-    patch.setattr(RankQueue, "take", changed)
+    patch.setattr(RunAttempt, "take", changed)
 
 
 def _forget_ack(patch: pytest.MonkeyPatch) -> None:
@@ -57,44 +59,47 @@ def _ignore_credit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lose_give(patch: pytest.MonkeyPatch) -> None:
+    send = Parties._send
 
-    def loses(batch: QueuedBatch, *more: Any) -> Any:
-        return pack_batch(batch, *more) if batch.index != 1 else RunBegun(0, ())
+    def loses(self: Parties, peer: bytes, message: Any) -> None:
+        if not isinstance(message, GiveBatch) or message.index != 1:
+            send(self, peer, message)
 
-    patch.setattr(begun_runs, "pack_batch", loses)
+    patch.setattr(Parties, "_send", loses)
 
 
 def _double_give(patch: pytest.MonkeyPatch) -> None:
-    give = RankQueue.give
+    give = RunAttempt.give
 
-    def doubles(self: RankQueue, *more: Any) -> Any:
-        batch = give(self, *more)
-        return give(self, *more) if self.next == 2 else batch
+    def doubles(self: RunAttempt, facts: Any, made: Any) -> None:
+        give(self, facts, made)
+        if self.queues[facts.rank].next == 2:
+            give(self, facts, made)
 
-    patch.setattr(RankQueue, "give", doubles)
+    patch.setattr(RunAttempt, "give", doubles)
 
 
 def _never_send_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RankQueue, "_rewind", lambda *_: None)
+    patch.setattr(run_attempt, "AGAIN_S", math.inf)
 
 
 def _free_at_first_sharer(patch: pytest.MonkeyPatch) -> None:
-    give = RankQueue.give
+    release = RunAttempt._release
 
-    def lacks_one(self: RankQueue, *more: Any) -> Any:
-        batch = give(self, *more)
-        batch.lacking = min(batch.lacking, 1)
-        return batch
+    def released(self: RunAttempt, queue: RankQueue) -> None:
+        takers = queue.takers
+        fastest = max(takers, key=lambda peer: takers[peer].have, default=b"")
+        queue.takers = {peer: takers[peer] for peer in takers if peer == fastest}
+        release(self, queue)
+        queue.takers = takers
 
-    patch.setattr(RankQueue, "give", lacks_one)
-
-
-def _ignore_allowance(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RankQueue, "_is_near", lambda *_: True)
+    patch.setattr(RunAttempt, "_release", released)
 
 
 def _pass_over_one_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(begun_runs, "Taker", lambda peer, have: Taker(peer, have + (have > 1)))
+    patch.setattr(
+        run_attempt, "Taker", lambda peer, have, upto: Taker(peer, have + (have > 1), upto)
+    )
 
 
 def _miscount(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +118,6 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a microbatch is lost": _lose_give,
     "a microbatch is given twice": _double_give,
     "what the network has lost is not sent again": _never_send_again,
-    "a sharer runs ahead": _ignore_allowance,
     "credit is exceeded": _ignore_credit,
     "one that rejoins is not sent one": _pass_over_one_more,
     "labels are miscounted": _miscount,

@@ -15,7 +15,6 @@ from counterpoise.balancer.parties.messages import (
     EndRun,
     GiveBatch,
     GivenPiece,
-    JobReady,
     JoinJob,
     LabelSum,
     LeaveJob,
@@ -27,8 +26,8 @@ from counterpoise.balancer.parties.messages import (
 )  # fmt: skip
 from counterpoise.balancer.parties.trainer_session import SMALL_BYTES, TrainerSession
 from counterpoise.balancer.protocol.messages import Bye, UnknownPeer
-from counterpoise.balancer.protocol.parts import EpochPosition, Weights
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.protocol.parts import EpochPosition, Ready, Weights
+from counterpoise.balancer.run.arrivals import MicrobatchFacts, RunStart
 
 AT = EpochPosition(0, 0, 0, 0, "")
 NEXT = EpochPosition(8, 1, 1, 0, "costs")
@@ -36,9 +35,9 @@ NEXT = EpochPosition(8, 1, 1, 0, "costs")
 
 def begun(ranks: tuple[int, ...] = (0,), credit: int = 2, **start: Any) -> Any:
     session = TrainerSession(ranks, "{}", "{}", credit)
-    session.receive(JobReady(64, "print"))
+    session.receive(Ready(64, "print"))
     session.begin(RunStart(0, start.pop("at", AT), **start))
-    session.receive(RunBegun(0, ()))
+    session.receive(RunBegun(0))
     session.take_messages()
     return session
 
@@ -51,20 +50,10 @@ def give(
     nbytes: int = SMALL_BYTES,
     **more: Any,
 ) -> GiveBatch:
-    fields: dict[str, Any] = {
-        "step": index,
-        "microbatch": 0,
-        "microbatches": 1,
-        "step_holes": (),
-        "after": NEXT,
-    }
-    fields |= more
-    return GiveBatch(
-        0, rank, index, version, False,
-        tuple(GivenPiece(1, 10 * version + n, (nbytes,), (n,)) for n in range(pieces)),
-        -1, fields["step"], fields["microbatch"], fields["microbatches"], Weights(1, 1, 1, 1, 1, 1),
-        (), (), fields["after"], (), (), fields["step_holes"], (), -1,
-    )  # fmt: skip
+    weights, holes = Weights(1, 1, 1, 1, 1, 1), more.pop("step_holes", ())
+    facts = MicrobatchFacts(rank, index, 0, 1, weights, (), (), NEXT, (), (), holes)
+    kept = tuple(GivenPiece(1, 10 * version + n, (nbytes,), (n,)) for n in range(pieces))
+    return GiveBatch(0, index, version, False, kept, -1, facts, (), -1)
 
 
 def kinds(messages: list[Any]) -> list[type]:
@@ -75,16 +64,16 @@ def test_it_joins_until_the_job_is_ready() -> None:
     session = TrainerSession((0,), "{}", "{}", 2)
     assert kinds(session.take_messages()) == [JoinJob]
     assert kinds(session.beat()) == [TrainerBeat, JoinJob]
-    session.receive(JobReady(64, "print"))
+    session.receive(Ready(64, "print"))
     assert kinds(session.beat()) == [TrainerBeat]
 
 
 def test_it_begins_until_that_is_answered_and_wants_from_then_on() -> None:
     session = TrainerSession((0,), "{}", "{}", 2)
-    session.receive(JobReady(64, "print"))
+    session.receive(Ready(64, "print"))
     session.begin(RunStart(0, AT))
     assert kinds(session.beat())[-1] == BeginRun
-    session.receive(RunBegun(0, ()))
+    session.receive(RunBegun(0))
     assert session.take_messages() == [WantBatches(0, ((0, 2, 0),), 0)]
     assert kinds(session.beat()) == [TrainerBeat, WantBatches]
 
@@ -108,7 +97,7 @@ def test_ranks_of_one_process_take_turns() -> None:
             session.receive(give(index, rank))
     order = []
     while (batch := session.peek()) is not None:
-        order.append((batch.give.index, batch.give.rank))
+        order.append((batch.give.index, batch.give.facts.rank))
         session.release(batch)
     assert order == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
@@ -277,4 +266,4 @@ def test_the_answer_to_a_beat_says_what_is_waited_for() -> None:
     (beat, *_) = (m for m in session.beat(asks=True) if isinstance(m, TrainerBeat))
     assert beat.asks
     session.receive(BeatBack(beat.number, "rank 1"))
-    assert (session.answered, session.waiting) == (beat.number, "rank 1")
+    assert session.waiting == "rank 1"

@@ -13,6 +13,7 @@ from counterpoise.balancer.protocol.trace_messages import (
     TraceReport,
     TraceSpans,
 )
+from counterpoise.balancer.run.arrivals import MicrobatchFacts
 from counterpoise.balancer.server import tracing
 from counterpoise.balancer.server.spans import clock_ahead
 from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, TURN_S, Tracer
@@ -21,10 +22,10 @@ ASKS, WORKER, RANK = b"one|doctor.9f", b"one|w.1f", b"one|r.2f"
 FOREIGN = b"two|w.3f"
 START = StartTrace(1000, 0)
 MEASURED = PartMeasured(3, (), (), 0, False, ())
-GIVE = GiveBatch(
-    0, 1, 5, 1, True, (), 9, 2, 0, 1, Weights(0, 0, 0, 0, 0, 0), (), (),
-    EpochPosition(0, 0, 0, 0, ""), (), (), (), (), -1,
-)  # fmt: skip
+FACTS = MicrobatchFacts(
+    1, 2, 0, 1, Weights(0, 0, 0, 0, 0, 0), (), (), EpochPosition(0, 0, 0, 0, ""), (), (), ()
+)
+GIVE = GiveBatch(0, 5, 1, True, (), 9, FACTS, (), -1)
 
 
 @pytest.fixture

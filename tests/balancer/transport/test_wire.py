@@ -25,6 +25,7 @@ from counterpoise.balancer.protocol.parts import (
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.status_messages import TrainerStatus, WorkerStatus
 from counterpoise.balancer.protocol.trace_messages import PartySpans, Span
+from counterpoise.balancer.run.arrivals import MicrobatchFacts
 from counterpoise.balancer.transport.wire import (
     KINDS,
     MOST_TOGETHER,
@@ -247,6 +248,7 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         FailedPlace,
         GivenPiece,
         Hole,
+        MicrobatchFacts,
         PartySpans,
         PayloadServer,
         Span,
@@ -256,7 +258,8 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     )
     for part in parts:
         assert not part.__struct_defaults__, part
-    hints = [hint for kind in KINDS.values() for hint in get_type_hints(kind).values()]
+    kinds = (*KINDS.values(), MicrobatchFacts)
+    hints = [hint for kind in kinds for hint in get_type_hints(kind).values()]
     inner = {each for hint in hints for each in (hint, *get_args(hint))}
     inner |= {each for hint in inner for each in get_args(hint)}
     assert {each for each in inner if hasattr(each, "__struct_fields__")} == set(parts)

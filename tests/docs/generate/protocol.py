@@ -7,6 +7,7 @@ from counterpoise.balancer.parties import messages as of_parties
 from counterpoise.balancer.pool import messages as of_pool
 from counterpoise.balancer.protocol import messages, parts, status_messages, trace_messages
 from counterpoise.balancer.protocol.records import ArrayRecord
+from counterpoise.balancer.run.arrivals import MicrobatchFacts
 from counterpoise.balancer.server.loop import MOST_FAULTS
 from counterpoise.balancer.transport.sockets import MAX_REMOTE_FRAME_BYTES
 from counterpoise.balancer.transport.wire import (
@@ -45,9 +46,9 @@ ALL: dict[str, Kinds] = {
     ),
     "Several in one": (Several,),
     "Parts of messages": (
-        of_pool.FailedPlace, of_parties.GivenPiece, parts.PayloadServer, parts.Hole, parts.Weights,
-        parts.EpochPosition, status_messages.WorkerStatus, status_messages.TrainerStatus,
-        trace_messages.Span, trace_messages.PartySpans,
+        of_pool.FailedPlace, of_parties.GivenPiece, parts.PayloadServer, MicrobatchFacts,
+        parts.Hole, parts.Weights, parts.EpochPosition, status_messages.WorkerStatus,
+        status_messages.TrainerStatus, trace_messages.Span, trace_messages.PartySpans,
     ),
 }  # fmt: skip
 # A microbatch's way: who says what to whom.
@@ -59,7 +60,7 @@ WAY: tuple[tuple[str, type[ArrayRecord], str], ...] = (
     ("worker", of_job.JoinPool, "balancer"),
     ("balancer", of_job.OpenJob, "worker"),
     ("worker", of_job.JobOpened, "balancer"),
-    ("balancer", of_parties.JobReady, "trainer"),
+    ("balancer", parts.Ready, "trainer"),
     ("balancer", of_parties.RunBegun, "trainer"),
     ("trainer", of_parties.WantBatches, "balancer"),
     ("balancer", of_pool.DoPart, "worker"),

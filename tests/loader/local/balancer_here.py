@@ -18,7 +18,7 @@ from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.parts import Ready
 from counterpoise.balancer.run.arrivals import LocalArrival, RunStart
 from counterpoise.balancer.run.costs import known_columns
-from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival, facts_of
+from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival
 from counterpoise.loader.step.errors import ComesAgainError, LoaderError
 from counterpoise.loader.step.ranks import Place
 from counterpoise.workers.collate.described import layout_of
@@ -73,7 +73,7 @@ class PlayedHere:
         self._open()
         while (ready := self.session.ready) is None:
             self._turn()
-        return Ready(ready.count, ready.fingerprint)
+        return ready
 
     def begin(self, start: RunStart) -> None:
         self._open()
@@ -102,11 +102,11 @@ class PlayedHere:
         self._is_torn = False
         if incoming is None:
             return None
-        return PulledArrival(facts_of(incoming.give), incoming, self._reader, self._epoch)
+        return PulledArrival(incoming.give.facts, incoming, self._reader, self._epoch)
 
     def release(self, arrival: LocalArrival) -> None:
         incoming = self.session.peek()
-        if incoming is not None and facts_of(incoming.give) == arrival.batch:
+        if incoming is not None and incoming.give.facts == arrival.batch:
             self.session.release(incoming)
 
     def add_up_labels(
@@ -169,10 +169,10 @@ class PlayedHere:
         while self._worker.freed:
             self._kept.pop(self._worker.freed.pop(), None)
         for pull in session.take_pulls():
-            give = session.lacks(pull.rank, pull.index, pull.version)
+            lacking = session.lacks(pull.rank, pull.index, pull.version)
             kept = self._kept.get(pull.piece.serial)
-            assert give is not None
+            assert lacking is not None
             assert kept is not None
             copied = [bytearray(memoryview(frame).cast("B")) for frame in kept]
-            piece = self._reader.read(give, pull.number, copied, self._epoch)
+            piece = self._reader.read(lacking.give, pull.number, copied, self._epoch)
             session.note_pulled(pull.rank, pull.index, pull.version, pull.number, piece)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.parties import gives
+from counterpoise.balancer.parties import run_attempt
 from counterpoise.loader.remote import connection
 from tests.loader.alarms import Interrupted
 from tests.loader.remote.balancer_here import BalancerHere
@@ -59,7 +59,7 @@ def test_a_call_that_was_interrupted_is_made_again(
 ) -> None:
     # what was lost is told again at once
     monkeypatch.setattr(connection, "BEAT_S", 0.02)
-    monkeypatch.setattr(gives, "AGAIN_S", 0.02)
+    monkeypatch.setattr(run_attempt, "AGAIN_S", 0.02)
     data, given, signals = Served(COUNT), WAYS[way], Interruptions(seed)
     with BalancerHere(data, serves=(True, seed == 0)) as balancer:
         remote, found = make_loader(data, balancer.address, **given), []
