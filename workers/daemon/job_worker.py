@@ -217,7 +217,7 @@ class RemoteWorker:
             case DoPart() | FreeParts() if self._reader is not None:
                 with self._lock:
                     self._session.take(message)
-            case SendFrames(serial):
+            case SendFrames(serial) if self.is_serving:  # else it is asked for what it had before
                 frames = self.store.frames_of(serial)
                 self.link.send(SentFrames(serial, len(frames)), frames)
             case NameSamples(indexes) if self._reader is not None:

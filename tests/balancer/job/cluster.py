@@ -283,7 +283,7 @@ class SimulatedWorker:
                 self.session.reset()
                 self._is_open = False
                 self.join()
-            case SendFrames():
+            case SendFrames() if self._is_open:
                 frames = self.kept.get(message.serial, ())
                 self.cluster.handle(self.name, SentFrames(message.serial, len(frames)), frames)
             case DoPart() | FreeParts():

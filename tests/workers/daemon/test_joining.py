@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from counterpoise.balancer.job.messages import JobNotOpened, JobOpened, JoinPool, LeavePool
+from counterpoise.balancer.job.messages import (
+    JobNotOpened,
+    JobOpened,
+    JoinPool,
+    LeavePool,
+    SendFrames,
+    SentFrames,
+)
 from counterpoise.balancer.pool.messages import PartMade
 from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
 from counterpoise.workers.daemon.job_worker import HELLO_S, REJOIN_S
@@ -157,6 +164,16 @@ def test_that_heartbeats_are_not_known_is_heard(clock) -> None:
     worker.open()
     clock.now += REJOIN_S
     assert worker.hear() == []
+
+
+def test_a_worker_that_begins_anew_says_nothing_of_what_it_had(clock) -> None:
+    worker = joined()
+    worker.hear(load(5, 1, 2))
+    assert isinstance(worker.hear(SendFrames(1))[0], SentFrames)
+    clock.now += REJOIN_S
+    # It would seem to have announced what it has not, and be turned away.
+    said = worker.hear(UnknownPeer(), SendFrames(1))
+    assert not any(isinstance(message, SentFrames) for message in said)
 
 
 def test_parts_that_come_before_the_job_are_not_made() -> None:
