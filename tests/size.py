@@ -34,11 +34,11 @@ PRODUCT, WHEEL, REMOTE = "product", "wheel", "the remote wing"
 
 # Upper limits of lines; they aim at 65,000, 65,000, 7,500, 20,000 and 6,500 (ADR 10).
 LIMITS = {
-    PRODUCT: 94_360,
-    WHEEL: 94_780,
+    PRODUCT: 93_830,
+    WHEEL: 94_240,
     PLAIN: 6_310,
-    BALANCED: 18_700,
-    REMOTE: 10_940,
+    BALANCED: 18_560,
+    REMOTE: 10_390,
 }
 
 _LOOP = """

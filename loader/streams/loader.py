@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from msgspec import structs
+
 from ...balancer.protocol.parts import EpochPosition
 from ..balanced.arrivals import Fetched, Kept
 from ..balanced.microbatches import BalancedLoader
@@ -99,8 +101,9 @@ class StreamLoader(BalancedLoader):
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
         facts: Any = kept.arrival.batch
         pack: Pack = kept.arrival.unpack().batch
+        told = tuple(pack.costs.get(name, 0) for name in self.job.resources)
         info = info_of(
-            replace(facts, costs=tuple(pack.costs.get(name, 0) for name in self.job.resources)),
+            structs.replace(facts, costs=told),
             self.epoch, self.plan.ranks, self.job.resources, self._over_budget, after,
             shift_labels=self.job.shift_labels,
         )  # fmt: skip

@@ -18,6 +18,7 @@ from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.parts import Ready
 from counterpoise.balancer.run.arrivals import LocalArrival, RunStart
 from counterpoise.balancer.run.costs import known_columns
+from counterpoise.balancer.run.planning import Planning
 from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival
 from counterpoise.loader.step.errors import ComesAgainError, LoaderError
 from counterpoise.loader.step.ranks import Place
@@ -48,7 +49,8 @@ class PlayedHere:
         job, layout = self._reader.job, self._reader.layout
         self.session = TrainerSession(self._place.played, to_json(job), layout, self._credit)
         try:
-            self._job = PlayedJob(to_json(job), layout, 1)
+            # Without a thread that plans: turns do not wait for it.
+            self._job = PlayedJob(to_json(job), layout, 1, Planning)
         except ValueError as error:  # its server would refuse it
             raise LoaderError(str(error)) from None
         self._worker = PoolSession()
