@@ -253,6 +253,7 @@ class SimulatedWorker:
         self.is_dead = False
         self.slow = cluster.chance.choice([1, 1, 1, 5])
         self._is_busy = False
+        self._unread: list[Any] = []
         address = cluster.chance.choice(["", name.decode(), name.decode()])
         most_bytes = cluster.chance.choice([1, 300, 1 << 40])
         self.hello = JoinPool(name.decode(), 1, "host", 0, "", "", address, b"", most_bytes)
@@ -275,6 +276,15 @@ class SimulatedWorker:
 
     def receive(self, message: Any, _: object) -> None:
         assert not isinstance(message, PeerRejected), message
+        self._unread.append(message)
+        self._read()
+
+    def _read(self) -> None:
+        """Take messages between parts, as a worker does: none begins anew while it works."""
+        while self._unread and not self._is_busy:
+            self._take(self._unread.pop(0))
+
+    def _take(self, message: Any) -> None:
         match message:
             case OpenJob():
                 self._is_open = True
@@ -321,6 +331,7 @@ class SimulatedWorker:
             self.kept[self._last] = [bytes(memoryview(each).cast("B")) for each in frames]
         self.session.finish(structs.replace(answer, took_us=round(1e6 * took_s)))
         self._is_busy = False
+        self._read()
         self._work()
 
     def _flush(self) -> None:
