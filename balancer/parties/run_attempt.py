@@ -1,7 +1,8 @@
 """A run that is played: what each rank was given of it, who lacks what, and when nobody does.
 
-The processes that share a rank all get its microbatches, each by its own credit. A ticket is free
-once all of them have it: the bytes that are kept bound how far the fastest is ahead.
+The processes that share a rank all get its microbatches, each by its own credit; a ticket is free
+once all of them have it. The fastest is not ahead of the slowest by AHEAD_STEPS: it would be at the
+end of a run, and well, when another has been killed.
 Numbers of microbatches count from where the run began, whoever plays it again, and from where.
 """
 
@@ -20,6 +21,7 @@ from .seats import RunKey, TrainerPeer
 
 # What was sent so long ago, and is not said to be there, is sent again to who asks.
 AGAIN_S = 1.0
+AHEAD_STEPS = 2
 # Microbatches of a rank under way, whatever credit a process says that it has.
 MOST_CREDIT = 4096
 
@@ -68,6 +70,11 @@ class RankQueue:
     next: int
     batches: dict[int, QueuedBatch] = field(default_factory=dict)
     end: EndRun | None = None
+
+    def is_near(self, index: int) -> bool:
+        """Return whether a microbatch may be sent: nobody is too far behind."""
+        first, batch = self.batches[self.first].give.facts, self.batches[index].give.facts
+        return len(self.takers) < 2 or batch.step < first.step + AHEAD_STEPS
 
     def is_over(self, have: int) -> bool:
         """Return whether who has so many has all of the run."""
@@ -120,7 +127,8 @@ class RunAttempt:
         """Return whether a rank may be given one more; one that nobody plays takes all."""
         queue = self.queues[rank]
         upto = max((taker.upto for taker in queue.takers.values()), default=math.inf)
-        return queue.end is None and queue.next < upto
+        is_wanted = queue.end is None and queue.next < upto
+        return is_wanted and (queue.first == queue.next or queue.is_near(queue.next - 1))
 
     def lacks(self, rank: int) -> bool:
         """Return whether a rank has nothing left of what it was given."""
@@ -196,6 +204,7 @@ class RunAttempt:
             queue = self.queues[rank]
             del queue.takers[peer]
             self._release(queue)
+            self._send_on(queue, queue.takers.values())  # it may have held others back
 
     # --- sending and freeing
 
@@ -205,7 +214,8 @@ class RunAttempt:
             taker.sent = max(taker.sent, taker.have)
             while taker.sent < min(taker.upto, queue.next):
                 batch = queue.batches[taker.sent]
-                if batch.ticket is not None and not batch.ticket.is_there:
+                is_there = batch.ticket is None or batch.ticket.is_there
+                if not is_there or not queue.is_near(taker.sent):
                     break
                 self._send(taker.peer, self._pack(batch))
                 taker.sent += 1
@@ -219,6 +229,8 @@ class RunAttempt:
             if (ticket := queue.batches.pop(index).ticket) is not None:
                 del self._tickets[ticket.number]
                 self._free(ticket)
+        if queue.first > first and len(queue.takers) > 1:  # others may have been held back
+            self._send_on(queue, queue.takers.values())
         if self.wants_more(queue.rank):
             self.to_look_at[queue.rank] = None
 

@@ -378,6 +378,21 @@ def test_a_ticket_is_free_when_all_sharers_have_it() -> None:
     assert world.parties.freed == [ticket]
 
 
+def test_who_shares_a_rank_is_sent_what_is_less_than_two_steps_ahead_of_the_slowest() -> None:
+    world = sharing()
+    world.say("a", WantBatches(0, ((0, 9, 0),), 0))
+    for step in range(2):
+        assert world.parties.attempt.wants_more(0)
+        world.give(0, step)
+    world.give(0, 2)
+    assert not world.parties.attempt.wants_more(0)
+    assert [m.facts.step for m in world.told()["a"]] == [0, 1]
+    world.say("a", WantBatches(0, ((0, 9, 2),), 0))
+    assert not world.told()
+    world.say("b", WantBatches(0, ((0, 9, 1),), 0))
+    assert [m.facts.step for m in world.told()["a"]] == [2]
+
+
 def test_a_sharer_that_is_gone_holds_nothing_up() -> None:
     world, ticket = sharing(), kept()
     world.say("a", WantBatches(0, ((0, 9, 0),), 0))
