@@ -62,9 +62,8 @@ class _Pull:
         Raises CodecError where they are not what was announced.
         """
         announced, sizes = self.piece.piece.frames, [len(frame) for frame in frames]
-        if not sizes or sizes != [announced[number] for number in self.numbers]:
-            what = f"it sends {sizes!s:.80} bytes for" if sizes else "it has not"
-            raise CodecError(f"{what} what was announced")
+        if sizes != [announced[number] for number in self.numbers]:
+            raise CodecError(f"it sends {sizes!s:.80} bytes for what was announced")
         is_head = self.wanted is not None and self.numbers[0] == 0
         for number, frame in zip(self.numbers, frames, strict=True):
             self.frames[number] = frame
@@ -203,6 +202,9 @@ class PiecePuller:
         piece, session = pull.piece, self._inbox.session
         lacking = session.lacks(piece.rank, piece.index, piece.version)
         if lacking is None:
+            return
+        if not frames:  # it begins anew, or lies: the balancer finds out which, and has it sent
+            session.note_lost(piece, "")
             return
         source = f"the worker at {worker.server.address}"
         try:

@@ -393,7 +393,7 @@ class SimulatedTrainer:
             worker = cluster.workers.get(name)
             frames = None if worker is None else worker.kept.get(pull.piece.serial)
             if frames is None:
-                self.session.note_lost(pull, "it is gone", is_rubbish=worker is not None)
+                self.session.note_lost(pull, "" if worker is not None else "it is gone")
             else:
                 self.session.note_pulled(pull.rank, pull.index, pull.version, pull.number, frames)
             self._flush(waits=True)
