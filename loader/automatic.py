@@ -18,13 +18,14 @@ from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, says_costs, source_name
-from .assembly import BalancedSettings
+from .assembly import make_loader, make_planned
 from .auto.answer import Answer, Question
 from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
 from .auto.first_samples import ask_worker
 from .auto.forecast import logger, start_line, warn_of_means
 from .balanced.arguments import find_resources, said_or_adopted
 from .balanced.microbatches import BalancedLoader
+from .balanced.settings import LoaderSettings
 from .late import LateBalancedLoader
 from .resume.ledger import BalancedLedger, parse_ledger
 from .step.errors import LoaderError
@@ -49,8 +50,9 @@ class LateAutoLoader(LateBalancedLoader):
 
     _is_made_at_once = False  # which would start a worker
 
-    def __init__(self, settings: BalancedSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: LoaderSettings) -> None:
+        super().__init__(settings.given, partial(make_loader, settings))
+        self._settings = settings
         self._balance = settings.given.balance
         self._batch_size = settings.batch_size or 1
         self._choice: Choice | None = None
@@ -141,7 +143,7 @@ class LateAutoLoader(LateBalancedLoader):
             source=source_of(choice, whole.source, whole.dataset, whole.given.key),
             resources=plan.resources,
         )
-        loader = settings.make_planned(plan, place, choice.to_json())
+        loader = make_planned(settings, plan, place, choice.to_json())
         loader.ignores_labels = self._ignores_labels
         return loader
 

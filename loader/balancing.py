@@ -1,16 +1,19 @@
 """Chooses the balanced loader behind a DataLoader with `balance`, and iterates over it."""
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ..balancer.planning.problem.last_step import microbatches_of
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import stand_ins
-from .assembly import BalancedArguments, settings_of
+from .assembly import make_loader, settings_of
 from .balanced.microbatches import BalancedLoader
+from .balanced.settings import BalancedArguments
 from .balanced.walking import Microbatches
 from .late import LateBalancedLoader
 from .plain.order import is_stream
+from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
 
 
@@ -20,12 +23,17 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
     Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
     making batches of the loader themselves.
     """
-    way = LateBalancedLoader
-    if given.balance.grouping == "auto":
+    if is_packed_stream(loader.dataset):
+        from .streams.settings import settings_of_stream  # here: other loops need nothing of it
+
+        stream = settings_of_stream(loader, given)
+        late = LateBalancedLoader(given, stream.make, stream.packs.set_epoch)
+    elif given.balance.grouping == "auto":
         from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it
 
-        way = LateAutoLoader
-    late = way(settings_of(loader, given))
+        late = LateAutoLoader(settings_of(loader, given))
+    else:
+        late = LateBalancedLoader(given, partial(make_loader, settings_of(loader, given)))
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late

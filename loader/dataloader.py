@@ -39,12 +39,11 @@ from .step.info import BatchT, Step, StepInfo
 if TYPE_CHECKING:
     from ..balancer.planning.problem.balance import Balance
     from ..balancer.planning.problem.options import GroupingName
-    from .assembly import BalancedArguments
     from .balanced.followed_costs import MeasuredCosts
     from .balanced.microbatches import BalancedLoader
+    from .balanced.settings import BalancedArguments, Fleet
     from .collate.chosen import WantedFields
     from .late import LateBalancedLoader
-    from .remote.factory import Fleet
 
 if TYPE_CHECKING:
     # torch's is generic too; most people write no parameter.

@@ -4,13 +4,13 @@ Making a DataLoader looks at no rank, so that it may come before init_process_gr
 looked for at the first iteration, length or state, and must stay what they were then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..balancer.planning.problem.options import Counts, Waits
-from .assembly import BalancedSettings
 from .balanced.followed_costs import MeasuredCosts
 from .balanced.microbatches import BalancedLoader
+from .balanced.settings import BalancedArguments
 from .step.ranks import Place, check_same_place
 
 
@@ -19,10 +19,16 @@ class LateBalancedLoader:
 
     _is_made_at_once = True
 
-    def __init__(self, settings: BalancedSettings) -> None:
-        self._settings, self._arguments = settings, settings.given.ranks
+    def __init__(
+        self,
+        given: BalancedArguments,
+        make: Callable[[Place, Waits | None], BalancedLoader],
+        choose_epoch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`make` makes the loader of a place; `choose_epoch` tells data that have epochs."""
+        self._make, self._choose_epoch, self._arguments = make, choose_epoch, given.ranks
         # The user's sampler, whose epoch is read at each iteration.
-        self._follows = settings.given.follows
+        self._follows = given.follows
         self._waits: Waits | None = None
         self._epoch, self._pinned = 0, False  # of a loader that is not made yet
         self._resumed: int | None = None
@@ -51,7 +57,7 @@ class LateBalancedLoader:
         return self._loader
 
     def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
-        return self._settings.make(place, waits)
+        return self._make(place, waits)
 
     def get_at_iteration(self) -> BalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""
@@ -140,8 +146,7 @@ class LateBalancedLoader:
         self._epoch, self._pinned = epoch, True
         if self._follows is not None:
             self._follows.set_epoch(epoch)
-        if callable(choose := getattr(self._settings, "choose_epoch", None)):  # a stream's own
-            choose(epoch)
+        self._choose_epoch(epoch)
         if self._loader is not None:
             self._loader.set_epoch(epoch)
 

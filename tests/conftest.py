@@ -131,9 +131,9 @@ def through_balancer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import torch.distributed as dist
     from torch._C._distributed_c10d import HashStore
 
-    from counterpoise.loader.assembly import BalancedSettings
+    from counterpoise.loader import assembly
 
-    monkeypatch.setattr(BalancedSettings, "_is_local", lambda *_: False)
+    monkeypatch.setattr(assembly, "is_local", lambda *_: False)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -21,7 +21,7 @@ import torch
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
 from ...workers.sources.failures import describe_error
-from ..local.workers import WorkerStart
+from ..balanced.settings import WorkerStart
 from ..plain.torch_names import begin_as_worker
 from .answer import Answer, Question, Unread, answer, attempt, loads, said_of
 

@@ -14,6 +14,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
+    default_collate,
 )
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
@@ -211,6 +212,19 @@ def check_decode_threads(
             "none: give num_workers >= 1"
         )
     refuse_threads(source, f"decode_threads={threads}")
+
+
+def takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:
+    """Return whether a collate function makes a batch of no samples; torch's default does not.
+
+    >>> takes_nothing(None), takes_nothing(list)
+    (False, True)
+    """
+    try:
+        (collate_fn or default_collate)([])
+    except Exception:  # whatever it raises, it would raise in the middle of an epoch
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival
 from ...workers.sources.data_identity import KnownData
+from ...workers.sources.interface import source_name
 from ..collate.chosen import BatchMaker
 from ..resume.balanced_position import (
     START,
@@ -32,6 +33,7 @@ from ..step.labels import LabelCheck, without_labels
 from .arrivals import Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .left_out import record_holes, refuse_late_skips
+from .settings import BalancedArguments, LoopSettings
 from .step_infos import OverBudget, info_of
 
 logger = logging.getLogger(__name__)
@@ -43,25 +45,16 @@ Holes = tuple[int, ...]
 class BalancedLoader:
     """Microbatches of one process' ranks; not safe to share between threads.
 
-    `connect` makes the connection, `batches` a batch of samples; `timeout_s` bounds a wait for the
-    next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
-    epoch (a count, or a float: a part of its samples) are an error; `data` returns which data
-    there are now; `growing` says that they may be more than those of a ledger. `auto` is what
+    `connect` makes the connection; `data` returns which data there are now. `auto` is what
     balance="auto" has found, for the ledger; `ignores_labels` makes the labels of a microbatch
     that weighs nothing -100. `compares_batches` is False where a framework counts labels itself.
     `sources` are a mixture's names, with which keys begin; `skipped` returns ordinals to leave out.
+    `job` is that of the settings, but for the costs that a pipeline has measured.
     """
 
-    job: JobSpec
-    ranks: tuple[int, ...]
+    settings: LoopSettings
     connect: Callable[[], MicrobatchSource]
-    batches: BatchMaker
     data: Callable[[], KnownData]
-    timeout_s: float | None = None
-    dead_letter: str | None = None
-    max_errors: float | None = None
-    name: str = ""
-    growing: bool = False
     auto: str = ""
     ignores_labels: bool = False
     compares_batches: bool = True
@@ -86,10 +79,19 @@ class BalancedLoader:
     _connection: MicrobatchSource | None = field(default=None, repr=False)
     _followed: FollowedCosts | None = None
     _costs: str = ""
+    _timeout_s: float | None = None
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
+    job: JobSpec = field(init=False)
+    ranks: tuple[int, ...] = field(init=False)
+    batches: BatchMaker = field(init=False, repr=False)
+    _given: BalancedArguments = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        local = self.settings.local
+        self.job, self.ranks = self.settings.job, self.settings.place.played
+        self.batches, self._timeout_s = local.batches, local.timeout_s
+        self._given = local.given
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
         is_laid = base_of(self.batches.balance.layout) is not None
         self._labels = LabelCheck(self.job.label_tokens, is_laid, self.job.shift_labels)
@@ -139,9 +141,11 @@ class BalancedLoader:
         Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
         """
         count = self.data().samples if self.sources else None
-        count = count or self.open().wait_ready(self.timeout_s).count
+        count = count or self.open().wait_ready(self._timeout_s).count
         if self._loaded is not None:
-            check_counted(self._loaded, replace(self.data(), samples=count), self.growing)
+            check_counted(
+                self._loaded, replace(self.data(), samples=count), self._given.growing_data
+            )
         self._loaded, self._counted = None, count
         if count < (ranks := self.plan.ranks):
             raise ValueError(f"{count} samples cannot feed {ranks} ranks: use fewer ranks")
@@ -174,7 +178,7 @@ class BalancedLoader:
         self._running = 0
         try:
             self._take_costs(at, None)
-            samples = needed_samples(self._loaded, self.growing or bool(self.sources))
+            samples = needed_samples(self._loaded, self._given.growing_data or bool(self.sources))
             refuse_late_skips(at, skipped := self.skipped(self.epoch), self.plan)
             at = at.leaving_out(skipped)
             self.open().begin(at.start(self.epoch, self._costs, samples))
@@ -210,7 +214,7 @@ class BalancedLoader:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
         self._take_costs(None, None)
         ledger, position = read_position(
-            state, self.job, len(self.ranks), self.data(), self.growing
+            state, self.job, len(self.ranks), self.data(), self._given.growing_data
         )
         self._leave("load_state_dict() was called")
         self.epoch = self.next_epoch = ledger.epoch
@@ -261,7 +265,7 @@ class BalancedLoader:
             self._take_costs(at, source)
             source.recover(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, self._costs))
             self._tell_what_will_be_left_out()
-            return source.next(self.timeout_s)
+            return source.next(self._timeout_s)
         except ComesAgainError:
             raise
         except LoaderError as error:
@@ -274,7 +278,7 @@ class BalancedLoader:
     def add_up_labels(self, step: int, tokens: Mapping[int, int]) -> int:
         """Return a step's label tokens on all ranks; LoaderError ends all processes."""
         try:
-            return self.open().add_up_labels(step, tokens, self.timeout_s)
+            return self.open().add_up_labels(step, tokens, self._timeout_s)
         except LoaderError:
             self.close()
             raise
@@ -285,8 +289,10 @@ class BalancedLoader:
         Each hole is written to the dead-letter file, once.
         """
         batch, skipped = kept.arrival.batch, self.skipped(self.epoch)
-        if self.dead_letter is not None:
-            record_holes(self.dead_letter, kept, skipped, self.name)
+        if self._given.dead_letter is not None:
+            record_holes(
+                self._given.dead_letter, kept, skipped, source_name(self.settings.local.dataset)
+            )
         after = kept.at.after(batch, self.ranks, skipped)
         if after.unusable > kept.at.unusable:
             self._check_errors(after.unusable, batch.step)
@@ -342,14 +348,14 @@ class BalancedLoader:
 
     def _check_errors(self, unusable: int, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
-        if isinstance(allowed := self.max_errors, float):
+        if isinstance(allowed := self._given.max_errors, float):
             allowed = int(allowed * self.count())
         if allowed is not None and unusable > allowed:
             self.close()
-            where = f", see {self.dead_letter}" if self.dead_letter else ""
+            where = f", see {self._given.dead_letter}" if self._given.dead_letter else ""
             raise LoaderError(
                 f"{unusable} samples of epoch {self.epoch} could not be used up to step "
-                f"{step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
+                f"{step}, and max_errors={self._given.max_errors} allows {allowed}{where}: repair "
                 "the data, or allow more"
             )
 

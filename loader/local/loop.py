@@ -9,12 +9,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import Ready
 from ...balancer.run.agreement import LOOKED_AT
 from ...balancer.run.ahead import AHEAD_SAMPLES, AHEAD_STEPS
@@ -24,17 +23,15 @@ from ...balancer.run.costs import LoopCosts
 from ...balancer.run.planning import Planning, PlanningThread
 from ...balancer.run.run import PlannedRun
 from ...balancer.run.steps import COMPARED, RunSettings
-from ...workers.arena.transport import Transport
 from ...workers.mixture.order import epoch_samples
 from ...workers.planned.reader import CountLabels, PlannedReader
 from ...workers.sources.data_identity import spread
-from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
+from ..balanced.settings import LoopSettings
 from ..step.errors import ComesAgainError, LoaderError
-from ..step.ranks import Place
 from ..step.waiting import WaitLog
 from .starts import LOST_S, MEET_S, make_ahead, meet_ranks, tell_way
-from .workers import InlineTasks, WorkerStart, WorkerTasks
+from .workers import InlineTasks, WorkerTasks
 
 if TYPE_CHECKING:
     from ..peers.exchange import Peers
@@ -52,29 +49,6 @@ HELD_UP = (
 WAIT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class LocalSettings:
-    """What a local loop is made of.
-
-    collate: makes a batch of samples, in a worker; takes_empty: also of none; draws: it may draw
-    random numbers. prefetch: tasks for each worker. name: the loader's, for other ranks;
-    timeout_s: how long those may take to come.
-    """
-
-    job: JobSpec
-    dataset: Any
-    source: Source
-    place: Place
-    start: WorkerStart
-    collate: Callable[[list[Any]], Any]
-    takes_empty: bool
-    draws: bool
-    prefetch: int = 2
-    transport: Transport = "auto"
-    name: str = ""
-    timeout_s: float | None = None
-
-
 class LocalLoop:
     """Gives a process' microbatches in order: see MicrobatchSource.
 
@@ -82,9 +56,11 @@ class LocalLoop:
     position that the loader has: workers that are in the middle of something are replaced.
     """
 
-    def __init__(self, settings: LocalSettings) -> None:
+    def __init__(self, settings: LoopSettings) -> None:
         """Take the settings; nothing is started, and nobody met, before the first run."""
-        self._settings = settings
+        assert settings.local.source is not None
+        self._job, self._local, self._place = settings.job, settings.local, settings.place
+        self._source = settings.local.source
         self._peers: Peers | None = None
         self._shares_costs = False
         self._costs: LoopCosts | None = None
@@ -105,7 +81,7 @@ class LocalLoop:
 
     def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
         """Return the number of samples."""
-        return Ready(epoch_samples(self._settings.source, self._settings.job.shuffle), "")
+        return Ready(epoch_samples(self._source, self._job.shuffle), "")
 
     def begin(self, start: RunStart) -> None:
         """Start the next run, and its workers."""
@@ -113,26 +89,26 @@ class LocalLoop:
         self._end_run()
         if not self._keeps_workers:
             self._end_workers()
-        own, source = self._settings, self._settings.source
+        own, source, place = self._local, self._source, self._place
         # The data set may be another than in the epoch before, with more samples or another table.
         if self._costs is not None and self._keeps_costs and len(self._costs) == len(source):
             self._costs.begin_epoch()
         else:
-            self._costs = LoopCosts.of_source(source, self._settings.job.resources)
-        count = epoch_samples(source, own.job.shuffle)
+            self._costs = LoopCosts.of_source(source, self._job.resources)
+        count = epoch_samples(source, self._job.shuffle)
         if not 0 <= start.at.start <= count:
             raise LoaderError(
                 f"the ledger is at sample {start.at.start}, but the data set has {count}: the "
                 "ledger belongs to another data set; resume with its own"
             )
-        if self._peers is None and not self._settings.place.is_alone:
+        if self._peers is None and not place.is_alone:
             self._peers, self._shares_costs = meet_ranks(
-                own.job, source, own.dataset, own.place, own.name, self._costs, own.timeout_s
+                self._job, source, own.dataset, place, own.given.name, self._costs, own.timeout_s
             )
         if self._tasks is None:
             self._tasks = self._start_workers(start.epoch)
-        if self._runs == 0 and 0 in self._settings.place.played:
-            tell_way(self._settings.start.workers, self._costs, self._measures_by_loading)
+        if self._runs == 0 and 0 in place.played:
+            tell_way(own.start.workers, self._costs, self._measures_by_loading)
         self._start_run(start, self._tasks)
         self._is_torn = False
 
@@ -212,7 +188,7 @@ class LocalLoop:
             if log.is_due(waited):
                 logger.warning(
                     "rank %s has waited %.0f s for %s; still missing: %s",
-                    ", ".join(map(str, self._settings.place.played)), waited, log.what, what,
+                    ", ".join(map(str, self._place.played)), waited, log.what, what,
                 )  # fmt: skip
             run.pump(min(WAIT_S, limit_s - waited))
         return found
@@ -249,7 +225,7 @@ class LocalLoop:
         if self._owner != os.getpid():
             return
         self._end_run()
-        if not self._settings.start.persistent:
+        if not self._local.start.persistent:
             self._end_workers()
 
     def close(self) -> None:
@@ -266,7 +242,7 @@ class LocalLoop:
     @property
     def _keeps_workers(self) -> bool:
         is_own = self._owner == os.getpid()
-        return self._tasks is not None and self._settings.start.persistent and is_own
+        return self._tasks is not None and self._local.start.persistent and is_own
 
     @property
     def _keeps_costs(self) -> bool:
@@ -275,47 +251,47 @@ class LocalLoop:
         What shows only when a sample is loaded is compared then; otherwise the data set of new
         workers may be another.
         """
-        return self._settings.start.persistent or self._measures_by_loading
+        return self._local.start.persistent or self._measures_by_loading
 
     @property
     def _measures_by_loading(self) -> bool:
-        return bool(getattr(self._settings.source, "decode_first", False))
+        return bool(getattr(self._source, "decode_first", False))
 
     def _start_workers(self, epoch: int) -> WorkerTasks | InlineTasks:
-        settings, job = self._settings, self._settings.job
+        own, job = self._local, self._job
         count: CountLabels | None = None
         if job.counts_batches:
             from ...workers.collate.labels import count_label_tokens_of  # here: few do
 
             count = count_label_tokens_of
         reader = PlannedReader(
-            settings.dataset, settings.source, job.resources, job.plan.seed, settings.collate,
-            job.on_error == "skip", settings.takes_empty, settings.draws, job.shift_labels,
-            count, settings.start.threads,
+            own.dataset, self._source, job.resources, job.plan.seed, own.batches.in_worker,
+            job.on_error == "skip", own.takes_empty, own.batches.draws, job.shift_labels,
+            count, own.start.threads,
         )  # fmt: skip
         self._owner = os.getpid()
-        if not settings.start.workers:
+        if not own.start.workers:
             return InlineTasks(reader)
-        seed = entropy(job.plan.seed, epoch, f"workers of rank {settings.place.played[0]}")
-        return WorkerTasks(reader, settings.start, settings.prefetch, settings.transport, seed)
+        seed = entropy(job.plan.seed, epoch, f"workers of rank {self._place.played[0]}")
+        return WorkerTasks(reader, own.start, own.prefetch, own.given.transport, seed)
 
     def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
-        settings, job = self._settings, self._settings.job
+        job = self._job
         plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
         costs = self._costs
         assert costs is not None
         # The ranks' runs have the same numbers: one counts from when it can have said something.
         number = self._runs + 1
         make = partial(
-            make_ahead, start, plan, job.shuffle, costs, settings.source, self._ahead_samples,
+            make_ahead, start, plan, job.shuffle, costs, self._source, self._ahead_samples,
             self._peers, self._shares_costs, str(number),
         )  # fmt: skip
         describe = partial(
-            plain_contents, played=settings.place.played, sizing=plan.sizing,
+            plain_contents, played=self._place.played, sizing=plan.sizing,
             label=job.label, may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
         )  # fmt: skip
         # In the trainer's own thread an exception could leave what other ranks wait for half done.
-        in_thread = bool(settings.start.workers or self._peers)
+        in_thread = bool(self._local.start.workers or self._peers)
         kind = PlanningThread if in_thread else Planning
         planning = kind(make, describe, self._peers, str(number))
         self._runs, self._planning = number, planning
@@ -326,28 +302,28 @@ class LocalLoop:
     @property
     def _ahead_samples(self) -> int:
         """Return how many planned samples, not handed out yet, are enough."""
-        steps = AHEAD_STEPS * self._settings.job.plan.samples_per_step
-        return max(AHEAD_SAMPLES, steps) if self._settings.start.workers else 1
+        steps = AHEAD_STEPS * self._job.plan.samples_per_step
+        return max(AHEAD_SAMPLES, steps) if self._local.start.workers else 1
 
     def _follow_plan(
         self, start: RunStart, tasks: WorkerTasks | InlineTasks, planning: Planning
     ) -> None:
         """Make what hands out a plan's microbatches, from a position on."""
-        settings, job = self._settings, self._settings.job
-        is_named = getattr(settings.source, "names_samples", True)
+        job, source = self._job, self._source
+        is_named = getattr(source, "names_samples", True)
         looks = self._peers is not None and not is_named and self._runs == 1
         run_settings = RunSettings(
             job=job,
-            source=settings.source,
-            played=settings.place.played,
+            source=source,
+            played=self._place.played,
             ranks_elsewhere=self._peers is not None,
             named_by_index=not is_named,
-            takes_empty=settings.takes_empty,
+            takes_empty=self._local.takes_empty,
             checks_costs=self._runs > 1 and self._measures_by_loading,
             post_at=max(1, self._ahead_samples // 4),
-            looks=tuple(spread(len(settings.source), LOOKED_AT)) if looks else (),
+            looks=tuple(spread(len(source), LOOKED_AT)) if looks else (),
             compares=self._compares,
-            stats=settings.start.stats,
+            stats=self._local.start.stats,
         )
         self._end_of_run()
         self._run = PlannedRun(run_settings, start, tasks, planning, self._numbers)

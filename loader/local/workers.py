@@ -10,9 +10,7 @@ import select
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.context import BaseContext
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,10 +26,10 @@ from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import (
     quiet_forks,
     shared_numbers,
-    start_method,
     worker_context,
 )
 from ...workers.sources.randomness import own_generators
+from ..balanced.settings import WorkerStart
 from ..plain.iterators import refuse_restarts
 from ..plain.own_workers import OwnWorkers
 from ..plain.restarting import MOST_DEATHS, Death, WorkerReplacer
@@ -46,30 +44,6 @@ _NAMED = 8
 # torch's thread that pins batches hands them over by a queue without a descriptor: what comes of
 # planning meanwhile is seen this much later.
 _PINNED_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
-    """The way in which a loader's workers are started; `context` is its multiprocessing_context.
-
-    begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
-    pins: whether torch's thread pins batches. restarts: how many dead workers an epoch replaces.
-    stats: counts what the loop does; None: nobody asks.
-    """
-
-    workers: int
-    persistent: bool = False
-    context: BaseContext | None = None
-    begin: Callable[[int], None] | None = None
-    threads: int = 1
-    pins: bool = False
-    restarts: int = 0
-    stats: Any = None
-
-    @property
-    def forks(self) -> bool:
-        """True if processes are forked from the trainer, as torch would now."""
-        return start_method(self.context) == "fork"
 
 
 class _OwnTasks:

@@ -15,7 +15,7 @@ from ...balancer.job.messages import LeavePool
 from ...balancer.run.arrivals import RunStart
 from ...balancer.transport.naming import DEFAULT_JOB
 from ...workers.processes.pool import Pool
-from ..local.workers import WorkerStart
+from ..balanced.settings import WorkerStart
 from ..step.ranks import Place
 from .balancer_process import EmbeddedBalancer
 from .batch_reader import BatchReader

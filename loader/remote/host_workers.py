@@ -28,7 +28,7 @@ from ...workers.sources.failures import locate_error
 from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import own_generators
-from ..local.workers import WorkerStart
+from ..balanced.settings import WorkerStart
 
 # Total number of restarts of worker processes that died, in one run (or of persistent workers).
 RESTARTS = 100

@@ -12,19 +12,19 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.parts import EpochPosition, Hole, Weights
 from ...balancer.run.agreement import pack_start, why_apart
 from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts, RunStart
 from ...balancer.run.tasks import Made
+from ..balanced.settings import LoopSettings
 from ..local.starts import LOST_S, MEET_S
 from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
-from ..step.ranks import Place, has_process_group
+from ..step.ranks import has_process_group
 from ..step.waiting import WaitLog
 from .pack_loader import PackLoader, StreamPlace
 from .reader import Pack
@@ -105,22 +105,13 @@ class StreamLoop:
 
     left_out = 0
 
-    def __init__(
-        self,
-        job: JobSpec,
-        packs: PackLoader,
-        place: Place,
-        collate: Callable[[list[Any]], Any] | None,
-        name: str = "",
-        timeout_s: float | None = None,
-    ) -> None:
-        """Start nothing, and meet nobody, before the first run.
-
-        packs: gives this rank's packs. collate: makes a batch of no samples, None where it cannot.
-        name: the loader's, for other ranks; timeout_s: how long those may take.
-        """
-        self._job, self._packs, self._collate, self._name = job, packs, collate, name
-        self._seat, self._timeout_s = place, timeout_s
+    def __init__(self, settings: LoopSettings, packs: PackLoader) -> None:
+        """Start nothing, and meet nobody, before the first run. packs: gives this rank's packs."""
+        local, job = settings.local, settings.job
+        self._job, self._packs, self._name = job, packs, local.given.name
+        # Makes a batch of no samples.
+        self._collate = local.batches.in_worker if local.takes_empty else None
+        self._seat, self._timeout_s = settings.place, local.timeout_s
         self._accumulate = int(job.plan.accumulate)
         self._peers: Peers | None = None
         self._iterator: Any = None

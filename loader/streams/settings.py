@@ -1,6 +1,6 @@
 """Makes the balanced loop over a stream of a DataLoader's arguments, and refuses what has none."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -12,8 +12,8 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES, JobSpec
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.failures import checked_path
-from ...workers.sources.interface import source_name
+from ..balanced.arguments import takes_nothing
+from ..balanced.settings import BalancedArguments, LoaderSettings, LoopSettings
 from ..collate.chosen import BatchMaker
 from ..step.ranks import Place
 from .loader import StreamLoader
@@ -84,61 +84,31 @@ def checked_balance(
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """All that a balanced loop over a stream is made of, but its ranks.
+    """The settings of a balanced loop over a stream, but its ranks; packs: those of this rank."""
 
-    given: the DataLoader's arguments that torch's does not have. collate: makes a batch of no
-    samples, None where it cannot.
-    """
-
-    given: Any
-    dataset: Any
+    local: LoaderSettings
     packs: PackLoader
-    batches: BatchMaker
-    collate: Callable[[list[Any]], Any] | None
-    drop_last: bool
-    timeout_s: float | None
-
-    def choose_epoch(self, epoch: int) -> None:
-        """Choose the stream's epoch, if it has any."""
-        self.packs.set_epoch(epoch)
 
     def make(self, place: Place, waits: Waits | None) -> StreamLoader:  # noqa: ARG002
         """Return the loop of a place; ValueError for one that plays, or shares, several ranks."""
-        given, balance = self.given, self.given.balance
+        given = self.local.given
         if len(place.played) > 1 or place.sharers > 1:
             raise ValueError(
                 f"this process is {place}, and each rank has a stream of its own: leave "
                 "virtual_ranks, and dimensions other than data parallelism in topology"
             )
-        plan = _plan_of(balance, place.ranks, self.drop_last)
-        shifts = balance.shift_labels
+        plan = _plan_of(given.balance, place.ranks, self.local.drop_last)
+        shifts = given.balance.shift_labels
         job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="", shift_labels=shifts)
-        connect: Any = partial(
-            StreamLoop, job, self.packs, place, self.collate, given.name, self.timeout_s
-        )
-        return StreamLoader(
-            job=job,
-            ranks=place.played,
-            connect=connect,
-            batches=self.batches,
-            data=partial(KnownData, self.dataset, None),
-            timeout_s=self.timeout_s,
-            dead_letter=given.dead_letter,
-            max_errors=given.max_errors,
-            name=source_name(self.dataset),
-            packs=self.packs,
-        )
+        settings = LoopSettings(job, self.local, place)
+        connect: Any = partial(StreamLoop, settings, self.packs)
+        data = partial(KnownData, self.local.dataset, None)
+        return StreamLoader(settings, connect, data, packs=self.packs)
 
 
-def settings_of_stream(
-    loader: TorchDataLoader[Any], given: Any, takes_nothing: bool
-) -> StreamSettings:
-    """Return the settings of the loop over `loader`'s stream; ValueError for what cannot be.
-
-    takes_nothing: whether collate_fn makes a batch of no samples.
-    """
-    balance: Balance = given.balance
-    checked_path(given.dead_letter)
+def settings_of_stream(loader: TorchDataLoader[Any], given: BalancedArguments) -> StreamSettings:
+    """Return the settings of the loop over `loader`'s stream; ValueError for what cannot be."""
+    balance = given.balance
     if given.cost is not None and not callable(given.cost):
         raise ValueError(
             f"cost is a {type(given.cost).__name__}, and samples of a stream have no index in a "
@@ -149,7 +119,7 @@ def settings_of_stream(
             f"max_errors={given.max_errors} is a part of the samples, and a stream does not say "
             "how many it has: give a count"
         )
-    takes_nothing = takes_nothing or balance.layout != "torch"
+    takes_empty = balance.layout != "torch" or takes_nothing(given.collate_fn)
     batches, resources = BatchMaker(balance, given.collate_fn, given.fields), tuple(balance.budgets)
     sizing = _plan_of(balance, 1, loader.drop_last).sizing
     padded = tuple(column in sizing.padded for column in range(len(resources)))
@@ -159,7 +129,7 @@ def settings_of_stream(
         resources=resources,
         cost=given.cost,
         collate=batches.in_worker,
-        takes_empty=takes_nothing,
+        takes_empty=takes_empty,
         oversize=balance.oversize,
         label_tokens=None if balance.label_tokens == IN_BATCHES else balance.label_tokens,
         shift_labels=balance.shift_labels,
@@ -167,15 +137,11 @@ def settings_of_stream(
         most_bytes=given.buffer_bytes // max(1, loader.num_workers),
     )
     stream, accumulate = PackedStream(loader.dataset, settings), int(balance.accumulate)
-    return StreamSettings(
-        given=given,
-        dataset=loader.dataset,
-        packs=PackLoader(stream, loader, given.transport, accumulate),
-        batches=batches,
-        collate=batches.in_worker if takes_nothing else None,
-        drop_last=loader.drop_last,
-        timeout_s=loader.timeout or None,
-    )
+    local = LoaderSettings.of_loader(
+        loader, given, dataset=loader.dataset, source=None, resources=resources, batches=batches,
+        takes_empty=takes_empty,
+    )  # fmt: skip
+    return StreamSettings(local, PackLoader(stream, loader, given.transport, accumulate))
 
 
 def _plan_of(balance: Balance, ranks: int, drop_last: bool) -> PlanConfig:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
 import counterpoise as cp
-from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.loader import assembly
 from tests.loader.local.both_ways import by_balancer
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -228,7 +228,7 @@ def test_each_iteration_that_does_not_resume_begins_the_next_epoch(kind: str, wo
 
 
 def test_so_it_does_by_a_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
+    monkeypatch.setattr(assembly, "connection_of", by_balancer)
     follow_the_table(balanced, EACH_AFTER_EACH)
 
 

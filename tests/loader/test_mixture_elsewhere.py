@@ -10,7 +10,7 @@ import pytest
 
 import counterpoise as cp
 from counterpoise.balancer.planning.mixing.recipe import order_of_rows
-from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.loader import assembly
 from counterpoise.workers.sources.registry import open_source
 from tests.loader.local.both_ways import by_balancer
 from tests.loader.mixtures import loader, mixture, steps_of
@@ -29,7 +29,7 @@ def test_a_balancer_hands_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         return [batches, made.num_steps, steps_of(second)]
 
     local = found()
-    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
+    monkeypatch.setattr(assembly, "connection_of", by_balancer)
     assert found() == local
 
 
@@ -63,7 +63,7 @@ def test_a_mixture_by_cost_goes_to_a_balancer_with_its_costs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     local = steps_of(loader(mixture(by="tokens")))
-    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
+    monkeypatch.setattr(assembly, "connection_of", by_balancer)
     assert steps_of(loader(mixture(by="tokens"))) == local
 
 

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import Subset
 
 import counterpoise as cp
-from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.loader import assembly
 from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
 from counterpoise.tools.runners import on_cores
@@ -105,7 +105,7 @@ def test_a_seed_gives_the_order_and_batches_of_the_tars(
     root: Path, wanted: list[Any], other: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert steps(other(root), num_workers=2) == wanted
-    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
+    monkeypatch.setattr(assembly, "connection_of", by_balancer)
     assert steps(other(root)) == wanted
 
 

@@ -12,10 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 import counterpoise as cp
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, difference, from_json, to_json
-from counterpoise.loader import LoaderError, collate_packed, collate_padded
+from counterpoise.loader import LoaderError, assembly, collate_packed, collate_padded
 from counterpoise.loader.adapters.megatron import megatron_batch, megatron_iterators
 from counterpoise.loader.adapters.next_token import next_token_batch, shifts_labels
-from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.sched.runtime.parts import Reading
 from tests.loader.local.both_ways import by_balancer
 
@@ -93,7 +92,7 @@ def test_every_label_counts_whoever_counts_them(way: dict[str, Any]) -> None:
 
 
 def test_workers_elsewhere_count_every_label_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
+    monkeypatch.setattr(assembly, "connection_of", by_balancer)
     for way in (*WAYS[:3], *WAYS[4:]):
         step_of(loader(**way, shift_labels=False))
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import counterpoise as cp
-from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.loader import assembly
 from counterpoise.tools.doctor.command import command
 from counterpoise.workers import PlainSource, Probe, SampleError
 from tests.loader.local.both_ways import by_balancer
@@ -66,7 +66,7 @@ def steps(made: Any) -> list[list[str]]:
 @pytest.fixture(params=["local", "workers", "balancer"])
 def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     if request.param == "balancer":
-        monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
+        monkeypatch.setattr(assembly, "connection_of", by_balancer)
     return {"num_workers": 2} if request.param == "workers" else {}
 
 

@@ -19,7 +19,7 @@ from ...loader.auto.answer import Question
 from ...loader.auto.choice import Choice, PlanTerms, source_of
 from ...loader.auto.first_samples import ask_worker
 from ...loader.auto.forecast import MOST_SAMPLES, Outlook, forecast
-from ...loader.local.workers import WorkerStart
+from ...loader.balanced.settings import WorkerStart
 from ...workers.discovery import FIRST
 from ...workers.discovery.fields import part_at
 from ...workers.mixture.order import epoch_order

@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import DataLoader
-from counterpoise.loader.assembly import BalancedSettings
 from counterpoise.loader.balanced.arrivals import MicrobatchSource
+from counterpoise.loader.balanced.settings import LoopSettings
 from counterpoise.loader.remote.batch_reader import BatchReader
-from counterpoise.loader.step.ranks import Place
 from tests.loader import balanced_data as made
 from tests.loader.local.balancer_here import PlayedHere
 from tests.loader.local.settings import Setting
@@ -40,13 +38,12 @@ class Run:
     letters: list[dict[str, Any]]
 
 
-def by_balancer(
-    settings: BalancedSettings, job: JobSpec, place: Place
-) -> Callable[[], MicrobatchSource]:
-    """Return what makes the connection to a balancer in this process: see BalancedSettings."""
-    assert settings.source is not None
-    reader = BatchReader(job, settings.batches, settings.takes_empty)
-    return partial(PlayedHere, settings.source, place, reader)
+def by_balancer(settings: LoopSettings) -> Callable[[], MicrobatchSource]:
+    """Return what makes the connection to a balancer in this process: see loader/assembly.py."""
+    local = settings.local
+    assert local.source is not None
+    reader = BatchReader(settings.job, local.batches, local.takes_empty)
+    return partial(PlayedHere, local.source, settings.place, reader)
 
 
 def deliver(setting: Setting, **processes: Any) -> tuple[Run, Run]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.loader import assembly
 from tests.loader.local.both_ways import TOO_SMALL, Run, by_balancer, deliver, difference
 from tests.loader.local.settings import Setting, draw, draw_processes
 
@@ -12,7 +12,7 @@ IN_PROCESSES, MANY_IN_PROCESSES = 10, 100
 
 def expected_of(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
     with monkeypatch.context() as patch:
-        patch.setattr(BalancedSettings, "_connection", by_balancer)
+        patch.setattr(assembly, "connection_of", by_balancer)
         return deliver(setting)
 
 

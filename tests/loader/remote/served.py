@@ -8,9 +8,9 @@ import torch
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.collate.chosen import BatchMaker
-from counterpoise.loader.local.workers import WorkerStart
-from counterpoise.loader.remote.factory import ConnectionFactory
+from counterpoise.loader.assembly import connection_of, settings_of
+from counterpoise.loader.balanced.settings import LoopSettings
+from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.loader.step.ranks import Place
 from tests.loader import balanced_data as made
 
@@ -47,10 +47,12 @@ def make_loader(data: Any, balancer: str | None = None, **more: Any) -> DataLoad
 
 def connect_to(address: str, job_name: str | None = None) -> Any:
     """Return a trainer's connection to a balancer at an address, which is opened at first use."""
-    batches, place = BatchMaker(Balance("fixed"), None), Place((0,), 1)
-    return ConnectionFactory(
-        JOB, None, place, WorkerStart(0), 2, batches, False, address, job_name=job_name
-    ).connect()
+    loader = DataLoader(
+        RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=address, job=job_name
+    )
+    assert loader._given is not None
+    local = settings_of(loader, loader._given)
+    return connection_of(LoopSettings(JOB, local, Place((0,), 1)))()
 
 
 def described(batch: Any, info: Any) -> tuple[str, str]:

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo
-from counterpoise.loader.assembly import BalancedSettings
+from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo, assembly
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.interface import Probe
 from tests.loader.local.both_ways import by_balancer
@@ -350,5 +349,5 @@ def test_a_ledger_goes_on_rightly_or_is_refused_by_name(
     by: str, numbers: range, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "a balancer":
-        monkeypatch.setattr(BalancedSettings, "_connection", by_balancer)
+        monkeypatch.setattr(assembly, "connection_of", by_balancer)
     check(numbers, folder)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import IterableDataset
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.loader.balanced.settings import LoopSettings
 from counterpoise.loader.step.ranks import Place
 from counterpoise.loader.streams.loop import StreamLoop, StreamStart, at_step
 from counterpoise.loader.streams.pack_loader import StreamPlace
@@ -174,12 +176,15 @@ class Setting:
             self.ranks, self.ranks * self.accumulate, self.accumulate, ("tokens",), (BUDGET,),
             drop_last=self.drop_last,
         )  # fmt: skip
+        local: Any = SimpleNamespace(
+            given=SimpleNamespace(name=""), batches=SimpleNamespace(in_worker=collate_packed),
+            takes_empty=self.takes_empty, timeout_s=None,
+        )  # fmt: skip
         board, loops = Board(self.ranks), []
         for rank in range(self.ranks):
             packs: Any = SimulatedPacks(parts[rank], settings)
-            empty = collate_packed if self.takes_empty else None
             place = Place((rank,), self.ranks)
-            loop = StreamLoop(JobSpec(plan=plan), packs, place, empty)
+            loop = StreamLoop(LoopSettings(JobSpec(plan=plan), local, place), packs)
             if self.ranks > 1:
                 loop._peers = SimulatedPeers(board, rank)  # type: ignore[assignment]
             loops.append(loop)
