@@ -93,23 +93,32 @@ def join(
         yield pause_after(waited, ranks)
     if given_up := entries.find("given up"):
         raise LoaderError(given_up.decode())
-    came = {rank: _decode(packed) for rank, packed in entries.collect("ranks", ranks).items()}
-    told = [came[rank] for rank in range(ranks)]
-    if others := [theirs for theirs in told if theirs[1] != told[me][1]]:
-        theirs = json.loads(entries.get(f"fact/{others[0][1]}"))
-        # Others may differ from this rank in something else: the first one's is said of those.
-        fact = next(key for key in {**facts, **theirs} if facts.get(key) != theirs.get(key))
-        named = [each for each, digested, _ in others if digested == others[0][1]]
-        raise LoaderError(
-            f"{list_names(named, NAMED_RANKS)} opened loader {name!r} with another {fact} than "
-            f"rank {me}: {describe_difference(facts.get(fact), theirs.get(fact))}: give all ranks "
-            "the same, or a name= to each of several loaders"
-        )
+    packed = entries.collect("ranks", ranks)
+    told = [_decode(packed[rank]) for rank in range(ranks)]
+    _check_facts(entries, name, facts, me, told)
     if entries.add("met") == ranks:
         entries.delete("ranks", numbers=ranks)
         entries.delete("arrived", "all", "met", f"facts/{digest(text)}", f"fact/{digest(text)}")
     members = tuple(each for each, _, _ in told)
     return Peers(members, me, entries, tuple(said for _, _, said in told), clock)
+
+
+def _check_facts(
+    entries: Entries, name: str, facts: Mapping[str, str], me: int, told: Sequence[_Entry]
+) -> None:
+    """Raise LoaderError if a rank has brought other facts than this one."""
+    others = [entry for entry in told if entry[1] != told[me][1]]
+    if not others:
+        return
+    theirs = json.loads(entries.get(f"fact/{others[0][1]}"))
+    # More ranks may differ, in something else: only those like the first are named.
+    fact = next(key for key in {**facts, **theirs} if facts.get(key) != theirs.get(key))
+    named = [peer for peer, digested, _ in others if digested == others[0][1]]
+    raise LoaderError(
+        f"{list_names(named, NAMED_RANKS)} opened loader {name!r} with another {fact} than rank "
+        f"{me}: {describe_difference(facts.get(fact), theirs.get(fact))}: give all ranks the same, "
+        "or a name= to each of several loaders"
+    )
 
 
 def _record_process(root: Entries, peer: Peer, name: str, count: int) -> None:

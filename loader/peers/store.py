@@ -176,7 +176,7 @@ class Entries:
 
     def add(self, key: str) -> int:
         """Count one more, and return how many there are."""
-        return self._ask(self._store.add, self._key(key), 1)
+        return int(self._ask(self._store.add, self._key(key), 1))
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set an entry."""
@@ -185,7 +185,7 @@ class Entries:
 
     def has(self, key: str) -> bool:
         """Return whether an entry is there."""
-        return self._ask(self._store.check, [self._key(key)])
+        return bool(self._ask(self._store.check, [self._key(key)]))
 
     def get(self, key: str) -> bytes:
         """Return the value of an entry that is there."""
