@@ -223,9 +223,12 @@ def _find_once(
 
     facts = {"configuration": settings, "data": f"{source_name(source)}, {len(source)} samples"}
     peers = Rendezvous(open_meeting(place), name, facts, "looked for what samples cost")
-    if not peers.claim():
-        return read_record(Answer, peers.wait_for_answer("found what they cost", longest_s), "auto")
-    with peers.telling("find what samples cost"):
-        answer = find()
-    peers.publish(asdict(answer))
+    if peers.claim():
+        with peers.telling("find what samples cost"):
+            answer = find()
+        peers.publish(asdict(answer))
+    else:
+        told = peers.wait_for_answer("found what they cost", longest_s)
+        answer = read_record(Answer, told, "auto")
+    peers.forget()
     return answer

@@ -63,6 +63,7 @@ class Rendezvous:
         """
         self._me = this_process(point.rank, point.process, this_machine())
         self._name, self._facts, self._role = name, dict(facts), role
+        self._processes = len(point.processes)
         root = Entries(point.store, f"{point.label}/{name}")
         self._entries = root.below(str(root.add(f"opened by {point.process}")))
         self.owner: Peer | None = None
@@ -113,6 +114,11 @@ class Rendezvous:
         task: what it was to do. If all processes come, the last to know deletes all.
         """
         return self._wait_for("answer", task, deadline_s)
+
+    def forget(self) -> None:
+        """Have no more use for the answer; once no process has, nothing is left of it."""
+        if self._entries.add("known") == self._processes:
+            self._entries.delete("claims", "owner", "answer", "known")
 
     def wait_for_address(self, deadline_s: float = DEADLINE_S) -> str:
         """Return the address of the balancer that a peer starts.

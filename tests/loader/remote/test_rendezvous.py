@@ -127,3 +127,6 @@ def test_ranks_get_what_one_of_them_has_found_out(store: Any) -> None:
         second.wait_for_answer("found it", 0.0)
     first.publish({"tokens": 3})
     assert second.wait_for_answer("found it", 1.0) == {"tokens": 3}
+    first.forget()
+    second.forget()
+    assert store.num_keys() == 2  # how many each has opened
