@@ -167,8 +167,8 @@ class Entries:
         self._prefix = prefix
         self.state = state or StoreState()
         # Some stores (of files, MPI's, those of users) cannot append.
-        can = getattr(store, "has_extended_api", None)
-        self._appends = can is not None and can()
+        has_more = getattr(store, "has_extended_api", None)
+        self._appends = has_more is not None and has_more() and hasattr(store, "append")
 
     def below(self, prefix: str) -> "Entries":
         """Return the entries below a longer prefix."""
