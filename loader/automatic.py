@@ -4,7 +4,6 @@ They are found once for all ranks, by a worker that reads the first samples, or 
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -28,15 +27,11 @@ from .balanced.microbatches import BalancedLoader
 from .balanced.settings import LoaderSettings
 from .late import LateBalancedLoader
 from .resume.ledger import BalancedLedger, parse_ledger
-from .step.errors import LoaderError
 from .step.ranks import Place, has_process_group
 from .step.waiting import tell
 
-# Ranks come, and reading a few hundred samples is over, within so long.
+# Reading a few hundred samples is over within so long.
 FOUND_S = 1800.0
-# That rank 0 has not found it in time it says this much later at most.
-TOLD_S = 5.0
-_FOUND = "found"
 # Attributes that are learned after a loader was made: costs and work, and a framework's ways.
 LEARNED = ("_balance", "_choice", "_ignores_labels", "_model_times", "_model", "_told")
 
@@ -174,9 +169,7 @@ class LateAutoLoader(LateBalancedLoader):
             "model_times": dict(terms.model_times or {}),
         }
         name, told = f"{given.name}/auto", json.dumps(settings)
-        if place.sharers > 1:
-            return _through_group(place, name, source, told, find)
-        return _among_ranks(place, name, source, told, find, self._settings.timeout_s)
+        return _find_once(place, name, source, told, find, self._settings.timeout_s or FOUND_S)
 
     def _ask(self, source: Source, terms: PlanTerms) -> Answer:
         whole, given = self._settings, self._settings.given
@@ -215,66 +208,29 @@ def _choice_in(state: Any) -> Choice | None:
     return Choice.from_json(ledger.auto)
 
 
-def _among_ranks(
+def _find_once(
     place: Place,
     name: str,
     source: Source,
     settings: str,
     find: Callable[[], Answer],
-    timeout_s: float | None,
+    longest_s: float,
 ) -> Answer:
-    """Return rank 0's answer, on every rank; LoaderError on the others where it has none.
+    """Return the answer of the process that comes first; LoaderError on the others without one.
 
-    timeout_s: how long a rank may take to come, and rank 0 to find it, which says so itself.
+    longest_s: how long it may take to find it.
     """
-    from .peers.joining import meet  # here: a loop on its own meets nobody
-
-    data = f"{source_name(source)}, {len(source)} samples"
-    longest_s = timeout_s or FOUND_S
-    peers = meet(place, name, {"configuration": settings, "data": data}, longest_s)
-    failed: Exception | None = None
-    told: dict[str, Any] = {}
-    try:
-        if peers.rank == 0:
-            try:
-                told = {"answer": asdict(find())}
-            except Exception as error:
-                failed, told = error, {"failed": str(error)}
-        peers.post(_FOUND, json.dumps(told).encode())
-        since = time.monotonic()
-        # By rank 0, too: it may be the one that passes things on for its host.
-        while (values := peers.gather(_FOUND)) is None:
-            if time.monotonic() - since > longest_s + TOLD_S:
-                raise LoaderError(
-                    f"what samples cost was not found within {longest_s:.0f} s: "
-                    f"{peers.why_missing(_FOUND)}"
-                )
-            time.sleep(peers.pause_s())
-    finally:
-        peers.close()
-    if failed is not None:
-        raise failed
-    told = json.loads(values[0])
-    if "failed" in told:
-        raise LoaderError(f"{peers.members[0]} could not find what samples cost: {told['failed']}")
-    return read_record(Answer, told["answer"], "auto")
-
-
-def _through_group(
-    place: Place, name: str, source: Source, settings: str, find: Callable[[], Answer]
-) -> Answer:
-    """Return the answer of one of processes that share ranks, as their balancer is found."""
-    # here: only such processes need it
+    # here: a loop on its own meets nobody
     from .remote.rendezvous import Rendezvous, open_meeting
 
     facts = {"configuration": settings, "data": f"{source_name(source)}, {len(source)} samples"}
-    peers = Rendezvous(open_meeting(place), name, facts)
-    if not peers.claim():
-        return read_record(Answer, peers.wait_for_found(), "auto")
-    try:
-        found = find()
-    except Exception as error:
-        peers.give_up(str(error), "find what samples cost")
-        raise
-    peers.share_found(asdict(found))
-    return found
+    peers = Rendezvous(open_meeting(place), name, facts, "looked for what samples cost")
+    if peers.claim():
+        with peers.telling("find what samples cost"):
+            answer = find()
+        peers.publish(asdict(answer))
+    else:
+        told = peers.wait_for_answer("found what they cost", longest_s)
+        answer = read_record(Answer, told, "auto")
+    peers.forget()
+    return answer

@@ -13,20 +13,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..planning.kernels.arrays import Int64
 from .feed import PlanFeed, PlannedStep
 from .tasks import FailedSample
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
-# Samples measured together: of them a host tells, failures too, in one request.
-MOST_MEASURED = 1 << 13
+# Samples measured together: what all ranks tell of them, failures too, is one value of the store.
+MOST_MEASURED = 1 << 17
 
 Cost = tuple[int, ...] | FailedSample
 OtherRanks = Any  # what `Peers` of loader/peers/exchange.py is
-# What a rank says of its part of a block: type and bytes of its costs, and samples without, by
-# ordinal.
+# What a rank says of its part of a block: its costs, of each resource type and bytes, and samples
+# without, by ordinal.
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, bytes, dict[int, FailedSample]]).decode
+_decode = msgspec.msgpack.Decoder(tuple[list[tuple[str, bytes]], dict[int, FailedSample]]).decode
 
 
 @dataclass(slots=True)
@@ -68,8 +69,6 @@ class PlanAhead:
         # Steps that are planned and not handed out, as far as that is known, and their samples.
         self._waiting: deque[tuple[int, int]] = deque()
         self._planned = 0
-        # The process that plans for this host has not come so far.
-        self.awaits_planner = False
         self._blocks: deque[_Block] = deque()
         self._open: set[int] = set()
         # What is asked for, and what is known of all ranks' parts, ends at these ordinals.
@@ -84,9 +83,7 @@ class PlanAhead:
 
     @property
     def awaits_ranks(self) -> bool:
-        """Return whether something of others is missing: their costs, or the host's plan."""
-        if self.awaits_planner:
-            return True
+        """Return whether costs of others are missing."""
         return self._shares is not None and bool(self._blocks) and self._blocks[0].is_posted
 
     @property
@@ -150,11 +147,7 @@ class PlanAhead:
         while self._next is None:
             if self.feed.is_over or self._known < self.feed.end:
                 return None
-            steps = self.feed.plan()
-            self.awaits_planner = steps is None
-            if steps is None:
-                return None
-            self._steps = steps
+            self._steps = self.feed.plan()
             self._next = next(self._steps, None)
         step, self._next = self._next, next(self._steps, None)
         return step
@@ -212,19 +205,19 @@ class PlanAhead:
 
     def _packed(self, part: range) -> bytes:
         rows = self.feed.costs.rows(self.feed.order[part.start : part.stop])
-        kind = np.min_scalar_type(int(rows.max(initial=0)))  # most costs are small
+        columns = [_pack_column(column) for column in rows.T]
         failed = {
             ordinal: self.failed[ordinal]._replace(raised=None)
             for ordinal in part
             if ordinal in self.failed
         }
-        return _encode((kind.str, rows.astype(kind).tobytes(), failed))
+        return _encode((columns, failed))
 
     def _unpack(self, part: range, packed: bytes) -> None:
         """Store another rank's part of a block."""
-        (kind, rows, failed), costs = _decode(packed), self.feed.costs
-        found = np.frombuffer(rows, kind).astype(np.int64).reshape(-1, len(costs.resources))
-        costs.store(self.feed.order[part.start : part.stop], found)
+        columns, failed = _decode(packed)
+        rows = [_unpack_column(kind, column) for kind, column in columns]
+        self.feed.costs.store(self.feed.order[part.start : part.stop], np.stack(rows, axis=1))
         for ordinal, why in failed.items():
             self._store_failed(ordinal, why)
 
@@ -243,3 +236,17 @@ class PlanAhead:
     def _store_failed(self, ordinal: int, why: FailedSample) -> None:
         self.failed[ordinal] = why
         self.feed.costs.store_failed(int(self.feed.order[ordinal]))
+
+
+def _pack_column(column: Int64) -> tuple[str, bytes]:
+    """Return whole numbers as the smallest type that holds them: all first bytes, all second ones.
+
+    So what is alike is together, which the ranks' values are compressed for.
+    """
+    kind = np.min_scalar_type(int(column.max(initial=0)))
+    return kind.str, column.astype(kind).view(np.uint8).reshape(-1, kind.itemsize).T.tobytes()
+
+
+def _unpack_column(kind: str, packed: bytes) -> Int64:
+    parts = np.frombuffer(packed, np.uint8).reshape(np.dtype(kind).itemsize, -1)
+    return np.ascontiguousarray(parts.T).view(kind)[:, 0].astype(np.int64)

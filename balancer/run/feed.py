@@ -7,11 +7,11 @@ next, so that a run can start at any of them, and every rank plans the same.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 
 from ..planning.kernels.arrays import Int64
+from ..planning.planner import Planner
 from ..planning.problem.config import GlobalBatch, Planned, Window
 from ..planning.problem.costs import OversizeError
 from ..protocol.parts import EpochPosition
@@ -20,17 +20,6 @@ from .costs import LoopCosts
 # Of the samples for a microbatch without any some may be broken; after so many nobody expects a
 # good one.
 SPARES = 100
-
-
-class FeedPlanner(Protocol):
-    """A pure planner: see balancer/planning/planner.py."""
-
-    @property
-    def window_samples(self) -> int:
-        """The number of samples of a window."""
-
-    def plan(self, window: Window) -> Planned | None:
-        """Return the steps of a window; None where another process plans, and has not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +83,7 @@ class PlanFeed:
 
     epoch: int
     order: Int64
-    planner: FeedPlanner
+    planner: Planner
     costs: LoopCosts
     at: EpochPosition
     name_of: Callable[[int], str] = str
@@ -112,10 +101,8 @@ class PlanFeed:
         """The ordinal after the last of the next window."""
         return min(self.start + self.planner.window_samples, len(self.order))
 
-    def plan(self) -> Iterator[PlannedStep] | None:
+    def plan(self) -> Iterator[PlannedStep]:
         """Plan the next window, whose costs are known; return its steps from the position on.
-
-        None where another process plans it, and has not yet.
 
         Raises ValueError where its budgets cannot be met, and for a position that the plan does not
         have.
@@ -129,8 +116,6 @@ class PlanFeed:
         except OversizeError as error:
             index = int(self.order[error.ordinal])
             raise ValueError(f"sample {self.name_of(index)!r} {error.reason}") from None
-        if planned is None:
-            return None
         if self.start == self.at.start:
             microbatches = [len(each.ranks[0]) for each in planned.batches]
             self.at.check_in_window(self.step, microbatches, window.costs_digest())

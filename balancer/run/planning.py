@@ -162,8 +162,6 @@ class Planning:
             return f"what other ranks say ({of}): {self.who_lacks(self._awaited[0])}"
         if self._ahead is None:
             return "the order of the epoch"
-        if self._ahead.awaits_planner and self._shares is not None:
-            return f"the plan of the next window from {self._shares.planner_now()}"
         return self._ahead.waits_for
 
     @property
@@ -201,8 +199,6 @@ class Planning:
             while True:
                 self._take(ahead, *self._inbox.get_nowait())
         self._listen(found)
-        if self._shares is not None:
-            self._shares.poll()
         if self._is_planned:
             return
         for step in self._some(ahead):

@@ -1,7 +1,6 @@
 """What a local loop does when it starts: ranks meet and agree, and the user is told its price."""
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.run.ahead import MOST_MEASURED, PlanAhead
 from ...balancer.run.arrivals import RunStart
 from ...balancer.run.costs import LoopCosts
-from ...balancer.run.feed import FeedPlanner, PlanFeed
+from ...balancer.run.feed import PlanFeed
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.fingerprint import digest_arrays
@@ -29,8 +28,6 @@ logger = logging.getLogger(__name__)
 MEET_S = 1800.0
 # Other ranks are given up after so long if they have ended, or closed their loaders.
 LOST_S = 3.0
-
-_KNOWN = "known costs"
 
 
 def meet_ranks(
@@ -68,18 +65,8 @@ def meet_ranks(
         "data": f"{source_name(source)}, {len(source)} samples",
         "order or content of the data": KnownData(dataset, len(source), source.key).rank_identity,
     }
-    longest_s = timeout_s or MEET_S
-    peers = meet(place, name, facts, longest_s)
-    peers.post(_KNOWN, digest_of(costs).encode())
-    since = time.monotonic()
-    while (digests := peers.gather(_KNOWN)) is None:
-        waited = time.monotonic() - since
-        if waited > longest_s or (waited > LOST_S and peers.why_lost(_KNOWN)):
-            raise LoaderError(
-                f"what all ranks know of costs not within {waited:.0f} s: "
-                f"{peers.why_missing(_KNOWN)}"
-            )
-        time.sleep(peers.pause_s())
+    peers = meet(place, name, facts, timeout_s or MEET_S, digest_of(costs))
+    digests = peers.said
     if all(digests) and len({*digests}) > 1:
         other = next(rank for rank, each in enumerate(digests) if each != digests[0])
         raise LoaderError(
@@ -130,14 +117,10 @@ def make_ahead(
     """Return the planning of an epoch from a position."""
     order = epoch_order(source, plan.seed, start.epoch, shuffle)
     try:
-        planner: FeedPlanner = make_planner(plan)
+        planner = make_planner(plan)
     except ValueError as error:
         what = "the costs that a pipeline has measured: " if start.costs else ""
         raise ValueError(f"{what}{error}") from error
-    if peers is not None:
-        from .shared_plans import shared_planner  # here: a loop on its own shares none
-
-        planner = shared_planner(planner, peers, group)
     feed = PlanFeed(start.epoch, order, planner, costs, start.at, source.key)
     together = min(plan.samples_per_step, MOST_MEASURED)
     return PlanAhead(feed, ahead, together, peers if shares_costs else None, group)

@@ -13,10 +13,10 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -28,36 +28,20 @@ _T = TypeVar("_T")
 
 # What a socket's timeout is at most; 0 is none.
 MAX_TIMEOUT_S = 1e9
-
-
-class KeyStore(Protocol):
-    """The part of torch.distributed.Store that is used; `add` is atomic."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, which starts at 0, and return it."""
-
-    def set(self, key: str, value: bytes, /) -> None:
-        """Set a key."""
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Return the values of keys that have one."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Return whether all keys have a value."""
-
-    def delete_key(self, key: str, /) -> bool:
-        """Delete a key; return whether there was one."""
+# Of each value in an entry that many append to: whose it is, and its size.
+_HEADER = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True)
 class MeetingPoint:
     """A store where ranks meet, and who this process is there.
 
-    label: tells this group of processes from others; processes: the ranks in the job of all
-    data-parallel ranks. has_ended: returns True if the connection to the store is closed.
+    store: as torch.distributed.Store. label: tells this group of processes from others; processes:
+    the ranks in the job of all data-parallel ranks. has_ended: returns True if the connection to
+    the store is closed.
     """
 
-    store: KeyStore
+    store: Any
     label: str
     rank: int
     processes: tuple[int, ...]
@@ -163,14 +147,13 @@ def digest(text: str) -> str:
 class StoreState:
     """What is known of a connection to a store.
 
-    has_ended: returns True if the other end has closed it. owner: who runs it. on_request: called
-    with the time before each request, with 0 after it; so is asking_since. lost: why nothing can be
-    asked any more; answers could be those of earlier requests.
+    has_ended: returns True if the other end has closed it. owner: who runs it. asking_since: when
+    the request under way began, 0 if there is none. lost: why nothing can be asked any more;
+    answers could be those of earlier requests.
     """
 
     has_ended: Callable[[], bool] = field(default=lambda: False)
     owner: str = "process 0"
-    on_request: Callable[[float], None] = field(default=lambda _: None)
     clock: Callable[[], float] = time.monotonic
     asking_since: float = 0.0
     lost: str = ""
@@ -179,60 +162,64 @@ class StoreState:
 class Entries:
     """The entries below a prefix of a store. LoaderError once the store is lost."""
 
-    def __init__(self, store: KeyStore, prefix: str, state: StoreState | None = None) -> None:
+    def __init__(self, store: Any, prefix: str, state: StoreState | None = None) -> None:
         self._store = store
         self._prefix = prefix
         self.state = state or StoreState()
+        # Some stores (of files, MPI's, those of users) cannot append.
+        has_more = getattr(store, "has_extended_api", None)
+        self._appends = has_more is not None and has_more() and hasattr(store, "append")
 
     def below(self, prefix: str) -> "Entries":
         """Return the entries below a longer prefix."""
         return Entries(self._store, f"{self._prefix}/{prefix}", self.state)
 
-    def add(self, key: str, amount: int = 1) -> int:
-        """Add to a counter, and return it."""
-        return self._ask(self._store.add, self._key(key), amount)
+    def add(self, key: str) -> int:
+        """Count one more, and return how many there are."""
+        return int(self._ask(self._store.add, self._key(key), 1))
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set an entry."""
         as_bytes = value.encode() if isinstance(value, str) else value
         self._ask(self._store.set, self._key(key), as_bytes)
 
-    def has(self, *keys: str) -> bool:
-        """Return whether all of some entries are there."""
-        return self._ask(self._store.check, [self._key(key) for key in keys])
+    def has(self, key: str) -> bool:
+        """Return whether an entry is there."""
+        return bool(self._ask(self._store.check, [self._key(key)]))
 
-    def get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values of entries that are there."""
-        if not keys:
-            return []
-        names = [self._key(key) for key in keys]
-        # Some stores (MPI's, those of users) have no such request.
-        if (
-            hasattr(self._store, "multi_get")
-            and getattr(self._store, "has_extended_api", lambda: True)()
-        ):
-            return [bytes(value) for value in self._ask(self._store.multi_get, names)]
-        get: Callable[[str], bytes] = getattr(self._store, "get")  # noqa: B009 not in the protocol
-        return [bytes(self._ask(get, name)) for name in names]
+    def get(self, key: str) -> bytes:
+        """Return the value of an entry that is there."""
+        return bytes(self._ask(self._store.get, self._key(key)))
 
     def find(self, key: str) -> bytes | None:
         """Return the value of an entry, None if it is not there."""
-        return self.get([key])[0] if self.has(key) else None
+        return self.get(key) if self.has(key) else None
 
-    def missing(self, keys: Sequence[str], most: int) -> list[str]:
-        """Return the first entries that are not there: a request for each time the list halves."""
-        if not keys or most < 1 or self.has(*keys):
-            return []
-        if len(keys) == 1:
-            return list(keys)
-        middle = len(keys) // 2
-        found = self.missing(keys[:middle], most)
-        return found + self.missing(keys[middle:], most - len(found))
+    def append(self, key: str, number: int, value: bytes) -> None:
+        """Add a numbered value to an entry, of less than 8 MiB: torch's server takes no more."""
+        if self._appends:
+            packed = _HEADER.pack(number, len(value)) + value
+            self._ask(self._store.append, self._key(key), packed)
+        else:
+            self.set(f"{key}/{number}", value)
 
-    def delete(self, keys: Sequence[str]) -> None:
-        """Delete entries that are there."""
+    def has_some(self, key: str) -> bool:
+        """Return False if nothing was appended to an entry, as far as one request can tell."""
+        return not self._appends or self.has(key)
+
+    def collect(self, key: str, numbers: int) -> dict[int, bytes]:
+        """Return what was appended to an entry that is there, by number, of each the last."""
+        if self._appends:
+            return dict(_unpack(self.get(key)))
+        values = {number: self.find(f"{key}/{number}") for number in range(numbers)}
+        return {number: value for number, value in values.items() if value is not None}
+
+    def delete(self, *keys: str, numbers: int = 0) -> None:
+        """Delete entries, also those to which so many may have appended."""
         for key in keys:
             self._ask(self._store.delete_key, self._key(key))
+            for number in range(0 if self._appends else numbers):
+                self._ask(self._store.delete_key, self._key(f"{key}/{number}"))
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{key}"
@@ -243,18 +230,14 @@ class Entries:
             self._lose("the connection was closed")
         if self.state.lost:
             raise LoaderError(self.state.lost)
-        self._mark(self.state.clock())
+        self.state.asking_since = self.state.clock()
         try:
             return request(*given)
         except RuntimeError as error:  # of torch: the connection is lost, or was not answered
             self._lose(str(error).partition("Exception raised")[0].strip().rstrip("."))
             raise LoaderError(self.state.lost) from error
         finally:
-            self._mark(0.0)
-
-    def _mark(self, since: float) -> None:
-        self.state.asking_since = since
-        self.state.on_request(since)
+            self.state.asking_since = 0.0
 
     def _lose(self, reason: str) -> None:
         self.state.lost = (
@@ -262,3 +245,12 @@ class Entries:
             f". It is run by {self.state.owner}, unless a launcher runs it: has that ended, or is "
             "it stopped?"
         )
+
+
+def _unpack(packed: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered values of an entry."""
+    at = 0
+    while at < len(packed):
+        number, size = _HEADER.unpack_from(packed, at)
+        at += _HEADER.size + size
+        yield number, packed[at - size : at]

@@ -85,12 +85,9 @@ def connect(settings: LoopSettings, keys: PeerKeys | None = None) -> MicrobatchS
 
 def _start_balancer(peers: Rendezvous) -> EmbeddedBalancer:
     """Start the balancer for all, and tell them where it is, or why there is none."""
-    try:
+    with peers.telling():
         balancer = EmbeddedBalancer()
         balancer.wait_ready()
-    except Exception as error:
-        peers.give_up(str(error))
-        raise
     peers.publish(balancer.endpoint)
     return balancer
 

@@ -16,6 +16,7 @@ from ...balancer.run.arrivals import RunStart
 from ...balancer.transport.naming import DEFAULT_JOB
 from ...workers.processes.pool import Pool
 from ..balanced.settings import WorkerStart
+from ..step.errors import LoaderError
 from ..step.ranks import Place
 from .balancer_process import EmbeddedBalancer
 from .batch_reader import BatchReader
@@ -82,10 +83,13 @@ class HostConnection(TrainerConnection):
                 self._sockets.link()  # the job is to be there when its workers come
                 self._sockets.suspend()
                 run = -1 if self._start.persistent else self.session.run + 1
-                with self._peers.telling():
-                    self._processes.pool, self._processes.names = start_workers(
-                        self._start, replace(self._config, run=run), serve_parts
-                    )
+                try:
+                    with self._peers.telling():
+                        self._processes.pool, self._processes.names = start_workers(
+                            self._start, replace(self._config, run=run), serve_parts
+                        )
+                except RuntimeError as error:  # as if it had come after they were ready
+                    raise LoaderError(str(error)) from error
                 self._sockets.watch(self._processes.descriptors())
             super().begin(start)
 

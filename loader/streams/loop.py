@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..peers.exchange import Peers
 
 logger = logging.getLogger(__name__)
-# Ranks are at a step at about the same time: what they say of it is looked for this soon.
-LOOK_S = 2e-4
 
 
 class StreamStart(NamedTuple):
@@ -342,8 +340,7 @@ class StreamLoop:
                     "rank %d has waited %.0f s for %s; still missing: %s",
                     self._seat.played[0], waited, log.what, what,
                 )  # fmt: skip
-            # Others of this host post in memory, where to look costs little.
-            time.sleep(min(peers.pause_s(), max(LOOK_S, waited / 8)))
+            time.sleep(peers.pause_s())
         return self._heard[key]
 
 

@@ -49,9 +49,6 @@ class Shares:
         there = self._board.posted.get(key, {})
         return tuple(there[r] for r in range(self.ranks)) if len(there) == self.ranks else None
 
-    def poll(self) -> None:
-        """Do nothing."""
-
     def pause_s(self) -> float:
         return 0.0
 
@@ -63,9 +60,6 @@ class Shares:
 
     def why_lost(self, _key: str) -> str:
         return ""
-
-    def planner_now(self) -> str:
-        return "rank 1, which is stopped"
 
     def why_missing(self, key: str) -> str:
         there = self._board.posted.get(key, {})

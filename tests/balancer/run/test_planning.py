@@ -16,7 +16,7 @@ import pytest
 from counterpoise.balancer.planning.problem.config import Planned, Window
 from counterpoise.balancer.run.ahead import PlanAhead
 from counterpoise.balancer.run.costs import LoopCosts
-from counterpoise.balancer.run.feed import PlanFeed, PlannedStep
+from counterpoise.balancer.run.feed import PlannedStep
 from counterpoise.balancer.run.planning import Collected, Planning, PlanningThread
 from tests.balancer.run.plans import RESOURCES, config, costs_of, describe, feed, seen, take
 from tests.balancer.run.test_ahead import Board, Shares
@@ -86,30 +86,6 @@ def test_what_planning_raises_is_collected_once() -> None:
     *_, last = collected(planning)
     assert str(last.error) == "no such order"
     assert planning.collect() is None
-    planning.stop()
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-def test_a_rank_whose_host_is_planned_for_by_another_says_by_whom(
-    monkeypatch: pytest.MonkeyPatch, is_known: bool
-) -> None:
-    monkeypatch.setattr(PlanFeed, "plan", lambda _: None)
-    shares: Any = Shares(Board(1), 0)
-
-    def make_ahead() -> PlanAhead:
-        if is_known:  # then ranks have no costs to tell each other
-            return make()()
-        unknown = LoopCosts(COUNT, RESOURCES)
-        return PlanAhead(feed(PLAN, unknown), 24, PLAN.samples_per_step, shares, "1")
-
-    planning = Planning(make_ahead, describe(PLAN), shares, "1")
-    for _ in range(9):  # until the costs of the first window are known
-        planning.turn()
-        while (found := planning.collect()) is not None:
-            ordinals = [ordinal for ordinal, _ in found.to_measure]
-            planning.measured(ordinals, [(5,)] * len(ordinals))
-    assert planning.awaits_ranks
-    assert planning.waits_for == "the plan of the next window from rank 1, which is stopped"
     planning.stop()
 
 
@@ -213,10 +189,10 @@ class Slow:
     def window_samples(self) -> int:
         return self._planner.window_samples
 
-    def plan(self, window: Window) -> Planned | None:
+    def plan(self, window: Window) -> Planned:
         Slow.is_at_work = True
         time.sleep(0.002)
-        planned: Planned | None = self._planner.plan(window)
+        planned: Planned = self._planner.plan(window)
         Slow.is_at_work = False
         return planned
 
@@ -225,7 +201,8 @@ class Slow:
 def test_a_fork_finds_no_planner_at_work_and_both_go_on() -> None:
     def slow() -> PlanAhead:
         ahead = make(ahead=COUNT)()
-        ahead.feed.planner = Slow(ahead.feed.planner)
+        planner: Any = Slow(ahead.feed.planner)
+        ahead.feed.planner = planner
         return ahead
 
     signal.alarm(120)

@@ -1,9 +1,7 @@
-"""A store in memory that counts requests, and refuses those that would wait."""
+"""A store in memory that counts requests and bytes, and refuses those that would wait."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import join
@@ -11,43 +9,58 @@ from counterpoise.loader.peers.store import MeetingPoint
 
 
 class MemoryStore:
-    """As torch.distributed.HashStore, but a `get` of what is not there is an error."""
+    """As torch.distributed.HashStore, but a `get` of what is not there is an error.
+
+    n_bytes: of keys, values and their lengths, as torch's TCPStore sends them.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.requests: Counter[str] = Counter()
-        # How often each value was read.
-        self.reads: Counter[str] = Counter()
-        self.sizes: dict[str, int] = {}
+        self.n_bytes = 0
+
+    def has_extended_api(self) -> bool:
+        """Say that it can append."""
+        return True
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to a counter."""
-        self.requests["add"] += 1
+        self._count("add", key, b"8 bytes.")
         total = int(self.values.get(key, b"0")) + amount
         self.values[key] = str(total).encode()
         return total
 
     def set(self, key: str, value: bytes, /) -> None:
         """Set a key."""
-        self.requests["set"] += 1
-        self.sizes[key] = len(value)
+        self._count("set", key, value)
         self.values[key] = value
 
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Return values that are there."""
-        self.requests["multi_get"] += 1
-        self.reads.update(keys)
-        return [self.values[key] for key in keys]
+    def append(self, key: str, value: bytes, /) -> None:
+        """Add to the end of a value."""
+        self._count("append", key, value)
+        self.values[key] = self.values.get(key, b"") + value
+
+    def get(self, key: str, /) -> bytes:
+        """Return a value that is there; torch's sends that it would wait, too."""
+        self._count("wait", key)
+        self._count("get", key, self.values[key])
+        return self.values[key]
 
     def check(self, keys: list[str], /) -> bool:
         """Return whether all keys have a value."""
-        self.requests["check"] += 1
+        self._count("check", *keys)
         return all(key in self.values for key in keys)
 
     def delete_key(self, key: str, /) -> bool:
         """Delete a key."""
-        self.requests["delete_key"] += 1
+        self._count("delete_key", key)
         return self.values.pop(key, None) is not None
+
+    def _count(self, request: str, *texts: str | bytes) -> None:
+        self.requests[request] += 1
+        # A byte for the request and one for the answer, the prefix of a process group, and 8 bytes
+        # for each length.
+        self.n_bytes += 2 + sum(len(text) + 8 + 16 * isinstance(text, str) for text in texts)
 
 
 class Clock:
@@ -80,17 +93,22 @@ class Job:
     ) -> Iterator[float]:
         """Return a rank's way to its peers, to be walked by the test."""
         point = MeetingPoint(self.store, "label", rank, tuple(range(len(self.hosts))))
-        host = self.hosts[rank].strip(".")
-        return join(point, name, facts or {}, timeout_s, host, self.clock)
+        host, says = self.hosts[rank].strip("."), f"of {rank}"
+        return join(point, name, facts or {}, timeout_s, host, says, self.clock)
 
     def meet(self, order: list[int] | None = None, name: str = "train") -> list[Peers]:
         """Return all ranks, met in some order."""
         ways = {rank: self.joining(rank, name=name) for rank in order or range(len(self.hosts))}
-        found = walk(ways, self.clock)
-        peers = [each for _, each in sorted(found.items()) if isinstance(each, Peers)]
-        assert len(peers) == len(self.hosts), found
+        ends = walk(ways, self.clock)
+        peers = [peers for _, peers in sorted(ends.items()) if isinstance(peers, Peers)]
+        assert len(peers) == len(self.hosts), ends
         self._peers += peers
         return peers
+
+    @property
+    def left(self) -> list[str]:
+        """The entries of loaders, beside those that each process leaves of itself."""
+        return [key for key in self.store.values if "/loader/" in key]
 
     def forget(self, peers: Peers) -> None:
         """Refer to some no longer."""
@@ -98,8 +116,8 @@ class Job:
 
     def close(self) -> None:
         """Close all that have met."""
-        for each in self._peers:
-            each.close()
+        for peers in self._peers:
+            peers.close()
 
 
 def walk(ways: dict[int, Iterator[float]], clock: Clock) -> dict[int, Peers | Exception]:
@@ -116,8 +134,3 @@ def walk(ways: dict[int, Iterator[float]], clock: Clock) -> dict[int, Peers | Ex
                     ends[rank] = error
         clock.now += 0.05
     return ends
-
-
-def held_bytes(log: Any) -> int:
-    """Return the memory that a RecordWriter's file has."""
-    return os.fstat(log._file.fileno()).st_blocks * 512

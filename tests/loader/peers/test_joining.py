@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,13 +12,6 @@ from counterpoise.loader.step.ranks import Place
 from tests.loader.peers.memory_store import Job, walk
 
 
-@pytest.fixture
-def job() -> Iterator[Job]:
-    made = Job("aabb")
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_ranks_meet_in_any_order(seed: int) -> None:
     draws = random.Random(seed)
@@ -27,15 +19,9 @@ def test_ranks_meet_in_any_order(seed: int) -> None:
     for each in job.meet(draws.sample(range(8), 8)):
         assert [peer.rank for peer in each.members] == list(range(8))
         assert each.ranks == 8
+        assert each.said == tuple(f"of {rank}" for rank in range(8))
     job.close()
-    assert not [key for key in job.store.values if "/loader/" in key]
-
-
-def test_one_rank_of_each_host_plans() -> None:
-    job = Job("abab.")
-    assert sum(each.is_planner for each in job.meet()) == 3
-    assert [each.shares_host for each in job.meet()] == [True] * 4 + [False]
-    job.close()
+    assert job.left == []
 
 
 def test_loaders_of_one_name_are_told_apart_by_their_count(job: Job) -> None:
@@ -44,11 +30,7 @@ def test_loaders_of_one_name_are_told_apart_by_their_count(job: Job) -> None:
         each.post("key", b"first")
     for each in second:
         each.post("key", b"second")
-    job.clock.now += 1
-    assert first[0].gather("key") is None  # rank 2 has posted last: its leader has not seen all
-    for each in [*first, *second]:
-        each.poll()
-    job.clock.now += 1
+    assert first[0].gather("key") == (b"first",) * 4
     assert first[3].gather("key") == (b"first",) * 4
     assert second[3].gather("key") == (b"second",) * 4
 
@@ -118,7 +100,7 @@ def test_a_rank_alone_needs_no_store() -> None:
     peers = meet(Place((0,), 1), "train", {}, 1.0)
     peers.post("key", b"value")
     assert peers.gather("key") == (b"value",)
-    assert (peers.ranks, peers.is_planner, peers.shares_host) == (1, True, False)
+    assert peers.ranks == 1
     peers.close()
 
 
@@ -135,7 +117,7 @@ def test_ranks_without_a_process_group_are_told_what_to_do() -> None:
         meet(Place((0,), 2), "train", {}, 1.0)
 
 
-def test_a_store_that_is_lost_is_an_error_on_all_ranks_of_a_host(
+def test_a_store_that_is_lost_is_an_error_that_names_who_runs_it(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peers: list[Peers] = job.meet()
@@ -143,14 +125,9 @@ def test_a_store_that_is_lost_is_an_error_on_all_ranks_of_a_host(
     def lost(*_: object) -> bool:
         raise RuntimeError("Broken pipe. Exception raised from sendBytes")
 
-    for each in peers:
-        each.post("key", b"")
-    monkeypatch.setattr(job.store, "add", lost)
+    peers[0].post("key", b"")
+    monkeypatch.setattr(job.store, "check", lost)
     with pytest.raises(
         LoaderError, match=r"does not answer any more \(Broken pipe\)\. It is run by rank 0 \("
     ):
         peers[0].gather("key")
-    with pytest.raises(LoaderError, match="does not answer any more"):
-        peers[1].gather("key")
-    with pytest.raises(LoaderError, match="does not answer any more"):
-        peers[1].published("plan")

@@ -1,6 +1,5 @@
 """Ranks as real processes at a real store: none is held up by a peer, and who is lost is named."""
 
-import json
 import os
 import random
 import signal
@@ -116,16 +115,4 @@ def test_nothing_hangs_or_is_left_when_a_rank_is_killed(ranks: Ranks, seed: int)
     lost = ranks.processes[rank]
     lost.kill()
     for out in ranks.outputs(*{0, 1, 2, 3} - {rank}):
-        assert f"rank {rank} (process {rank}, host" in out or "planner ended" in out
-
-
-def test_readers_and_entries_are_bounded_at_a_real_store() -> None:
-    command = [sys.executable, "-W", "ignore", str(SCRIPT.with_name("scale.py"))]
-    given = ["--hosts=8", "--steps=4", "--step-s=.5", "--processes=2"]
-    done = Popen([*command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = done.communicate(timeout=ENDS_WITHIN_S)
-    assert done.returncode == 0, err
-    found = json.loads(out.splitlines()[-1])
-    assert found["readers_per_value"] == 8
-    # What each process leaves of itself and of what it opened.
-    assert found["keys_after_close"] == 2 * found["ranks"]
+        assert f"rank {rank} (process {rank}, host" in out

@@ -17,7 +17,7 @@ from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import join
 from counterpoise.loader.peers.store import Entries, MeetingPoint, StoreState, _own_connection
 from tests.forking.popen import Popen
-from tests.loader.peers.memory_store import Clock, MemoryStore, walk
+from tests.loader.peers.memory_store import Clock, walk
 
 
 class OldStore:
@@ -73,8 +73,6 @@ def test_values_travel_by_any_store(store: Any) -> None:
         values = tuple(bytes([rank, 0, 255]) * 1000 for rank in range(4))
         for each, value in zip(peers, values, strict=True):
             each.post(f"key/{number}", value)
-        for each in [*peers, *peers]:
-            each.poll()
         for each in peers:
             while (found := each.gather(f"key/{number}")) is None:
                 pass
@@ -82,6 +80,17 @@ def test_values_travel_by_any_store(store: Any) -> None:
     for each in peers:
         each.end("key")
         each.close()
+
+
+def test_an_entry_is_appended_to_by_all_at_once(store: Any) -> None:
+    entries = Entries(store, "x")
+    for number in (2, 0, 2):
+        entries.append("key", number, bytes([number]) * 300)
+    assert entries.has_some("key")
+    assert entries.collect("key", 3) == {2: b"\2" * 300, 0: bytes(300)}
+    entries.delete("key", numbers=3)
+    assert not entries.has("key")
+    assert not entries.has("key/2")
 
 
 def test_a_large_value_travels_by_tcp() -> None:
@@ -147,32 +156,15 @@ def test_a_store_that_is_stopped_or_gone_is_an_error(capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == ""
 
 
-def test_missing_entries_are_found_with_few_requests() -> None:
-    store = MemoryStore()
-    entries = Entries(store, "")
-    names = [str(number) for number in range(1000)]
-    for name in names:
-        if name not in ("17", "500", "999"):
-            entries.set(name, b"")
-    store.requests.clear()
-    assert entries.missing(names, 8) == ["17", "500", "999"]
-    assert store.requests.total() < 70
-    assert entries.missing(names, 2) == ["17", "500"]
-    assert entries.missing(["1", "2"], 8) == []
-
-
 def test_forked_processes_do_not_disturb_their_parents_peers() -> None:
     store = tcp_store()
     peers = met(connected(store, 4))
-    leader, follower, *_ = peers
-    leader.publish("plan", b"plan")
     child = os.fork()
     if not child:
         # As a worker that ends: it closes what it has, and says goodbye to nobody.
-        del store, peers, leader, follower
+        del store, peers
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert bytes(follower.published("plan") or b"") == b"plan"
     for each in peers:
         each.post("key", b"value")
     for each in peers:

@@ -4,6 +4,7 @@ For each manner two processes are forked, which make a process group of their ow
 its second step, and both write down what ends their training.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.loader import Balance, DataLoader, scale_loss
+from tests.held_port import held_port
 
 TIMEOUT_S = 10.0
 # Those of "holes" tell each other which samples they could not use, the others label tokens.
@@ -68,7 +70,7 @@ def fail(manner: str) -> None:
 def train(manner: str, rank: int, meeting: str) -> None:
     """Train an epoch; rank 1 does not get far."""
     distributed.init_process_group(
-        "gloo", f"file://{meeting}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+        "gloo", meeting, rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
     balance = Balance(
         grouping="isf", budgets={"tokens": 40}, accumulate=1, samples_per_step=8, seed=1,
@@ -96,13 +98,15 @@ def main(folder: str, *manners: str) -> None:
     """Fork the ranks of all manners, and wait for those that end."""
     torch.set_num_threads(1)
     started = {}
-    for manner in manners:
-        for rank in range(2):
+    with held_port() as port:
+        for manner, rank in itertools.product(manners, range(2)):
             started[manner, rank] = os.fork()
             if not started[manner, rank]:
                 said = Path(folder, f"{manner}-{rank}")
+                # A process that is stopped may hold the lock of a file.
+                meeting = f"file://{folder}/{manner}.meeting"
                 try:
-                    train(manner, rank, f"{folder}/{manner}.meeting")
+                    train(manner, rank, f"tcp://127.0.0.1:{port}" if manner == "stop" else meeting)
                 except BaseException as error:
                     said.with_suffix(".part").write_text(f"{type(error).__name__}: {error}")
                     said.with_suffix(".part").rename(said)

@@ -1,6 +1,5 @@
 """Processes find a loader's balancer in a key-value store, each whenever it comes."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -12,7 +11,8 @@ import torch.distributed as dist
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.loader import LoaderError
-from counterpoise.loader.remote.rendezvous import Meeting, Rendezvous
+from counterpoise.loader.peers.store import MeetingPoint
+from counterpoise.loader.remote.rendezvous import Rendezvous
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))
 JOB, OTHER = to_json(JobSpec(PLAN)), to_json(JobSpec(PLAN, shuffle=False))
@@ -28,7 +28,8 @@ def opened(
     store: Any, process: int, name: str = "", data: str = DATA, job: str = JOB
 ) -> Rendezvous:
     """Return a process' part."""
-    return Rendezvous(Meeting(store, "group", process), name, {"data": data, "configuration": job})
+    point = MeetingPoint(store, "group", process, (0, 1))
+    return Rendezvous(point, name, {"data": data, "configuration": job})
 
 
 def test_one_claims_and_the_others_get_its_address(store: Any, tmp_path: Any) -> None:
@@ -37,7 +38,8 @@ def test_one_claims_and_the_others_get_its_address(store: Any, tmp_path: Any) ->
     assert (first.claim(), second.claim()) == (True, False)
     first.publish(f"ipc://{tmp_path}/balancer")
     assert second.wait_for_address() == f"ipc://{tmp_path}/balancer"
-    assert "process 1" in str(second.owner)
+    assert second.owner is not None
+    assert second.owner.process == 1
 
 
 def test_a_loader_of_another_name_has_another_balancer(store: Any) -> None:
@@ -86,7 +88,7 @@ def test_a_dead_claimer_does_not_hold_up_the_others(store: Any) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert second.owner is not None
-    second.owner = dataclasses.replace(second.owner, pid=child.pid)
+    second.owner = second.owner._replace(pid=child.pid)
     with pytest.raises(LoaderError, match=rf"pid {child.pid}\), which ran the balancer, has ended"):
         second.wait_for_address()
 
@@ -109,6 +111,22 @@ def test_a_balancer_that_is_gone_or_elsewhere_is_an_error_that_says_what_to_do(
     with pytest.raises(LoaderError, match="process 0 could not go on: sample 'a'"):
         second.wait_for_address()
     assert second.owner is not None
-    second.owner = dataclasses.replace(second.owner, host="elsewhere")
+    second.owner = second.owner._replace(host="elsewhere")
     with pytest.raises(LoaderError, match=r"on host elsewhere .*start `counterpoise balancer`"):
         second.wait_for_address()
+
+
+def test_ranks_get_what_one_of_them_has_found_out(store: Any) -> None:
+    def found(process: int) -> Rendezvous:
+        point = MeetingPoint(store, "group", process, (0, 1))
+        return Rendezvous(point, "auto", {}, "looked for what samples cost")
+
+    first, second = found(1), found(0)
+    assert (first.claim(), second.claim()) == (True, False)
+    with pytest.raises(LoaderError, match=r"not found it within 0 s, is it alive\? restart all"):
+        second.wait_for_answer("found it", 0.0)
+    first.publish({"tokens": 3})
+    assert second.wait_for_answer("found it", 1.0) == {"tokens": 3}
+    first.forget()
+    second.forget()
+    assert store.num_keys() == 2  # how many each has opened
