@@ -65,7 +65,7 @@ faults: $(STAMP) $(KERNELS)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST) \
 		$(if $(KILLS),--kills $(KILLS))
 
-# Changed ledgers, damaged kept files, shards that change, hostile messages at a served balancer:
+# Changed ledgers, damaged files, shards that change, hostile messages and bytes:
 # make fuzz TARGET=ledgers RUNS=10000; all targets with their usual runs without.
 # FUZZ=--report=FILE writes the report, --first=N other seeds.
 TARGET ?=
