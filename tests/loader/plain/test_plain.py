@@ -38,31 +38,30 @@ def flat(value):
     return [number for part in value for number in flat(part)]
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_have_torchs_seeds(persistent):
-    theirs, ours = both(
-        data.Noise(31), 2, batch_size=3, shuffle=True, num_workers=3, persistent_workers=persistent
-    )
-    assert flat(ours) == flat(theirs)
+def shuffled_pipe():
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    return IterableWrapper(list(range(20))).shuffle().sharding_filter()
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("lengths", [(5, 5, 5), (9, 0, 4), (0, 0, 0), (1, 20, 2)])
-def test_streams_are_read_in_turns(lengths, persistent):
-    theirs, ours = both(
-        data.Stream(lengths), 2, batch_size=2, num_workers=3, persistent_workers=persistent
-    )
-    assert [[batch.tolist() for batch in epoch] for epoch in ours] == [
-        [batch.tolist() for batch in epoch] for epoch in theirs
-    ]
+STAYS = {"persistent_workers": True}
+# a data set, and how it is read with two workers or three
+READ = [
+    *((lambda: data.Noise(31), {"batch_size": 3, "shuffle": True, "num_workers": 3, **more})
+      for more in ({}, STAYS)),
+    *((lambda lengths=lengths: data.Stream(lengths), {"batch_size": 2, "num_workers": 3, **more})
+      for lengths in ((5, 5, 5), (9, 0, 4), (0, 0, 0), (1, 20, 2)) for more in ({}, STAYS)),
+    (lambda: data.Stream((3, 8)), {"batch_size": None}),
+    (lambda: data.Stream((3, 8)), {"batch_size": 4, "drop_last": True}),
+    (shuffled_pipe, {"batch_size": 3, "shuffle": True}),
+]  # fmt: skip
 
 
-def test_streams_without_batches_and_with_drop_last():
-    assert flat(both(data.Stream((3, 8)), batch_size=None, num_workers=2)[1]) == flat(
-        both(data.Stream((3, 8)), batch_size=None, num_workers=2)[0]
-    )
-    theirs, ours = both(data.Stream((3, 8)), batch_size=4, drop_last=True, num_workers=2)
-    assert flat(ours) == flat(theirs)
+@pytest.mark.parametrize(("dataset", "given"), READ)
+def test_batches_are_torchs(dataset, given):
+    theirs, ours = both(dataset(), 2, **{"num_workers": 2, **given})
+    for of_ours, of_theirs in zip(ours, theirs, strict=True):
+        assert list(map(flat, of_ours)) == list(map(flat, of_theirs))
 
 
 def test_an_error_in_a_stream_comes_in_its_place():
@@ -83,15 +82,6 @@ def test_an_error_in_the_init_function_is_raised():
     next(iterator)
     with pytest.raises(OSError, match="worker 1 has no disk"):
         next(iterator)
-
-
-def test_datapipes_are_shuffled_and_shared_out_as_torch_does():
-    from torch.utils.data.datapipes.iter import IterableWrapper
-
-    pipe = IterableWrapper(list(range(20))).shuffle().sharding_filter()
-    theirs, ours = both(pipe, 2, batch_size=3, num_workers=2, shuffle=True)
-    assert flat(ours) == flat(theirs)
-    assert sorted(flat(ours[0])) == list(range(20))
 
 
 def test_without_order_every_sample_still_comes_once():
