@@ -45,20 +45,3 @@ def test_an_error_in_the_loop_is_what_the_user_sees(tmp_path: Path) -> None:
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     body = "\nprint(len(list(DataLoader(Squares(), num_workers=1))))\n"
     assert run_trainer(tmp_path, HEAD + body) == (0, "24\n", "")
-
-
-def test_what_was_set_at_run_time_is_there_in_the_workers(tmp_path: Path) -> None:
-    body = """
-offset, lines = 5, open(__file__)
-
-class Late(Dataset):
-    def __len__(self):
-        return 3
-    def __getitem__(self, index):
-        return offset + index + len(lines.readline()) * 0
-
-offset = 100
-loader = DataLoader(Late(), num_workers=1, collate_fn=lambda found: found[0])
-print([int(batch) for batch in loader])
-"""
-    assert run_trainer(tmp_path, HEAD + body) == (0, "[100, 101, 102]\n", "")
