@@ -33,7 +33,7 @@ PAGES := README.md AGENTS.md CONTRIBUTING.md CHANGELOG.md $(wildcard skills/*/re
 	$(filter-out docs/reference/api.md docs/reference/cli.md docs/internals/protocol.md docs/benchmarks/papers.md, \
 	$(wildcard docs/*.md docs/*/*.md))
 
-.PHONY: demo test test-all soak kernels faults fuzz mutants peer-suites test-frameworks constraints dist lint types size bench docs notebooks clean
+.PHONY: demo test test-all soak kernels faults fuzz peer-suites test-frameworks constraints dist lint types size bench docs notebooks clean
 demo: $(KERNELS)
 	$(BIN)/counterpoise demo
 
@@ -65,20 +65,13 @@ faults: $(STAMP) $(KERNELS)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST) \
 		$(if $(KILLS),--kills $(KILLS))
 
-# Changed ledgers, damaged kept files, shards that change, hostile messages at a served balancer:
+# Changed ledgers, damaged files, shards that change, hostile messages and bytes:
 # make fuzz TARGET=ledgers RUNS=10000; all targets with their usual runs without.
 # FUZZ=--report=FILE writes the report, --first=N other seeds.
 TARGET ?=
 FUZZ ?=
 fuzz: $(STAMP) $(KERNELS)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.fuzz $(TARGET) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) $(FUZZ)
-
-# Small changes of planning and schedules that their tests should notice: half an hour on one core.
-# Verdicts are kept in mutants.jsonl, and a run goes on from there; MUTANTS=--again tries survivors
-# again, MUTANTS='--first 60 --module sched/checking' some.
-MUTANTS ?=
-mutants: $(STAMP) $(KERNELS)
-	PYTHONPATH=$(VENV)/typing nice $(BIN)/python -m tests.mutation $(MUTANTS)
 
 # Other people's own tests, with torch's loader and with ours: make peer-suites SUITES=DIR, a folder
 # with their checkouts, under the names that CONTRIBUTING.md has. ARGS="--only lhotse" runs one.

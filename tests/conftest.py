@@ -46,7 +46,7 @@ if _OLDEST:
     collect_ignore += ["sched/runtime", "sched/ir/test_torch_runtime.py", "deliveries"]
     collect_ignore += ["soak/test_pipeline.py"]
 _NOT_WITH_OLDEST = re.compile(
-    r"benchmarks/test_(overlap|gpu.*runs_on_a_cpu|runtime.*(gradients|ranks_run))|\[train_vlm\]"
+    r"benchmarks/test_benches.*\[(overlap|gpu|runtime|job|encoder)-|\[train_vlm\]"
     r"|test_a_plan_runs_from_its_file|test_a_balancer_starts_without"
     r"|the_python_of_a_page_runs\[(docs/pipelines/|docs/from/torch-pipelining"
     r"|.*(accelerate|lightning|trainer|trl|packed|hf-processor|SKILL|own-loop)\.md)"

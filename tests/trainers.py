@@ -8,7 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
-from tests.faults.leftovers import segments, shared_memory
+from tests.faults.leftovers import processes, segments, shared_memory
 from tests.forking.popen import MARK, Popen
 
 ENDS_WITHIN_S = 5.0
@@ -35,14 +35,7 @@ class Trainer:
 
     def survivors(self) -> list[int]:
         """Processes that inherited the trainer's environment."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if self.mark.encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-            except OSError:
-                continue
-        return found
+        return [int(each.split()[1]) for each in processes(self.mark)]
 
     def leftovers(self) -> list[str]:
         """Directories of sockets, and shared memory of ours or torch's."""

@@ -52,8 +52,10 @@ class JobSpec:
                 f"on_error is {self.on_error!r}, allowed are {ON_ERROR}; others cannot be balanced"
             )
         # JSON was checked against the annotations; what Python code gives was not.
-        if type(self.buffer_bytes) is not int or self.buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes is {self.buffer_bytes!r}, needed is a positive integer")
+        # A report of the job has it in eight bytes.
+        if type(self.buffer_bytes) is not int or not 0 < self.buffer_bytes < 1 << 63:
+            said = f"buffer_bytes is {self.buffer_bytes!r}"
+            raise ValueError(f"{said}, needed is a positive integer below 2^63")
         if type(self.shuffle) is not bool:
             raise ValueError(f"shuffle is {self.shuffle!r}, needed is True or False")
         if self.transport not in TRANSPORTS:

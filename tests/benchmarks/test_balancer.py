@@ -1,11 +1,10 @@
-import json
+"""What the jobs of a balancer do for a message, and for a sample, does not grow."""
+
 import sys
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.balancer import stand_ins
-from benchmarks.balancer.command import command
 from benchmarks.balancer.driven import Driven
 
 
@@ -63,23 +62,3 @@ def test_no_message_costs_more_for_more_ranks_or_workers():
 def test_a_sample_is_handled_with_its_microbatch():
     # 87 at one rank with two workers; what is done sample by sample shows here.
     assert Counted(1).lines_per()[1] < 95
-
-
-@pytest.mark.parametrize("way", ["in process", "tcp"])
-def test_a_run_reports_each_number_of_ranks(way):
-    words = ["--ranks", "1,3", "--rounds", "1", "--steps", "1", "--samples", "5000", "--json"]
-    done = CliRunner().invoke(command, [*words, *(["--tcp"] if way == "tcp" else [])])
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert (report["way"], report["samples"]) == (way, 5000)
-    assert [cell["ranks"] for cell in report["cells"]] == [1, 3]
-    for cell in report["cells"]:
-        assert cell["us_per_sample"]["median"] > 0
-        assert (cell.get("most_mb", 0) > 20) == (way == "tcp")
-
-
-@pytest.mark.parametrize("ranks", ["", "x", "0", "1,1921"])
-def test_other_ranks_are_refused(ranks):
-    done = CliRunner().invoke(command, ["--ranks", ranks])
-    assert done.exit_code == 2
-    assert "is not like" in done.output or "give 1 to 1920 ranks" in done.output

@@ -1,113 +1,56 @@
-"""`bench bubbles` as one meets it, and figures that it must reach."""
+"""Figures of published tables that bubble filling reaches."""
 
-import functools
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from benchmarks.__main__ import group
 from benchmarks.bubbles import published
-from benchmarks.bubbles.chart import chart_svg
-from benchmarks.bubbles.command import TABLE_3, TABLE_6, bench
+from benchmarks.bubbles.command import TABLE_3, TABLE_6
 from benchmarks.bubbles.jitter import jitter_report
 from benchmarks.bubbles.published import published_report
-from benchmarks.bubbles.sensitivity import Point
 from benchmarks.bubbles.settings import PAPER, SETTINGS, setting_report, table_report
-from benchmarks.bubbles.uneven import uneven_report
-from counterpoise.tools.cli import main
 
 pytestmark = pytest.mark.slow
-
-KEYS = {
-    "eff_coarse",
-    "eff_fine",
-    "eff_split",
-    "upper_bound",
-    "step_seconds",
-    "seconds",
-    "planner_seconds",
-    "best_plan",
-}
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
-    """Run a bench with these words; its status, output and errors."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(words), group=group)
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
-
 
 # Two take longer than the first, and show the same.
 OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in SETTINGS[1:]]
 
 
-@pytest.fixture(scope="module", params=[SETTINGS[0], *OTHERS])
-def setting(request: pytest.FixtureRequest) -> tuple[str, dict]:
-    return request.param, setting_report(request.param)
-
-
-def test_a_setting_has_exactly_the_promised_keys(setting) -> None:
-    _, report = setting
-    assert set(report) == KEYS
-    assert set(report["step_seconds"]) == {"balanced", "whole", "split", "llm_only"}
-
-
-def test_the_papers_table_7_is_reached(setting) -> None:
-    name, report = setting
+@pytest.mark.parametrize("name", [SETTINGS[0], *OTHERS])
+def test_the_papers_table_7_is_reached(name: str) -> None:
+    report: Any = setting_report(name)
     coarse = PAPER[name][0]
     fine = {"1536": 57.5, "2048": 69.0, "3072": 85.0}[name]
     assert 100 * report["eff_coarse"] == pytest.approx(coarse, abs=1)
     assert 100 * report["eff_fine"] >= fine
     assert report["eff_split"] >= 0.95
     assert report["eff_fine"] <= report["upper_bound"]
-
-
-def test_the_steps_are_as_long_as_promised(setting) -> None:
-    name, report = setting
     steps = report["step_seconds"]
     assert steps["balanced"] == pytest.approx(PAPER[name][3], rel=0.04)
     assert steps["split"] <= 1.01 * steps["llm_only"]
     assert steps["llm_only"] <= steps["split"] <= steps["whole"] < steps["balanced"]
-
-
-def test_the_planners_own_choice_is_at_least_as_good(setting) -> None:
-    _, report = setting
-    assert report["best_plan"]["step_seconds"] <= report["step_seconds"]["split"]
+    # the planner's own choice is at least as good
+    assert report["best_plan"]["step_seconds"] <= steps["split"]
     assert report["best_plan"]["memory_gb"] <= 80
 
 
-def stands_beside_the_papers(table: Mapping[str, Any]) -> None:
-    assert table["paper"]
-    assert "LLAMA-70B" in table["guessed"]
-    for row in table["rows"].values():
-        assert row["split_vs_balanced"] >= row["whole_vs_balanced"] > 1
-        assert row["whole_vs_megatron"] > 1
+ROWS = [("A", TABLE_3), ("11+5", TABLE_6)]
+MORE = [(name, TABLE_3) for name in "BCD"] + [(name, TABLE_6) for name in ("22+5", "22+11")]
 
 
-@pytest.mark.long
-def test_the_report_has_settings_tables_and_jitter() -> None:
-    whole = bench(("3072",))
-    json.dumps(whole)
-    assert set(whole) == {"3072", "table3", "table6", "published", "jitter"}
-    assert set(whole["table3"]["rows"]) == {"A", "B", "C", "D"}
-    assert set(whole["table6"]["rows"]) == {"11+5", "22+5", "22+11"}
-    stands_beside_the_papers(whole["table3"])
-    stands_beside_the_papers(whole["table6"])
-
-
-def test_a_row_of_tables_3_and_6_stands_beside_the_papers() -> None:
-    stands_beside_the_papers(table_report(("A",), TABLE_3))
-    stands_beside_the_papers(table_report(("11+5",), TABLE_6))
+@pytest.mark.parametrize(
+    ("row", "table"), [*ROWS, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE)]
+)
+def test_a_row_of_tables_3_and_6_stands_beside_the_papers(
+    row: str, table: Mapping[str, object]
+) -> None:
+    found: Any = table_report((row,), table)
+    assert found["paper"]
+    assert "LLAMA-70B" in found["guessed"]
+    for ratios in found["rows"].values():
+        assert ratios["split_vs_balanced"] >= ratios["whole_vs_balanced"] > 1
+        assert ratios["whole_vs_megatron"] > 1
 
 
 @pytest.mark.long
@@ -130,41 +73,5 @@ def test_table_1_is_reached_but_for_a_row_that_says_why() -> None:
 
 
 def test_planning_again_takes_back_half_of_a_drift() -> None:
-    found: dict[str, Any] = jitter_report()
+    found: Any = jitter_report()
     assert found["recovered_at_0.1"] >= 0.5
-
-
-def knowing_beats_mean(report: dict[str, object]) -> None:
-    for kernels in ("whole", "split"):
-        for row in report[kernels].values():  # type: ignore[attr-defined]
-            assert row["gain"] > 1, report
-
-
-@pytest.mark.long
-def test_a_plan_that_knows_unequal_microbatches_is_shorter() -> None:
-    knowing_beats_mean(uneven_report(None, steps=1))
-
-
-@pytest.mark.long
-def test_the_same_on_real_costs(data: Path) -> None:
-    knowing_beats_mean(uneven_report(data / "metadata" / "calibrated_665k.npz", steps=1))
-
-
-def test_the_chart_is_small_and_says_what_it_shows() -> None:
-    row = [Point(x, 0.5, 0.9, 1.0, 1.1) for x in (0.1, 0.2, 0.4)]
-    drift = {cv: {"offline": 0.01, "guarded": 0.01, "replanned": 0.0} for cv in ("0.0", "0.1")}
-    text = chart_svg({"size": row}, {"drift": drift})
-    assert text.startswith("<svg")
-    assert len(text) < 20_000
-    assert "variation" in text
-
-
-def test_the_bench_writes_uneven_costs_as_json(run, tmp_path: Path, monkeypatch) -> None:
-    one_step = functools.partial(uneven_report, steps=1)
-    monkeypatch.setattr(f"{bench.__module__}.uneven_report", one_step)
-    rng = np.random.default_rng(0)
-    file = tmp_path / "costs.npz"
-    np.savez(file, tiles=rng.integers(0, 8, 4000), tokens=rng.integers(100, 2000, 4000))
-    status, out, _ = run("bubbles", "--uneven", "--costs", str(file), "--json")
-    assert status == 0
-    assert json.loads(out.splitlines()[-1])["costs"] == "costs.npz"

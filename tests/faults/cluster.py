@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import leftovers
+from .child_process import ChildProcess
 from .epoch import RANKS, WORKERS
-from .process_starter import ChildProcess, ProcessStarter
 from .proxy import WAYS, ProxyNetwork
 
-END_S = 10.0
+END_S = 30.0
 # Short, so that a stopped worker finds that it was given up.
 HEARTBEAT_TIMEOUT_S = 2.5
 TRAINERS = tuple(f"rank {rank}" for rank in range(RANKS))
@@ -26,14 +26,16 @@ Line = tuple[int, object]
 class Cluster:
     """A balancer, workers and ranks; `close` ends those that still run."""
 
-    def __init__(self, starter: ProcessStarter, folder: Path, shards: Path, step_s: float) -> None:
+    def __init__(
+        self, folder: Path, shards: Path, step_s: float, temporary: Path, mark: str
+    ) -> None:
         """`folder` is new, for logs and notes; each step takes a rank `step_s`."""
         folder.mkdir()
         self.folder = folder
         self.redelivered: list[tuple[int, Line]] = []
         self.history: list[str] = []
         self._started = time.monotonic()
-        self._starter = starter
+        self._marked = temporary, mark
         self._shards = shards
         self._step_s = step_s
         self._running: dict[str, ChildProcess] = {}
@@ -57,7 +59,7 @@ class Cluster:
         self._note(f"{name}: killed, back in {down_s:.2f} s")
         together = TRAINERS if name in TRAINERS else (name,)
         for each in sorted(together, key=lambda each: each != name):
-            self._kill(each)
+            self._running[each].kill(END_S)
         self.network.pump(down_s)
         if name in TRAINERS:
             self._align_notes()
@@ -122,9 +124,7 @@ class Cluster:
             self.network.pump(max(0.0, deadline - time.monotonic()), child.ended)
             if not child.ended():
                 not_ended.append(f"{name} did not end within {END_S:.0f} s")
-                child.send(signal.SIGKILL)
-                child.ended(END_S)
-            child.close()
+                child.kill(END_S)
         self._running.clear()
         self.network.close()
         self._bound.close()
@@ -155,21 +155,21 @@ class Cluster:
         else:
             address = f"tcp://127.0.0.1:{self.network.cables[name].port}"
             if kind == "rank":
-                words = ["trainer", address, str(self.folder), number, str(self._step_s)]
+                words = [
+                    "tests.faults.trainer",
+                    address,
+                    str(self.folder),
+                    number,
+                    str(self._step_s),
+                ]
             else:
                 words = ["worker", address, "--root", str(self._shards)]
                 words += ["--cache", str(log.with_suffix(".cache"))]
-        self._running[name] = self._starter.start(words, log)
+        self._running[name] = ChildProcess(words, log, *self._marked)
 
     def _note(self, event: str) -> None:
         steps = [len(self.lines(rank)) for rank in range(RANKS)]
         self.history.append(f"{time.monotonic() - self._started:.2f} s, steps {steps}: {event}")
-
-    def _kill(self, name: str) -> None:
-        child = self._running[name]
-        child.send(signal.SIGKILL)
-        child.ended(END_S)
-        child.close()
 
     def _notes(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.jsonl"

@@ -1,7 +1,7 @@
 """Runs epochs with real processes over tcp that are killed, stopped and cut off, by seeds.
 
-Several epochs run side by side, each by a trial runner with its own process starter: most of an
-epoch with faults is waiting.
+Several epochs run side by side, each by a trial runner: most of an epoch with faults is
+waiting.
 """
 
 import os
@@ -32,21 +32,13 @@ def run_trials(runs: int, first: int, log: Callable[[str], None], jobs: int = 2)
         shards = Path(ensure_demo_data(folder / "data", samples=count, shards=4)).parent
         log("a run without faults")
         runners = [TrialRunner(folder / f"runner-{n}", shards) for n in range(min(jobs, runs))]
-        try:
-            expected = runners[0].reference()
-            before = leftovers.descriptors(os.getpid())
-            seeds = _shared(range(first, first + runs), log)
-            with ThreadPoolExecutor(len(runners)) as pool:
-                for found in pool.map(
-                    lambda runner: _run_all(runner, seeds, expected, log), runners
-                ):
-                    trials.add(found)
-            trials.left(leftovers.more_descriptors(os.getpid(), before, "the harness"))
-        finally:
-            for runner in runners:
-                runner.close()
-        for runner in runners:
-            trials.left(runner.survivors())
+        expected = runners[0].reference()
+        before = leftovers.descriptors(os.getpid())
+        seeds = _shared(range(first, first + runs), log)
+        with ThreadPoolExecutor(len(runners)) as pool:
+            for found in pool.map(lambda runner: _run_all(runner, seeds, expected, log), runners):
+                trials.add(found)
+        trials.left(leftovers.more_descriptors(os.getpid(), before, "the harness"))
     trials.seconds = time.monotonic() - started
     return trials
 

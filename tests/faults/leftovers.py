@@ -22,7 +22,7 @@ def settled(look: Callable[[], list[str]], within_s: float = WITHIN_S) -> list[s
     return left
 
 
-def processes(mark: str, but: int) -> list[str]:
+def processes(mark: str, but: int = 0) -> list[str]:
     """Return the processes that have `mark` in their environment, but for one."""
     return [f"process {pid}" for pid in _all_pids() if pid != but and _has_mark(pid, mark)]
 

@@ -6,7 +6,6 @@ checks its batches and what it still has; here is looked for what outlives it.
 """
 
 import json
-import signal
 import tempfile
 import time
 import uuid
@@ -14,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.forking.popen import MARK
+
 from . import leftovers
+from .child_process import ChildProcess
 from .killing_trainer import PARTIES
-from .process_starter import MARK, ProcessStarter
 
 # Seconds that a trainer may take to its start, and for each kill.
 START_S, KILL_S = 60.0, 30.0
@@ -48,20 +49,15 @@ def kill_parties(
     found, started = Kills(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="counterpoise-kills-") as place:
         run = _Run(Path(place), found, log)
-        try:
-            for party in parties:
-                log(f"{party}: {kills} kills")
-                run.kill(party, kills, seed)
-        finally:
-            run.starter.close()
-        mark = f"{MARK}={run.mark}"
-        found.left += leftovers.settled(lambda: leftovers.processes(mark, but=0))
+        for party in parties:
+            log(f"{party}: {kills} kills")
+            run.kill(party, kills, seed)
     found.seconds = time.monotonic() - started
     return found
 
 
 class _Run:
-    """One process that forks trainers, and what is found out about them."""
+    """Trainers, and what is found out about them."""
 
     def __init__(self, folder: Path, found: Kills, log: Callable[[str], None]) -> None:
         self.folder = folder
@@ -69,8 +65,7 @@ class _Run:
         self.temporary.mkdir()
         self.found = found
         self.log = log
-        self.mark = uuid.uuid4().hex
-        self.starter = ProcessStarter(self.temporary, self.mark)
+        self.mark = str(uuid.uuid4())
         self.shm = leftovers.segments()
 
     def kill(self, party: str, kills: int, seed: int) -> None:
@@ -84,17 +79,14 @@ class _Run:
         notes, log = self.folder / "notes", self.folder / "log"
         for path in (notes, log):
             path.unlink(missing_ok=True)
-        before = leftovers.descriptors(self.starter.pid)
-        words = ["killing-trainer", party, str(seed), str(kills), str(notes)]
-        trainer = self.starter.start(words, log)
+        words = ["tests.faults.killing_trainer", party, str(seed), str(kills), str(notes)]
+        trainer = ChildProcess(words, log, self.temporary, self.mark)
         ended = trainer.ended(START_S + kills * KILL_S)
         if not ended:
-            trainer.send(signal.SIGKILL)
-            trainer.ended(START_S)
-        trainer.close()
+            trainer.kill(START_S)
         self._add(f"{party}, seed {seed}", ended, notes, log)
         inodes = json.loads(notes.read_text())["memory"] if notes.exists() else []
-        left = leftovers.settled(lambda: self._left(set(inodes), before))
+        left = leftovers.settled(lambda: self._left(set(inodes)))
         self.found.left += [f"{party}, seed {seed}: {each}" for each in left]
         for each in left:
             self.log(each)
@@ -111,12 +103,11 @@ class _Run:
             self.log(f"{who}: {each}")
         self.found.wrong += [f"{who}: {each}" for each in wrong]
 
-    def _left(self, inodes: set[int], before: list[str]) -> list[str]:
+    def _left(self, inodes: set[int]) -> list[str]:
         return [
-            *leftovers.processes(f"{MARK}={self.mark}", but=self.starter.pid),
+            *leftovers.processes(f"{MARK}={self.mark}"),
             *leftovers.unix_sockets(self.temporary),
             *leftovers.temporary_files(self.temporary),
             *leftovers.shared_memory(self.shm),
             *leftovers.memory_files(inodes),
-            *leftovers.more_descriptors(self.starter.pid, before, "the process starter"),
         ]

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 # test_kill.py ends trainers in many ways.
-FEW = ("trainer", "template", "worker", "plain worker")
+FEW = ("trainer", "template", "worker", "plain trainer", "plain worker")
 
 
 @pytest.mark.parametrize(

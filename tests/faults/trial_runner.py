@@ -6,11 +6,12 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.forking.popen import MARK
+
 from . import leftovers
 from .cluster import Cluster
 from .epoch import RANKS, STEPS
 from .fault_schedule import inject_faults
-from .process_starter import MARK, ProcessStarter
 from .trials import Expected, Trials, compare
 
 # Seconds that a rank takes for a step, and an epoch at most.
@@ -24,13 +25,12 @@ class TrialRunner:
     def __init__(self, folder: Path, shards: Path) -> None:
         (folder / "tmp").mkdir(parents=True)
         self.folder = folder
-        self.mark = uuid.uuid4().hex
-        self.starter = ProcessStarter(folder / "tmp", self.mark)
+        self.mark = str(uuid.uuid4())
         self._shards = shards
 
     def reference(self) -> Expected:
         """Return each rank's steps of a run without faults; RuntimeError if that run fails."""
-        cluster = Cluster(self.starter, self.folder / "reference", self._shards, 0.0)
+        cluster = self._cluster("reference", 0.0)
         (cluster.folder / "faults-over").touch()
         trials = Trials()
         found = self._epoch(cluster, lambda: None, trials)
@@ -40,37 +40,31 @@ class TrialRunner:
 
     def run(self, seed: int, expected: Expected) -> Trials:
         """Run an epoch with the faults of a seed."""
-        cluster = Cluster(self.starter, self.folder / f"run-{seed}", self._shards, STEP_S)
+        cluster = self._cluster(f"run-{seed}", STEP_S)
         trials, notes = Trials(runs=1), Trials()
-        shm, open_before = leftovers.segments(), leftovers.descriptors(self.starter.pid)
+        shm = leftovers.segments()
         found = self._epoch(
             cluster, lambda: inject_faults(cluster, random.Random(seed), trials, LIMIT_S), notes
         )
         trials.unfinished = notes.unfinished
-        trials.left(leftovers.settled(lambda: self.left(shm, open_before, cluster)), notes.notes)
+        trials.left(leftovers.settled(lambda: self.left(shm, cluster)), notes.notes)
         compare(expected, found, cluster.redelivered, trials)
         if trials.wrong:
             trials.notes = [f"seed {seed}: {note}" for note in (*cluster.history, *trials.notes)]
         return trials
 
-    def close(self) -> None:
-        """End the process starter."""
-        self.starter.close()
-
-    def survivors(self) -> list[str]:
-        """Return the processes that outlive the process starter."""
-        return leftovers.settled(lambda: leftovers.processes(f"{MARK}={self.mark}", but=0))
-
-    def left(self, shm: set[str], open_before: list[str], cluster: Cluster) -> list[str]:
+    def left(self, shm: set[str], cluster: Cluster) -> list[str]:
         """Return the processes, files and sockets that a finished epoch has left behind."""
         return [
-            *leftovers.processes(f"{MARK}={self.mark}", but=self.starter.pid),
+            *leftovers.processes(f"{MARK}={self.mark}"),
             *cluster.leftovers(),
             *leftovers.unix_sockets(self.folder),
             *leftovers.temporary_files(self.folder / "tmp"),
             *leftovers.shared_memory(shm),
-            *leftovers.more_descriptors(self.starter.pid, open_before, "the process starter"),
         ]
+
+    def _cluster(self, name: str, step_s: float) -> Cluster:
+        return Cluster(self.folder / name, self._shards, step_s, self.folder / "tmp", self.mark)
 
     def _epoch(self, cluster: Cluster, faults: Callable[[], None], trials: Trials) -> Expected:
         """Run one epoch; return the steps that each rank has noted."""

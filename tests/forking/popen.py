@@ -18,6 +18,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,7 @@ class Popen(subprocess.Popen[Any]):
             self.pid = _server(self._imported).fork(request, [*streams, theirs])
         finally:
             os.close(theirs)
-            for at_child, at_parent, _ in ours:
-                if at_child != -1 and at_parent != -1:
-                    os.close(at_child)
+            self._close_pipe_fds(*given[9:15])  # type: ignore[attr-defined]
         self._child_created = True
 
     def send_signal(self, sig: int) -> None:
@@ -109,6 +108,7 @@ class Server:
     """The process that the others are forked from, and what it imports besides the usual."""
 
     def __init__(self, imported: tuple[str, ...]) -> None:
+        self._lock = threading.Lock()
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -126,8 +126,9 @@ class Server:
         """Return the process id of a new process."""
         message = json.dumps(request).encode()
         assert len(message) < REQUEST_BYTES
-        socket.send_fds(self._link, [message], descriptors)
-        answer = self._link.recv(NUMBERS.size)
+        with self._lock:
+            socket.send_fds(self._link, [message], descriptors)
+            answer = self._link.recv(NUMBERS.size)
         if not answer:
             raise RuntimeError("the process that forks the tests' processes has ended")
         return int(NUMBERS.unpack(answer)[0])

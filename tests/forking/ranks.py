@@ -1,10 +1,12 @@
 """`torchrun --standalone --nproc-per-node N SCRIPT ...`, its ranks forked (see popen.py)."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from torch import distributed
@@ -49,3 +51,28 @@ def torchrun(
     out, err = ("".join(part) for part in zip(*said, strict=True))
     status = next((each.returncode for each in processes if each.returncode), 0)
     return subprocess.CompletedProcess(words, status, out, err)
+
+
+def written_by(script: str, folder: Path, world: int, *words: str, limit_s: float = 240.0) -> Any:
+    """Run a script with a folder as `world` ranks; return what each has written to RANK.json."""
+    processes = [
+        Popen(
+            [sys.executable, script, str(folder), *words],
+            env={**os.environ, "WORLD_SIZE": str(world), "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        errors = [process.communicate(timeout=limit_s)[1] for process in processes]
+    except subprocess.TimeoutExpired:
+        for process in processes:  # what each has said shows who has hung
+            process.kill()
+        errors = [process.communicate()[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    written = [folder / f"{rank}.json" for rank in range(world)]
+    assert all(path.exists() for path in written), errors
+    return [json.loads(path.read_text()) for path in written]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import kept_files, ledgers, messages, shard_changes
+from tests.fuzz import foreign_bytes, kept_files, ledgers, messages, shard_changes
 from tests.fuzz.outcomes import Trial
 
 TARGETS: dict[str, Callable[[Path], Trial]] = {
@@ -11,6 +11,7 @@ TARGETS: dict[str, Callable[[Path], Trial]] = {
     "kept-files": kept_files.make_trial,
     "shard-changes": shard_changes.make_trial,
     "messages": messages.make_trial,
+    **{kind.__name__.lower(): foreign_bytes.maker_of(kind) for kind in foreign_bytes.FED},
 }
 # How many runs of each `make fuzz` makes unless told otherwise.
-RUNS = {"ledgers": 10_000, "kept-files": 5_000, "shard-changes": 500, "messages": 1_000}
+RUNS = dict.fromkeys(TARGETS, 500) | {"ledgers": 10_000, "kept-files": 5_000, "messages": 1_000}

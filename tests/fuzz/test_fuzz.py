@@ -18,7 +18,8 @@ from tests.fuzz.shards import write_shards
 from tests.fuzz.targets import RUNS, TARGETS
 from tests.security import served
 
-SMALL = {"ledgers": 120, "kept-files": 40, "shard-changes": 24, "messages": 2}
+SMALL = dict.fromkeys(TARGETS, 8) | {"ledgers": 120, "kept-files": 40, "messages": 2}
+SMALL["shard-changes"] = 24
 
 
 @pytest.mark.parametrize("name", TARGETS)

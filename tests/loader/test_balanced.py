@@ -6,15 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.balancer.run.measuring import FIRST_PORTION
-from counterpoise.loader import LoaderError
-from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
@@ -85,12 +81,6 @@ def test_microbatches_are_those_of_the_plan_and_hold_every_sample_once(plan):
         assert Counter(key for each in found if each[0] == epoch for key in each[4]) == KEYS
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_batches_are_the_same_whatever_the_number_of_workers(workers):
-    expected = digests(make(), epochs=2)
-    assert digests(make(num_workers=workers), epochs=2) == expected
-
-
 def test_augmentation_differs_between_epochs_and_seeds_but_not_between_runs():
     def noise(**changes):
         loader = make(plan="fixed", shuffle=False, **changes)
@@ -125,63 +115,6 @@ def test_a_probe_loads_nothing():
     dataset = made.Augmented(COUNT)
     digests(make(dataset))
     assert dataset.loaded == COUNT
-
-
-@settings(max_examples=40)
-@given(
-    count=st.integers(2, 50),
-    ranks=st.integers(1, 3),
-    size=st.integers(1, 20),
-    tiles=st.integers(1, 12),
-    tokens=st.integers(10, 200),
-    mode=st.sampled_from(["exact", "window", "epoch"]),
-    grouping=st.sampled_from(["isf", "balanced"]),
-    buffer_bytes=st.sampled_from([6_000, 20_000, 1 << 30]),
-    broken=st.sets(st.integers(0, 49), max_size=4),
-    unreadable=st.sets(st.integers(0, 49), max_size=4),
-    decode_first=st.booleans(),
-    shuffle=st.booleans(),
-    oversize=st.sampled_from(["alone", "refuse"]),
-)
-def test_any_plan_delivers_every_good_sample_once(
-    count, ranks, size, tiles, tokens, mode, grouping, buffer_bytes, broken, unreadable,
-    decode_first, shuffle, oversize,
-):  # fmt: skip
-    kind = made.Measured if decode_first else made.Augmented
-    bad = {index for index in broken | unreadable if index < count}
-    if oversize == "refuse":
-        sizes = [made.Augmented(count).sizes(index) for index in range(count)]
-        bad |= {index for index, size in enumerate(sizes) if size[0] > tiles or size[1] > tokens}
-    if ranks > count or len(bad) == count:
-        return
-    loader = make(
-        kind(count, broken, unreadable),
-        grouping=grouping,
-        budgets={"tiles": tiles, "tokens": tokens},
-        samples_per_step=size,
-        virtual_ranks=ranks,
-        mode=mode,
-        on_error="skip",
-        oversize=oversize,
-        shuffle=shuffle or mode != "exact",
-        cost=made.measure if decode_first else None,
-        buffer_bytes=buffer_bytes,
-    )
-    found, holes = Counter(), Counter()
-    try:
-        for step in loader.steps():
-            assert len(step.infos) % ranks == 0
-            for batch, info in zip(step.microbatches, step.infos, strict=True):
-                assert list(info.keys) == batch.get("name", [])
-                found.update(info.keys)
-                holes.update(info.holes)
-            total = sum(info.samples for info in step.infos)
-            assert {info.step_samples for info in step.infos} == {total}
-    except LoaderError as error:
-        assert "raise buffer_bytes to at least" in str(error)  # noqa: PT017
-        return
-    assert holes == Counter(f"k{index:04}" for index in bad)
-    assert found + holes == Counter(f"k{index:04}" for index in range(count))
 
 
 # --- layouts and counts
@@ -246,13 +179,6 @@ def test_drop_last_leaves_the_partial_step_out():
     assert len(loader) == len(list(loader)) == 8 * (COUNT // 16)
 
 
-def test_without_shuffling_and_assigned_as_given_samples_come_in_the_sources_order():
-    order = {"shuffle": False, "partition": "given"}
-    loader = make(plan="fixed", virtual_ranks=1, batch_size=4, **order)
-    keys = [key for _ in loader for key in loader.step_info.keys]
-    assert keys == sorted(KEYS)
-
-
 def test_batches_can_be_changed_in_place():
     for batch in make(layout="padded"):
         batch["input_ids"] += 1
@@ -267,28 +193,7 @@ def test_batches_are_pinned_where_there_is_an_accelerator(monkeypatch):
     assert "input_ids" in next(iter(make()))
 
 
-def test_holes_are_out_of_every_count():
-    dataset = made.Augmented(COUNT, broken={5}, unreadable={6, 30})
-    loader = make(dataset, on_error="skip")
-    infos = [info for step in loader.steps() for info in step.infos]
-    assert Counter(key for info in infos for key in info.holes) == Counter(
-        ["k0005", "k0006", "k0030"]
-    )
-    for info in infos:
-        mine = [each for each in infos if each.step == info.step]
-        assert info.step_label_tokens == sum(each.label_tokens for each in mine)
-        assert info.step_samples == sum(len(each.keys) for each in mine)
-
-
 # --- epochs and iterators
-
-
-def test_epochs_go_on_by_themselves_and_can_be_chosen():
-    whole = digests(make(), epochs=3)
-    loader = make()
-    for epoch in (2, 1):
-        loader.set_epoch(epoch)
-        assert digests(loader) == [each for each in whole if each[0] == epoch]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -336,16 +241,6 @@ def test_an_iterator_of_which_nothing_was_taken_is_over_once_there_is_another():
         next(first)
 
 
-def test_an_epoch_can_be_left_in_the_middle():
-    loader, whole = make(num_workers=2), make()
-    for stop in (1, 5, 2):
-        for number, _ in enumerate(loader, start=1):
-            if number == stop:
-                break
-    whole.set_epoch(3)
-    assert digests(loader) == digests(whole)
-
-
 def test_an_exhausted_iterator_stays_exhausted():
     loader = make()
     iterator = iter(loader)
@@ -361,29 +256,3 @@ def test_a_loader_can_be_used_again_after_it_was_closed():
 
 
 # --- real data
-
-
-def test_every_real_sample_is_delivered_once(data, tmp_path):
-    transform = VisionLanguage(tile_size=56, max_tiles=6, tokens_per_tile=4)
-    dataset = TarDataset(str(data / "shards" / "*.tar"), transform=transform, cache=tmp_path)
-    loader = balanced_loader(
-        dataset,
-        grouping="isf",
-        budgets={"tiles": 24, "tokens": 4096},
-        samples_per_step=64,
-        accumulate="auto",
-        virtual_ranks=4,
-        num_workers=2,
-        shuffle=True,
-        layout="torch",
-        collate_fn=list,
-    )
-    found = {}
-    for samples in loader:
-        for key, sample in zip(loader.step_info.keys, samples, strict=True):
-            assert key not in found
-            found[key] = made.digest(sample)
-    loader.close()
-    assert sorted(found) == sorted(dataset.key(index) for index in range(len(dataset)))
-    for index in range(0, len(dataset), 41):
-        assert found[dataset.key(index)] == made.digest(dataset[index])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 
 import counterpoise as cp
 
@@ -63,14 +63,6 @@ def taken(given: Any, count: int | None = TAKEN) -> list[Any]:
 
 def set_epoch(given: Any, epoch: int) -> None:
     (given if hasattr(given, "set_epoch") else given.batch_sampler).set_epoch(epoch)
-
-
-@pytest.mark.parametrize("kind", ALIKE)
-def test_an_iteration_that_is_left_is_followed_by_the_next_epoch(kind: str) -> None:
-    left, ended = ALIKE[kind](), ALIKE[kind]()
-    begun = [taken(left) for _ in range(4)]
-    assert begun == [taken(ended, None)[:TAKEN] for _ in range(4)]
-    assert len({str(batches) for batches in begun}) == 4
 
 
 @pytest.mark.parametrize("kind", ALIKE)
@@ -130,28 +122,6 @@ def test_a_plain_loop_over_a_mixture_resumes_in_its_epoch_only(workers: int) -> 
     second.set_epoch(3)
     first.set_epoch(3)
     assert taken(second, None) == taken(first, None)
-
-
-def test_a_random_sampler_goes_on_as_under_torch() -> None:
-    found, kinds = [], tuple[Any, ...]((DataLoader, cp.DataLoader))
-    for kind in kinds:
-        drawn = RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(3))
-        given = kind(list(range(SAMPLES)), batch_size=4, collate_fn=list, sampler=drawn)
-        found.append([taken(given), taken(given, None), taken(given)])
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("kind", ["balanced", "a mixture"])
-def test_a_resumed_epoch_is_followed_by_the_next(kind: str) -> None:
-    first = ALIKE[kind]()
-    epochs = [taken(first, None) for _ in range(3)]
-    second = ALIKE[kind]()
-    taken(second)
-    begun = iter(second)
-    head = [next(begun), next(begun)]
-    again = ALIKE[kind]()
-    again.load_state_dict(second.state_dict())
-    assert [head + taken(again, None), taken(again, None)] == epochs[1:]
 
 
 class Stream(IterableDataset[int]):

@@ -204,7 +204,18 @@ def planned_for_torch(rank: int = 0, ranks: int = 1, **more: Any) -> Any:
     return DataLoader(numbers, batch_sampler=sampler, collate_fn=list, **more)
 
 
-OURS = {"balanced": balanced, "BalancedBatchSampler": planned_for_torch}
+def mixed(**more: Any) -> Any:
+    parts = {"a": (list(range(16)), 2), "b": (list(range(16, SAMPLES)), 1)}
+    given: dict[str, Any] = {"shuffle": True, "collate_fn": list, "balance": "fixed"}
+    return cp.DataLoader(cp.Mixture(parts, epoch=SAMPLES), 4, **{**given, **more})
+
+
+SPREAD = {"balanced": balanced, "BalancedBatchSampler": planned_for_torch}
+OURS = {
+    **SPREAD,
+    "auto": lambda **more: balanced(balance="auto", cost=None, **more),
+    "a mixture": mixed,
+}
 
 
 def follow_the_table(make: Make, program: Any, counts_opened: bool = True) -> None:
@@ -232,9 +243,9 @@ def test_so_it_does_by_a_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     follow_the_table(balanced, EACH_AFTER_EACH)
 
 
-@pytest.mark.parametrize("kind", OURS)
+@pytest.mark.parametrize("kind", SPREAD)
 def test_ranks_that_leave_at_different_places_are_in_the_same_epoch_next(kind: str) -> None:
-    ranks = [OURS[kind](rank=rank, ranks=2) for rank in range(2)]
+    ranks = [SPREAD[kind](rank=rank, ranks=2) for rank in range(2)]
     for _ in range(3):
         for rank, loader in enumerate(ranks):
             assert len(list(itertools.islice(loader, 1 + rank))) == 1 + rank

@@ -19,7 +19,6 @@ _IN_FULL = re.compile(r"\btorch\.utils\.data\.DataLoader\b(?=\()")
 
 def swap_loader(text: str, loader: LoaderClass) -> str:
     """Return a suite's text in which `loader` stands for the loader that it imports."""
-    text = _without_npu(text)
     text = _IMPORT.sub(lambda found: _swap_import(found[1], found[2], loader), text)
     if re.search(r"^from .* as DataLoader$", text, re.MULTILINE):
         text = _IN_FULL.sub("DataLoader", text)
@@ -40,13 +39,3 @@ def _swap_import(module: str, names: str, loader: LoaderClass) -> str:
         if name not in kept
     ]
     return "\n".join(lines)
-
-
-def _without_npu(text: str) -> str:
-    """Return the text with what a fork for another accelerator changed turned back to CUDA.
-
-    Copies of pytorch's file are found in forks; without that accelerator its names do not import.
-    """
-    text = re.sub(r"^import torch_npu.*\n", "", text, flags=re.MULTILINE)
-    text = text.replace("torch.npu", "torch.cuda").replace("'npu'", "'cuda'")
-    return re.sub(r"\bTEST_NPU\b", "TEST_CUDA", text)

@@ -56,14 +56,6 @@ def test_the_swap_for_torchs_own_loader_leaves_it_torchs() -> None:
     assert type(names["made"]).__module__ == "torch.utils.data.dataloader"
 
 
-def test_a_fork_for_another_accelerator_is_turned_back() -> None:
-    fork = "import torch_npu\nimport torch_npu.testing\nTEST_NPU = torch.npu.is_available()\n"
-    fork += "print(input_, 'npu')"
-    assert (
-        swap_loader(fork, TORCH) == "TEST_CUDA = torch.cuda.is_available()\nprint(input_, 'cuda')"
-    )
-
-
 def test_a_test_that_ends_its_process_fails_alone() -> None:
     outcomes = run_tests(OUTCOMES, "test_it.py", jobs=1)
     assert outcomes.pop("test_it.TestIt.test_passes") == "passed"

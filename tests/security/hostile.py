@@ -18,6 +18,7 @@ from counterpoise.balancer.job import admission
 from counterpoise.balancer.job.messages import JoinPool, RelayedPiece, WorkersAt
 from counterpoise.balancer.parties.messages import JoinJob, ToTrainer
 from counterpoise.balancer.protocol.messages import PeerRejected
+from counterpoise.balancer.protocol.status_messages import GetStatus
 from counterpoise.balancer.transport.wire import MAX_FRAMES, WireError, decode, encode
 from tests.balancer.job import cluster
 from tests.balancer.job.cluster import Setting
@@ -39,6 +40,7 @@ class Small(Setting):
 
 
 JOB, LAYOUT = Small().job, Small().layout
+MOST_STATE = 5_000  # things that a balancer of a trial remembers
 # A trainer ignores what is none of these (loader/remote/inbox.py).
 OF_TRAINERS = ToTrainer | WorkersAt | RelayedPiece
 
@@ -273,3 +275,31 @@ def introduces(wired):
     except WireError:
         return False
     return isinstance(message, JoinPool | JoinJob)
+
+
+def state_size(jobs):
+    """How many things a balancer's jobs remember."""
+    return sum(_size_of(job) for job in jobs.jobs.values())
+
+
+def _size_of(job):
+    parties, pool, admission = job.parties, job.pool, job.admission
+    seats = parties._seats
+    tables = [
+        seats.peers, seats.gone, seats._waiting, parties._leaving,
+        parties._labels._steps, parties.notices, parties.changes,
+        admission.workers, admission._named, admission.servers, admission.out,
+        job.relay._questions, pool._tasks, pool._keepers, pool.deaths, pool.rubbish,
+    ]  # fmt: skip
+    for worker in pool.workers.values():
+        tables += [worker.given, worker.kept, worker.freeing, worker.dropping]
+    return sum(map(len, tables))
+
+
+def check_reports(jobs, now):
+    """Whatever peers have told, what is reported of it can be sent."""
+    for name in jobs.jobs:
+        (sent,) = jobs.handle(f"{name}|doctor".encode(), GetStatus(1), (), now)
+        header = encode(sent.message)
+        assert len(header) < 1 << 20
+        assert decode(header, 0) == sent.message

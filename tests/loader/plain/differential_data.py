@@ -129,16 +129,6 @@ class Gated(Dataset):
         return index
 
 
-class Stuck(Dataset):
-    """Never comes back with a sample."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return signal.pause()
-
-
 class Deadly(Dataset):
     """Its third sample kills the process."""
 
@@ -154,8 +144,3 @@ class Deadly(Dataset):
 def seed_by_number(worker):
     torch.manual_seed(worker)
     np.random.seed(worker)
-
-
-def refuse_worker_one(worker):
-    if worker == 1:
-        raise OSError("worker 1 has no disk")

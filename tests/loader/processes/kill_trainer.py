@@ -1,8 +1,4 @@
-"""A trainer for test_kill: trains without end, alone or forked anew for every line it reads.
-
-A line says how the forked trainer ends: empty to train until it is killed, or one of ENDS. Its
-process id is printed when it starts, its wait status when it has ended.
-"""
+"""A trainer for test_kill: trains without end, or until it ends itself as one of ENDS."""
 
 import os
 import signal
@@ -144,19 +140,6 @@ ENDS = {
 }
 
 
-def fork_for_every_line():
-    import counterpoise.loader  # noqa: F401
-
-    print("ready", flush=True)
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            train(*ENDS.get(line.strip(), ())[:2])
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-
-
-if __name__ == "__main__":
-    # Commands that a shell starts in the background are told to ignore it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    (fork_for_every_line if sys.argv[1:] == ["fork"] else train)()
+def main(end: str) -> None:
+    """Train until killed, or end so."""
+    train(*ENDS.get(end, ())[:2])

@@ -1,21 +1,14 @@
 """Two processes under torch.distributed make one plan, each for its own rank."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.forking.popen import Popen
+from tests.forking.ranks import written_by
 from tests.loader.processes import rank_trainer
 
 pytestmark = pytest.mark.slow
-
-TRAINER = Path(rank_trainer.__file__)
-LIMIT_S = 240
 
 
 def alone(epochs=2, ledger=None, dataset=None, **changes):
@@ -40,23 +33,7 @@ def came(tmp_path_factory, ledger):
     """What came to each of two ranks, by manner; see rank_trainer.py."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "ledger.json").write_text(json.dumps(ledger))
-    processes = [
-        Popen(
-            [sys.executable, str(TRAINER), str(folder)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    written = [folder / f"{rank}.json" for rank in (0, 1)]
-    assert all(path.exists() for path in written), errors
-    return [json.loads(path.read_text()) for path in written]
+    return written_by(rank_trainer.__file__, folder, 2)
 
 
 def together(came, manner):

@@ -1,9 +1,5 @@
 """Processes of one data-parallel index get the same batches: four gloo processes, or eight."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,40 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.forking.popen import Popen
+from tests.forking.ranks import written_by
 from tests.loader.processes import topology_trainer
 
 pytestmark = pytest.mark.slow
 
-TRAINER = Path(topology_trainer.__file__)
 LIMIT_S = 280
 HEARTBEAT_TIMEOUT_S = 10.0
 
 
 def run(folder: Path, world: int) -> list[dict[str, Any]]:
     """Return what came to each of `world` processes, by case."""
-    environment = {**os.environ, "WORLD_SIZE": str(world)}
-    processes = [
-        Popen(
-            [sys.executable, str(TRAINER), str(folder), str(world)],
-            env={**environment, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
-    except subprocess.TimeoutExpired:
-        for process in processes:  # what each has said shows who has hung
-            process.kill()
-        errors = [process.communicate()[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    written = [folder / f"{rank}.json" for rank in range(world)]
-    assert all(path.exists() for path in written), errors
-    return [json.loads(path.read_text()) for path in written]
+    found: list[dict[str, Any]] = written_by(
+        topology_trainer.__file__, folder, world, str(world), limit_s=LIMIT_S
+    )
+    return found
 
 
 @cache

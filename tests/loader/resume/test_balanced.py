@@ -73,16 +73,6 @@ def test_global_batches_are_the_same_after_every_step_with_any_number_of_ranks(p
         assert global_batches(loader)[0] == whole[done:]
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_global_batches_are_the_same_with_other_numbers_of_workers(workers):
-    whole, ledgers = global_batches(make(num_workers=workers))
-    assert global_batches(make())[0] == whole
-    for done in (1, STEPS, STEPS + 2):
-        loader = make(ranks=4, num_workers=workers)
-        loader.load_state_dict(ledgers[done - 1])
-        assert global_batches(loader)[0] == whole[done:]
-
-
 def test_ledgers_do_not_grow_with_ranks_and_steps():
     first, last = (global_batches(make(ranks=ranks))[1][-1] for ranks in (1, 4))
     assert first == with_digest({**last, **_own(make(ranks=1))})
@@ -95,20 +85,6 @@ def _own(loader):
 
 
 # --- inside a step
-
-
-@pytest.mark.parametrize("mode", ["exact", "window"])
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_a_run_goes_on_after_every_microbatch(on_error, mode):
-    def new():
-        bad = {"broken": {4}, "unreadable": {17, 31}} if on_error == "skip" else {}
-        return make(dataset=made.Augmented(COUNT, **bad), on_error=on_error, mode=mode)
-
-    whole, ledgers = microbatches(new())
-    for done, ledger in enumerate(ledgers, start=1):
-        loader = new()
-        loader.load_state_dict(ledger)
-        assert microbatches(loader) == (whole[done:], ledgers[done:])
 
 
 @settings(max_examples=25)
@@ -170,23 +146,7 @@ def test_holes_are_reported_once(tmp_path):
     assert len((tmp_path / "dead").read_text().splitlines()) == COUNT // 5
 
 
-# --- saved and resumed in many ways
-
-
-def test_saved_and_resumed_after_every_step_anew():
-    whole, _ = global_batches(make())
-    ledger, found = make().state_dict(), []
-    for ranks in [1, 2, 4] * STEPS:
-        loader = make(ranks=ranks)
-        loader.load_state_dict(through_json(ledger))
-        assert through_json(loader.state_dict())["step"] == ledger["step"]
-        step = next(loader.steps(), None)
-        if step is not None:
-            names = {sample["name"] for batch in step.microbatches for sample in batch}
-            found.append((step.infos[0].epoch, step.number, names))
-        ledger = loader.state_dict()
-    expected = [(epoch, step, {name for name, _ in pairs}) for epoch, step, pairs in whole]
-    assert found[: len(expected)] == expected
+# --- loaded in many ways
 
 
 def test_what_is_loaded_counts_whether_iter_came_before_or_after():

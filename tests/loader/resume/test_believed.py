@@ -161,13 +161,8 @@ def test_a_field_that_was_changed_is_noticed_where_nothing_else_could_tell(state
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_a_missing_field_an_unknown_one_and_wrong_digits_are_refused(states, kind):
+def test_wrong_digits_are_refused(states, kind):
     state = states[kind]
-    for name in state:
-        with pytest.raises(ValueError, match=r"ledger"):
-            MAKE[kind]().load_state_dict({n: v for n, v in state.items() if n != name})
-    with pytest.raises(ValueError, match="unknown"):
-        MAKE[kind]().load_state_dict(state | {"more": 1})
     for digits in ("", None, state["check"][:-1], state["check"].replace(state["check"][0], "x")):
         with pytest.raises(ValueError, match="ledger"):
             MAKE[kind]().load_state_dict(state | {"check": digits})

@@ -135,51 +135,6 @@ def test_the_ledger_is_the_same_for_every_rank():
     assert [[each[n] for n in names] for each in one] == [[each[n] for n in names] for each in many]
 
 
-def test_resumed_with_other_ranks_twice_no_sample_is_lost_and_none_comes_twice():
-    whole = walk(make(ranks=4))
-    first = make(ranks=4)
-    found = [keys for _, keys in zip(range(2), _keys(first), strict=False)]
-    second = make(ranks=2)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    found += [keys for _, keys in zip(range(3), _keys(second), strict=False)]
-    third = make(ranks=8)
-    third.load_state_dict(second.state_dict())
-    found += list(_keys(third))
-    assert found == [keys for keys, _ in whole]
-
-
-def _keys(loader):
-    for step in loader.steps():
-        yield Counter(key for info in step.infos for key in info.keys)
-
-
-class Counting(made.Augmented):
-    """Notes the keys of what is decoded."""
-
-    decoded: list[str]
-
-    def __getitem__(self, index):
-        self.decoded.append(self.key(index))
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("done", [1, 2, 3, 5, 8])
-def test_what_was_handed_out_is_not_decoded_again(done):
-    data = Counting(COUNT, unreadable=UNREADABLE)
-    data.decoded = []
-    loader = make(dataset=data)
-    microbatches, had = iter(loader), set()
-    for _ in range(done):
-        next(microbatches)
-        had |= set(loader.step_info.keys)
-    rest = make(dataset=data)
-    rest.load_state_dict(loader.state_dict())
-    data.decoded.clear()
-    next(iter(rest))
-    assert data.decoded
-    assert not had & set(data.decoded)
-
-
 def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
     whole = walk(make(max_errors=len(UNREADABLE)))
     last = next(n for n, (_, ledger) in enumerate(whole) if ledger["unusable"] > 2)

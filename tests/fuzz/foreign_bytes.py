@@ -1,44 +1,59 @@
-"""What may be done to the parts that take in a stranger's bytes: a function of bytes for each.
+"""Feeds bytes to the parts that take in a stranger's: messages, batches, jobs, patterns, shards.
 
-A target is given any bytes and raises only where something is wrong: an error that is no refusal,
-tables that grow, honest peers that are given something else. `seeds` makes each target's first
-inputs from real messages. `fuzz_guided.py` feeds them by coverage, `test_fuzz_targets.py` by
-chance.
+A trial makes a new target and feeds it 200 inputs: real ones, changed in bytes or in fields. A
+target raises only where something is wrong: an error that is no refusal, tables that grow, honest
+peers that are given something else.
 """
 
+import functools
 import io
-import random
 import struct
 import tarfile
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 
 from counterpoise.balancer.job.jobs import PlayedJobs
-from counterpoise.balancer.parties.messages import JoinJob
+from counterpoise.balancer.parties.messages import FROM_TRAINER, JoinJob
+from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
+from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.balancer.transport.wire import WireError, decode, encode
+from counterpoise.loader.remote.batch_reader import BatchReader
+from counterpoise.loader.remote.inbox import Inbox
 from counterpoise.workers.codec.batches import decode_batch, encode_batch, frames_of
 from counterpoise.workers.codec.contents import CodecError
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.tar.headers import BLOCK
-from tests.security.fuzz import MOST_STATE, Listeners, check_reports, state_size, to_peers
-from tests.security.hostile import JOB, LAYOUT, Cluster, Wired, corpus, introduces
+from tests.balancer.job.cluster import START
+from tests.fuzz.outcomes import Outcome, Trial
+from tests.security.hostile import (
+    JOB,
+    LAYOUT,
+    MOST_STATE,
+    Cluster,
+    Mutator,
+    Wired,
+    check_reports,
+    corpus,
+    introduces,
+    state_size,
+)
+from tests.workers.daemon.scripted import ScriptedWorker
 
+INPUTS = 200
+NOTHING = (b"", b"\0", b"\xff" * 300, bytes(3000))
 STRANGERS = [b"job|stranger-0", b"job|stranger-1", b"stranger-2", b"other|stranger-3"]
-# A cluster is taken anew after so many frames, so that an input's history stays short.
-LIFE = 2000
-SAMPLE_BYTES = 64
-
-
-def frame_of(data):
-    """(control, header): the first byte says who, how many payload frames, what happens after."""
-    return data[0], data[1:]
+SAMPLE = b"x" * 64
 
 
 def check_brief(error, most):
@@ -46,48 +61,61 @@ def check_brief(error, most):
     assert len(str(error)) < most, error
 
 
-class WireTarget:
-    """Decoding: what is accepted says itself again."""
+@functools.cache
+def heard():
+    """Return what the balancer hears in an undisturbed run."""
+    return corpus()
 
-    name = "wire"
 
-    def seeds(self):
-        return [bytes([len(w.payloads)]) + w.header for w in (*corpus(), *to_peers())]
+@functools.cache
+def to_peers():
+    """Return what workers and trainers hear in an undisturbed run, and what the ranks are given."""
+    cluster = Cluster(7)
+    digest = cluster.run()
+    return cluster.told, digest
+
+
+class Fed:
+    """What is fed bytes; `draw` decides the rest, and `seeds` gives real inputs."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+
+class Wire(Fed):
+    """Decoding: what is accepted says itself again. The first byte: how many frames follow."""
+
+    @staticmethod
+    def seeds():
+        return [bytes([len(w.payloads)]) + w.header for w in (*heard(), *to_peers()[0])]
 
     def __call__(self, data):
-        if not data:
-            return
-        payloads, header = frame_of(data)
         try:
-            message = decode(header, payloads)
+            message = decode(data[1:], data[0])
         except WireError as error:
             check_brief(error, 400)
             return
-        assert decode(encode(message), payloads) == message
+        assert decode(encode(message), data[0]) == message
 
 
-class StrangerTarget:
+class Stranger(Fed):
     """A balancer at work, and strangers that may say anything but a valid introduction.
 
-    However many frames they say, the honest ranks are given the same and nobody else is known.
+    However many frames they say, the honest ranks are given the same and nobody else is known. The
+    first byte: who says it, with how many frames, and what happens after it.
     """
 
-    name = "stranger"
-
-    def __init__(self):
-        self.honest = Cluster(7).run()
-        self.life = 0
+    def __init__(self, draw):
+        super().__init__(draw)
         self._renew()
 
-    def seeds(self):
-        return [bytes([0x10]) + wired.header for wired in corpus()]
+    @staticmethod
+    def seeds():
+        return [bytes([0x10]) + wired.header for wired in heard()]
 
     def __call__(self, data):
-        if not data:
-            return
-        control, header = frame_of(data)
-        payloads = (b"x" * SAMPLE_BYTES,) * (control >> 2 & 3)
-        wired = Wired(STRANGERS[control & 3], header, payloads)
+        control, header = data[0], data[1:]
+        wired = Wired(STRANGERS[control & 3], header, (SAMPLE,) * (control >> 2 & 3))
         if introduces(wired):
             return
         self.cluster.tell(wired)
@@ -96,88 +124,95 @@ class StrangerTarget:
         assert state_size(self.cluster.jobs) < MOST_STATE
         for _ in range(control >> 4 & 3):
             if not self.cluster.step():
-                assert self.cluster.digest() == self.honest
+                assert self.cluster.digest() == to_peers()[1]
                 self._renew()
 
     def _renew(self):
-        self.life += 1
-        self.cluster = Cluster(self.life)
+        self.cluster = Cluster(self.draw.getrandbits(32))
 
 
-class InsiderTarget:
+class Insider(Fed):
     """A balancer and peers with keys that say anything, under names of their own and others'.
 
     They may spoil the run, but nothing crashes, no table grows, and reports can be sent.
     """
 
-    name = "insider"
-
-    def __init__(self):
-        self.said = 0
+    def __init__(self, draw):
+        super().__init__(draw)
         self._renew()
 
-    def seeds(self):
+    @staticmethod
+    def seeds():
         names = [*STRANGERS, *Cluster().peers]
-        heard = corpus()
         said = [
             bytes([0x10 | names.index(wired.peer)]) + wired.header
-            for wired in heard
+            for wired in heard()
             if wired.peer in names
         ]
-        return said + [bytes([0x10 | n % 4]) + wired.header for n, wired in enumerate(heard)]
+        return said + [bytes([0x10 | n % 4]) + wired.header for n, wired in enumerate(heard())]
 
     def __call__(self, data):
-        if not data:
-            return
-        control, header = frame_of(data)
+        control, header = data[0], data[1:]
         frames = 0 if control & 8 else int(b"SentFrames" in header[:16])
         names = [*STRANGERS, *self.cluster.peers]
-        peer = names[control % len(names)]
-        self.cluster.tell(Wired(peer, header, (b"x" * SAMPLE_BYTES,) * frames))
+        self.cluster.tell(Wired(names[control % len(names)], header, (SAMPLE,) * frames))
         self.cluster.forget_said()
         for _ in range(control >> 4 & 3):
             self.cluster.step()
         assert state_size(self.cluster.jobs) < MOST_STATE
-        self.said += 1
-        if self.said % 50 == 0:
+        if self.draw.random() < 0.02:
             check_reports(self.cluster.jobs, self.cluster.now)
-        if self.cluster.trouble or self.said % LIFE == 0:
+        if self.cluster.trouble:
             self._renew()
 
     def _renew(self):
-        there = random.Random(self.said).choice(((2, True), (2, False), (0, True)))
-        self.cluster = Cluster(self.said, workers=there[0], ranks=there[1])
-        for _ in range(self.said * 37 % 300):
+        workers, ranks = self.draw.choice(((2, 2), (2, 0), (0, 2)))
+        self.cluster = Cluster(self.draw.getrandbits(32), workers, ranks)
+        for _ in range(self.draw.randrange(300)):
             self.cluster.step()
 
 
-class ListenersTarget:
-    """What a worker and a trainer do with what they hear."""
+class Listeners(Fed):
+    """A worker and a trainer, which hear what is said to both: what they answer can be sent."""
 
-    name = "listeners"
+    def __init__(self, draw):
+        super().__init__(draw)
+        self.worker = ScriptedWorker()
+        self.worker.open()
+        session = TrainerSession((0,), to_json(JOB), LAYOUT, 2)
+        batches: Any = SimpleNamespace(fields=None)
+        self.trainer = Inbox(session, BatchReader(JOB, batches, True), "trainer")
+        session.begin(RunStart(0, START))
 
-    def __init__(self):
-        self.said = 0
-
-    def seeds(self):
-        return [bytes([len(w.payloads)]) + w.header for w in to_peers()]
+    @staticmethod
+    def seeds():
+        return [bytes([len(w.payloads)]) + w.header for w in to_peers()[0]]
 
     def __call__(self, data):
-        if not data:
+        payloads = (SAMPLE,) * data[0]
+        try:
+            message = decode(data[1:], len(payloads))
+        except WireError:
             return
-        if self.said % 200 == 0:
-            self.listeners = Listeners()
-        self.said += 1
-        payloads, header = frame_of(data)
-        self.listeners.hear(header, (b"x" * SAMPLE_BYTES,) * payloads)
+        self.worker.hear(message)
+        if isinstance(message, FROM_TRAINER):
+            return
+        self.trainer.handle(message, payloads)
+        session = self.trainer.session
+        for pull in session.take_pulls():
+            if (batch := session.lacks(pull.rank, pull.index, pull.version)) is not None:
+                self.trainer.take_piece(pull, batch.give, payloads, "a worker")
+        for said in (*self.trainer.take_messages(waits=True), *session.beat(asks=True)):
+            encode(said)
+        if (batch := session.peek()) is not None:
+            session.release(batch)
 
 
-class BatchTarget:
+class Batch(Fed):
     """A batch's head, with frames that have any sizes: what is accepted is encoded again."""
 
-    name = "batch"
-
-    def seeds(self):
+    @staticmethod
+    def seeds():
         batches = (
             {"n": 7, "f": 0.5, "text": "caf\u00e9", "raw": b"\0\1", "none": None, "odd": "\ud800"},
             {"pixels": torch.arange(24).reshape(2, 3, 4), "ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
@@ -204,12 +239,11 @@ class BatchTarget:
             decode_batch(encode_batch(batch))
 
 
-class JobTarget:
+class Job(Fed):
     """A trainer's job and layout: what is accepted is the same job when it is read again."""
 
-    name = "job"
-
-    def seeds(self):
+    @staticmethod
+    def seeds():
         balanced = replace(JOB.plan, grouping="balanced", batch_size=None, budgets=(9,))
         auto = replace(balanced, accumulate="auto", mode="window")
         plans = (JOB.plan, balanced, auto)
@@ -233,12 +267,11 @@ class JobTarget:
         assert to_json(from_json(again)) == again
 
 
-class PatternTarget:
+class Pattern(Fed):
     """A pattern of shards: its names are counted, not made."""
 
-    name = "pattern"
-
-    def seeds(self):
+    @staticmethod
+    def seeds():
         return [b"a-{000..011}.tar", b"{a,b{1..3}}{x,y}", b"{1..99}{a..z}", b"pipe:cat", b"[a]*"]
 
     def __call__(self, data):
@@ -247,25 +280,25 @@ class PatternTarget:
         assert 0 <= depth(text) <= text.count("{")
 
 
-class ShardTarget:
+class Shard(Fed):
     """A shard: a damaged one is refused, and no member reaches outside the file."""
 
-    name = "shard"
-
-    def __init__(self):
+    def __init__(self, draw):
+        super().__init__(draw)
         self._folder = tempfile.TemporaryDirectory()
-        self.path = Path(self._folder.name) / "a.tar"
 
-    def seeds(self):
-        return [shard(kind) for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT,
-                                         tarfile.PAX_FORMAT)]  # fmt: skip
+    @staticmethod
+    def seeds():
+        forms = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+        return [shard(form) for form in forms]
 
     def __call__(self, data):
-        for kept in Path(self._folder.name).iterdir():
+        folder = Path(self._folder.name)
+        for kept in folder.iterdir():
             kept.unlink()
-        self.path.write_bytes(mended(data))
+        (folder / "a.tar").write_bytes(mended(data))
         try:
-            dataset = TarDataset("a.tar", root=self._folder.name)
+            dataset = TarDataset("a.tar", root=folder)
         except ValueError as error:
             check_brief(error, 2000)
             return
@@ -294,19 +327,48 @@ def shard(form):
 
 
 def mended(data):
-    """Return a tar with its headers' checksums set right, so that mutations get past them."""
+    """Return a tar with its headers' checksums set right, so that changes get past them."""
     blocks = bytearray(data)
     for at in range(0, len(blocks) - BLOCK + 1, BLOCK):
         if blocks[at + 257 : at + 262] == b"ustar":
             blocks[at + 148 : at + 156] = b" " * 8
-            told = b"%06o\0 " % sum(blocks[at : at + BLOCK])
-            blocks[at + 148 : at + 156] = told
+            blocks[at + 148 : at + 156] = b"%06o\0 " % sum(blocks[at : at + BLOCK])
     return bytes(blocks)
 
 
-TARGETS = {
-    target.name: target
-    for target in (WireTarget, StrangerTarget, InsiderTarget, ListenersTarget, BatchTarget,
-                   JobTarget, PatternTarget, ShardTarget)
-}  # fmt: skip
-FRAMES = ("wire", "stranger", "insider", "listeners")
+FRAMED: tuple[Any, ...] = (Wire, Stranger, Insider, Listeners)
+FED: tuple[Any, ...] = (*FRAMED, Batch, Job, Pattern, Shard)
+
+
+def inputs(kind: Any, draw: Random) -> Iterator[bytes]:
+    """Yield the inputs of a trial: nothing, real ones, and such with changed bytes or fields."""
+    yield from NOTHING if kind not in FRAMED else NOTHING[1:]
+    seeds = kind.seeds()
+    mutator = Mutator([Wired(b"", seed[1:]) for seed in seeds], 0) if kind in FRAMED else None
+    for _ in range(INPUTS):
+        seed = draw.choice(seeds)
+        if draw.random() < 0.1:
+            yield seed
+        elif mutator is not None:
+            mutator.random = draw
+            yield draw.randbytes(1) + mutator.frame()[0]
+        elif kind is Job and draw.random() < 0.5:
+            yield Mutator([], draw.getrandbits(32)).odd_json(seed.decode()).encode()
+        else:
+            data = bytearray(seed)
+            for _ in range(draw.randrange(1, 5)):
+                place = draw.randrange(len(data) + 1)
+                data[place : place + draw.randrange(3)] = draw.randbytes(draw.randrange(3))
+            yield bytes(data)
+
+
+def maker_of(kind: Any) -> Callable[[Path], Trial]:
+    """Return what makes the trial of a target."""
+
+    def trial(draw: Random) -> Outcome:
+        target = kind(draw)
+        for data in inputs(kind, draw):
+            target(data)
+        return Outcome("right", kind.__name__)
+
+    return lambda _: trial
