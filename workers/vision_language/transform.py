@@ -6,28 +6,22 @@ text the same tokens. So a probed cost is exactly the decoded sample's.
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, look_at, open_image
+from ..images.decode import MAX_PIXELS, image_size, is_image, look_at, open_image
 from ..images.resize import resizer, resizer_facts
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
+from ..sources.labels import count_label_tokens
 from ..sources.registry import name_of, spec_of
 from .tiles import cut, grid, tile_count
-from .token_layout import (
-    ByteTokenizer,
-    Markup,
-    Tokenizer,
-    count_tokens,
-    lay_out,
-    one_at_a_time,
-    turns,
-)
+from .token_layout import ByteTokenizer, Ids, Markup, Tokenizer, lay_out, one_at_a_time, turns
 
 Raw = Mapping[str, Any]
+Size = tuple[int, int]
 # A tokenizer without a name is identified by the ids that it makes of this text.
 CANARY = "The quick brown fox, 12.5% of it — naïve Ωmega 漢字 🙂\n\tjumps_over('lazy') dogs."
 
@@ -98,26 +92,18 @@ class VisionLanguage:
 
     def __call__(self, raw: Raw) -> dict[str, np.ndarray[Any, Any]]:
         """Decode a raw sample; SampleError with the reason where that cannot be done."""
-        key, names = str(raw.get("__key__", "")), image_members(raw)
+        names, size = image_members(raw), self.tile_size
         try:
-            spoken = turns(raw, len(names))
             images = [look_at(name, open_image, raw[name], self.max_pixels) for name in names]
-            shapes = [self._grid(image.size) for image in images]
-            tiles = [tile_count(shape, self.thumbnail) for shape in shapes]
-            places = [count * self.tokens_per_tile for count in tiles]
-            ids, labels = lay_out(spoken, places, self._tokenize, self.markup, self.max_tokens)
-        except ValueError as error:
-            raise SampleError(key, str(error)) from error
-        size = self.tile_size
-        pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
-        at = 0
-        for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
-            try:
+            shapes, tiles, ids, labels = self._lay_out(raw, [image.size for image in images])
+            pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
+            at = 0
+            for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
                 image = look_at(name, opened.decode, (shape[0] * size, shape[1] * size))
-            except ImageError as error:
-                raise SampleError(key, str(error)) from error
-            cut(image, shape, pixels[at : at + count], self._resizer)
-            at += count
+                cut(image, shape, pixels[at : at + count], self._resizer)
+                at += count
+        except ValueError as error:
+            raise SampleError(str(raw.get("__key__", "")), str(error)) from error
         return {
             "pixel_values": pixels,
             "tiles_per_image": np.array(tiles, np.int32),
@@ -129,18 +115,22 @@ class VisionLanguage:
         """Return the cost (tiles, tokens, label_tokens) and the payload's size, from headers."""
         key, names = str(raw.get("__key__", "")), image_members(raw)
         try:
-            spoken = turns(raw, len(names))
             sizes = [look_at(name, image_size, raw[name], self.max_pixels) for name in names]
-            tiles = [tile_count(self._grid(size), self.thumbnail) for size in sizes]
-            places = [count * self.tokens_per_tile for count in tiles]
-            tokens, labelled = count_tokens(
-                spoken, places, self._count, self.markup, self.max_tokens
-            )
+            _, tiles, ids, labels = self._lay_out(raw, sizes)
         except ValueError as error:
             raise SampleError(key, str(error)) from error
-        nbytes = sum(tiles) * 3 * self.tile_size**2 + 8 * tokens + 4 * len(tiles)
-        cost = {"tiles": sum(tiles), "tokens": tokens, "label_tokens": labelled}
+        nbytes = sum(tiles) * 3 * self.tile_size**2 + 8 * len(ids) + 4 * len(tiles)
+        labelled = count_label_tokens(labels)
+        cost = {"tiles": sum(tiles), "tokens": len(ids), "label_tokens": labelled}
         return Probe(key, cost, nbytes)
+
+    def _lay_out(self, raw: Raw, sizes: Sequence[Size]) -> tuple[list[Size], list[int], Ids, Ids]:
+        """Return the grid and the tiles of each image, and the tokens and labels of the sample."""
+        shapes = [grid(*size, self.tile_size, self.max_tiles) for size in sizes]
+        tiles = [tile_count(shape, self.thumbnail) for shape in shapes]
+        places = [count * self.tokens_per_tile for count in tiles]
+        spoken = turns(raw, len(sizes))
+        return shapes, tiles, *lay_out(spoken, places, self._tokenize, self.markup, self.max_tokens)
 
     def spec(self) -> dict[str, Any]:
         """Return name and JSON arguments for a remote worker; ValueError if there are none."""
@@ -173,20 +163,12 @@ class VisionLanguage:
             "resize": self.resize,
         }
 
-    def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        return grid(*size, self.tile_size, self.max_tiles)
-
     def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
         if type(self.tokenizer) is ByteTokenizer:
             return self.tokenizer.array(text)
         with one_at_a_time():
             found = self.tokenizer(text)
         return _checked_ids(self.tokenizer, found)
-
-    def _count(self, text: str) -> int:
-        if type(self.tokenizer) is ByteTokenizer:
-            return self.tokenizer.count(text)
-        return len(self._tokenize(text))
 
     def _marker(self, text: str, attribute: str) -> tuple[int, ...]:
         if text:
