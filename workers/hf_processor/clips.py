@@ -45,7 +45,8 @@ class Clips:
         """Return what a processor is called with, beside `given`, which has the user's settings."""
         found = dict(given)
         if self.videos:
-            said = {"do_sample_frames": False, "video_metadata": [*map(_metadata, self.infos)]}
+            metadata = [_metadata(info) for info in self.infos]
+            said = {"do_sample_frames": False, "video_metadata": metadata}
             found["videos_kwargs"] = {**found.get("videos_kwargs", {}), **said}
             found["videos"] = [*self.videos]
         if self.sounds:
