@@ -63,12 +63,10 @@ from .images import IMAGE_FIELDS, collate_images
 from .tokens import (
     Length,
     TokenPlaces,
-    check_made,
     made_fields,
     packed_places,
     padded_places,
     places_of,
-    read_labels,
     read_tokens,
 )
 
@@ -96,15 +94,18 @@ def collate_samples(
     by = as_layout(layout)
     if by is None:
         raise ValueError("layout 'torch' is what collate_fn makes: give another, or call that")
-    _check_dicts(samples, by)
+    for place, sample in enumerate(samples):
+        if type(sample) is not dict and not isinstance(sample, Mapping):
+            raise TypeError(
+                f"sample {place} is a {type(sample).__name__}, and layout {by.name!r} needs "
+                f"dicts{' with input_ids' * bool(by.base)}: return such from the dataset, or use "
+                "layout='torch' with a collate_fn"
+            )
     own = _Collation(by, samples, fields)
     batch: Batch = {}
     if by.base is not None:
-        tokens = read_tokens(samples)
-        for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
-            check_made(sample, place, len(ids), own.made)
-        labels = read_labels(samples, tokens) or [np.array([IGNORED])]
-        tokens = tokens or [np.array([pad_id])]
+        tokens, labels = read_tokens(samples, own.made)
+        tokens, labels = tokens or [np.array([pad_id])], labels or [np.array([IGNORED])]
         own.places = places_of(by.base, [*map(len, tokens)], align, length, rows)
         if "input_ids" in fields:
             batch["input_ids"] = torch.from_numpy(own.places.lay(tokens, pad_id, np.int64))
@@ -137,16 +138,6 @@ def collate_samples(
     return batch
 
 
-def _check_dicts(samples: Sequence[Sample], by: Layout) -> None:
-    for place, sample in enumerate(samples):
-        if type(sample) is not dict and not isinstance(sample, Mapping):
-            raise TypeError(
-                f"sample {place} is a {type(sample).__name__}, and layout {by.name!r} needs "
-                f"dicts{' with input_ids' * bool(by.base)}: return such from the dataset, or use "
-                "layout='torch' with a collate_fn"
-            )
-
-
 class _Collation:
     """What the fields of one batch are made with."""
 
@@ -166,28 +157,25 @@ class _Collation:
                 f"{self.by.name!r}: {_advice(self.by, name, _fitting(values))}"
             )
         missing = [place for place in range(len(self.samples)) if place not in values]
-        if missing and not (rule.optional or self._goes_with_images(rule, values, missing)):
-            raise ValueError(
-                f"field {name!r} is missing in samples {missing} of {len(self.samples)}; "
-                "give it to every sample, or to none"
+        if missing and not rule.optional:
+            # a field may say something of images, and be missing where there are none
+            pictured = ["pixel_values" in sample for sample in self.samples]
+            goes_with_images = (
+                rule is BY_KIND
+                and any(pictured)
+                and not any(pictured[place] for place in missing)
+                and all(np.ndim(value) for value in values.values())
             )
+            if not goes_with_images:
+                raise ValueError(
+                    f"field {name!r} is missing in samples {missing} of {len(self.samples)}; "
+                    "give it to every sample, or to none"
+                )
         if rule.fill == "pad_id":
             rule = replace(rule, fill=pad_id)
         if rule.how == "tokens":
             return self._lay_per_token(name, rule, values)
         return dict(collate_field(name, values, len(self.samples), rule, self.fields))
-
-    def _goes_with_images(
-        self, rule: Rule, values: Mapping[int, Any], missing: Sequence[int]
-    ) -> bool:
-        """Return whether a field says something of images, and is missing where there are none."""
-        pictured = ["pixel_values" in sample for sample in self.samples]
-        return (
-            rule is BY_KIND
-            and any(pictured)
-            and not any(pictured[place] for place in missing)
-            and all(np.ndim(value) for value in values.values())
-        )
 
     def _lay_per_token(self, name: str, rule: Rule, values: Mapping[int, Any]) -> Batch:
         assert self.places is not None  # Layout has no such rule without a base
