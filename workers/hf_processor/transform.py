@@ -44,6 +44,10 @@ Overlong = Literal["refuse", "cut"]
 PIXELS = ("pixel_values", "image_pixel_values")  # the latter is Phi-4-multimodal's
 # Of images too thin for a processor; classes below are of devices, or of videos (probe).
 REFUSALS = (RuntimeError, ZeroDivisionError, IndexError)
+# Arguments that are what they are as JSON.
+SETTINGS = (
+    "chat_template", "max_length", "overlong", "processor_kwargs", "template_kwargs", "max_pixels",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 # An image that has a size and no pixels to speak of.
 _DOT = Image.new("RGB", (1, 1))
@@ -217,15 +221,9 @@ class RecordProcessor:
         return self._fingerprint
 
     def _settings(self, processor: str) -> dict[str, Any]:
-        return {
+        return {name: getattr(self, name) for name in SETTINGS} | {
             "processor": processor,
-            "chat_template": self.chat_template,
-            "max_length": self.max_length,
-            "overlong": self.overlong,
             "media_root": None if self.media_root is None else str(self.media_root),
-            "processor_kwargs": self.processor_kwargs,
-            "template_kwargs": self.template_kwargs,
-            "max_pixels": self.max_pixels,
             "frames": None if self.frames is None else asdict(self.frames),
         }
 

@@ -107,7 +107,13 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
     else:
         said = [{"role": "document", "content": ""}]
     found = tuple([_turn(number, turn) for number, turn in enumerate(said)])
-    _refuse_unseen(raw, found, images)
+    # media of which the text tells, and which would not be in the sample
+    clips, record = [name for name in raw if is_media(name)], raw.get("json")
+    if clips and found[0].role != "document":
+        raise ValueError(f"{clips[0]} is in a chat, and only images are read: use HFProcessor")
+    for name in ("images", "image") if isinstance(record, OBJECT) and images == 0 else ():
+        if record.get(name):
+            raise ValueError(f"{name} is {record[name]!r:.80}, and the sample has no image")
     placed = sum(len(turn.pieces) for turn in found) - len(found)
     if placed == 0 and images:
         first = found[0]
@@ -117,37 +123,26 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
     return found
 
 
-def _refuse_unseen(raw: Mapping[str, Any], turns: Sequence[Turn], images: int) -> None:
-    """Raise ValueError for media of which a sample's text tells, and which would not be in it."""
-    clips = [name for name in raw if is_media(name)]
-    if clips and turns[0].role != "document":
-        raise ValueError(f"{clips[0]} is in a chat, and only images are read: use HFProcessor")
-    record: Any = raw.get("json")
-    for name in ("images", "image") if isinstance(record, OBJECT) and images == 0 else ():
-        if record.get(name):
-            raise ValueError(f"{name} is {record[name]!r:.80}, and the sample has no image")
-
-
 def _turn(number: int, turn: Any) -> Turn:
     unread, text = [name for name in UNREAD_IN_TURNS if turn.get(name)], turn["content"]
     if unread:
         raise ValueError(f"turn {number} has {unread[0]}, which only a chat template can place")
     if isinstance(text, list):
-        text = "".join(_part(number, part) for part in text)
+        texts = []
+        for part in text:
+            kind = part.get("type") if isinstance(part, OBJECT) else None
+            text_of_part = part.get("text") if kind == "text" else None
+            is_image = kind in ("image", "image_url")
+            if not (is_image or isinstance(text_of_part, str)):
+                raise ValueError(
+                    f"turn {number} has a part {part!r:.80}; known are text, image, image_url"
+                )
+            texts.append(PLACEHOLDER if is_image else text_of_part)
+        text = "".join(texts)
     if not isinstance(text, str):
         raise ValueError(f"turn {number} has no text")
     role: Any = turn["role"] if turn["role"] in ("assistant", "document") else "human"
     return Turn(role, tuple(text.split(PLACEHOLDER)))
-
-
-def _part(number: int, part: Any) -> str:
-    """Return the text of a part of a content; of an image its placeholder."""
-    kind = part.get("type") if isinstance(part, OBJECT) else None
-    if kind in ("image", "image_url"):
-        return PLACEHOLDER
-    if kind != "text" or not isinstance(part.get("text"), str):
-        raise ValueError(f"turn {number} has a part {part!r:.80}; known are text, image, image_url")
-    return str(part["text"])
 
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]

@@ -22,6 +22,10 @@ from .token_layout import ByteTokenizer, Ids, Markup, Tokenizer, lay_out, one_at
 
 Raw = Mapping[str, Any]
 Size = tuple[int, int]
+# Arguments that are what they are as JSON.
+SETTINGS = (
+    "tile_size", "max_tiles", "thumbnail", "tokens_per_tile", "max_tokens", "max_pixels", "resize",
+)  # fmt: skip
 # A tokenizer without a name is identified by the ids that it makes of this text.
 CANARY = "The quick brown fox, 12.5% of it — naïve Ωmega 漢字 🙂\n\tjumps_over('lazy') dogs."
 
@@ -65,13 +69,15 @@ class VisionLanguage:
         max_pixels: int = MAX_PIXELS,
         resize: str = "torch",
     ) -> None:
-        _check_bounds(
+        for name, value, top in (
             ("tile_size", tile_size, 4096),
             ("max_tiles", max_tiles, 1024),
             ("tokens_per_tile", tokens_per_tile, 1 << 16),
             ("max_pixels", max_pixels, 1 << 40),
             ("max_tokens", 1 if max_tokens is None else max_tokens, 1 << 31),
-        )
+        ):
+            if not 1 <= value <= top:
+                raise ValueError(f"{name} must be 1 to {top}, got {value}")
         self.tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
         self.tile_size = tile_size
         self.max_tiles = max_tiles
@@ -82,8 +88,14 @@ class VisionLanguage:
         self.resize = resize
         self._resizer = resizer(resize)
         self._texts = (human, assistant)
+        image = _given(image_token_id, self.tokenizer, "image_id")
+        if not image:
+            raise ValueError(
+                f"{type(self.tokenizer).__name__} has no image_id; give image_token_id, the token "
+                "that stands for a piece of an image"
+            )
         self.markup = Markup(
-            image=_image_id(image_token_id, self.tokenizer),
+            image=image[0],
             bos=_given(bos_token_id, self.tokenizer, "bos_id"),
             eos=_given(eos_token_id, self.tokenizer, "eos_id"),
             human=self._marker(human, "human_id"),
@@ -147,20 +159,13 @@ class VisionLanguage:
 
     def _settings(self, tokenizer: Any) -> dict[str, Any]:
         marks = self.markup
-        return {
+        return {name: getattr(self, name) for name in SETTINGS} | {
             "tokenizer": tokenizer,
-            "tile_size": self.tile_size,
-            "max_tiles": self.max_tiles,
-            "thumbnail": self.thumbnail,
-            "tokens_per_tile": self.tokens_per_tile,
-            "max_tokens": self.max_tokens,
             "image_token_id": marks.image,
             "bos_token_id": marks.bos[0] if marks.bos else None,
             "eos_token_id": marks.eos[0] if marks.eos else None,
             "human": self._texts[0],
             "assistant": self._texts[1],
-            "max_pixels": self.max_pixels,
-            "resize": self.resize,
         }
 
     def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
@@ -188,13 +193,6 @@ def image_members(raw: Raw, is_kind: Callable[[str], bool] = is_image) -> tuple[
     if len(names) < 2:
         return tuple(names)
     return tuple(sorted(names, key=lambda name: (name.count("."), _natural(name))))
-
-
-def _check_bounds(*settings: tuple[str, int, int]) -> None:
-    """Raise ValueError for a setting (name, value, largest value) that is out of bounds."""
-    for name, value, top in settings:
-        if not 1 <= value <= top:
-            raise ValueError(f"{name} must be 1 to {top}, got {value}")
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
@@ -225,16 +223,6 @@ def _checked_ids(tokenizer: Tokenizer, found: Any) -> np.ndarray[Any, Any]:
             "ids: whole numbers (no floats, no batch of one) below 2**31"
         )
     return ids.astype(np.int32, copy=False)
-
-
-def _image_id(given: int | None, tokenizer: Tokenizer) -> int:
-    found = _given(given, tokenizer, "image_id")
-    if not found:
-        raise ValueError(
-            f"{type(tokenizer).__name__} has no image_id; give image_token_id, the token that "
-            "stands for a piece of an image"
-        )
-    return found[0]
 
 
 def _given(value: int | None, tokenizer: Tokenizer, attribute: str) -> tuple[int, ...]:
