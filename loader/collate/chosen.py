@@ -5,7 +5,7 @@ that is left out is not copied from where its sample lies, nor padded, nor pinne
 weights are those of whole microbatches all the same, since they come with the plan.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -80,23 +80,14 @@ class BatchMaker:
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return the part of a batch that the process gets; TypeError if it has no fields."""
         wanted = self.fields(info) if callable(self.fields) else self.fields
+        if wanted is not None and not isinstance(batch, Mapping):
+            raise TypeError(
+                f"fields= chooses from a batch's fields, and collate_fn returns a "
+                f"{type(batch).__name__}: return a dict, or leave fields"
+            )
         if wanted is not None:
-            batch = choose(batch, wanted)
+            batch = ChosenBatch((name, each) for name, each in batch.items() if name in wanted)
         return pin(batch) if self.pins else batch  # type: ignore[no-untyped-call]
-
-
-def choose(batch: Any, fields: Container[str]) -> ChosenBatch:
-    """Return the fields of a batch that are wanted. Raises TypeError for what has no fields.
-
-    >>> choose({"input_ids": 1, "labels": 2}, {"labels"})
-    {'labels': 2}
-    """
-    if not isinstance(batch, Mapping):
-        raise TypeError(
-            f"fields= chooses from a batch's fields, and collate_fn returns a "
-            f"{type(batch).__name__}: return a dict, or leave fields"
-        )
-    return ChosenBatch((name, value) for name, value in batch.items() if name in fields)
 
 
 def checked_fields(fields: Any) -> WantedFields:

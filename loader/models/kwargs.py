@@ -42,18 +42,15 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
 
     position_ids int64 (1, tokens), by which eager and SDPA attention find where samples begin;
     cu_seq_lens_q, cu_seq_lens_k int32 (B + 1,), max_length_q, max_length_k for flash attention; and
-    use_cache=False: models keep a cache by default, in training too, and with one they take
-    positions that restart for one sequence and attend across. No attention mask may be given beside
-    them.
+    use_cache=False: with the cache that models keep by default they attend across. No attention
+    mask may be given beside them.
 
-    model: the model, wrapped or not; what its family needs is given then. For M-RoPE (Qwen2-VL,
-    Qwen2.5-VL, Qwen3-VL and others) position_ids (4, 1, tokens): the text's, and those that the
-    model's own get_rope_index makes of each sample, or the batch's `mrope_position_ids` (3, 1,
-    tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
-    (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
-    made of the config's image_token_id. And every other field of the batch that forward() names, as
-    pixel_values (with the axis before that Idefics2, Idefics3 and SmolVLM take); one that holds
-    nothing (no sample has an image) is left out. The batch may be on any device.
+    model: the model, wrapped or not; what its family needs is given then. For M-RoPE position_ids
+    (4, 1, tokens): the text's, and those that the model's own get_rope_index makes of each sample,
+    or the batch's `mrope_position_ids` (3, 1, tokens). For layers with short convolutions or
+    state-space scans seq_idx int32 (1, tokens). For models that take them mm_token_type_ids int64
+    (1, tokens): the batch's, or made of the config's image_token_id. And every other field of the
+    batch that forward() names, but what holds nothing (no sample has an image). On any device.
 
     Raises ValueError for a batch that is not packed, for one with grids without `model`, for
     grids that are not as many as the image tokens of the samples, and for a pack that is too long

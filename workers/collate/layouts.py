@@ -8,15 +8,13 @@ base of a user's own. With a base three kinds of fields have a meaning:
     images, videos      tiles, patches with their grid, or images; see images.py
     made fields         follow from these: attention_mask, position_ids, cu_seq_lens, ...
 
-Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1),
-as Hugging Face models do. Nothing precedes a sample's first token, and in a pack the last token of
-the sample before would be asked for it; so the first label of every sample becomes -100, in both
-bases, which also makes both count the same label tokens. With shift_labels=False each label is what
-its place predicts already (x = t[:-1], y = t[1:]), and all stay.
+Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1).
+Nothing precedes a sample's first token, and in a pack the last token of the sample before would be
+asked for it; so the first label of every sample becomes -100, in both bases. With
+shift_labels=False each label is what its place predicts already, and all stay.
 
 What a tokenizer gives beside its tokens (attention_mask, position_ids) is left out where it says
-what the layout makes, and refused where it says otherwise: it would take the place of the batch's
-own, and samples would attend to each other.
+what the layout makes, and refused where it says otherwise: samples would attend to each other.
 
 A field without a rule is laid by its kind: numbers become a tensor (B,); strings and bytes (and
 None beside them) a list; arrays (torch's and lists of numbers too) are concatenated along their
@@ -275,14 +273,12 @@ def collate_padded(
 
     Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
     pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
-    images_per_sample int32 (B,); and every other field by the rules above. dummy_tile is the side
-    in pixels of the zero tile that a batch without images gets, 0 for none; fields: the names of
-    what is wanted of all this; shift_labels: as in Balance. Raises ValueError for samples that do
-    not fit together.
-
-    align, length: the width is a multiple of align, or just length. rows: the number of rows; those
-    that are no samples have one pad token with attention and no label, as a row without any has no
-    softmax. pad_sequences, with length or rows, is their number.
+    images_per_sample int32 (B,); and every other field by the rules above. dummy_tile: the side in
+    pixels of the zero tile that a batch without images gets, 0 for none. fields: what is wanted of
+    all this. shift_labels: as in Balance. align, length: the width is a multiple of align, or just
+    length. rows: the number of rows; those of filling have one pad token with attention and no
+    label. pad_sequences, with length or rows, is their number. Raises ValueError for samples that
+    do not fit together.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
@@ -306,20 +302,18 @@ def collate_packed(
 ) -> Batch:
     """Concatenate samples, without padding but what `align` and `length` ask for.
 
-    Gives input_ids, labels, position_ids int64 (1, total), as Hugging Face models take them
-    (positions restart at 0 with every sample); cu_seq_lens int32 (B + 1,) and max_length (an int)
-    for flash-attention's varlen functions and the models' cu_seq_lens_q/k and max_length_q/k;
-    images as in collate_padded. pad_id is used for padding, and for a batch without samples;
-    shift_labels: as in Balance.
+    Gives input_ids, labels, position_ids int64 (1, total), where positions restart at 0 with every
+    sample; cu_seq_lens int32 (B + 1,) and max_length (an int) for varlen attention; the rest as in
+    collate_padded. docs/guides/packed.md says which kernels and models take what.
 
     align: samples are filled up to multiples of it with pad tokens (labels -100, positions that go
     on). Then cu_seq_lens says how long samples are without, and cu_seq_lens_padded int32 where each
-    begins: docs/guides/packed.md says which kernels take which.
+    begins.
 
     length: the tokens of the whole batch; of several, ascending, the first that is enough. What is
-    missing is one more sequence of pad tokens, as Megatron's dummy sequence is, and pad_sequences
-    is 1, else 0: kernels leave what no sequence holds as it was in memory. max_length is the length
-    then, so that batches are alike for what is compiled. ValueError for more tokens than length.
+    missing is one more sequence of pad tokens, and pad_sequences is 1, else 0: kernels leave what
+    no sequence holds as it was in memory. max_length is the length then, so that batches are alike
+    for what is compiled. ValueError for more tokens than length.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)
