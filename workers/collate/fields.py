@@ -285,7 +285,7 @@ def _stacked(
 def _joined(
     name: str,
     arrays: Mapping[int, Array],
-    places: Sequence[slice] | Sequence[int],
+    places: Sequence[slice | int],
     rows: int,
     fill: int | float | None,
 ) -> torch.Tensor:

@@ -125,7 +125,7 @@ def read_clips(
             "says which are whose: give the frames as images"
         )
     rate = int(getattr(maker, "sampling_rate", 0) or 0)
-    infos, videos, sounds = [], [], []
+    infos, videos, sounds = list[VideoInfo](), list[Any](), list[Any]()
     for name, file in _files(chat.videos, record, root, "a video"):
         if rule is None:
             raise ValueError(NO_RULE)

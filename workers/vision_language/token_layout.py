@@ -108,7 +108,8 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
         said = [{"role": "document", "content": ""}]
     found = tuple([_turn(number, turn) for number, turn in enumerate(said)])
     # media of which the text tells, and which would not be in the sample
-    clips, record = [name for name in raw if is_media(name)], raw.get("json")
+    clips = [name for name in raw if is_media(name)]
+    record: Any = raw.get("json")
     if clips and found[0].role != "document":
         raise ValueError(f"{clips[0]} is in a chat, and only images are read: use HFProcessor")
     for name in ("images", "image") if isinstance(record, OBJECT) and images == 0 else ():
@@ -137,7 +138,7 @@ def _turn(number: int, turn: Any) -> Turn:
                 raise ValueError(
                     f"turn {number} has a part {part!r:.80}; known are text, image, image_url"
                 )
-            texts.append(PLACEHOLDER if is_image else text_of_part)
+            texts.append(PLACEHOLDER if is_image else str(text_of_part))
         text = "".join(texts)
     if not isinstance(text, str):
         raise ValueError(f"turn {number} has no text")

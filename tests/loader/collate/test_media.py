@@ -34,8 +34,8 @@ def drawn_sample(draw: st.DrawFn, tiled: bool) -> dict[str, Any]:
     }  # fmt: skip
     if tiled:
         owned = draw(st.lists(st.integers(1, 2), max_size=2))
-        pixels = np.full((sum(owned), 3, 2, 2), n, np.uint8)
-        return made | {"tiles_per_image": np.array(owned, np.int32), "pixel_values": pixels}
+        tiles = np.full((sum(owned), 3, 2, 2), n, np.uint8)
+        return made | {"tiles_per_image": np.array(owned, np.int32), "pixel_values": tiles}
     for pixels, grid in (
         ("pixel_values", "image_grid_thw"),
         ("pixel_values_videos", "video_grid_thw"),
