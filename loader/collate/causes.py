@@ -4,17 +4,23 @@ Each changes one thing that must not matter and looks whether the loss does: tok
 before, what rows are filled up with, labels of others.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from ...workers.collate.fields import Batch
 from ...workers.sources.labels import IGNORED
+from ..models.kwargs import hf_kwargs
+from ..models.proof import compare_pack
+from ..step.info import moved
 
 Sample = dict[str, Any]
-# (base, samples, pad_id=0) -> batch
-Collate = Callable[..., Batch]
+# (model, batch) -> the sum of the losses of the batch's label tokens.
+LossSum = Callable[[Any, Batch], Tensor]
 # Tokens that a row is filled up with where padding is tried.
 FILLED = 8
 BORDERS = (
@@ -43,62 +49,88 @@ NOT_PLAIN = (
 )
 
 
+def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
+    """Return a Hugging Face causal model's loss, summed over label tokens; text only.
+
+    Raises ValueError for a batch with images, whose inputs are each model's own.
+    """
+    if "pixel_values" in batch:
+        raise ValueError(
+            "batches have images, and each model takes them in its own way: give loss=, a function "
+            "from (model, batch) to the sum of the losses of its label tokens"
+        )
+    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **_told(batch, model))
+    count = int((batch["labels"][..., 1:] != IGNORED).sum())
+    total: Tensor = output.loss * count if count else output.logits.sum() * 0.0
+    return total
+
+
+def _cross_entropy(model: Any, batch: Batch) -> Tensor:
+    """Return the sum of cross-entropies of a Hugging Face causal model's logits, nothing added."""
+    logits = model(input_ids=batch["input_ids"], **_told(batch, model)).logits
+    logits, targets = logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten()
+    return functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+
+
+def _told(batch: Batch, model: Any) -> dict[str, Any]:
+    if "cu_seq_lens" in batch:
+        return hf_kwargs(batch, model)
+    return {"attention_mask": batch["attention_mask"], "use_cache": False}
+
+
 def find_causes(
-    total: Callable[[Batch], float],
+    model: torch.nn.Module,
+    loss: LossSum,
     samples: Sequence[Sample],
     tolerance: float,
-    plain: Callable[[Batch], float] | None,
-    collate: Collate,
-    per_token: Collection[str],
+    collate: Callable[..., Batch],
 ) -> list[str]:
     """Return what differs, of all that can be found out with these samples.
 
-    total: the model's sum of losses of a batch. plain: the cross-entropy of its logits, nothing
-    added; None where that is not known. collate: makes a batch of a base, "padded" or "packed".
-    per_token: fields that have a value for each token.
+    collate: makes a batch of a base, "padded" or "packed", and samples. The plain cross-entropy is
+    known for hf_loss_sum only.
     """
+    device = next(iter(model.parameters()), torch.zeros(())).device
+
+    def total(base: str, some: Sequence[Sample], by: LossSum = loss, **more: int) -> float:
+        return float(by(model, moved(collate(base, some, **more), device)))
+
+    def losses_of(pack: Sequence[Sample]) -> list[Tensor]:
+        """Return each sample's own loss in a pack, (1, 1, 1)."""
+        labelled = [
+            [each if place == number else _unlabelled(each) for place, each in enumerate(pack)]
+            for number in range(len(pack))
+        ]
+        return [torch.tensor([[[total("packed", each)]]]) for each in labelled]
 
     def is_far(one: float, other: float) -> bool:
         return not abs(one - other) <= tolerance * max(abs(one), abs(other))
 
-    pictured = [len(sample.get("pixel_values", ())) > 0 for sample in samples]
-    labelled = [(sample["labels"] != IGNORED).any() for sample in samples]
-    usable = [s for s, has, p in zip(samples, labelled, pictured, strict=True) if has and not p]
+    usable = [
+        sample
+        for sample in samples
+        if (sample["labels"] != IGNORED).any() and not len(sample.get("pixel_values", ()))
+    ]
     if not usable:
         return []
     one, other = usable[0], max(usable[1:] or usable, key=lambda s: len(s["input_ids"]))
-    alone, before = total(collate("padded", [one])), _unlabelled(one)
-    if abs(total(collate("padded", [before]))) > tolerance * abs(alone):
+    alone = total("padded", [one])
+    if abs(total("padded", [_unlabelled(one)])) > tolerance * abs(alone):
         return [UNLABELLED]  # whatever is changed, its own loss changes: nothing else shows
-    changed = {**before, "input_ids": _other_tokens(one["input_ids"])}
-    after = total(collate("packed", [before, other]))
-    crosses = is_far(after, total(collate("packed", [changed, other])))
-    count = len(one["input_ids"]) + FILLED
-    longer = {
-        name: np.resize(value, (*np.shape(value)[:-1], count))
-        for name, value in other.items()
-        if name in per_token
-    }
-    rows = [one, _unlabelled({**other, **longer})]
-    twice = total(collate("padded", [one, one]))
+    # each token another one; ids 0 and 1 are in every vocabulary
+    known = np.unique([0, 1, *one["input_ids"]])
+    tokens = known[(np.searchsorted(known, one["input_ids"]) + 1) % len(known)]
+    separate = [*losses_of([one]), *losses_of([other])]
+    crossed, off = compare_pack(losses_of, [one, other], {**one, "input_ids": tokens}, separate)
+    twice, longer = total("padded", [one, one]), len(one["input_ids"]) + FILLED
     found = (
-        (BORDERS, crosses),
-        (POSITIONS, not crosses and is_far(after, total(collate("packed", [other])))),
-        (PADDING, is_far(*(total(collate("padded", rows, pad_id=pad)) for pad in (0, 1)))),
+        (BORDERS, crossed > tolerance),
+        (POSITIONS, crossed <= tolerance < float(off[-1])),
+        (PADDING, is_far(*(total("padded", [one], length=longer, pad_id=n) for n in (0, 1)))),
         (MEAN, abs(twice - alone) < abs(twice - 2 * alone)),
-        (NOT_PLAIN, plain is not None and is_far(alone, plain(collate("padded", [one])))),
+        (NOT_PLAIN, loss is hf_loss_sum and is_far(alone, total("padded", [one], _cross_entropy))),
     )
     return [name for name, differs in found if differs]
-
-
-def _other_tokens(ids: Any) -> Any:
-    """Return as many tokens, each another one; ids 0 and 1 are in every vocabulary.
-
-    >>> _other_tokens(np.array([0, 7, 1, 7])).tolist()
-    [1, 0, 7, 0]
-    """
-    known = np.unique([0, 1, *ids])
-    return known[(np.searchsorted(known, ids) + 1) % len(known)]
 
 
 def _unlabelled(sample: Sample) -> Sample:

@@ -5,7 +5,7 @@ that is left out is not copied from where its sample lies, nor padded, nor pinne
 weights are those of whole microbatches all the same, since they come with the plan.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -62,51 +62,32 @@ class BatchMaker:
 
         Fields that a function chooses, by a microbatch's info, are chosen in the trainer.
         """
+        if self.draws:
+            return self.collate_fn  # type: ignore[return-value]  # the user's own
         wanted: Any = EVERY if self.fields is None or callable(self.fields) else self.fields
-        return self._collate(wanted)
+        if self.balance.layout == "torch":
+            return partial(stacked, wanted)
+        from ...workers.collate.layouts import collate_samples  # here: 'torch' needs nothing of it
+
+        return partial(collate_samples, fields=wanted, **options_of(self.balance))
 
     @property
     def draws(self) -> bool:
         """Whether the function may draw random numbers: it is the user's."""
-        collate_fn = self.collate_fn or default_collate
-        return self.balance.layout == "torch" and collate_fn is not default_collate
+        is_own = self.collate_fn is not None and self.collate_fn is not default_collate
+        return self.balance.layout == "torch" and is_own
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return the part of a batch that the process gets; TypeError if it has no fields."""
-        wanted = self._wanted(info)
-        if wanted is not EVERY:
-            batch = choose(batch, wanted)
+        wanted = self.fields(info) if callable(self.fields) else self.fields
+        if wanted is not None and not isinstance(batch, Mapping):
+            raise TypeError(
+                f"fields= chooses from a batch's fields, and collate_fn returns a "
+                f"{type(batch).__name__}: return a dict, or leave fields"
+            )
+        if wanted is not None:
+            batch = ChosenBatch((name, each) for name, each in batch.items() if name in wanted)
         return pin(batch) if self.pins else batch  # type: ignore[no-untyped-call]
-
-    def _wanted(self, info: StepInfo) -> Container[str]:
-        if self.fields is None:
-            return EVERY
-        return self.fields(info) if callable(self.fields) else self.fields
-
-    def _collate(self, wanted: Container[str]) -> CollateFn:
-        """Return the function that makes a batch with these fields of samples, or more."""
-        balance = self.balance
-        if balance.layout == "torch":
-            if self.collate_fn is not None and self.collate_fn is not default_collate:
-                return self.collate_fn
-            return partial(stacked, wanted)
-        from ...workers.collate.layouts import collate_samples  # here: 'torch' needs nothing of it
-
-        return partial(collate_samples, fields=wanted, **options_of(balance))
-
-
-def choose(batch: Any, fields: Container[str]) -> ChosenBatch:
-    """Return the fields of a batch that are wanted. Raises TypeError for what has no fields.
-
-    >>> choose({"input_ids": 1, "labels": 2}, {"labels"})
-    {'labels': 2}
-    """
-    if not isinstance(batch, Mapping):
-        raise TypeError(
-            f"fields= chooses from a batch's fields, and collate_fn returns a "
-            f"{type(batch).__name__}: return a dict, or leave fields"
-        )
-    return ChosenBatch((name, value) for name, value in batch.items() if name in fields)
 
 
 def checked_fields(fields: Any) -> WantedFields:

@@ -49,7 +49,7 @@ def small_copies(model: nn.Module, images: bool = False) -> list[Any]:
 def _shared(model: nn.Module) -> nn.Module:
     """Return a copy that shares the parameters, as it computes in training."""
     memo: dict[int, Any] = {id(each): each for each in model.parameters()}
-    made = narrow(without_chance(copy.deepcopy(model, memo).train()))
+    made = _settled(copy.deepcopy(model, memo))
     for module in made.modules():
         # accelerate.prepare() leaves a forward() that calls the model itself, and not its copy
         if "_original_forward" in module.__dict__:
@@ -68,9 +68,12 @@ def _with_values(made: nn.Module) -> nn.Module:
     return made
 
 
-def without_chance(model: nn.Module) -> nn.Module:
-    """Leave out of a copy what training draws at random, and checkpoints of activations."""
-    for module in model.modules():
+def _settled(model: nn.Module) -> nn.Module:
+    """Return a copy in training mode, without what that draws at random or has recomputed.
+
+    What it does with far tokens is made to show in the samples of a proof.
+    """
+    for module in model.train().modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for name, value in vars(module).items():
@@ -78,11 +81,6 @@ def without_chance(model: nn.Module) -> nn.Module:
                 setattr(module, name, 0.0)
         if "gradient_checkpointing" in vars(module):
             setattr(module, "gradient_checkpointing", False)  # noqa: B010 - no tensor, for mypy
-    return model
-
-
-def narrow(model: nn.Module) -> nn.Module:
-    """Make what a copy does with far tokens show in the samples of a proof."""
     for part in (*model.modules(), *configurations(getattr(model, "config", None))):
         for name in REACHES:
             if isinstance(reach := getattr(part, name, None), int) and reach > REACH:
@@ -121,7 +119,7 @@ def _shortened(model: Any, images: bool) -> Any:
             continue
         kept = _one_of_each([_kind(layer) for layer in layers])
         for each in configurations(config):
-            shorten(each, len(layers), kept)
+            _shorten(each, len(layers), kept)
         chosen = [layers[place] for place in kept]
         for new, layer in enumerate(chosen):
             for module in layer.modules():
@@ -168,7 +166,7 @@ def configurations(config: Any) -> list[Any]:
     return [config, *(each for one in inside for each in configurations(one))]
 
 
-def shorten(config: Any, depth: int, kept: list[int]) -> None:
+def _shorten(config: Any, depth: int, kept: list[int]) -> None:
     """Say in a configuration of `depth` layers that only `kept` are there."""
     names = [name for name in DEPTHS if getattr(config, name, None) == depth]
     if not names:
@@ -187,9 +185,9 @@ def _of_configuration(model: Any) -> nn.Module:
     config = copy.deepcopy(model.config)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     depth = next((d for n in DEPTHS if (d := getattr(text, n, None))), 0)
-    shorten(text, depth, _one_of_each(getattr(text, "layer_types", None) or ["layer"] * depth))
+    _shorten(text, depth, _one_of_each(getattr(text, "layer_types", None) or ["layer"] * depth))
     config._attn_implementation = model.config._attn_implementation
     first = next(model.parameters())
     with torch.device("cpu" if first.is_meta else first.device):
         made: nn.Module = type(model)(config)
-    return narrow(without_chance(made.to(first.dtype).train()))
+    return _settled(made.to(first.dtype))

@@ -10,6 +10,7 @@ the number of each token's sample; their fallbacks in torch refuse it, and mix s
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from ...workers.hf_processor.fields import NESTED
 
 NEEDED = ("position_ids", "cu_seq_lens", "max_length")
+TYPES = {"mm_token_type_ids", "token_type_ids"}
 # What wraps a model and forwards to it, by the package of its class.
 WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo", "deepspeed", "accelerate")
 # (tokens' type in mm_token_type_ids, the config's names of such a token, the batch's field)
@@ -29,7 +31,7 @@ VISION = (
     (2, ("video_token_id", "video_token_index"), "video_grid_thw"),
 )
 
-# What has_short_convolution has found: a walk over all modules is not for every batch.
+# What _has_short_convolution has found: a walk over all modules is not for every batch.
 _CONVOLVES: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
@@ -40,18 +42,15 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
 
     position_ids int64 (1, tokens), by which eager and SDPA attention find where samples begin;
     cu_seq_lens_q, cu_seq_lens_k int32 (B + 1,), max_length_q, max_length_k for flash attention; and
-    use_cache=False: models keep a cache by default, in training too, and with one they take
-    positions that restart for one sequence and attend across. No attention mask may be given beside
-    them.
+    use_cache=False: with the cache that models keep by default they attend across. No attention
+    mask may be given beside them.
 
-    model: the model, wrapped or not; what its family needs is given then. For M-RoPE (Qwen2-VL,
-    Qwen2.5-VL, Qwen3-VL and others) position_ids (4, 1, tokens): the text's, and those that the
-    model's own get_rope_index makes of each sample, or the batch's `mrope_position_ids` (3, 1,
-    tokens) where it has them. For layers with short convolutions or state-space scans seq_idx int32
-    (1, tokens). For models that take mm_token_type_ids those, int64 (1, tokens): the batch's, or
-    made of the config's image_token_id. And every other field of the batch that forward() names, as
-    pixel_values (with the axis before that Idefics2, Idefics3 and SmolVLM take); one that holds
-    nothing (no sample has an image) is left out. The batch may be on any device.
+    model: the model, wrapped or not; what its family needs is given then. For M-RoPE position_ids
+    (4, 1, tokens): the text's, and those that the model's own get_rope_index makes of each sample,
+    or the batch's `mrope_position_ids` (3, 1, tokens). For layers with short convolutions or
+    state-space scans seq_idx int32 (1, tokens). For models that take them mm_token_type_ids int64
+    (1, tokens): the batch's, or made of the config's image_token_id. And every other field of the
+    batch that forward() names, but what holds nothing (no sample has an image). On any device.
 
     Raises ValueError for a batch that is not packed, for one with grids without `model`, for
     grids that are not as many as the image tokens of the samples, and for a pack that is too long
@@ -66,8 +65,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         )
     # padding between samples, for kernels that take gaps, belongs to the sample before it here
     ends, longest = batch.get("cu_seq_lens_padded", batch["cu_seq_lens"]), batch["max_length"]
+    text: Tensor = batch["position_ids"]
     told = {
-        "position_ids": batch["position_ids"],
+        "position_ids": text,
         "cu_seq_lens_q": ends,
         "cu_seq_lens_k": ends,
         "max_length_q": longest,
@@ -83,16 +83,30 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     if inner is None:
         return told
     check_length(batch, inner)
-    if (owner := rope_owner(inner)) is not None or "mrope_position_ids" in batch:
-        told["position_ids"] = _four_rows(batch, inner, owner, ends.tolist())
-    if has_short_convolution(inner):
-        lengths = ends.diff().to(batch["position_ids"].device)
+    inside = (inner, getattr(inner, "model", None), getattr(inner, "thinker", None))
+    owner, axes = next((each for each in inside if hasattr(each, "get_rope_index")), None), text
+    if "mrope_position_ids" in batch:
+        axes = batch["mrope_position_ids"].reshape(-1, 1, text.shape[1])
+    elif owner is not None:
+        axes = torch.cat([*_axes_by_sample(batch, inner, owner, ends.tolist())], -1)
+    if axes.ndim == 3:
+        told["position_ids"] = torch.cat([text[None], axes.to(text)])
+    if _has_short_convolution(inner):
+        lengths = ends.diff().to(text.device)
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
         told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
     taken = inspect.signature(inner.forward).parameters
     others = taken.keys() - {"input_ids", "labels", *NEEDED}
     fields = {k: v for k, v in batch.items() if k in others and not holds_nothing(v)}
-    return fields | with_axis(batch, inner) | told | _types_told(batch, inner, taken)
+    if getattr(getattr(inner, "config", None), "model_type", "") in NESTED:
+        for name, axes_of_images in (("pixel_values", 4), ("pixel_attention_mask", 3)):
+            if name in fields and fields[name].ndim == axes_of_images:
+                fields[name] = fields[name][None]
+    for name in TYPES & fields.keys():
+        fields[name] = fields[name].reshape(1, -1)
+    if "mm_token_type_ids" in taken:
+        fields["mm_token_type_ids"] = token_types(batch, inner)
+    return fields | told
 
 
 def check_length(batch: Mapping[str, Any], model: Any) -> None:
@@ -105,15 +119,6 @@ def check_length(batch: Mapping[str, Any], model: Any) -> None:
             f"this pack has {tokens} tokens, and {type(model).__name__} scales queries by their "
             f'place in it from {limit} on: give Balance(budgets={{"tokens": {limit - 1}}})'
         )
-
-
-def with_axis(batch: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
-    """Return pixels (1, images, ...) for models whose forward() takes (batch, images, ...)."""
-    family = str(getattr(getattr(model, "config", None), "model_type", ""))
-    names = ("pixel_values", "pixel_attention_mask") if family in NESTED else ()
-    found = {name: batch[name] for name in names if name in batch and len(batch[name])}
-    axes = {"pixel_values": 4, "pixel_attention_mask": 3}
-    return {name: each[None] for name, each in found.items() if each.ndim == axes[name]}
 
 
 def is_packed(batch: Any) -> bool:
@@ -137,33 +142,24 @@ def without_parallelism(model: Any) -> Any:
     return model
 
 
-def rope_owner(model: Any) -> Any:
-    """Return the part of a model that has get_rope_index, None if it has no M-RoPE."""
-    inside = (model, getattr(model, "model", None), getattr(model, "thinker", None))
-    return next((each for each in inside if hasattr(each, "get_rope_index")), None)
-
-
-def has_short_convolution(model: Any) -> bool:
+def _has_short_convolution(model: Any) -> bool:
     """Return whether the layers of a language model mix neighbours by a depthwise convolution.
 
     So do Mamba, Mamba 2, gated delta nets and LFM: what they mix across a border of samples only
     their kernels keep apart, by seq_idx.
     """
     if model not in _CONVOLVES:
+        parts = (
+            getattr(parent, name, None)
+            for parent in (getattr(model, "model", None), model)
+            for name in ("language_model", "text_model")
+        )
+        text = next((each for each in parts if isinstance(each, nn.Module)), model)
         _CONVOLVES[model] = any(
             isinstance(each, nn.Conv1d) and each.groups == each.in_channels > 1
-            for each in text_model(model).modules()
+            for each in text.modules()
         )
     return _CONVOLVES[model]
-
-
-def text_model(model: Any) -> Any:
-    """Return the part of a model that takes tokens; the model where it has no such part."""
-    for parent in (getattr(model, "model", None), model):
-        found = getattr(parent, "language_model", None) or getattr(parent, "text_model", None)
-        if isinstance(found, nn.Module):
-            return found
-    return model
 
 
 def holds_nothing(value: Any) -> bool:
@@ -171,56 +167,39 @@ def holds_nothing(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.numel()
 
 
-def _four_rows(batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]) -> Tensor:
-    """Return positions (4, 1, tokens): of the text, and of time, height and width."""
-    text: Tensor = batch["position_ids"]
-    if "mrope_position_ids" in batch:
-        axes = batch["mrope_position_ids"].reshape(-1, 1, text.shape[1])
-    else:
-        axes = torch.cat([*_axes_by_sample(batch, model, owner, ends)], -1)
-    return torch.cat([text[None], axes.to(text)]) if axes.ndim == 3 else text
-
-
 def _axes_by_sample(
     batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]
 ) -> Iterator[Tensor]:
     """Yield each sample's positions (axes, 1, its tokens), by the model's get_rope_index."""
-    ids = batch["input_ids"]
-    types = token_types(batch, model)
+    ids, types = batch["input_ids"], token_types(batch, model)
     taken = inspect.signature(owner.get_rope_index).parameters
-    grids = {name: iter(batch[name].tolist()) for *_, name in VISION if batch.get(name) is not None}
-    merged = merge_size(model) ** 2
+    grids = {name: batch.get(name) for *_, name in VISION}
+    rows = {name: iter([] if each is None else each.tolist()) for name, each in grids.items()}
     seconds = batch.get("second_per_grid_ts")
     for begin, end in pairwise(ends):
         own, own_types = ids[:, begin:end], types[:, begin:end]
         given: dict[str, Any] = {"input_ids": own, "mm_token_type_ids": own_types}
         given["attention_mask"] = torch.ones_like(own)
         for kind, _, name in VISION:
-            count = int((own_types == kind).sum()) * merged
-            if found := [*_grids_of(count, grids.get(name), name, len(own[0]))]:
-                given[name] = torch.tensor(found, device=ids.device)
-                if name == "video_grid_thw" and seconds is not None:
-                    given["second_per_grid_ts"] = seconds[: len(found)]
-                    seconds = seconds[len(found) :]
+            left = patches = int((own_types == kind).sum()) * merge_size(model) ** 2
+            own_rows = list[list[int]]()
+            while left > 0 and (row := next(rows[name], None)) is not None:
+                own_rows.append(row)
+                left -= math.prod(row)
+            if left:
+                raise ValueError(
+                    f"a sample of {end - begin} tokens has placeholders for {patches} patches, and "
+                    f"{name} does not divide so: give one row (t, h, w) for each image or video, "
+                    "in the order of the samples, and one placeholder token for each patch of the "
+                    "merged grid"
+                )
+            if own_rows:
+                given[name] = torch.tensor(own_rows, device=ids.device)
+            if own_rows and name == "video_grid_thw" and seconds is not None:
+                given["second_per_grid_ts"] = seconds[: len(own_rows)]
+                seconds = seconds[len(own_rows) :]
         axes, _ = owner.get_rope_index(**{k: v for k, v in given.items() if k in taken})
         yield axes
-
-
-def _grids_of(patches: int, grids: Any, name: str, tokens: int) -> Iterator[list[int]]:
-    """Yield the next grids until they hold a number of patches."""
-    left = patches
-    while left > 0:
-        grid = next(grids, None) if grids is not None else None
-        if grid is None:
-            break
-        left -= grid[0] * grid[1] * grid[2]
-        yield grid
-    if left:
-        raise ValueError(
-            f"a sample of {tokens} tokens has placeholders for {patches} patches, and {name} does "
-            "not divide so: give one row (t, h, w) for each image or video, in the order of the "
-            "samples, and one placeholder token for each patch of the merged grid"
-        )
 
 
 def token_types(batch: Mapping[str, Any], model: Any) -> Tensor:
@@ -241,19 +220,5 @@ def token_types(batch: Mapping[str, Any], model: Any) -> Tensor:
 def merge_size(model: Any) -> int:
     """Return how many patches a side are merged to one token of the language model."""
     vision = getattr(model.config, "vision_config", model.config)
-    for config in (vision, model.config):
-        if size := getattr(config, "spatial_merge_size", None):
-            return int(size)
-    return 1
-
-
-def _types_told(batch: Mapping[str, Any], model: Any, taken: Any) -> dict[str, Tensor]:
-    """Return the types of tokens, (1, tokens), under the names by which a model takes them."""
-    told = {
-        name: batch[name].reshape(1, -1)
-        for name in ("mm_token_type_ids", "token_type_ids")
-        if name in taken and name in batch
-    }
-    if "mm_token_type_ids" in taken:
-        told["mm_token_type_ids"] = token_types(batch, model)
-    return told
+    sizes = (getattr(each, "spatial_merge_size", None) for each in (vision, model.config))
+    return next((int(size) for size in sizes if size), 1)

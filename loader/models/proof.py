@@ -4,25 +4,26 @@ Short samples are packed and given to a small copy of the model (`copies.py`), a
 training but for dropout, without gradients. They differ in length, and in the number and places of
 their images, as a mask that is right for one may be wrong for the next. Other tokens in the first
 must leave the logits of the others as they are, and the logits of all must be those that the model
-gives to each alone. What cannot be run here (flash attention on a CPU, forward() with fields of its
-own) is "not proved", and what is not proved is never called exact. A model that runs a sample alone
-and raises for the pack is refused: training would raise, too.
+gives to each alone (`compare_pack`; check_equivalence asks the same of a loss and of the user's
+samples). What cannot be run here (flash attention on a CPU, forward() with fields of its own) is
+"not proved", and what is not proved is never called exact. A model that runs a sample alone and
+raises for the pack is refused: training would raise, too.
 """
 
 import copy
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from .copies import configurations, in_float32, small_copies
 from .kwargs import hf_kwargs, unwrapped, without_parallelism
-from .samples import Fields, alone, labelled, make_samples, named, packed
+from .samples import Fields, alone, labelled, make_samples, packed
 
 logger = logging.getLogger(__name__)
 # How far logits may be apart, of the largest of them; what has 16 bits is compared in float32.
@@ -33,13 +34,11 @@ VISIBLE = 10
 # Attention implementations that are tried where the model's own mixes samples.
 OTHERS = ("sdpa", "eager")
 PADDED = 'give the loader Balance(layout="padded")'
-Status = Literal["exact", "refused", "not proved"]
 # Fields of batches for which a model is looked at with images, or sounds.
 SEEN = frozenset({"pixel_values", "pixel_values_videos", "input_features"})
 # Samples, and the same with other tokens
 Samples = Sequence[list[Fields]]
-# (batch, model) -> what forward() is told besides the batch's fields
-Told = Callable[[Any, Any], dict[str, Any]]
+SampleT = TypeVar("SampleT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Proof:
     raises: a pack raises, where a sample alone does not.
     """
 
-    status: Status
+    status: Literal["exact", "refused", "not proved"]
     reason: str = ""
     raises: bool = False
 
@@ -81,19 +80,19 @@ def _warn_once(reason: str) -> None:
     logger.warning("%s", reason)
 
 
-def prove_packing(model: Any, images: bool = False, told: Told = hf_kwargs) -> Proof:
-    """Return what a model computes of packed samples, told of them by `told`."""
+def prove_packing(model: Any, images: bool = False) -> Proof:
+    """Return what a model computes of packed samples, told of them by hf_kwargs."""
     model = without_parallelism(model)
-    key = _key(model, images, told)
-    if key not in _PROVED or key is None:
+    key = _key(model, images)
+    if key is None or key not in _PROVED:
         device = next((each.device for each in model.parameters()), torch.device("cpu"))
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.no_grad():
-            _PROVED[key] = _prove(model, images, told)
+            _PROVED[key] = _prove(model, images)
     return _PROVED[key]
 
 
-def _key(model: Any, images: bool, told: Told) -> Any:
+def _key(model: Any, images: bool) -> Any:
     """Return what tells models apart that may compute otherwise; None where that is not known."""
     inner = unwrapped(model)
     config: Any = getattr(inner, "config", None)
@@ -103,13 +102,39 @@ def _key(model: Any, images: bool, told: Told) -> Any:
     attention = [getattr(each, "_attn_implementation", "") for each in configurations(config)]
     said = str((config.to_dict(), attention, getattr(model, "peft_config", "")))
     forward = (type(model).forward, type(inner).forward)
-    return type(inner), forward, said, first.dtype, first.device.type, images, told
+    return type(inner), forward, said, first.dtype, first.device.type, images
 
 
-def _prove(model: Any, images: bool, told: Told) -> Proof:
-    inner = unwrapped(model)
-    who, error = type(inner).__name__, "it has no parameters"
+def compare_pack(
+    values_of: Callable[[Sequence[SampleT]], list[Tensor]],
+    pack: Sequence[SampleT],
+    other: SampleT,
+    separate: Sequence[Tensor],
+) -> tuple[float, list[Tensor]]:
+    """Return what the first sample of a pack moves in the others, and how far each is from alone.
+
+    values_of: (1, tokens, values) of each sample of a pack. other: takes the first one's place.
+    separate: the values of each sample alone. Distances are of each token, of the largest value.
+    """
+    found, after = values_of(pack), values_of([other, *pack[1:]])
+    moved = max(float(_apart(*each).max()) for each in zip(after[1:], found[1:], strict=True))
+    return moved, [_apart(*each) for each in zip(found, separate, strict=True)]
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """Return each token's distance, (tokens,), of the largest value that is finite."""
+    one, other = (
+        each.double().nan_to_num(posinf=0.0, neginf=0.0, nan=1e9) for each in (one, other)
+    )
+    middle = other.mean(-1, keepdim=True) if other.shape[-1] > 1 else 0.0
+    size = (other - middle).abs().max().clamp(min=1e-12)
+    return ((one - other).abs().amax(-1) / size).flatten()
+
+
+def _prove(model: Any, images: bool) -> Proof:
+    inner, error = unwrapped(model), ""
     what = "packed samples with images (or sounds)" if images else "packed samples"
+    who = type(inner).__name__
     if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
         return Proof("refused", f"{who} is an encoder-decoder and takes no packs: {PADDED}")
     for make in small_copies(model, images):
@@ -123,44 +148,46 @@ def _prove(model: Any, images: bool, told: Told) -> Proof:
                 separate = _separate(small, samples)
             break
         except Exception as found:  # a model may raise anything: then nothing is known of it
-            error = f"{type(found).__name__}: {found}"
+            error = f"cannot be run here ({f'{type(found).__name__}: {found}'[:300]})"
     else:
-        ran = Proof("not proved", f"cannot be run here ({error[:300]})")
-        return replace(ran, reason=_advised(ran, who, what, None, ([], []), told))
+        return Proof("not proved", f"whether {who} keeps {what} apart is not proved: it {error}")
     try:
-        proof = _look(small, samples, separate, told)
+        proof = _look(small, samples, separate)
     except Exception as found:
         reason = f"takes no packed batch: {type(found).__name__}: {found}"[:500]
         proof = Proof("refused", reason, raises=True)
-    return replace(proof, reason=_advised(proof, who, what, small, samples, told))
+    if proof.status != "refused":
+        reason = f"whether {who} keeps {what} apart is not proved: it {proof.reason}"
+        return Proof(proof.status, reason if proof.reason else "")
+    used = getattr(getattr(unwrapped(small), "config", None), "_attn_implementation", None)
+    tried = [each for each in OTHERS if used not in (None, each)]
+    right = [each for each in tried if _works(small, each, samples)]
+    instead = "".join(f'give the model attn_implementation="{each}", or ' for each in right)
+    where = f" (with {used} attention)" if used else ""
+    reason = f"{who} does not keep {what} apart{where}: it {proof.reason}; {instead}{PADDED}"
+    return Proof("refused", reason, proof.raises)
 
 
-def _look(small: Any, samples: Samples, separate: list[Tensor], told: Told) -> Proof:
+def _look(small: Any, samples: Samples, separate: list[Tensor]) -> Proof:
     """Return what is found by a copy's own type, and in float32 where that has 16 bits."""
     dtype = separate[0].dtype
     if dtype in TOLERANCES:
-        return _compare(small, samples, separate, told, TOLERANCES[dtype])
+        return _compare(small, samples, separate, TOLERANCES[dtype])
     whole = in_float32(small)
-    fields = [[_in_float32(each) for each in variant] for variant in samples]
+    fields = [
+        [{k: v.float() if v.is_floating_point() else v for k, v in s.items()} for s in variant]
+        for variant in samples
+    ]
     try:
         exact = _separate(whole, fields)
     except Exception:  # an attention that has 16 bits only
-        return _compare(small, samples, separate, told, TOLERANCE_HALF, is_rough=True)
-    _logits_of_pack(small, samples[0], told)  # it runs
-    return _compare(whole, fields, exact, told, TOLERANCES[torch.float32])
-
-
-def _in_float32(sample: Fields) -> Fields:
-    return {k: v.float() if v.is_floating_point() else v for k, v in sample.items()}
+        return _compare(small, samples, separate, TOLERANCE_HALF, is_rough=True)
+    _in_pack(small, samples[0])  # it runs
+    return _compare(whole, fields, exact, TOLERANCES[torch.float32])
 
 
 def _compare(
-    small: Any,
-    samples: Samples,
-    separate: list[Tensor],
-    told: Told,
-    tolerance: float,
-    is_rough: bool = False,
+    small: Any, samples: Samples, separate: list[Tensor], tolerance: float, is_rough: bool = False
 ) -> Proof:
     """Return whether logits of packed samples are their own, and no other's business.
 
@@ -170,15 +197,12 @@ def _compare(
     """
     kept, others = samples
     for order in (range(len(kept)), range(len(kept))[::-1]):
-        pack = [kept[number] for number in order]
-        logits = _logits_of_pack(small, pack, told)
-        after = _logits_of_pack(small, [others[order[0]], *pack[1:]], told)
-        moved = max(float(_apart(*each).max()) for each in zip(after[1:], logits[1:], strict=True))
+        pack, own = [kept[number] for number in order], [separate[number] for number in order]
+        in_pack = functools.partial(_in_pack, small)
+        moved, apart = compare_pack(in_pack, pack, others[order[0]], own)
         if moved > tolerance:
-            return Proof(
-                "refused", f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
-            )
-        apart = map(_apart, logits, [separate[number] for number in order])
+            reason = f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
+            return Proof("refused", reason)
         off = max(float(each.median() if is_rough else each.max()) for each in apart)
         if not off <= tolerance:  # NaN, too
             return Proof(
@@ -189,24 +213,33 @@ def _compare(
     # last, as models that leak need not be looked at; any window sees the tokens before the last
     sample = {**kept[0], "input_ids": kept[0]["input_ids"].clone()}
     sample["input_ids"][:, -3:-1] = others[0]["input_ids"][:, -3:-1]
-    own = _apart(_logits(small, alone(small, sample))[:, -1:], separate[0][:, -1:]).max()
-    if own < VISIBLE * tolerance:
-        return Proof("not proved", f"is moved by its own earlier tokens by {own:.1e} only")
+    moved = float(_apart(_logits(small, alone(small, sample))[:, -1:], separate[0][:, -1:]).max())
+    if moved < VISIBLE * tolerance:
+        return Proof("not proved", f"is moved by its own earlier tokens by {moved:.1e} only")
     return Proof("exact")
 
 
+def _works(small: Any, attention: str, samples: Samples) -> bool:
+    """Return whether a copy keeps samples apart with another attention implementation."""
+    try:
+        other = copy.deepcopy(small)
+        for each in configurations(unwrapped(other).config):
+            each._attn_implementation = attention
+        return _look(other, samples, _separate(other, samples)).status == "exact"
+    except Exception:  # not every model has it
+        return False
+
+
 def _separate(model: Any, samples: Samples) -> list[Tensor]:
-    """Return the logits of each sample alone."""
     return [_logits(model, alone(model, each)) for each in samples[0]]
 
 
-def _logits_of_pack(model: Any, samples: Sequence[Fields], told: Told) -> list[Tensor]:
+def _in_pack(model: Any, samples: Sequence[Fields]) -> list[Tensor]:
     """Return the logits of each of some samples in one pack."""
     batch = packed(samples)
     given = {k: v for k, v in batch.items() if k not in ("cu_seq_lens", "max_length")}
-    logits = _logits(model, given | told(batch, model))
-    lengths = [each["input_ids"].shape[1] for each in samples]
-    return [*torch.split(logits, lengths, dim=1)]
+    logits = _logits(model, given | hf_kwargs(batch, model))
+    return [*torch.split(logits, [each["input_ids"].shape[1] for each in samples], dim=1)]
 
 
 def _logits(model: Any, given: Fields) -> Tensor:
@@ -214,51 +247,22 @@ def _logits(model: Any, given: Fields) -> Tensor:
 
     Where it gives a loss only, each sample's own takes their place: (1, tokens, 1).
     """
+
+    def called(where: slice, name: str) -> Any:
+        output = model(**given, **labelled(model, ids, where))
+        return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
     ids = given["input_ids"]
-    output, tokens = model(**given, **labelled(model, ids, slice(None))), ids.shape
-    logits = named(output, "logits")
-    if isinstance(logits, Tensor) and logits.shape[:2] == tokens:
+    logits = called(slice(None), "logits")
+    if isinstance(logits, Tensor) and logits.shape[:2] == ids.shape:
         return logits
-    ends = given.get("cu_seq_lens_q", torch.tensor([0, tokens[1]])).tolist()
     losses = []
-    for begin, end in pairwise(ends):
-        loss = named(model(**given, **labelled(model, ids, slice(begin + 1, end))), "loss")
+    for begin, end in pairwise(
+        given.get("cu_seq_lens_q", torch.tensor([0, ids.shape[1]])).tolist()
+    ):
+        loss = called(slice(begin + 1, end), "loss")
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise ValueError(f"forward() gives neither logits of {tuple(tokens)} tokens nor a loss")
+            shape = tuple(ids.shape)
+            raise ValueError(f"forward() gives neither logits of {shape} tokens nor a loss")
         losses.append(loss.reshape(1, 1, 1).expand(1, end - begin, 1))
     return torch.cat(losses, 1)
-
-
-def _apart(one: Tensor, other: Tensor) -> Tensor:
-    """Return each token's distance, (tokens,), of the largest logit that is finite."""
-    one, other = (
-        each.double().nan_to_num(posinf=0.0, neginf=0.0, nan=1e9) for each in (one, other)
-    )
-    middle = other.mean(-1, keepdim=True) if other.shape[-1] > 1 else 0.0
-    size = (other - middle).abs().max().clamp(min=1e-12)
-    return ((one - other).abs().amax(-1) / size).flatten()
-
-
-def _advised(proof: Proof, who: str, what: str, small: Any, samples: Samples, told: Told) -> str:
-    """Return a proof's reason with the model's name, and what would be right."""
-    if proof.status == "exact":
-        return ""
-    if proof.status == "not proved":
-        return f"whether {who} keeps {what} apart is not proved: it {proof.reason}"
-    used = getattr(getattr(unwrapped(small), "config", None), "_attn_implementation", None)
-    tried = [each for each in OTHERS if used not in (None, each)]
-    right = [each for each in tried if _works(small, each, samples, told)]
-    instead = "".join(f'give the model attn_implementation="{each}", or ' for each in right)
-    where = f" (with {used} attention)" if used else ""
-    return f"{who} does not keep {what} apart{where}: it {proof.reason}; {instead}{PADDED}"
-
-
-def _works(small: Any, attention: str, samples: Samples, told: Told) -> bool:
-    """Return whether a copy keeps samples apart with another attention implementation."""
-    try:
-        other = copy.deepcopy(small)
-        for each in configurations(unwrapped(other).config):
-            each._attn_implementation = attention
-        return _look(other, samples, _separate(other, samples), told).status == "exact"
-    except Exception:  # not every model has it
-        return False

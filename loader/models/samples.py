@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -72,17 +72,12 @@ def joined(samples: Sequence[Fields]) -> Fields:
 def alone(model: Any, sample: Fields) -> Fields:
     """Return what a processor would give the model for one sample."""
     inner, given = unwrapped(model), dict(sample)
-    if "mm_token_type_ids" in inspect.signature(inner.forward).parameters:
+    taken = inspect.signature(inner.forward).parameters
+    if "mm_token_type_ids" in taken:
         given["mm_token_type_ids"] = token_types(sample, inner)
-    mask = torch.ones_like(given["input_ids"])
-    return given | accepted(inner, {"attention_mask": mask, "use_cache": False})
-
-
-def accepted(model: Any, given: Mapping[str, Any]) -> Fields:
-    """Return those of some arguments that a forward() takes, by name or all that there are."""
-    taken = inspect.signature(model.forward).parameters
+    more = {"attention_mask": torch.ones_like(given["input_ids"]), "use_cache": False}
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
-    return {name: value for name, value in given.items() if takes_all or name in taken}
+    return given | {name: value for name, value in more.items() if takes_all or name in taken}
 
 
 def labelled(model: Any, ids: Tensor, where: slice) -> Fields:
@@ -95,22 +90,16 @@ def labelled(model: Any, ids: Tensor, where: slice) -> Fields:
     return {"labels": labels}
 
 
-def named(output: Any, name: str) -> Any:
-    """Return what a model's output has under a name, None without."""
-    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-
-
 def _ordinary_tokens(model: Any) -> Tensor:
     """Return token ids of a model's vocabulary that its configuration does not mention."""
     embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
-    config = getattr(model, "config", None)
     if embedding is None:
         embedding = next((m for m in model.modules() if isinstance(m, torch.nn.Embedding)), None)
-    size = getattr(embedding, "num_embeddings", None) or next(
-        (n for each in configurations(config) if (n := getattr(each, "vocab_size", None))), 0
-    )
+    known = configurations(getattr(model, "config", None))
+    sizes = (getattr(each, "vocab_size", None) for each in known)
+    size = getattr(embedding, "num_embeddings", None) or next(filter(None, sizes), 0)
     meant: set[int] = set()
-    for each in configurations(config):
+    for each in known:
         for name, value in vars(each).items():
             if name.endswith(("token_id", "token_index", "token_ids")):
                 meant |= set(value) if isinstance(value, list | tuple) else {value}

@@ -80,11 +80,11 @@ def find_label_source(
     if balance.label_tokens is not None:
         return balance.label_tokens
     is_open = balance.layout == "torch" and collate_fn not in (None, default_collate)
-    is_open = is_open and getattr(source, "decode_first", False)
+    if not (is_open and getattr(source, "decode_first", False)):
+        return LABEL_TOKENS
     are_counted = LABEL_TOKENS in resources
-    if is_open and _makes_labels(source, collate_fn, are_counted, balance.shift_labels):
-        return IN_BATCHES
-    return LABEL_TOKENS
+    in_batches = _makes_labels(source, collate_fn, are_counted, balance.shift_labels)
+    return IN_BATCHES if in_batches else LABEL_TOKENS
 
 
 def _makes_labels(source: Any, collate_fn: Any, are_counted: bool, shift_labels: bool) -> bool:

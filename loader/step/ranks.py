@@ -121,12 +121,18 @@ class Topology:
         each = zip(self.names, sizes, strict=True)
         return math.prod(size for name, size in each if name in PIPELINE_DIMS)
 
-    def check_dispatch(self) -> None:
-        """Images travel between all ranks of a mesh: nothing is refused."""
-
     def seat(self, rank: int, world: int) -> Place:
         """Return the coordinates of a global rank, of `world`; ValueError if it has none."""
-        shape, members = self._layout(world)
+        dims = self.dims
+        if isinstance(dims, Mapping):
+            shape, members = tuple(dims.values()), tuple(range(world))
+            if math.prod(shape) != world:
+                sizes = " x ".join(f"{name} {size}" for name, size in dims.items())
+                raise ValueError(
+                    f"topology: {sizes} are {math.prod(shape)} processes, but the job has {world}"
+                )
+        else:
+            shape, members = tuple(dims.mesh.shape), tuple(dims.mesh.flatten().tolist())
         if rank not in members:
             raise ValueError(
                 f"this process has global rank {rank}, and the topology has {members}: open the "
@@ -143,33 +149,12 @@ class Topology:
         (sharer, sharers), (own, ranks) = along
         return Place((own,), ranks, sharer, sharers, members=members)
 
-    def _layout(self, world: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the sizes of the dimensions, and the global ranks, the last dimension fastest."""
-        if not isinstance(self.dims, Mapping):
-            mesh = self.dims.mesh
-            return tuple(mesh.shape), tuple(mesh.flatten().tolist())
-        shape = tuple(self.dims.values())
-        if math.prod(shape) != world:
-            sizes = " x ".join(f"{name} {size}" for name, size in self.dims.items())
-            raise ValueError(
-                f"topology: {sizes} are {math.prod(shape)} processes, but the job has {world}"
-            )
-        return shape, tuple(range(world))
-
 
 @dataclass(frozen=True, slots=True)
 class UnitTopology:
     """The processes of units: those of the language model, then of encoders and generator."""
 
     units: Any  # sched.runtime.Units: nothing of sched is imported here
-
-    def check_dispatch(self) -> None:
-        """Raise ValueError for units whose encoders are given whole microbatches."""
-        if not getattr(self.units, "spread", False):
-            raise ValueError(
-                "dispatch is 'images', and the topology is units whose encoders get whole "
-                "microbatches: give Units spread=True, or use dispatch 'samples'"
-            )
 
     def seat(self, rank: int, world: int) -> Place:
         """Return the coordinates of a global rank; ValueError where the job has another size."""
@@ -238,8 +223,13 @@ class RankArguments:
                 )
         if self.topology is not None:
             object.__setattr__(self, "topology", as_topology(self.topology))
-            if self.dispatch == "images":
-                self.topology.check_dispatch()
+        # images travel between all ranks of a mesh
+        is_units = self.dispatch == "images" and isinstance(self.topology, UnitTopology)
+        if is_units and not getattr(self.topology.units, "spread", False):
+            raise ValueError(
+                "dispatch is 'images', and the topology is units whose encoders get whole "
+                "microbatches: give Units spread=True, or use dispatch 'samples'"
+            )
 
     @property
     def are_given(self) -> bool:
@@ -256,7 +246,14 @@ class RankArguments:
         if self.rank is not None and self.ranks is not None:
             return Place((self.rank,), self.ranks)
         if not has_process_group():
-            self._refuse_unknown_rank()
+            world = os.environ.get("WORLD_SIZE", "")
+            if self.process_group is not None or (world.isdecimal() and int(world) > 1):
+                raise ValueError(
+                    f"WORLD_SIZE is {world or 'not set'}, but this process has no process group, "
+                    "so its data-parallel rank is not known: call "
+                    "torch.distributed.init_process_group() before the loader is first used, or "
+                    "give rank= and ranks="
+                )
             alone: Place = Place((0,), 1) if self.topology is None else self.topology.seat(0, 1)
             return alone
         if self.topology is None:
@@ -270,15 +267,6 @@ class RankArguments:
                     "of them, or the data-parallel group of this topology"
                 )
         return place
-
-    def _refuse_unknown_rank(self) -> None:
-        world = os.environ.get("WORLD_SIZE", "")
-        if self.process_group is not None or (world.isdecimal() and int(world) > 1):
-            raise ValueError(
-                f"WORLD_SIZE is {world or 'not set'}, but this process has no process group, so "
-                "its data-parallel rank is not known: call torch.distributed.init_process_group() "
-                "before the loader is first used, or give rank= and ranks="
-            )
 
 
 def check_same_place(before: Place | None, now: Place, advice: str) -> None:

@@ -11,34 +11,11 @@ from tests.frameworks.pool import Pool
 CASES = "loss_cases"
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_packed_samples_do_not_see_each_other_in_a_llama(one: Pool, attention: str) -> None:
-    ((separate, packed, positions),) = one.run(f"{CASES}:packed_losses", attention=attention)
-    assert packed == pytest.approx(separate, rel=1e-6)
-    # with the cache that models keep by default they do
-    assert positions != pytest.approx(separate, rel=1e-4)
-
-
 def test_check_equivalence_names_attention_across_borders(one: Pool) -> None:
     assert one.run(f"{CASES}:checked", knows_borders=True) == [(True, ())]
     ((is_same, causes),) = one.run(f"{CASES}:checked", knows_borders=False)
     assert not is_same
     assert causes == (BORDERS,)
-
-
-@pytest.mark.long  # the matrix (training.py) has Lightning
-@pytest.mark.parametrize(("ranks", "accumulate"), [(2, 3), (1, 3)])
-def test_lightning_divides_once_and_each_info_is_that_of_its_batch(
-    one: Pool, two: Pool, ranks: int, accumulate: int
-) -> None:
-    pool = {1: one, 2: two}[ranks]
-    found = pool.run(f"{CASES}:lightning_trained", accumulate=accumulate)
-    (expected,) = one.run(f"{CASES}:reference", accumulate=accumulate, ranks=ranks)
-    for matching, trained in found:
-        assert len(matching) == 4 * accumulate
-        assert all(matching)
-        for ours, theirs in zip(trained, expected, strict=True):
-            assert np.abs(ours - theirs).max() <= 1e-6 * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.long)])

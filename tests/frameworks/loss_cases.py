@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import counterpoise as cp
 
 from .lightning_cases import Module, trainer
-from .tiny import KEPT, VOCABULARY, Texts, TinyModel, collate, numbers_of
+from .tiny import KEPT, VOCABULARY, Texts, collate, numbers_of
 from .tiny import cost as tiny_cost
 
 
@@ -68,21 +68,6 @@ def llama(attention: str) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).train()
 
 
-def packed_losses(attention: str) -> tuple[float, float, float]:
-    """The loss of three samples: separate, packed with hf_kwargs, and with positions only."""
-    model, samples = llama(attention), [Arrays()[n] for n in (0, 5, 9)]
-
-    def loss(some: list[Any], told: Any) -> float:
-        batch = cp.loader.collate_packed(some)
-        sizes = int((batch["labels"] != -100).sum())
-        out = model(input_ids=batch["input_ids"], labels=batch["labels"], **told(batch))
-        return float(out.loss) * sizes
-
-    separate = sum(loss([sample], cp.hf_kwargs) for sample in samples)
-    positions = loss(samples, lambda batch: {"position_ids": batch["position_ids"]})
-    return separate, loss(samples, cp.hf_kwargs), positions
-
-
 def checked(knows_borders: bool) -> tuple[bool, tuple[str, ...]]:
     """What check_equivalence finds of a Llama, told of borders as it should be, or not."""
 
@@ -113,14 +98,6 @@ class Scaled(Module):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def lightning_trained(accumulate: int) -> tuple[list[bool], list[np.ndarray]]:
-    """(does each info belong to its batch, the weights) after Lightning's epoch over pairs."""
-    module = Scaled(cp.loss_rule("lightning", accumulate))
-    made = trainer(max_epochs=1, accumulate_grad_batches=accumulate)
-    made.fit(module, loader(accumulate).with_info())
-    return module.matching, weights(module.model)
 
 
 def lightning_ahead() -> list[bool]:
@@ -163,18 +140,6 @@ def lightning_resumed(folder: str, at: int) -> tuple[Any, ...]:
     fit(second, 4, f"{folder}/steps.ckpt")
     found = [list(zip(each.numbers, each.seen, strict=True)) for each in (whole, first, second)]
     return found, weights(whole.model), weights(second.model)
-
-
-def reference(accumulate: int, ranks: int) -> list[np.ndarray]:
-    """The weights of one process that takes each step's mean over all label tokens."""
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in loader(accumulate, ranks=ranks).steps():
-        total = sum(model.loss_sum(batch) for batch in step.microbatches)
-        (total / step.infos[0].step_label_tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return weights(model)
 
 
 def weights(model: torch.nn.Module) -> list[np.ndarray]:

@@ -27,20 +27,6 @@ def by_step(seen: Any) -> dict[int, list[int]]:
 
 
 @pytest.mark.long  # the matrix (training.py) has Trainer
-@pytest.mark.parametrize(("ranks", "accumulate"), [(2, 3), (1, 1), (2, 1), (1, 3)])
-def test_trainer_is_a_loop_of_ones_own(
-    one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int
-) -> None:
-    pool = {1: one, 2: two}[ranks]
-    found = pool.run(f"{CASES}:trained", folder=str(tmp_path), accumulate=accumulate)
-    ((seen, weights),) = one.run(f"{CASES}:reference", accumulate=accumulate, ranks=ranks)
-    expected = by_step([(step, numbers) for _, step, numbers in seen])
-    assert by_step([pair for rank, _ in found for pair in rank]) == expected
-    for _, trained in found:
-        assert_close(trained, weights)
-
-
-@pytest.mark.long  # as above
 @pytest.mark.parametrize(
     ("ranks", "accumulate", "at", "steps"), [(2, 3, 5, 9), (1, 1, 2, 4), (2, 1, 4, 6)]
 )

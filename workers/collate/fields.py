@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -265,59 +266,54 @@ def concatenated(
     UnlikeError where shapes do not fit, ValueError where the machine's memory is too small: views
     that numpy or torch has expanded may be of any size.
     """
-    first, *others = arrays.values()
-    kind, inner = (first.dtype, first.ndim), first.shape[1:]
-    if not first.ndim or any((each.dtype, each.ndim) != kind for each in others):
+    if not all(array.ndim for array in arrays.values()):
         raise UnlikeError(name, arrays)
-    rows = sum(map(len, arrays.values()))
-    if all(each.shape[1:] == inner for each in others):
-        joined = _empty(name, arrays, (rows, *inner), first.dtype)
-        np.concatenate([*arrays.values()], out=joined)
-        return torch.from_numpy(joined)
-    if fill is None:
-        raise UnlikeError(name, arrays)
-    inner = tuple(max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays.values()), strict=True))
-    joined = _empty(name, arrays, (rows, *inner), first.dtype)
-    joined[...] = fill
-    begin = 0
-    for array in arrays.values():
-        joined[(slice(begin, begin + len(array)), *map(slice, array.shape[1:]))] = array
-        begin += len(array)
-    return torch.from_numpy(joined)
+    ends = [*accumulate(map(len, arrays.values()), initial=0)]
+    spans = [slice(begin, end) for begin, end in pairwise(ends)]
+    return _joined(name, arrays, spans, ends[-1], fill)
 
 
 def _stacked(
     name: str, arrays: Mapping[int, Array], samples: int, fill: int | float | None
 ) -> torch.Tensor:
     """Return (samples, ...): numbers, or arrays filled up to the largest; fill None: all alike."""
-    first, *others = arrays.values()
     if len(arrays) == samples and not any(array.ndim for array in arrays.values()):
         return filled_tensor(np.stack([*arrays.values()]), type_of_all(name, [*arrays.values()]))
+    return _joined(name, arrays, [*arrays], samples, fill)
+
+
+def _joined(
+    name: str,
+    arrays: Mapping[int, Array],
+    places: Sequence[slice | int],
+    rows: int,
+    fill: int | float | None,
+) -> torch.Tensor:
+    """Copy arrays into one of so many rows, each to its rows (slices) or to a row of its own."""
+    first, *others = arrays.values()
     if any((each.dtype, each.ndim) != (first.dtype, first.ndim) for each in others):
         raise UnlikeError(name, arrays)
-    shape = tuple(max(sizes) for sizes in zip(*(a.shape for a in arrays.values()), strict=True))
-    is_ragged = len(arrays) < samples or any(array.shape != shape for array in arrays.values())
+    are_spans = isinstance(places[0], slice)
+    shapes = [array.shape[int(are_spans) :] for array in arrays.values()]
+    inner = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    is_ragged = any(shape != inner for shape in shapes) or (not are_spans and len(places) < rows)
     if is_ragged and fill is None:
         raise UnlikeError(name, arrays)
-    rows = _empty(name, arrays, (samples, *shape), first.dtype)
-    if is_ragged:
-        rows[...] = fill
-    for place, array in arrays.items():
-        rows[place][tuple(map(slice, array.shape))] = array
-    return torch.from_numpy(rows)
-
-
-def _empty(
-    name: str, arrays: Mapping[int, Array], shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
-    """Return empty_array(shape, dtype); ValueError for more than the machine has."""
-    nbytes = math.prod(shape) * dtype.itemsize
+    nbytes = rows * math.prod(inner) * first.dtype.itemsize
     if nbytes > MEMORY_BYTES:
         raise ValueError(
             f"field {name!r} of samples {[*arrays]} has {nbytes} bytes together, and this machine "
             f"{MEMORY_BYTES}: give smaller arrays, or fewer samples a microbatch"
         )
-    return empty_array(shape, dtype)
+    joined = empty_array((rows, *inner), first.dtype)
+    if are_spans and not is_ragged:
+        np.concatenate([*arrays.values()], out=joined)
+        return torch.from_numpy(joined)
+    if is_ragged:
+        joined[...] = fill
+    for place, array, shape in zip(places, arrays.values(), shapes, strict=True):
+        joined[(place, *map(slice, shape))] = array
+    return torch.from_numpy(joined)
 
 
 def kinds_of(values: Sequence[Any] | Mapping[int, Any]) -> str:

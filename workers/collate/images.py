@@ -12,6 +12,7 @@ all of these. A batch has them concatenated, and images_per_sample, videos_per_s
 """
 
 from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,51 +47,42 @@ def collate_images(
     """
     batch: Batch = {}
     for name, grid in GRIDS.items():
-        pixels = _held(samples, name)
-        is_tiled = name == "pixel_values"
-        has_owners = is_tiled and any(TILES in sample for sample in samples)
+        pixels = {p: array_of(s[name], p, name) for p, s in enumerate(samples) if name in s}
+        for place, array in pixels.items():
+            if not array.ndim:
+                raise ValueError(f"sample {place} has {name} of shape (); use an array of tiles")
+        held = {place: array for place, array in pixels.items() if len(array)}
+        is_tiled, owner, fill = name == "pixel_values", "", None
+        owned: list[Any]
         if any(grid in sample for sample in samples):
-            batch |= _patches(samples, name, fields)
-        elif any(map(len, pixels.values())) and not has_owners:
-            batch |= _images(samples, name, pixels, fields)
+            owner, owned = (
+                grid,
+                [_grid(place, sample, name) for place, sample in enumerate(samples)],
+            )
+            held = held or dict([*pixels.items()][:1])
+        elif held and not (is_tiled and any(TILES in sample for sample in samples)):
+            fill = _fill_of_images(samples, name, held)
+            owned = [pixels.get(place, ()) for place in range(len(samples))]
         elif is_tiled and (pixels or dummy_tile or not samples):
-            batch |= _tiles(samples, pixels, dummy_tile, fields)
+            owner = TILES
+            owned = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
+            # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
+            none = next(
+                (t for t in pixels.values() if t.ndim > 3), np.zeros((0, 3, 0, 0), np.uint8)
+            )
+            if dummy_tile:
+                none = np.zeros((1, 3, dummy_tile, dummy_tile), np.uint8)
+            held = held or {0: none}
+        else:
+            continue
+        if name in fields and held:
+            batch[name] = concatenated(name, held, fill)
+        if owner and owner in fields:
+            dtype = np.int32 if owner == TILES else np.int64
+            batch[owner] = filled_tensor(np.concatenate(owned) if owned else [], dtype)
+        if COUNTS[name] in fields:
+            batch[COUNTS[name]] = filled_tensor([*map(len, owned)] or [0], np.int32)
     return batch
-
-
-def _held(samples: Sequence[Sample], name: str) -> dict[int, Array]:
-    """Return the arrays of a field by the place of their sample."""
-    held = {p: array_of(s[name], p, name) for p, s in enumerate(samples) if name in s}
-    for place, array in held.items():
-        if not array.ndim:
-            raise ValueError(f"sample {place} has {name} of shape (); use an array of tiles")
-    return held
-
-
-def _tiles(
-    samples: Sequence[Sample],
-    tiles: Mapping[int, Array],
-    dummy_tile: int,
-    fields: Container[str],
-) -> Batch:
-    owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
-    held = {place: array for place, array in tiles.items() if len(array)}
-    batch: Batch = {}
-    if "pixel_values" in fields and held:
-        batch["pixel_values"] = concatenated("pixel_values", held)
-    elif "pixel_values" in fields:
-        # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-        none = next((t for t in tiles.values() if t.ndim > 3), np.zeros((0, 3, 0, 0), np.uint8))
-        if dummy_tile:
-            none = np.zeros((1, 3, dummy_tile, dummy_tile), np.uint8)
-        batch["pixel_values"] = filled_tensor(none, none.dtype)
-    if TILES in fields:
-        batch[TILES] = filled_tensor(np.concatenate([*owners, ()]), np.int32)
-    return batch | _counts("images_per_sample", [*map(len, owners)], fields)
-
-
-def _counts(name: str, counts: list[int], fields: Container[str]) -> Batch:
-    return {name: filled_tensor(counts or [0], np.int32)} if name in fields else {}
 
 
 def _tiles_per_image(place: int, sample: Sample) -> Array:
@@ -108,19 +100,6 @@ def _tiles_per_image(place: int, sample: Sample) -> Array:
             f"{owned.tolist()} makes {int(owned.sum())}; give one entry per image"
         )
     return owned
-
-
-def _patches(samples: Sequence[Sample], name: str, fields: Container[str]) -> Batch:
-    """Return patches concatenated, and the grids that own them."""
-    grids = [_grid(place, sample, name) for place, sample in enumerate(samples)]
-    pixels = _held(samples, name)
-    held = {p: array for p, array in pixels.items() if len(array)} or dict([*pixels.items()][:1])
-    batch: Batch = {}
-    if name in fields and held:
-        batch[name] = concatenated(name, held)
-    if GRIDS[name] in fields:
-        batch[GRIDS[name]] = filled_tensor(np.concatenate(grids), np.int64)
-    return batch | _counts(COUNTS[name], [*map(len, grids)], fields)
 
 
 def _grid(place: int, sample: Sample, name: str) -> Array:
@@ -149,10 +128,8 @@ def _grid(place: int, sample: Sample, name: str) -> Array:
     return grid
 
 
-def _images(
-    samples: Sequence[Sample], name: str, pixels: Mapping[int, Array], fields: Container[str]
-) -> Batch:
-    held = {place: array for place, array in pixels.items() if len(array)}
+def _fill_of_images(samples: Sequence[Sample], name: str, held: Mapping[int, Array]) -> int | None:
+    """Return what images are filled up with, None where all are alike; ValueError for others."""
     # which are of images: nothing says which frames are a video's own
     says = name == "pixel_values" and any(each in sample for each in SIZES for sample in samples)
     for place, array in held.items():
@@ -165,8 +142,4 @@ def _images(
                 f"H, W) or (images, tiles, 3, H, W), or a rule of your own: cp.Layout('mine', "
                 f"{{{name!r}: 'concatenate, optional'}}, base=...)"
             )
-    batch: Batch = {}
-    if name in fields:
-        batch[name] = concatenated(name, held, 0 if says else None)
-    counts = [len(pixels.get(place, ())) for place in range(len(samples))]
-    return batch | _counts(COUNTS[name], counts, fields)
+    return 0 if says else None

@@ -8,15 +8,13 @@ base of a user's own. With a base three kinds of fields have a meaning:
     images, videos      tiles, patches with their grid, or images; see images.py
     made fields         follow from these: attention_mask, position_ids, cu_seq_lens, ...
 
-Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1),
-as Hugging Face models do. Nothing precedes a sample's first token, and in a pack the last token of
-the sample before would be asked for it; so the first label of every sample becomes -100, in both
-bases, which also makes both count the same label tokens. With shift_labels=False each label is what
-its place predicts already (x = t[:-1], y = t[1:]), and all stay.
+Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1).
+Nothing precedes a sample's first token, and in a pack the last token of the sample before would be
+asked for it; so the first label of every sample becomes -100, in both bases. With
+shift_labels=False each label is what its place predicts already, and all stay.
 
 What a tokenizer gives beside its tokens (attention_mask, position_ids) is left out where it says
-what the layout makes, and refused where it says otherwise: it would take the place of the batch's
-own, and samples would attend to each other.
+what the layout makes, and refused where it says otherwise: samples would attend to each other.
 
 A field without a rule is laid by its kind: numbers become a tensor (B,); strings and bytes (and
 None beside them) a list; arrays (torch's and lists of numbers too) are concatenated along their
@@ -63,12 +61,10 @@ from .images import IMAGE_FIELDS, collate_images
 from .tokens import (
     Length,
     TokenPlaces,
-    check_made,
     made_fields,
     packed_places,
     padded_places,
     places_of,
-    read_labels,
     read_tokens,
 )
 
@@ -96,15 +92,18 @@ def collate_samples(
     by = as_layout(layout)
     if by is None:
         raise ValueError("layout 'torch' is what collate_fn makes: give another, or call that")
-    _check_dicts(samples, by)
+    for place, sample in enumerate(samples):
+        if type(sample) is not dict and not isinstance(sample, Mapping):
+            raise TypeError(
+                f"sample {place} is a {type(sample).__name__}, and layout {by.name!r} needs "
+                f"dicts{' with input_ids' * bool(by.base)}: return such from the dataset, or use "
+                "layout='torch' with a collate_fn"
+            )
     own = _Collation(by, samples, fields)
     batch: Batch = {}
     if by.base is not None:
-        tokens = read_tokens(samples)
-        for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
-            check_made(sample, place, len(ids), own.made)
-        labels = read_labels(samples, tokens) or [np.array([IGNORED])]
-        tokens = tokens or [np.array([pad_id])]
+        tokens, labels = read_tokens(samples, own.made)
+        tokens, labels = tokens or [np.array([pad_id])], labels or [np.array([IGNORED])]
         own.places = places_of(by.base, [*map(len, tokens)], align, length, rows)
         if "input_ids" in fields:
             batch["input_ids"] = torch.from_numpy(own.places.lay(tokens, pad_id, np.int64))
@@ -137,16 +136,6 @@ def collate_samples(
     return batch
 
 
-def _check_dicts(samples: Sequence[Sample], by: Layout) -> None:
-    for place, sample in enumerate(samples):
-        if type(sample) is not dict and not isinstance(sample, Mapping):
-            raise TypeError(
-                f"sample {place} is a {type(sample).__name__}, and layout {by.name!r} needs "
-                f"dicts{' with input_ids' * bool(by.base)}: return such from the dataset, or use "
-                "layout='torch' with a collate_fn"
-            )
-
-
 class _Collation:
     """What the fields of one batch are made with."""
 
@@ -166,28 +155,25 @@ class _Collation:
                 f"{self.by.name!r}: {_advice(self.by, name, _fitting(values))}"
             )
         missing = [place for place in range(len(self.samples)) if place not in values]
-        if missing and not (rule.optional or self._goes_with_images(rule, values, missing)):
-            raise ValueError(
-                f"field {name!r} is missing in samples {missing} of {len(self.samples)}; "
-                "give it to every sample, or to none"
+        if missing and not rule.optional:
+            # a field may say something of images, and be missing where there are none
+            pictured = ["pixel_values" in sample for sample in self.samples]
+            goes_with_images = (
+                rule is BY_KIND
+                and any(pictured)
+                and not any(pictured[place] for place in missing)
+                and all(np.ndim(value) for value in values.values())
             )
+            if not goes_with_images:
+                raise ValueError(
+                    f"field {name!r} is missing in samples {missing} of {len(self.samples)}; "
+                    "give it to every sample, or to none"
+                )
         if rule.fill == "pad_id":
             rule = replace(rule, fill=pad_id)
         if rule.how == "tokens":
             return self._lay_per_token(name, rule, values)
         return dict(collate_field(name, values, len(self.samples), rule, self.fields))
-
-    def _goes_with_images(
-        self, rule: Rule, values: Mapping[int, Any], missing: Sequence[int]
-    ) -> bool:
-        """Return whether a field says something of images, and is missing where there are none."""
-        pictured = ["pixel_values" in sample for sample in self.samples]
-        return (
-            rule is BY_KIND
-            and any(pictured)
-            and not any(pictured[place] for place in missing)
-            and all(np.ndim(value) for value in values.values())
-        )
 
     def _lay_per_token(self, name: str, rule: Rule, values: Mapping[int, Any]) -> Batch:
         assert self.places is not None  # Layout has no such rule without a base
@@ -287,14 +273,12 @@ def collate_padded(
 
     Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
     pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
-    images_per_sample int32 (B,); and every other field by the rules above. dummy_tile is the side
-    in pixels of the zero tile that a batch without images gets, 0 for none; fields: the names of
-    what is wanted of all this; shift_labels: as in Balance. Raises ValueError for samples that do
-    not fit together.
-
-    align, length: the width is a multiple of align, or just length. rows: the number of rows; those
-    that are no samples have one pad token with attention and no label, as a row without any has no
-    softmax. pad_sequences, with length or rows, is their number.
+    images_per_sample int32 (B,); and every other field by the rules above. dummy_tile: the side in
+    pixels of the zero tile that a batch without images gets, 0 for none. fields: what is wanted of
+    all this. shift_labels: as in Balance. align, length: the width is a multiple of align, or just
+    length. rows: the number of rows; those of filling have one pad token with attention and no
+    label. pad_sequences, with length or rows, is their number. Raises ValueError for samples that
+    do not fit together.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
@@ -318,20 +302,18 @@ def collate_packed(
 ) -> Batch:
     """Concatenate samples, without padding but what `align` and `length` ask for.
 
-    Gives input_ids, labels, position_ids int64 (1, total), as Hugging Face models take them
-    (positions restart at 0 with every sample); cu_seq_lens int32 (B + 1,) and max_length (an int)
-    for flash-attention's varlen functions and the models' cu_seq_lens_q/k and max_length_q/k;
-    images as in collate_padded. pad_id is used for padding, and for a batch without samples;
-    shift_labels: as in Balance.
+    Gives input_ids, labels, position_ids int64 (1, total), where positions restart at 0 with every
+    sample; cu_seq_lens int32 (B + 1,) and max_length (an int) for varlen attention; the rest as in
+    collate_padded. docs/guides/packed.md says which kernels and models take what.
 
     align: samples are filled up to multiples of it with pad tokens (labels -100, positions that go
     on). Then cu_seq_lens says how long samples are without, and cu_seq_lens_padded int32 where each
-    begins: docs/guides/packed.md says which kernels take which.
+    begins.
 
     length: the tokens of the whole batch; of several, ascending, the first that is enough. What is
-    missing is one more sequence of pad tokens, as Megatron's dummy sequence is, and pad_sequences
-    is 1, else 0: kernels leave what no sequence holds as it was in memory. max_length is the length
-    then, so that batches are alike for what is compiled. ValueError for more tokens than length.
+    missing is one more sequence of pad tokens, and pad_sequences is 1, else 0: kernels leave what
+    no sequence holds as it was in memory. max_length is the length then, so that batches are alike
+    for what is compiled. ValueError for more tokens than length.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)

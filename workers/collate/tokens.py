@@ -147,42 +147,42 @@ def _filled_to(tokens: int, align: int, length: Length, who: str) -> int:
     return aligned if length is None else length
 
 
-def read_tokens(samples: Sequence[Sample]) -> list[Array]:
-    """Return the tokens of each sample; TypeError or ValueError for what has none."""
-    return [_tokens(sample, place) for place, sample in enumerate(samples)]
+def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[Array], list[Array]]:
+    """Return the tokens of each sample, and its labels, -100 where it has none.
 
-
-def read_labels(samples: Sequence[Sample], tokens: Sequence[Array]) -> list[Array]:
-    """Return the labels of each sample, -100 where it has none; ValueError for wrong ones."""
-    found = []
-    for place, (sample, ids) in enumerate(zip(samples, tokens, strict=True)):
-        if "labels" not in sample:
-            found.append(np.full(len(ids), IGNORED))
-            continue
-        labels = array_of(sample["labels"], place, "labels")
+    made: the fields that the layout makes itself. Raises TypeError or ValueError for a sample
+    without tokens, with wrong labels, or with such a field that says otherwise.
+    """
+    tokens, of_all = list[Array](), list[Array]()
+    for place, sample in enumerate(samples):
+        if "input_ids" not in sample:
+            names = ", ".join(map(str, sample)) or "none"
+            raise ValueError(
+                f"sample {place} has no input_ids (its fields: {names}); give it some in the "
+                "transform, or use a cp.Layout without base, or layout='torch' with a collate_fn"
+            )
+        ids = array_of(sample["input_ids"], place, "input_ids")
+        if ids.ndim != 1 or not len(ids):
+            raise ValueError(
+                f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1"
+            )
+        if not _is_whole(ids):
+            raise ValueError(
+                f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)"
+            )
+        check_made(sample, place, len(ids), made)
+        labels = np.full(len(ids), IGNORED)
+        if "labels" in sample:
+            labels = array_of(sample["labels"], place, "labels")
         if labels.shape != ids.shape or not _is_whole(labels):
             raise ValueError(
                 f"sample {place} has {len(ids)} input_ids and labels {labels.dtype} of shape "
                 f"{labels.shape}; labels are aligned with input_ids, whole numbers with -100 "
                 "where there is no loss"
             )
-        found.append(labels)
-    return found
-
-
-def _tokens(sample: Sample, place: int) -> Array:
-    if "input_ids" not in sample:
-        names = ", ".join(map(str, sample)) or "none"
-        raise ValueError(
-            f"sample {place} has no input_ids (its fields: {names}); give it some in the "
-            "transform, or use a cp.Layout without base, or layout='torch' with a collate_fn"
-        )
-    ids = array_of(sample["input_ids"], place, "input_ids")
-    if ids.ndim != 1 or not len(ids):
-        raise ValueError(f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1")
-    if not _is_whole(ids):
-        raise ValueError(f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)")
-    return ids
+        tokens.append(ids)
+        of_all.append(labels)
+    return tokens, of_all
 
 
 def _is_whole(array: Array) -> bool:

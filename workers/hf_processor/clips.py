@@ -45,7 +45,8 @@ class Clips:
         """Return what a processor is called with, beside `given`, which has the user's settings."""
         found = dict(given)
         if self.videos:
-            said = {"do_sample_frames": False, "video_metadata": [*map(_metadata, self.infos)]}
+            metadata = [_metadata(info) for info in self.infos]
+            said = {"do_sample_frames": False, "video_metadata": metadata}
             found["videos_kwargs"] = {**found.get("videos_kwargs", {}), **said}
             found["videos"] = [*self.videos]
         if self.sounds:
@@ -111,13 +112,32 @@ def read_clips(
 
     Raises ValueError (MediaError) for what cannot be read, or the processor takes none of.
     """
-    rate, infos, videos, sounds = _rate(processor, chat), [], [], []
+    processor_name, maker = type(processor).__name__, sound_maker(processor)
+    for what, found, kind in (
+        ("sounds", chat.sounds, maker),
+        ("videos", chat.videos, getattr(processor, "video_processor", None)),
+    ):
+        if found and kind is None:
+            raise ValueError(f"{len(found)} {what}, and {processor_name} takes none")
+    if chat.videos and processor_name.startswith(_AMONG_TILES):
+        raise ValueError(
+            f"{processor_name} puts the frames of videos among the tiles of images, where nothing "
+            "says which are whose: give the frames as images"
+        )
+    rate = int(getattr(maker, "sampling_rate", 0) or 0)
+    infos, videos, sounds = list[VideoInfo](), list[Any](), list[Any]()
     for name, file in _files(chat.videos, record, root, "a video"):
         if rule is None:
             raise ValueError(NO_RULE)
         info = probe_video(file, rule, name=name)
         infos.append(info)
-        videos.append(_unmade(info) if measured else decode_video(file, rule, name=name))
+        if measured:
+            import torch
+
+            shape = (info.frames, info.height, info.width, 3)
+            videos.append(torch.empty(shape, dtype=torch.uint8, device="meta"))
+        else:
+            videos.append(decode_video(file, rule, name=name))
     for name, sound in _files(chat.sounds, record, root, "a sound"):
         if is_array := _is_array(sound):
             sound = _samples(sound, rate)
@@ -148,30 +168,6 @@ def count_mel_frames(made: Mapping[str, Any], processor: Any) -> int:
         return 0
     shape = np.shape(found)
     return int(shape[0] * shape[2 if is_whisper(processor) else 1])
-
-
-def _rate(processor: Any, chat: Chat) -> int:
-    """Return the rate of a processor's sounds, 0 for none; ValueError for what it cannot take."""
-    name = type(processor).__name__
-    for what, found, kind in (
-        ("sounds", chat.sounds, sound_maker(processor)),
-        ("videos", chat.videos, getattr(processor, "video_processor", None)),
-    ):
-        if found and kind is None:
-            raise ValueError(f"{len(found)} {what}, and {name} takes none")
-    if chat.videos and name.startswith(_AMONG_TILES):
-        raise ValueError(
-            f"{name} puts the frames of videos among the tiles of images, where nothing says which "
-            "are whose: give the frames as images"
-        )
-    return int(getattr(sound_maker(processor), "sampling_rate", 0) or 0)
-
-
-def _unmade(info: VideoInfo) -> Any:
-    import torch
-
-    shape = (info.frames, info.height, info.width, 3)
-    return torch.empty(shape, dtype=torch.uint8, device="meta")
 
 
 def _metadata(info: VideoInfo) -> Any:

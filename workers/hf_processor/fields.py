@@ -43,7 +43,10 @@ def sample_fields(made: Fields, processor: Any, tiles: Sequence[int] | None) -> 
     Raises RuntimeError where there are more or fewer.
     """
     tokens = {name: value for name, value in made.items() if name in PER_TOKEN}
-    found = _image_fields(made, processor.image_processor)
+    is_nested, found = is_nested_by(processor), Fields()
+    for name, value in made.items():
+        if name not in PER_TOKEN and not name.startswith(_OF_CLIPS):
+            found[name] = _array(value[0] if is_nested or name == "batch_num_images" else value)
     if tiles is None:
         return {**tokens, **found}
     kind = type(processor.image_processor).__name__
@@ -63,28 +66,9 @@ def sample_fields(made: Fields, processor: Any, tiles: Sequence[int] | None) -> 
     return {**tokens, **found, TILES: np.array(tiles, np.int64)}
 
 
-def blank_fields(sample: Fields) -> Fields:
-    """Return the fields of a sample with images as they are of one without: of no rows."""
-    found = {name: value for name, value in sample.items() if name not in PER_TOKEN}
-    return {name: each[:0] if each.ndim else np.zeros_like(each) for name, each in found.items()}
-
-
 def is_nested_by(processor: Any) -> bool:
     """Return whether a processor gives images an axis of the batch, as its model takes them."""
     return type(processor.image_processor).__name__.lower().startswith(NESTED)
-
-
-def _image_fields(made: Mapping[str, Any], image_processor: Any) -> Fields:
-    found = {
-        name: value
-        for name, value in made.items()
-        if name not in PER_TOKEN and not name.startswith(_OF_CLIPS)
-    }
-    if type(image_processor).__name__.lower().startswith(NESTED):
-        found = {name: value[0] for name, value in found.items()}
-    if "batch_num_images" in found:
-        found["batch_num_images"] = found["batch_num_images"][0]
-    return {name: _array(value) for name, value in found.items()}
 
 
 def _array(value: Any) -> Any:

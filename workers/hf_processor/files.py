@@ -1,7 +1,8 @@
-"""Finds the file that a record means: bytes, an open file, a mapping, a data: URL, or a name.
+"""Finds the file that a record means, and opens its images: pixels, or the size from a header.
 
-A name is that of a member of the tar's sample, or of a file below a folder that the user has given.
-Nothing is fetched.
+A file is bytes, an open file, a mapping, a data: URL, or a name: of a member of the tar's sample,
+or of a file below a folder that the user has given. Nothing is fetched. An image may also be one of
+Pillow's, or an array uint8 (height, width, 3).
 """
 
 import base64
@@ -10,11 +11,44 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
+from ..images.decode import image_size, open_image, to_rgb
+
+Size = tuple[int, int]
 # What else is known of some.
 _ALSO = {
     "an image": "Pillow's images, arrays uint8 (height, width, 3), ",
     "a sound": "arrays float (samples,), ",
 }
+
+
+def open_pixels(image: Any, record: Mapping[str, Any], root: Path | None, most: int) -> Image.Image:
+    """Return an image in mode RGB, of a file upright; ValueError says what is wrong with it.
+
+    root: the folder of files that records name; most: the pixels that an image may have.
+    """
+    found = _image_of(image, record, root)
+    return to_rgb(found) if isinstance(found, Image.Image) else open_image(found, most).decode()
+
+
+def read_size(image: Any, record: Mapping[str, Any], root: Path | None, most: int) -> Size:
+    """Return (width, height) in pixels of what `open_pixels` returns; a file's from its header."""
+    found = _image_of(image, record, root)
+    return found.size if isinstance(found, Image.Image) else image_size(found, most)
+
+
+def _image_of(image: Any, record: Mapping[str, Any], root: Path | None) -> Any:
+    if isinstance(image, Image.Image):
+        return image
+    if not isinstance(image, np.ndarray):
+        return found_file(image, record, root, "an image")
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
+        raise ValueError(
+            f"an image is an array {image.dtype} {image.shape}, needed is uint8 (height, width, 3)"
+        )
+    return Image.fromarray(image)
 
 
 def found_file(value: Any, record: Mapping[str, Any], root: Path | None, what: str) -> Any:
@@ -27,19 +61,15 @@ def found_file(value: Any, record: Mapping[str, Any], root: Path | None, what: s
         return value
     if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
         return found_file(value.get("bytes") or value["path"], record, root, what)
-    if isinstance(value, str | Path):
-        return _named(str(value), record, root, what)
-    raise ValueError(
-        f"{what} is a {type(value).__name__}; known are {_ALSO.get(what, '')}bytes, files, "
-        "mappings of bytes or path, paths, data: URLs and names of members"
-    )
-
-
-def _named(name: str, record: Mapping[str, Any], root: Path | None, what: str) -> Any:
+    if not isinstance(value, str | Path):
+        raise ValueError(
+            f"{what} is a {type(value).__name__}; known are {_ALSO.get(what, '')}bytes, files, "
+            "mappings of bytes or path, paths, data: URLs and names of members"
+        )
+    name = str(value)
     if name.startswith("data:"):
         return data_of(name, what)
-    member = _member(name, record)
-    if member is not None:
+    if (member := _member(name, record)) is not None:
         return member
     if "://" in name and not name.startswith("file://"):
         raise ValueError(

@@ -101,7 +101,12 @@ def _chat(key: str, record: Record) -> Chat:
     turns = read_turns(text, record, ("chat_template_kwargs",))
     text = text if isinstance(text, Mapping) else {}
     places = _Places(record, text)
-    messages = [_message(number, turn, places) for number, turn in enumerate(turns)]
+    messages = []
+    for number, turn in enumerate(turns):
+        filled = {name: value for name, value in turn.items() if value is not None}
+        is_call = "content" not in filled and filled.get("tool_calls")
+        content = [] if is_call else list(_parts(number, filled.get("content"), places))
+        messages.append({**filled, "content": content})
     found = {kind.plural: places.fill(kind, messages) for kind in reversed(KINDS)}
     chat = Chat(key, tuple(messages), tools=_tools(text.get("tools")), **found)
     if not chat.is_document and not any(each["role"] == "assistant" for each in messages):
@@ -165,14 +170,6 @@ def listed(text: Record, kind: MediaKind) -> list[Any]:
     if len(filled) > 1:
         raise ValueError(f"both {' and '.join(filled)} have {kind.plural}: leave one of them out")
     return next(iter(filled.values()), [])
-
-
-def _message(number: int, turn: dict[str, Any], places: _Places) -> dict[str, Any]:
-    """Return a turn with a list of parts as its content; adds its places."""
-    turn = {name: value for name, value in turn.items() if value is not None}
-    if "content" not in turn and turn.get("tool_calls"):
-        return {**turn, "content": []}
-    return {**turn, "content": list(_parts(number, turn.get("content"), places))}
 
 
 def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:

@@ -12,17 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 Span = tuple[int, int]
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
-
-
-def has_marks(template: str) -> bool:
-    """Return whether a template marks what the assistant says.
-
-    >>> has_marks("{%- generation -%}{{ text }}{%- endgeneration -%}"), has_marks("{{ text }}")
-    (True, False)
-    """
-    return _MARK.search(template) is not None
 
 
 def template_of(processor: Any, given: str | None) -> str | None:
@@ -53,7 +47,7 @@ def render(
         )  # fmt: skip
         return texts[0], [(int(start), int(end)) for start, end in (spans[0] if spans else ())]
 
-    if has_marks(template):
+    if _MARK.search(template):
         return rendered(messages, return_assistant_tokens_mask=True)
     whole, _ = rendered(messages)
     spans = []
@@ -81,31 +75,21 @@ def moved(spans: Sequence[Span], replaced: Sequence[Mapping[str, Any]]) -> list[
     [(0, 2), (9, 11)]
     """
     ends = [each["span"][1] for each in replaced]
-    gained = [0, *(each["new_span"][1] - each["span"][1] for each in replaced)]
-    return [(_moved(start, ends, gained), _moved(end, ends, gained)) for start, end in spans]
+    gained: list[int] = [0, *(each["new_span"][1] - each["span"][1] for each in replaced)]
+
+    def after(at: int) -> int:
+        return at + gained[bisect.bisect_right(ends, at)]
+
+    return [(after(start), after(end)) for start, end in spans]
 
 
-def _moved(at: int, ends: Sequence[int], gained: Sequence[int]) -> int:
-    return at + gained[bisect.bisect_right(ends, at)]
+def within(offsets: Sequence[Span], spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
+    """Return for each token whether it has a character of some spans; offsets: those of its own.
 
-
-def learned(offsets: Sequence[Span], spans: Sequence[Span], left_out: Sequence[Span]) -> list[bool]:
-    """Return for each token whether it is learned: it has a character of `spans`.
-
-    offsets: the characters of each token; those in `left_out`, where images stand, are not learned.
-
-    >>> learned([(0, 0), (0, 3), (3, 5), (5, 9)], [(4, 9)], [(5, 9)])
-    [False, False, True, False]
+    >>> within([(0, 0), (0, 3), (3, 5), (5, 9)], [(4, 9)]).tolist()
+    [False, False, True, True]
     """
-    found = within(offsets, spans)
-    for place, is_left_out in enumerate(within(offsets, left_out)):
-        found[place] &= not is_left_out
-    return found
-
-
-def within(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
-    """Return for each token whether it has a character of some spans."""
-    found = [False] * len(offsets)
+    found = np.zeros(len(offsets), bool)
     starts = [start for start, _ in offsets]
     for low, high in spans:
         # Tokens stand in the order of their characters; those added by the tokenizer are (0, 0).

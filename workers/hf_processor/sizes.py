@@ -111,17 +111,6 @@ def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
     return {"image_grid_thw": grids}, patches
 
 
-def _square(images: SizedImages) -> tuple[int, int]:
-    """Return (height, width) of a tile; ValueError where images keep their shape."""
-    size = images.setting("size")
-    if images.setting("do_center_crop"):
-        crop = images.setting("crop_size")
-        return _edge(crop, "height"), _edge(crop, "width")
-    if _edge(size, "height"):
-        return _edge(size, "height"), _edge(size, "width")
-    raise NoRuleError("images keep their shape: do_center_crop is off, and size has no height")
-
-
 def has_tiles(processor: Any) -> bool:
     """Return whether all images become tiles of one size: those of Idefics2 keep their shape."""
     kind = type(processor.image_processor).__name__
@@ -130,7 +119,11 @@ def has_tiles(processor: Any) -> bool:
 
 def _one_tile(images: SizedImages) -> tuple[Inputs, list[int]]:
     # LLaVA (CLIP, SigLIP), PaliGemma
-    pixels = np.broadcast_to(np.float32(0), (len(images.sizes), 3, *_square(images)))
+    size = images.setting("crop_size" if images.setting("do_center_crop") else "size")
+    height, width = _edge(size, "height"), _edge(size, "width")
+    if not height:
+        raise NoRuleError("images keep their shape: do_center_crop is off, and size has no height")
+    pixels = np.broadcast_to(np.float32(0), (len(images.sizes), 3, height, width))
     return {"pixel_values": pixels}, [1] * len(images.sizes)
 
 

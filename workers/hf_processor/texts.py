@@ -15,7 +15,7 @@ import numpy as np
 from ..sources.labels import IGNORED
 from .fields import Fields, token_fields
 from .records import KINDS, Chat
-from .rendering import Span, learned, moved, render, within
+from .rendering import Span, moved, render, within
 
 
 class Text(NamedTuple):
@@ -37,14 +37,6 @@ def is_pali_gemma(processor: Any) -> bool:
     return type(processor).__name__.endswith("PaliGemmaProcessor")
 
 
-def marks_of(processor: Any) -> dict[str, str]:
-    """Return the text that stands for an image, video or sound before a processor replaces it.
-
-    "" if there is none.
-    """
-    return {kind.name: getattr(processor, f"{kind.name}_token", None) or "" for kind in KINDS}
-
-
 def text_of(
     chat: Chat, processor: Any, words: Any, template: str | None, options: Mapping[str, Any]
 ) -> Text:
@@ -55,7 +47,8 @@ def text_of(
     """
     from jinja2 import TemplateError
 
-    marks = marks_of(processor)
+    # the text that stands for an image, video or sound before a processor replaces it
+    marks = {kind.name: getattr(processor, f"{kind.name}_token", None) or "" for kind in KINDS}
     if chat.is_document and is_pali_gemma(processor):
         return _after(marks["image"] * len(chat.images), _said(chat.messages[0]))
     if chat.is_document:
@@ -70,8 +63,14 @@ def text_of(
             f"{type(processor).__name__} has no chat template: give chat_template=, or set it on "
             "the processor"
         )
-    has_images = processor is not words
-    messages = [_as_rendered(each, has_images) for each in chat.messages]
+    messages = []
+    for each in chat.messages:  # templates of processors take parts, those of tokenizers text
+        message = dict(each)
+        if not each["content"]:  # a call of a tool alone
+            del message["content"]
+        elif processor is words:
+            message["content"] = _said(each)
+        messages.append(message)
     try:
         return Text(*render(template, messages, words, {**options, "tools": chat.tools}))
     except TemplateError as error:
@@ -85,14 +84,6 @@ def _after(before: str, learned_text: str) -> Text:
 
 def _said(message: Mapping[str, Any], marks: Mapping[str, str] = MappingProxyType({})) -> str:
     return "".join(part.get("text", marks.get(part["type"], "")) for part in message["content"])
-
-
-def _as_rendered(message: Mapping[str, Any], has_images: bool) -> dict[str, Any]:
-    """Return a message as templates take it: of processors with parts, of tokenizers with text."""
-    others = {name: value for name, value in message.items() if name != "content"}
-    if not message["content"]:  # a call of a tool alone
-        return others
-    return {**others, "content": message["content"] if has_images else _said(message)}
 
 
 def tokenized(
@@ -132,9 +123,10 @@ def tokenized(
     places = [each["new_span"] for each in replaced]
     fields = token_fields(made)
     ids = fields["input_ids"]
-    is_learned = learned(offsets, moved(text.spans, replaced), places)
-    fields["labels"] = np.where(is_learned, ids, IGNORED)
-    last = np.flatnonzero(within(offsets, places))
+    is_learned = within(offsets, moved(text.spans, replaced))
+    is_placed = within(offsets, places)
+    fields["labels"] = np.where(is_learned & ~is_placed, ids, IGNORED)
+    last = np.flatnonzero(is_placed)
     return Tokens(fields, int(last[-1]) + 1 if last.size else 0)
 
 

@@ -33,8 +33,8 @@ from .clips import (
     sound_maker,
     takes_torch_only,
 )
-from .fields import PER_TOKEN, Fields, blank_fields, clip_fields, is_nested_by, sample_fields
-from .images import open_pixels, read_size
+from .fields import PER_TOKEN, Fields, clip_fields, is_nested_by, sample_fields
+from .files import open_pixels, read_size
 from .records import Chat, key_of, read_record
 from .rendering import template_of
 from .sizes import NoRuleError, SizedImages, has_tiles, patches_of_sizes, rule_of, unit_of
@@ -44,6 +44,10 @@ Overlong = Literal["refuse", "cut"]
 PIXELS = ("pixel_values", "image_pixel_values")  # the latter is Phi-4-multimodal's
 # Of images too thin for a processor; classes below are of devices, or of videos (probe).
 REFUSALS = (RuntimeError, ZeroDivisionError, IndexError)
+# Arguments that are what they are as JSON.
+SETTINGS = (
+    "chat_template", "max_length", "overlong", "processor_kwargs", "template_kwargs", "max_pixels",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 # An image that has a size and no pixels to speak of.
 _DOT = Image.new("RGB", (1, 1))
@@ -181,9 +185,10 @@ class RecordProcessor:
         """Return what a loaded sample costs: what `probe` says of its record."""
         if not self._has_images:
             return self._cost(sample, 0)
-        if self._unit == "patches" and "image_grid_thw" in sample:
+        is_patches = unit_of(self.processor) == "patches"
+        if is_patches and "image_grid_thw" in sample:
             units = int(np.asarray(sample["image_grid_thw"]).prod(-1).sum())
-        elif self._unit == "patches":
+        elif is_patches:
             side = self.processor.image_processor.patch_size
             side = side if isinstance(side, int) else side["height"]
             units = sum(patches_of_sizes(sample["image_sizes"], side))
@@ -204,10 +209,10 @@ class RecordProcessor:
     def fingerprint(self) -> str:
         """Return a hash of the settings, the processor's and the tokenizer's."""
         if not self._fingerprint:
-            facts = {
-                "class": type(self.processor).__name__,
-                "vocabulary": _words_of(self.tokenizer),
-            }
+            # the fast tokenizers say all of themselves
+            backend = getattr(self.tokenizer, "backend_tokenizer", None)
+            words = backend.to_str() if backend else sorted(self.tokenizer.get_vocab())
+            facts = {"class": type(self.processor).__name__, "vocabulary": digest(words)}
             if self.processor is not self.tokenizer:
                 facts["processor"] = self.processor.to_json_string()
             versions = library_versions("transformers", "tokenizers", "torchvision")
@@ -216,15 +221,9 @@ class RecordProcessor:
         return self._fingerprint
 
     def _settings(self, processor: str) -> dict[str, Any]:
-        return {
+        return {name: getattr(self, name) for name in SETTINGS} | {
             "processor": processor,
-            "chat_template": self.chat_template,
-            "max_length": self.max_length,
-            "overlong": self.overlong,
             "media_root": None if self.media_root is None else str(self.media_root),
-            "processor_kwargs": self.processor_kwargs,
-            "template_kwargs": self.template_kwargs,
-            "max_pixels": self.max_pixels,
             "frames": None if self.frames is None else asdict(self.frames),
         }
 
@@ -243,15 +242,11 @@ class RecordProcessor:
         is_nested = self._has_images and is_nested_by(self.processor)
         return {"pixel_values", "pixel_attention_mask"} if is_nested else set()
 
-    @property
-    def _unit(self) -> str:
-        return unit_of(self.processor)
-
     def _cost(self, made: Mapping[str, Any], units: int) -> dict[str, int]:
         cost = {"tokens": len(made["input_ids"])}
         frames, of_videos = count_frames(made, self.processor)
         if self._has_images:
-            cost[self._unit] = units + of_videos
+            cost[unit_of(self.processor)] = units + of_videos
         if self.frames is not None:
             cost["frames"] = frames
         if sound_maker(self.processor) is not None:
@@ -279,7 +274,12 @@ class RecordProcessor:
             picture = Image.new("RGB", (64, 64))
             parts = [{"type": "image"}, {"type": "text", "text": "a"}]
             chat = Chat("", ({"role": "document", "content": parts},), (picture,))
-            self._blank = blank_fields(self._seen(chat, [picture], Clips()).fields)
+            made = self._seen(chat, [picture], Clips()).fields
+            self._blank = {
+                name: each[:0] if each.ndim else np.zeros_like(each)
+                for name, each in made.items()
+                if name not in PER_TOKEN
+            }
         return self._blank
 
     def _tokens(self, processor: Any, chat: Chat, pictures: Sequence[Any], clips: Clips) -> Tokens:
@@ -330,9 +330,3 @@ class RecordProcessor:
 
 def _of_sample(key: str, error: ValueError) -> SampleError:
     return error if isinstance(error, SampleError) else SampleError(key, str(error))
-
-
-def _words_of(tokenizer: Any) -> str:
-    """Return a hash of a tokenizer: the fast ones say all of themselves."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return digest(backend.to_str() if backend is not None else sorted(tokenizer.get_vocab()))

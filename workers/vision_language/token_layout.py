@@ -11,9 +11,8 @@ A sample's text is found by chats.py. All becomes turns; a document is one turn 
 """
 
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -79,10 +78,6 @@ class ByteTokenizer:
         """Return the bytes of a text as uint8 (n,), without a Python object for each."""
         return np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
 
-    def count(self, text: str) -> int:
-        """Return how many bytes a text has."""
-        return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
 
 Role = Literal["human", "assistant", "document"]
 PLACEHOLDER = "<image>"
@@ -112,7 +107,14 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
     else:
         said = [{"role": "document", "content": ""}]
     found = tuple([_turn(number, turn) for number, turn in enumerate(said)])
-    _refuse_unseen(raw, found, images)
+    # media of which the text tells, and which would not be in the sample
+    clips = [name for name in raw if is_media(name)]
+    record: Any = raw.get("json")
+    if clips and found[0].role != "document":
+        raise ValueError(f"{clips[0]} is in a chat, and only images are read: use HFProcessor")
+    for name in ("images", "image") if isinstance(record, OBJECT) and images == 0 else ():
+        if record.get(name):
+            raise ValueError(f"{name} is {record[name]!r:.80}, and the sample has no image")
     placed = sum(len(turn.pieces) for turn in found) - len(found)
     if placed == 0 and images:
         first = found[0]
@@ -122,42 +124,30 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
     return found
 
 
-def _refuse_unseen(raw: Mapping[str, Any], turns: Sequence[Turn], images: int) -> None:
-    """Raise ValueError for media of which a sample's text tells, and which would not be in it."""
-    clips = [name for name in raw if is_media(name)]
-    if clips and turns[0].role != "document":
-        raise ValueError(f"{clips[0]} is in a chat, and only images are read: use HFProcessor")
-    record: Any = raw.get("json")
-    for name in ("images", "image") if isinstance(record, OBJECT) and images == 0 else ():
-        if record.get(name):
-            raise ValueError(f"{name} is {record[name]!r:.80}, and the sample has no image")
-
-
 def _turn(number: int, turn: Any) -> Turn:
     unread, text = [name for name in UNREAD_IN_TURNS if turn.get(name)], turn["content"]
     if unread:
         raise ValueError(f"turn {number} has {unread[0]}, which only a chat template can place")
     if isinstance(text, list):
-        text = "".join(_part(number, part) for part in text)
+        texts = []
+        for part in text:
+            kind = part.get("type") if isinstance(part, OBJECT) else None
+            text_of_part = part.get("text") if kind == "text" else None
+            is_image = kind in ("image", "image_url")
+            if not (is_image or isinstance(text_of_part, str)):
+                raise ValueError(
+                    f"turn {number} has a part {part!r:.80}; known are text, image, image_url"
+                )
+            texts.append(PLACEHOLDER if is_image else str(text_of_part))
+        text = "".join(texts)
     if not isinstance(text, str):
         raise ValueError(f"turn {number} has no text")
     role: Any = turn["role"] if turn["role"] in ("assistant", "document") else "human"
     return Turn(role, tuple(text.split(PLACEHOLDER)))
 
 
-def _part(number: int, part: Any) -> str:
-    """Return the text of a part of a content; of an image its placeholder."""
-    kind = part.get("type") if isinstance(part, OBJECT) else None
-    if kind in ("image", "image_url"):
-        return PLACEHOLDER
-    if kind != "text" or not isinstance(part.get("text"), str):
-        raise ValueError(f"turn {number} has a part {part!r:.80}; known are text, image, image_url")
-    return str(part["text"])
-
-
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 Tokenizer = Callable[[str], Sequence[int]]
-Piece = str | int | tuple[int, ...]  # a text, the places of an image, markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,85 +178,26 @@ def lay_out(
     >>> ids.tolist(), labels.tolist()
     ([1, 9, 9, 104, 105, 121, 111, 2], [-100, -100, -100, -100, -100, 121, 111, 2])
     """
-    parts = list[tuple[np.ndarray[Any, Any], bool]]()
-    end = last_image_end = 0
-    for piece, trained in _pieces(turns, image_tokens, markup):
-        if isinstance(piece, str):
-            tokens = tokenize(piece)
-        elif isinstance(piece, int):
-            tokens = np.full(piece, markup.image, np.int32)
-        else:
-            tokens = np.array(piece, np.int32)
-        parts.append((tokens, trained))
-        end += len(tokens)
-        last_image_end = end if isinstance(piece, int) else last_image_end
-    _refuse_cut_image(last_image_end, max_tokens)
-    return _joined(parts, max_tokens)
-
-
-def count_tokens(
-    turns: Sequence[Turn],
-    image_tokens: Sequence[int],
-    count: Callable[[str], int],
-    markup: Markup,
-    max_tokens: int | None = None,
-) -> tuple[int, int]:
-    """Return the numbers of tokens and labels that `lay_out` makes; `count` counts a text's tokens.
-
-    >>> hello = [Turn("human", ("", "hi")), Turn("assistant", ("yo",))]
-    >>> count_tokens(hello, [2], len, Markup(image=9, bos=(1,), eos=(2,)))
-    (8, 3)
-    """
-    most = sys.maxsize if max_tokens is None else max_tokens
-    end = labels = last_image_end = 0
-    for piece, trained in _pieces(turns, image_tokens, markup):
-        start = end
-        if isinstance(piece, str):
-            end += count(piece)
-        elif isinstance(piece, int):
-            end = last_image_end = end + piece
-        else:
-            end += len(piece)
-        if trained:
-            labels += max(0, min(end, most) - max(start, 1))
-    _refuse_cut_image(last_image_end, max_tokens)
-    return min(end, most), labels
-
-
-def _pieces(
-    turns: Sequence[Turn], image_tokens: Sequence[int], markup: Markup
-) -> Iterator[tuple[Piece, bool]]:
-    """Yield every piece in order, and whether the model is trained on it."""
-    yield markup.bos, False
-    images = iter(image_tokens)
+    # all pieces in order, and whether the model is trained on each
+    pieces = list[tuple[Any, bool]]([(markup.bos, False)])
+    images, of_images = iter(image_tokens), 0
     openings = {"human": markup.human, "assistant": markup.assistant, "document": ()}
     for turn in turns:
         trained = turn.role != "human"
-        yield openings[turn.role], False
+        pieces.append((openings[turn.role], False))
         for number, text in enumerate(turn.pieces):
             if number:
-                yield next(images), False
+                pieces.append((np.full(next(images), markup.image), False))
+                of_images = len(pieces)
             if text:
-                yield text, trained
+                pieces.append((tokenize(text), trained))
         if trained:
-            yield markup.eos, True
-
-
-def _refuse_cut_image(end: int, max_tokens: int | None) -> None:
+            pieces.append((markup.eos, True))
+    lengths = [len(tokens) for tokens, _ in pieces]
+    end = sum(lengths[:of_images])
     if max_tokens is not None and end > max_tokens:
         raise ValueError(f"the last image ends at token {end}, beyond max_tokens={max_tokens}")
-
-
-def _joined(
-    parts: Sequence[tuple[np.ndarray[Any, Any], bool]], max_tokens: int | None
-) -> tuple[Ids, Ids]:
-    ids = np.concatenate([tokens for tokens, _ in parts]).astype(np.int32, copy=False)[:max_tokens]
-    labels = np.full(len(ids), IGNORED, np.int32)
-    at = 0
-    for tokens, trained in parts:
-        end = at + len(tokens)
-        if trained:
-            labels[at:end] = ids[at:end]
-        at = end
-    labels[:1] = IGNORED
-    return ids, labels
+    ids = np.concatenate([np.asarray(tokens, np.int32) for tokens, _ in pieces])[:max_tokens]
+    is_trained = np.repeat([trained for _, trained in pieces], lengths)[:max_tokens]
+    is_trained[:1] = False
+    return ids, np.where(is_trained, ids, np.int32(IGNORED))

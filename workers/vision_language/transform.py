@@ -6,28 +6,26 @@ text the same tokens. So a probed cost is exactly the decoded sample's.
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, look_at, open_image
+from ..images.decode import MAX_PIXELS, image_size, is_image, look_at, open_image
 from ..images.resize import resizer, resizer_facts
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
+from ..sources.labels import count_label_tokens
 from ..sources.registry import name_of, spec_of
 from .tiles import cut, grid, tile_count
-from .token_layout import (
-    ByteTokenizer,
-    Markup,
-    Tokenizer,
-    count_tokens,
-    lay_out,
-    one_at_a_time,
-    turns,
-)
+from .token_layout import ByteTokenizer, Ids, Markup, Tokenizer, lay_out, one_at_a_time, turns
 
 Raw = Mapping[str, Any]
+Size = tuple[int, int]
+# Arguments that are what they are as JSON.
+SETTINGS = (
+    "tile_size", "max_tiles", "thumbnail", "tokens_per_tile", "max_tokens", "max_pixels", "resize",
+)  # fmt: skip
 # A tokenizer without a name is identified by the ids that it makes of this text.
 CANARY = "The quick brown fox, 12.5% of it — naïve Ωmega 漢字 🙂\n\tjumps_over('lazy') dogs."
 
@@ -71,13 +69,15 @@ class VisionLanguage:
         max_pixels: int = MAX_PIXELS,
         resize: str = "torch",
     ) -> None:
-        _check_bounds(
+        for name, value, top in (
             ("tile_size", tile_size, 4096),
             ("max_tiles", max_tiles, 1024),
             ("tokens_per_tile", tokens_per_tile, 1 << 16),
             ("max_pixels", max_pixels, 1 << 40),
             ("max_tokens", 1 if max_tokens is None else max_tokens, 1 << 31),
-        )
+        ):
+            if not 1 <= value <= top:
+                raise ValueError(f"{name} must be 1 to {top}, got {value}")
         self.tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
         self.tile_size = tile_size
         self.max_tiles = max_tiles
@@ -88,8 +88,14 @@ class VisionLanguage:
         self.resize = resize
         self._resizer = resizer(resize)
         self._texts = (human, assistant)
+        image = _given(image_token_id, self.tokenizer, "image_id")
+        if not image:
+            raise ValueError(
+                f"{type(self.tokenizer).__name__} has no image_id; give image_token_id, the token "
+                "that stands for a piece of an image"
+            )
         self.markup = Markup(
-            image=_image_id(image_token_id, self.tokenizer),
+            image=image[0],
             bos=_given(bos_token_id, self.tokenizer, "bos_id"),
             eos=_given(eos_token_id, self.tokenizer, "eos_id"),
             human=self._marker(human, "human_id"),
@@ -98,26 +104,18 @@ class VisionLanguage:
 
     def __call__(self, raw: Raw) -> dict[str, np.ndarray[Any, Any]]:
         """Decode a raw sample; SampleError with the reason where that cannot be done."""
-        key, names = str(raw.get("__key__", "")), image_members(raw)
+        names, size = image_members(raw), self.tile_size
         try:
-            spoken = turns(raw, len(names))
             images = [look_at(name, open_image, raw[name], self.max_pixels) for name in names]
-            shapes = [self._grid(image.size) for image in images]
-            tiles = [tile_count(shape, self.thumbnail) for shape in shapes]
-            places = [count * self.tokens_per_tile for count in tiles]
-            ids, labels = lay_out(spoken, places, self._tokenize, self.markup, self.max_tokens)
-        except ValueError as error:
-            raise SampleError(key, str(error)) from error
-        size = self.tile_size
-        pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
-        at = 0
-        for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
-            try:
+            shapes, tiles, ids, labels = self._lay_out(raw, [image.size for image in images])
+            pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
+            at = 0
+            for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
                 image = look_at(name, opened.decode, (shape[0] * size, shape[1] * size))
-            except ImageError as error:
-                raise SampleError(key, str(error)) from error
-            cut(image, shape, pixels[at : at + count], self._resizer)
-            at += count
+                cut(image, shape, pixels[at : at + count], self._resizer)
+                at += count
+        except ValueError as error:
+            raise SampleError(str(raw.get("__key__", "")), str(error)) from error
         return {
             "pixel_values": pixels,
             "tiles_per_image": np.array(tiles, np.int32),
@@ -129,18 +127,22 @@ class VisionLanguage:
         """Return the cost (tiles, tokens, label_tokens) and the payload's size, from headers."""
         key, names = str(raw.get("__key__", "")), image_members(raw)
         try:
-            spoken = turns(raw, len(names))
             sizes = [look_at(name, image_size, raw[name], self.max_pixels) for name in names]
-            tiles = [tile_count(self._grid(size), self.thumbnail) for size in sizes]
-            places = [count * self.tokens_per_tile for count in tiles]
-            tokens, labelled = count_tokens(
-                spoken, places, self._count, self.markup, self.max_tokens
-            )
+            _, tiles, ids, labels = self._lay_out(raw, sizes)
         except ValueError as error:
             raise SampleError(key, str(error)) from error
-        nbytes = sum(tiles) * 3 * self.tile_size**2 + 8 * tokens + 4 * len(tiles)
-        cost = {"tiles": sum(tiles), "tokens": tokens, "label_tokens": labelled}
+        nbytes = sum(tiles) * 3 * self.tile_size**2 + 8 * len(ids) + 4 * len(tiles)
+        labelled = count_label_tokens(labels)
+        cost = {"tiles": sum(tiles), "tokens": len(ids), "label_tokens": labelled}
         return Probe(key, cost, nbytes)
+
+    def _lay_out(self, raw: Raw, sizes: Sequence[Size]) -> tuple[list[Size], list[int], Ids, Ids]:
+        """Return the grid and the tiles of each image, and the tokens and labels of the sample."""
+        shapes = [grid(*size, self.tile_size, self.max_tiles) for size in sizes]
+        tiles = [tile_count(shape, self.thumbnail) for shape in shapes]
+        places = [count * self.tokens_per_tile for count in tiles]
+        spoken = turns(raw, len(sizes))
+        return shapes, tiles, *lay_out(spoken, places, self._tokenize, self.markup, self.max_tokens)
 
     def spec(self) -> dict[str, Any]:
         """Return name and JSON arguments for a remote worker; ValueError if there are none."""
@@ -157,24 +159,14 @@ class VisionLanguage:
 
     def _settings(self, tokenizer: Any) -> dict[str, Any]:
         marks = self.markup
-        return {
+        return {name: getattr(self, name) for name in SETTINGS} | {
             "tokenizer": tokenizer,
-            "tile_size": self.tile_size,
-            "max_tiles": self.max_tiles,
-            "thumbnail": self.thumbnail,
-            "tokens_per_tile": self.tokens_per_tile,
-            "max_tokens": self.max_tokens,
             "image_token_id": marks.image,
             "bos_token_id": marks.bos[0] if marks.bos else None,
             "eos_token_id": marks.eos[0] if marks.eos else None,
             "human": self._texts[0],
             "assistant": self._texts[1],
-            "max_pixels": self.max_pixels,
-            "resize": self.resize,
         }
-
-    def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        return grid(*size, self.tile_size, self.max_tiles)
 
     def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
         if type(self.tokenizer) is ByteTokenizer:
@@ -182,11 +174,6 @@ class VisionLanguage:
         with one_at_a_time():
             found = self.tokenizer(text)
         return _checked_ids(self.tokenizer, found)
-
-    def _count(self, text: str) -> int:
-        if type(self.tokenizer) is ByteTokenizer:
-            return self.tokenizer.count(text)
-        return len(self._tokenize(text))
 
     def _marker(self, text: str, attribute: str) -> tuple[int, ...]:
         if text:
@@ -206,13 +193,6 @@ def image_members(raw: Raw, is_kind: Callable[[str], bool] = is_image) -> tuple[
     if len(names) < 2:
         return tuple(names)
     return tuple(sorted(names, key=lambda name: (name.count("."), _natural(name))))
-
-
-def _check_bounds(*settings: tuple[str, int, int]) -> None:
-    """Raise ValueError for a setting (name, value, largest value) that is out of bounds."""
-    for name, value, top in settings:
-        if not 1 <= value <= top:
-            raise ValueError(f"{name} must be 1 to {top}, got {value}")
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
@@ -243,16 +223,6 @@ def _checked_ids(tokenizer: Tokenizer, found: Any) -> np.ndarray[Any, Any]:
             "ids: whole numbers (no floats, no batch of one) below 2**31"
         )
     return ids.astype(np.int32, copy=False)
-
-
-def _image_id(given: int | None, tokenizer: Tokenizer) -> int:
-    found = _given(given, tokenizer, "image_id")
-    if not found:
-        raise ValueError(
-            f"{type(tokenizer).__name__} has no image_id; give image_token_id, the token that "
-            "stands for a piece of an image"
-        )
-    return found[0]
 
 
 def _given(value: int | None, tokenizer: Tokenizer, attribute: str) -> tuple[int, ...]:

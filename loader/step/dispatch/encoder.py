@@ -40,10 +40,6 @@ class EncoderCopy:
         self.module, self._blank, self._size = module, blank, blank_size
         self._known: _Made | None = None
 
-    def values(self) -> list[Tensor]:
-        """Return all parameters and buffers."""
-        return [tensor.detach() for tensor in (*self.module.parameters(), *self.module.buffers())]
-
     def trained(self) -> list[nn.Parameter]:
         """Return the parameters that are trained."""
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -65,9 +61,21 @@ class EncoderCopy:
         rows = [sum(map(rows_of, one)) for one in found]
         if rows != counts:
             raise ValueError(f"the images of microbatches have {rows} rows, got pixels of {counts}")
+        like = self._blank
         for number, one in enumerate(pixels):
-            if one is not None and len(one):
-                self._check(number, one)
+            if one is None or not len(one):
+                continue
+            shape, needed = (tuple(t.shape[1:]) for t in (one, like))
+            if shape != needed or (one.dtype, one.device) != (like.dtype, like.device):
+                raise ValueError(
+                    f"rows of microbatch {number} are {shape} {one.dtype} on {one.device}, those "
+                    f"of blank {needed} {like.dtype} on {like.device}; give them alike"
+                )
+            if one.requires_grad:
+                raise ValueError(
+                    f"pixels of microbatch {number} require a gradient, which does not travel "
+                    "back; put what computes them into the encoder"
+                )
         return found
 
     def joined(self, pixels: Sequence[Tensor | None]) -> Tensor:
@@ -136,17 +144,3 @@ class EncoderCopy:
                 "a first stage that takes them apart (they do not travel to later stages)"
             )
         return found
-
-    def _check(self, number: int, pixels: Tensor) -> None:
-        like = self._blank
-        given, needed = (tuple(t.shape[1:]) for t in (pixels, like))
-        if given != needed or (pixels.dtype, pixels.device) != (like.dtype, like.device):
-            raise ValueError(
-                f"rows of microbatch {number} are {given} {pixels.dtype} on {pixels.device}, those "
-                f"of blank {needed} {like.dtype} on {like.device}; give them alike"
-            )
-        if pixels.requires_grad:
-            raise ValueError(
-                f"pixels of microbatch {number} require a gradient, which does not travel back; "
-                "put what computes them into the encoder"
-            )

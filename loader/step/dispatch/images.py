@@ -58,23 +58,15 @@ class ImageDispatch:
         check_name("reduction", reduction, REDUCTIONS)
         if together is not None and together < 1:
             raise ValueError(f"together is {together}, allowed are positive numbers and None")
-        self._encoder = EncoderCopy(encoder, blank, blank_size)
+        self._encoder, self.encoder = EncoderCopy(encoder, blank, blank_size), encoder
         self._cost, self.together, self.reduction = cost, together, reduction
         self._exchange = Exchange(group, blank.device, deadline_s)
+        self.ranks = self._exchange.ranks
         if topology is not None:
             _check_topology(topology, self._exchange)
-        self._exchange.copy_values(self._encoder.values(), "the encoder's values")
+        values = [each.detach() for each in (*encoder.parameters(), *encoder.buffers())]
+        self._exchange.copy_values(values, "the encoder's values")
         self._open: StepImages | None = None
-
-    @property
-    def encoder(self) -> nn.Module:
-        """Return this rank's copy of the encoder."""
-        return self._encoder.module
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks that encode."""
-        return self._exchange.ranks
 
     def step(
         self,
@@ -98,16 +90,15 @@ class ImageDispatch:
         every = self._exchange.gather((trained, own), "the sizes of the images")
         _check_alike(every)
         size = self.together or max(1, len(own))
-        rounds = [range(first, min(first + size, len(own))) for first in range(0, len(own), size)]
-        routes = []
-        for one in rounds:
-            images = [of_rank[one.start : one.stop] for _, of_rank in every]
-            routes.append(plan_round(images, self._exchange.rank, self._cost))
-        found = StepImages(
-            self._encoder, self._exchange, pixels, routes, rounds, trained, self.reduction
+        rounds = []
+        for first in range(0, len(own), size):
+            images = [of_rank[first : first + size] for _, of_rank in every]
+            route = plan_round(images, self._exchange.rank, self._cost)
+            rounds.append((range(first, min(first + size, len(own))), route))
+        self._open = StepImages(
+            self._encoder, self._exchange, pixels, rounds, trained, self.reduction
         )
-        self._open = found
-        return found
+        return self._open
 
 
 class StepImages:
@@ -118,13 +109,12 @@ class StepImages:
         encoder: EncoderCopy,
         exchange: Exchange,
         pixels: Sequence[Tensor | None],
-        routes: Sequence[Route],
-        rounds: Sequence[range],
+        rounds: Sequence[tuple[range, Route]],
         trained: bool,
         reduction: Reduction,
     ) -> None:
         self._encoder, self._exchange = encoder, exchange
-        self._pixels, self._routes, self._rounds = list(pixels), routes, rounds
+        self._pixels, self._rounds = list(pixels), rounds
         self._trained, self._reduction = trained, reduction
         self._at = -1
         self._features: dict[int, Tensor] = {}
@@ -135,12 +125,12 @@ class StepImages:
     @property
     def loads(self) -> list[tuple[int, ...]]:
         """Return what each rank encodes in each round, in units of cost."""
-        return [route.loads for route in self._routes]
+        return [route.loads for _, route in self._rounds]
 
     @property
     def whole(self) -> list[tuple[int, ...]]:
         """Return what each rank would encode, if images stayed with their samples."""
-        return [route.whole for route in self._routes]
+        return [route.whole for _, route in self._rounds]
 
     def features(self, microbatch: int) -> Tensor:
         """Return the features of a microbatch's images, in their order; none for no images.
@@ -153,12 +143,12 @@ class StepImages:
         if microbatch in self._features:
             return self._features[microbatch]
         following = self._at + 1
-        if any(microbatch in one for one in self._rounds[:following]):
+        if any(microbatch in one for one, _ in self._rounds[:following]):
             raise ValueError(
                 f"features of microbatch {microbatch} were asked for before, and their round is "
                 "over: keep the tensor if you need it again"
             )
-        if following == len(self._rounds) or microbatch not in self._rounds[following]:
+        if following == len(self._rounds) or microbatch not in self._rounds[following][0]:
             raise ValueError(
                 f"features of microbatch {microbatch} are not there: ask for those of the step's "
                 f"{len(self._pixels)} microbatches from 0 on, in order"
@@ -201,7 +191,7 @@ class StepImages:
 
     def _encode(self) -> None:
         """Encode the current round's images, wherever they are from."""
-        route, encoder, own = self._routes[self._at], self._encoder, self._rounds[self._at]
+        (own, route), encoder = self._rounds[self._at], self._encoder
         name = f"the images of microbatches {own[0]} to {own[-1]}"
         pixels = encoder.joined([self._pixels[number] for number in own])
         for number in own:
@@ -233,12 +223,11 @@ class StepImages:
         if not self._trained:
             self._features = {}
             return
-        route, encoder = self._routes[self._at], self._encoder
+        (own, route), encoder = self._rounds[self._at], self._encoder
         # Where one is missing the features stay, so that the caller can still run its backward.
         gradients = torch.cat([_gradient(n, each) for n, each in sorted(self._features.items())])
         self._features = {}
         counts = encoder.counts([[size] for size in route.own])
-        own = self._rounds[self._at]
         got = self._exchange.swap(
             _in_order(gradients, counts, route.order),
             encoder.counts(route.send), encoder.counts(route.receive),

@@ -23,14 +23,19 @@ def patches(count: int, first: int) -> Any:
 
 
 @st.composite
-def qwen(draw: st.DrawFn, place: int = 0) -> dict[str, Any]:
-    """Return a sample as Qwen-VL's processors make it, with M-RoPE positions."""
+def drawn_sample(draw: st.DrawFn, tiled: bool) -> dict[str, Any]:
+    """Return a sample of tiles; or as Qwen-VL's processors make it, with M-RoPE positions."""
     n = draw(st.integers(1, 7))
     made: dict[str, Any] = {
         "input_ids": np.arange(n) + 1, "labels": np.arange(n) + 1,
         "mm_token_type_ids": np.arange(n) % 2, "weights": np.linspace(0, 1, n, dtype=np.float32),
         "mrope_position_ids": np.array([np.arange(n), np.arange(n) // 2, np.zeros(n, int)]),
+        "name": f"of {n}", "score": n / 2, "boxes": np.full((draw(st.integers(0, 3)), 4), n),
     }  # fmt: skip
+    if tiled:
+        owned = draw(st.lists(st.integers(1, 2), max_size=2))
+        tiles = np.full((sum(owned), 3, 2, 2), n, np.uint8)
+        return made | {"tiles_per_image": np.array(owned, np.int32), "pixel_values": tiles}
     for pixels, grid in (
         ("pixel_values", "image_grid_thw"),
         ("pixel_values_videos", "video_grid_thw"),
@@ -47,15 +52,16 @@ OWN = {"weights": "tokens 0.0"}
 
 @both
 @given(
-    rows=st.lists(qwen(), min_size=1, max_size=5),
+    rows=st.booleans().flatmap(lambda tiled: st.lists(drawn_sample(tiled), min_size=1, max_size=5)),
+    dummy_tile=st.sampled_from([0, 2]),
     align=st.sampled_from([1, 4, 16]),
     more=st.none() | st.integers(0, 2),
 )
-def test_samples_with_grids_come_back_and_make_the_same_batch_again(
-    base: str, rows: list[dict[str, Any]], align: int, more: int | None
+def test_samples_come_back_and_make_the_same_batch_again(
+    base: str, rows: list[dict[str, Any]], dummy_tile: int, align: int, more: int | None
 ) -> None:
     layout = Layout("own", OWN, base)  # type: ignore[arg-type]
-    collate = partial(collate_samples, layout=layout, pad_id=9, align=align)
+    collate = partial(collate_samples, layout=layout, pad_id=9, dummy_tile=dummy_tile, align=align)
     if more is not None:
         used = collate(rows)["input_ids"].shape[1]
         collate = partial(collate, length=used + more * align)
@@ -63,6 +69,7 @@ def test_samples_with_grids_come_back_and_make_the_same_batch_again(
     found = samples_of(batch, layout)
     assert len(found) == len(rows)
     for sample, original in zip(found, rows, strict=True):
+        assert np.array_equal(sample["labels"][1:], original["labels"][1:])
         for name in original.keys() - {"labels"}:
             assert np.array_equal(sample[name], original[name]), name
         # what had none has some without images, if others of its batch have any
@@ -76,7 +83,7 @@ def test_samples_with_grids_come_back_and_make_the_same_batch_again(
         ("pixel_values", "image_grid_thw", "images_per_sample"),
         ("pixel_values_videos", "video_grid_thw", "videos_per_sample"),
     ):
-        if pixels in batch:
+        if grid in batch:
             whole = [row[pixels] for row in rows if pixels in row]
             assert np.array_equal(batch[pixels], np.concatenate(whole))
             assert batch[counts].tolist() == [len(row.get(grid, ())) for row in rows]
@@ -142,6 +149,11 @@ def test_what_processors_return_is_concatenated(
         )
     again = BOTH[base](samples_of(batch))
     assert all(np.array_equal(again[name], batch[name]) for name in batch)
+
+
+def test_a_batch_of_another_layout_is_not_taken_apart() -> None:
+    with pytest.raises(ValueError, match="this one has pixels, labels: give Balance\\(layout="):
+        samples_of({"pixels": 1, "labels": 2})
 
 
 TEXT = {"input_ids": np.arange(2)}

@@ -264,11 +264,13 @@ def test_another_attention_is_advised_where_it_was_seen_to_be_right() -> None:
     assert "with mine attention" in str(error.value)
 
 
-def test_m_rope_needs_the_model() -> None:
+def test_m_rope_needs_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("qwen2_vl")
     assert prove_packing(model).status == "exact"
     assert prove_packing(model, images=True).status == "exact"
-    assert prove_packing(model, told=lambda batch, _: hf_kwargs(batch)).status == "refused"
+    proving._PROVED.clear()
+    monkeypatch.setattr(proving, "hf_kwargs", lambda batch, _: hf_kwargs(batch))
+    assert prove_packing(model).status == "refused"
 
 
 def test_what_cannot_run_here_is_not_proved(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from counterpoise.workers import SampleError
-from counterpoise.workers.hf_processor.images import open_pixels, read_size
+from counterpoise.workers.hf_processor.files import open_pixels, read_size
 from counterpoise.workers.hf_processor.records import key_of, read_record
 
 MARKED = "<image>what is it?"

@@ -10,7 +10,6 @@ from counterpoise.workers.vision_language.token_layout import (
     ByteTokenizer,
     Markup,
     Turn,
-    count_tokens,
     lay_out,
 )
 
@@ -52,21 +51,6 @@ def test_cutting_keeps_a_beginning(spoken, most):
         assert np.array_equal(uncut[:most], shorter)
 
 
-@given(TURNS, st.sampled_from([MARKUP, Markup(image=9)]), st.integers(1, 60), st.data())
-def test_what_is_counted_is_what_is_laid_out(spoken, markup, most, data):
-    images = sum(len(turn.pieces) - 1 for turn in spoken)
-    sizes = data.draw(st.lists(st.integers(1, 4), min_size=images, max_size=images))
-    for limit in (None, most):
-        try:
-            ids, labels = lay_out(spoken, sizes, T.array, markup, limit)
-        except ValueError as refused:
-            with pytest.raises(ValueError, match=str(refused)):
-                count_tokens(spoken, sizes, T.count, markup, limit)
-        else:
-            laid = (len(ids), int((labels != IGNORED).sum()))
-            assert count_tokens(spoken, sizes, T.count, markup, limit) == laid
-
-
 def test_an_image_is_never_cut():
     spoken = [Turn("document", ("ab", "cd"))]
     assert len(lay_out(spoken, [4], T.array, MARKUP, 7)[0]) == 7
@@ -84,8 +68,3 @@ def test_bytes_come_back_as_the_text(text):
     text = text.encode("utf-8", "replace").decode()
     assert T.decode(T(text)) == text
     assert T.array(text).tolist() == T(text)
-
-
-@given(st.text())
-def test_bytes_are_counted_without_being_made(text):
-    assert T.count(text) == len(T(text))
