@@ -58,7 +58,7 @@ def fill_optimus(problem: FillProblem, *, fine: bool = True) -> FilledSchedule:
     """
     if problem.fixed or problem.forward.ns.shape[1] > 1:
         raise ValueError(
-            "Algorithm 2 as printed needs equal microbatches in any order; use fill_plan for others"
+            "Algorithm 2 as printed needs equal microbatches in any order: use fill_bubbles"
         )
     gaps = problem.gaps
     spaces = [space_of(tuple(gaps.ranks[r] for r in group)) for group in problem.groups]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from counterpoise.sched.render.elements import (
     Scale,
@@ -22,10 +21,6 @@ PANEL, GAP, TOP, HEIGHT = 240, 70, 62, 190
 COLOURS = {
     "whole kernels": "#cf6230",
     "split kernels": "#4961d4",
-    "upper bound": "#8a9099",
-    "offline": "#cf6230",
-    "guarded": "#b8860b",
-    "re-planned": "#4961d4",
 }
 STYLE = (
     theme(
@@ -52,8 +47,8 @@ class Panel:
     high: float
 
 
-def chart_svg(points: Mapping[str, Sequence[Point]], jitter: Mapping[str, Any]) -> str:
-    """Return a plot of the hidden share for each changed setting, and one of the cost of drift."""
+def chart_svg(points: Mapping[str, Sequence[Point]]) -> str:
+    """Return a plot of the hidden share for each changed setting."""
     panels = [
         Panel(
             "encoder time hidden",
@@ -61,19 +56,11 @@ def chart_svg(points: Mapping[str, Sequence[Point]], jitter: Mapping[str, Any]) 
             {
                 "whole kernels": [(one.x, 100 * one.whole) for one in row],
                 "split kernels": [(one.x, 100 * one.split) for one in row],
-                "upper bound": [(one.x, 100 * one.bound) for one in row],
             },
             100,
         )
         for name, row in points.items()
     ]
-    drift = jitter["drift"]
-    keys = {"offline": "offline", "guarded": "guarded", "re-planned": "replanned"}
-    lines = {
-        word: [(float(cv), 100 * row[key]) for cv, row in drift.items()]
-        for word, key in keys.items()
-    }
-    panels.append(Panel("step lost to drift", "variation (cv) of the drift", lines, 2.0))
     width = GAP + len(panels) * (PANEL + GAP)
     height = TOP + HEIGHT + 60
     paper = element("rect", class_="paper", width=width, height=height)
@@ -105,9 +92,8 @@ def _panel(panel: Panel, at: int) -> Iterator[str]:
 
 
 def _look(name: str) -> dict[str, str]:
-    """Return the attributes of a line: its colour and dashes."""
-    dashes = {"upper bound": "5 4", "guarded": "2 3"}.get(name, "none")
-    return {"class_": "line", "stroke": COLOURS[name], "stroke_dasharray": dashes}
+    """Return the attributes of a line: its colour."""
+    return {"class_": "line", "stroke": COLOURS[name]}
 
 
 def _number(x: float) -> str:

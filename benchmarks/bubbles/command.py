@@ -8,15 +8,13 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
-from counterpoise.sched.bubble_filling.choose import fill_plan
+from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.tools.console.reporting import emit, progress_console
 
 from .chart import chart_svg
-from .jitter import jitter_report
 from .published import published_report, rows_of
 from .sensitivity import Point, sensitivity
 from .settings import PAPER, SETTINGS, setting_report, small_problem, table_report
-from .uneven import uneven_report
 
 # Figures 15 and 16 give no numbers; the text says "up to".
 TABLE_3: dict[str, object] = {"megatron_up_to": 1.22, "balanced_up_to": 1.18}
@@ -27,7 +25,6 @@ _SHARES = (
     ("coarse", "eff_coarse", "coarse"),
     ("whole kernels", "eff_fine", "fine"),
     ("split kernels", "eff_split", None),
-    ("upper bound", "upper_bound", None),
 )
 _STEPS = (("balanced", "balanced_s"), ("whole", "optimus_s"), ("split", None), ("llm_only", None))
 
@@ -40,34 +37,26 @@ _STEPS = (("balanced", "balanced_s"), ("whole", "optimus_s"), ("split", None), (
 @click.option(
     "--sensitivity", "sweep", is_flag=True, help="Only: what the hidden share depends on."
 )
-@click.option("--uneven", is_flag=True, help="Only: microbatches of different encoder cost.")
-@click.option("--costs", type=click.Path(path_type=Path), help="For --uneven: npz with tiles.")
 @click.option("--out", type=click.Path(path_type=Path), help="For --sensitivity: an SVG here.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def command(
-    settings: tuple[str, ...], sweep: bool, uneven: bool, costs: Path | None, out: Path | None,
-    as_json: bool,
-) -> None:  # fmt: skip
+def command(settings: tuple[str, ...], sweep: bool, out: Path | None, as_json: bool) -> None:
     """Fill the language model's bubbles with encoder work, in simulation (set R)."""
-    fill_plan(small_problem())  # what is imported at the first call is not measured
-    if uneven:
-        report = uneven_report(costs)
-        emit(report, as_json, _uneven_table(report))
-    elif sweep:
-        points, jitter = sensitivity(), jitter_report()
+    fill_bubbles(small_problem())  # what is imported at the first call is not measured
+    if sweep:
+        points = sensitivity()
         if out is not None:
-            out.write_text(chart_svg(points, jitter), "utf-8")
+            out.write_text(chart_svg(points), "utf-8")
             progress_console.print(f"wrote {out}")
         report = {name: [one.report() for one in row] for name, row in points.items()}
         tables = [_sweep_table(name, row) for name, row in points.items()]
-        emit(report | {"jitter": jitter}, as_json, *tables, _jitter_table(jitter))
+        emit(report, as_json, *tables)
     else:
         report = bench(settings or SETTINGS)
         emit(report, as_json, *_tables(report))
 
 
 def bench(settings: tuple[str, ...]) -> dict[str, Any]:
-    """Return the figures of the settings, of Tables 3 and 6, and of jitter."""
+    """Return the figures of the settings, and of Tables 3 and 6."""
     report: dict[str, Any] = {}
     for name in settings:
         progress_console.print(f"setting {name}")
@@ -77,8 +66,6 @@ def bench(settings: tuple[str, ...]) -> dict[str, Any]:
     report["table6"] = table_report(("11+5", "22+5", "22+11"), TABLE_6)
     progress_console.print("headlines, with collectives and a memory limit")
     report["published"] = published_report()
-    progress_console.print("jitter")
-    report["jitter"] = jitter_report()
     return report
 
 
@@ -88,7 +75,6 @@ def _tables(report: Mapping[str, Any]) -> list[Table]:
         _cases_table("Table 3 (weak scaling)", report["table3"]),
         _cases_table("Table 6 (two encoders)", report["table6"]),
         _published_table(report["published"]),
-        _jitter_table(report["jitter"]),
     ]
 
 
@@ -154,33 +140,11 @@ def _published_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def _jitter_table(report: Mapping[str, Any]) -> Table:
-    table = Table(title="Kernels of other times: step over the language model's own, in %")
-    for name in ("cv", "drift offline", "guarded", "re-planned", "jitter offline", "guarded"):
-        table.add_column(name, justify="right")
-    for cv, drift in report["drift"].items():
-        values = [*drift.values(), *report["jitter"][cv].values()]
-        table.add_row(cv, *(f"{100 * value:.2f}" for value in values))
-    table.caption = f"re-planning takes back {100 * report['recovered_at_0.1']:.0f} % at cv 0.1"
-    return table
-
-
 def _sweep_table(name: str, row: list[Point]) -> Table:
     table = Table(title=f"Hidden share by {name}")
-    for column in (name, "whole kernels", "split kernels", "upper bound", "step / LLM-only"):
+    for column in (name, "whole kernels", "split kernels", "step / LLM-only"):
         table.add_column(column, justify="right")
     for one in row:
-        shares = (f"{100 * value:.1f} %" for value in (one.whole, one.split, one.bound))
+        shares = (f"{100 * value:.1f} %" for value in (one.whole, one.split))
         table.add_row(f"{one.x:.3g}", *shares, f"{one.step:.3f}")
-    return table
-
-
-def _uneven_table(report: Mapping[str, Any]) -> Table:
-    table = Table(title=f"Unequal microbatches, {report['costs']}: step over LLM-only, in %")
-    for name in ("kernels", "microbatches", "cost cv", "mean plan", "knowing plan", "gain"):
-        table.add_column(name, justify="right")
-    for kernels in ("whole", "split"):
-        for way, row in report[kernels].items():
-            steps = (f"{100 * row[key]:.2f}" for key in ("mean_plan", "knowing_plan"))
-            table.add_row(kernels, way, f"{row['cost_cv']:.2f}", *steps, f"{row['gain']:.3f}")
     return table

@@ -28,7 +28,6 @@ class Point:
     x: float
     whole: float
     split: float
-    bound: float
     step: float
 
     def report(self) -> dict[str, float]:
@@ -37,7 +36,6 @@ class Point:
             "x": self.x,
             "whole": self.whole,
             "split": self.split,
-            "upper_bound": self.bound,
             "step_over_llm_only": self.step,
         }
 
@@ -97,6 +95,5 @@ def _point(x: float, setup: FillSetup) -> Point:
         x,
         whole.filled.efficiency,
         cut.filled.efficiency,
-        whole.filled.bound,
         cut.filled.step_ns / alone,
     )

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from counterpoise.sched.bubble_filling.bound import hidden_bound
 from counterpoise.sched.bubble_filling.choose import Chosen, PlanScan, fitting, scan, shared_hosts
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
@@ -56,7 +55,6 @@ class Efficiencies:
     fine: float
     split: float
     printed: float
-    bound: float
 
 
 def setting_report(name: str) -> dict[str, object]:
@@ -72,7 +70,6 @@ def setting_report(name: str) -> dict[str, object]:
         "eff_coarse": shares.coarse,
         "eff_fine": shares.fine,
         "eff_split": shares.split,
-        "upper_bound": shares.bound,
         "step_seconds": {
             "balanced": balanced(setup).makespan_ns / 1e9,
             "whole": _paper_plan(whole).filled.step_ns / 1e9,
@@ -99,14 +96,13 @@ def efficiencies(setup: FillSetup, host: Host) -> Efficiencies:
         fine.filled.efficiency,
         cut.filled.efficiency,
         fill_optimus(problem).efficiency,
-        hidden_bound(problem),
     )
 
 
 def width_scan(setup: FillSetup) -> tuple[PlanScan, PlanScan, float]:
     """Scan all plans of the paper's tensor width, whole and split; return both and the CPU seconds.
 
-    The time includes simulation, gaps, filling and bound; no plan is skipped.
+    The time includes simulation, gaps and filling; no plan is skipped.
     """
     candidates = [
         replace(PAPER_PLAN, stages=stages, warmup=warmup)

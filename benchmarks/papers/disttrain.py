@@ -1,4 +1,4 @@
-"""DistTrain's tables, by the planner of `counterpoise plan orchestrate` and its baselines.
+"""DistTrain's tables, by the planner of `plan job --only orchestrate` and its baselines.
 
 The paper prints ranges over its models; the least and the most of ours stand beside them.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from counterpoise.sched.bubble_filling.presets import model_setup
 from counterpoise.sched.bubble_filling.setup import total_ns
 from counterpoise.sched.planners.orchestration.baselines import MEGATRON_STAGES, baselines
-from counterpoise.sched.planners.orchestration.models import FROZEN, modules_of
+from counterpoise.sched.planners.orchestration.models import modules_of
 from counterpoise.sched.planners.orchestration.simulated import RankedLayout, plan_layouts, rerank
 from counterpoise.sched.planners.orchestration.units import OrchestrationProblem
 from counterpoise.sched.shapes import ParallelLayout, read_device, read_model
@@ -24,6 +24,7 @@ MODELS = (*SMALL, LARGE)
 # Section 8.2: 98 GPUs, and these batches.
 BATCHES = {"mllm-9b": 128, "mllm-15b": 64, "mllm-72b": 40}
 # Section 8.3.1: all frozen, or all but one.
+FROZEN = ("encoder", "backbone", "generator")
 FREEZES = (FROZEN, *(tuple(one for one in FROZEN if one != left) for left in FROZEN))
 A800 = read_device("a800")
 MEMORY_BYTES = 92 * A800.memory_bytes // 100
@@ -40,7 +41,7 @@ class Gain(NamedTuple):
 
 def _job(model: str, gpus: int, batch: int, frozen: tuple[str, ...] = ()) -> OrchestrationProblem:
     found = read_model(model)
-    modules = modules_of(found, A800, found.amounts(), frozen)
+    modules = modules_of(found.freeze(*frozen), A800, found.amounts())
     speed = A800.network_bytes_per_s // 10**6
     return OrchestrationProblem(modules, gpus, batch, MEMORY_BYTES, link_mb_per_s=speed)
 

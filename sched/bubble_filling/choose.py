@@ -2,16 +2,12 @@
 
 A step can never be shorter than the language model's own, so a plan whose host is already as long
 as the best step is not filled; and whole kernels are tried before split ones only where asked.
-Every schedule returned has passed the validator.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from .bound import hidden_bound
 from .encoder_plans import (
     EncoderPlan,
     Host,
@@ -22,9 +18,8 @@ from .encoder_plans import (
     plan_problem,
     plans,
 )
-from .gaps import Gaps
-from .instance import FilledSchedule, FillProblem
-from .search import Effort, fill_bubbles
+from .instance import FilledSchedule
+from .search import fill_bubbles
 from .setup import FillSetup, Splitting
 
 
@@ -39,20 +34,12 @@ class Chosen:
     memory: Memory
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedPlan:
-    """A plan that is not possible, and the reason."""
-
-    plan: EncoderPlan
-    why: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanScan:
-    """All filled plans, best first, and rejected ones. `skipped`: plans that cannot be better."""
+    """All filled plans, best first, and rejected ones, with why. `skipped`: cannot be better."""
 
     chosen: tuple[Chosen, ...]
-    refused: tuple[RejectedPlan, ...]
+    refused: tuple[tuple[EncoderPlan, str], ...]
     skipped: int
 
     @property
@@ -60,28 +47,8 @@ class PlanScan:
         """The plan of the shortest step. Raises ValueError, with reasons, if none is possible."""
         if self.chosen:
             return self.chosen[0]
-        why = "; ".join(dict.fromkeys(one.why for one in self.refused)) or "there are no plans"
+        why = "; ".join(dict.fromkeys(why for _, why in self.refused)) or "there are no plans"
         raise ValueError(f"no encoder plan is possible: {why}")
-
-
-def guarded(problem: FillProblem, percent: int, slack_ns: int = 0) -> FillProblem:
-    """Return the problem with shorter bubbles inside the step and earlier deadlines.
-
-    What fits it fits the real one, with room to spare. Raises ValueError for a percentage outside
-    0 to 99.
-    """
-    if not 0 <= percent < 100 or slack_ns < 0:
-        raise ValueError(f"guard of {percent} % and {slack_ns} ns; give 0 to 99 and 0 or more")
-    gaps = problem.gaps
-    ranks = []
-    for one in gaps.ranks:
-        end = one.end - (one.end - one.start) * percent // 100
-        end[[0, -1]] = one.end[[0, -1]]
-        ranks.append(replace(one, end=end))
-    need = np.maximum(gaps.need_ns - slack_ns, 0)
-    gradient = np.minimum(gaps.gradient_ns + slack_ns, gaps.step_ns)
-    tight = Gaps(tuple(ranks), need, gradient, gaps.step_ns, gaps.first_rank)
-    return replace(problem, gaps=tight)
 
 
 def fitting(setup: FillSetup) -> tuple[Splitting, ...]:
@@ -96,11 +63,6 @@ def fitting(setup: FillSetup) -> tuple[Splitting, ...]:
     how = Splitting(1)
     sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in (1, 2)]
     return tuple(replace(how, longest_ns=size) for size in sizes if size > how.launch_ns)
-
-
-def fill_plan(problem: FillProblem, effort: Effort | None = None) -> FilledSchedule:
-    """Fill a problem and add the upper bound of what could be hidden."""
-    return replace(fill_bubbles(problem, effort), bound=hidden_bound(problem))
 
 
 HostOf = Callable[[EncoderPlan], Host]
@@ -129,31 +91,28 @@ def scan(
     splittings: Sequence[Splitting | None] = (None,),
     host_of: HostOf | None = None,
     prune: bool = True,
-    guard: tuple[int, int] = (0, 0),
-    permille: tuple[int, ...] | None = None,
-    fixed: bool = False,
-    layer_pieces: int = 0,
     most_copies: float = math.inf,
+    executable: bool = False,
 ) -> PlanScan:
     """Fill every candidate plan (default: all) with every splitting.
 
     `host_of`: the step that a plan fills, by default of `shared_hosts`. With `prune`, plans that
-    cannot beat the best are skipped. `guard`: as `guarded` takes it. `most_copies`: plans of a
-    larger `Memory.copies` are refused. The others are as of `plan_problem`.
+    cannot beat the best are skipped. `most_copies`: plans of a larger `Memory.copies` are refused.
+    `executable`: only whole layers, between passes, as a runtime runs any.
     """
-    host_of = host_of or shared_hosts(setup)
+    host_of = host_of or shared_hosts(setup, whole_passes=executable)
     wanted = plans(setup) if candidates is None else candidates
     pairs = [(plan, host_of(plan)) for plan in wanted]
     pairs.sort(key=lambda p: (p[1].gaps.step_ns, -p[0].tensor, p[0].stages))
     chosen: list[Chosen] = []
-    refused: list[RejectedPlan] = []
+    refused: list[tuple[EncoderPlan, str]] = []
     skipped, best = 0, math.inf
     for plan, host in pairs:
         need = memory(setup, plan, host)
         if (copies := need.copies) > most_copies:
             why = f"copies of the encoders add {copies:.1%} of the model states"
-            why += f", more than {most_copies:.1%}; allow more, or cut encoders further"
-            refused.append(RejectedPlan(plan, why))
+            why += f", more than {most_copies:.1%}; name the plan, or cut encoders further"
+            refused.append((plan, why))
             continue
         for splitting in splittings:
             # Hosts come shortest step first: from here on nothing can be better.
@@ -162,13 +121,12 @@ def scan(
                 continue
             try:
                 problem = plan_problem(
-                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed,
-                    layer_pieces=layer_pieces,
-                )  # fmt: skip
+                    setup, plan, host, splitting=splitting, whole_layers=executable
+                )
             except ValueError as error:  # it does not fit, with whatever splitting
-                refused.append(RejectedPlan(plan, str(error)))
+                refused.append((plan, str(error)))
                 break
-            filled = fill_plan(guarded(problem, *guard) if any(guard) else problem)
+            filled = fill_bubbles(problem)
             chosen.append(Chosen(plan, splitting, filled, host, need))
             best = min(best, filled.step_ns)
     chosen.sort(key=lambda one: one.filled.step_ns)

@@ -6,9 +6,7 @@ counts the encoders' activations (all forwards of a step can precede all backwar
 without recomputing them.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -191,20 +189,14 @@ def plan_problem(
     host: Host,
     *,
     splitting: Splitting | None = None,
-    permille: tuple[int, ...] | None = None,
-    fixed: bool = False,
-    layer_pieces: int = 0,
+    whole_layers: bool = False,
 ) -> FillProblem:
-    """Return the filling problem of one plan.
+    """Return the filling problem of one plan. `whole_layers`: a layer is one piece of work.
 
-    `permille`: each microbatch's encoder cost, 1000 as in the profile. `layer_pieces`: into
-    how many pieces of work a layer is cut, 0 for its kernels. Raises ValueError if the plan's sizes
-    do not divide the model's, or it does not fit the memory.
+    Raises ValueError if the plan's sizes do not divide the model's, or it does not fit the memory.
     """
     if what := _mismatch(setup, plan.stages, plan.tensor):
         raise ValueError(what)
-    if permille is not None and len(permille) != setup.microbatches:
-        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
     need = memory(setup, plan, host)
     if need.microbatches < 1:
         raise ValueError(
@@ -213,24 +205,22 @@ def plan_problem(
             f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
         )
     stacks = setup.encoder_stacks(plan.tensor)
-    forward, backward = encoder_kernels(stacks, plan, layer_pieces)
-    costs = (1000,) if permille is None else permille
-    nominal = sum(map(total_ns, forward + backward)) * np.array(costs, np.int64) // 1000
+    forward, backward = encoder_kernels(stacks, plan)
+    if whole_layers:
+        forward, backward = ([_whole(layer) for layer in row] for row in (forward, backward))
+    nominal = np.array([sum(map(total_ns, forward + backward))], np.int64)
     gather, scatter = encoder_collectives(setup, plan)
     return FillProblem(
         gaps=host.gaps,
         groups=groups_of(setup.stages, plan.stages),
         copies=setup.tensor // plan.tensor,
-        forward=_layers_work(forward, splitting, costs, gather),
-        backward=_layers_work(backward, splitting, costs, scatter, backward=True),
+        forward=_layers_work(forward, splitting, gather),
+        backward=_layers_work(backward, splitting, scatter, backward=True),
         hop_ns=setup.hop_ns,
         nominal_ns=nominal,
-        fixed=fixed,
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
         most=need.microbatches if backward else None,
-        encoders=tuple(
-            (one.layers // plan.stages * max(1, layer_pieces), one.trainable) for one in stacks
-        ),
+        encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
         slower=setup.contention.permille,
     )
 
@@ -247,32 +237,26 @@ def groups_of(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
 def _layers_work(
     layers: list[tuple[Kernel, ...]],
     splitting: Splitting | None,
-    permille: tuple[int, ...],
     collective_ns: int,
     *,
     backward: bool = False,
 ) -> Work:
     """Return the work of one direction of a stage's layers."""
-    # Of the dearest microbatch, after splitting.
-    counts = [sum(len(pieces(k, splitting, max(permille))) for k in one) for one in layers]
+    counts = [sum(len(pieces(k, splitting)) for k in one) for one in layers]
     # The collective arrives layer by layer, so each kernel waits for its share of it.
     release = np.arange(1, sum(counts) + 1, dtype=np.int64) * collective_ns // max(1, sum(counts))
     work = make_work(
         [kernel for layer in layers for kernel in layer],
         splitting=splitting,
         release=release[::-1] if backward else release,
-        permille=permille,
     )
     return replace(work, layers=tuple(counts))
 
 
 def encoder_kernels(
-    stacks: tuple[Stack, ...], plan: EncoderPlan, layer_pieces: int = 0
+    stacks: tuple[Stack, ...], plan: EncoderPlan
 ) -> tuple[list[tuple[Kernel, ...]], list[tuple[Kernel, ...]]]:
-    """Return one stage's layers in the order they run; frozen encoders have no backward.
-
-    With `layer_pieces` each is so many pieces, of one kernel that takes the time of all of theirs.
-    """
+    """Return one stage's layers in the order they run; frozen encoders have no backward."""
     forward = [s.layer.forward for s in stacks for _ in range(s.layers // plan.stages)]
     backward = [
         s.layer.backward_kernels(plan.recompute)
@@ -280,19 +264,8 @@ def encoder_kernels(
         if s.trainable
         for _ in range(s.layers // plan.stages)
     ]
-    if layer_pieces:
-        forward, backward = (
-            [piece for layer in row for piece in _cut(layer, layer_pieces)]
-            for row in (forward, backward)
-        )
     return forward, backward
 
 
-def _cut(layer: tuple[Kernel, ...], count: int) -> Iterator[tuple[Kernel, ...]]:
-    """Yield pieces of a layer: runs of its kernels, as even as whole kernels allow."""
-    ends = np.cumsum([one.ns for one in layer])
-    cuts = [int(np.argmin(np.abs(ends * count - ends[-1] * n))) for n in range(1, count)]
-    for low, high in pairwise([-1, *cuts, len(layer) - 1]):
-        if high <= low:
-            raise ValueError(f"a layer of {len(layer)} kernels has no {count} pieces; cut it less")
-        yield (Kernel("piece", "compute", total_ns(layer[low + 1 : high + 1])),)
+def _whole(layer: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return (Kernel("layer", "compute", total_ns(layer)),)

@@ -206,14 +206,13 @@ def fill_between_passes(
     encoders: Sequence[EncoderTimes],
     *,
     width: int = 1,
-    fixed: bool = True,
     inside: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> tuple[Host, FilledSchedule]:
     """Fill the gaps between a program's passes with whole encoder layers.
 
-    `costs`: of the program's passes. `width`: the ranks of an encoder pipeline. `fixed`: whether
-    the i-th microbatch stays the language model's i-th, as it must where microbatches differ.
-    `inside`: by kind, the kernels of the passes whose modules offer points where they communicate.
+    `costs`: of the program's passes. `width`: the ranks of an encoder pipeline. Microbatches keep
+    their order, since they may differ. `inside`: by kind, the kernels of the passes whose modules
+    offer points where they communicate.
     `fill_program` makes a program of the result. Raises ValueError if `width` does not divide
     ranks and layers, and for programs whose gradients come in another order than its forwards.
     """
@@ -245,7 +244,7 @@ def fill_between_passes(
         hop_ns=int(np.max(costs.p2p_ns)),
         # Of a stage: the mean over the ranks, whose layers may differ.
         nominal_ns=np.broadcast_to(total // ranks, (program.microbatches,)),
-        fixed=fixed,
+        fixed=True,
         encoders=tuple((len(one.forward_ns) // width, bool(one.backward_ns)) for one in encoders),
     )
     return host, fill_bubbles(problem, Effort(max(1, timeline.makespan_ns // 10_000)))
@@ -280,15 +279,14 @@ def with_encoders(
     encoders: Sequence[EncoderTimes],
     *,
     width: int = 1,
-    fixed: bool = True,
     inside: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> Program:
     """Return the program with a pass for each layer of the encoders, in its gaps.
 
     `costs`: of the program's passes. `width`: the ranks of an encoder pipeline, each with an equal
-    share of every encoder's layers. `fixed`: whether the encoders keep the order of the
-    microbatches, as they must where these differ. `inside`: by kind, the kernels of passes whose
-    modules offer points where they communicate. Raises ValueError as `fill_between_passes` does.
+    share of every encoder's layers. Encoders keep the order of the microbatches, which may differ.
+    `inside`: by kind, the kernels of passes whose modules offer points where they communicate.
+    Raises ValueError as `fill_between_passes` does.
 
     >>> from counterpoise.sched import schedule, unit_costs
     >>> program = schedule("1f1b", ranks=2, microbatches=2)
@@ -296,7 +294,5 @@ def with_encoders(
     >>> print(*made.ranks[1])
     1EF_A1 1EF_B1 1F0 1B0 1F1 1B1 1EB_B1 1EB_A1
     """
-    host, filled = fill_between_passes(
-        program, costs, encoders, width=width, fixed=fixed, inside=inside
-    )
+    host, filled = fill_between_passes(program, costs, encoders, width=width, inside=inside)
     return fill_program(host, filled)

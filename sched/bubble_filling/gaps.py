@@ -94,19 +94,12 @@ def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gap
     if not need:
         raise ValueError("the timeline has no forward at stage 0, so no encoder output is needed")
     gradient = dict.fromkeys(need, timeline.makespan_ns) | gradient
-    return Gaps(ranks, *dependency_points(need, gradient), timeline.makespan_ns, rank)
-
-
-def dependency_points(need: Mapping[int, int], gradient: Mapping[int, int]) -> tuple[Ints, Ints]:
-    """Return F_i and B_i from both times of each microbatch.
-
-    Raises ValueError for gradients in another order than forwards.
-    """
     order = sorted(need, key=need.__getitem__)
     back = [gradient[microbatch] for microbatch in order]
     if back != sorted(back):
         raise ValueError("gradients come in another order than forwards; use a first-in schedule")
-    return np.array([need[m] for m in order], np.int64), np.array(back, np.int64)
+    points = np.array([need[m] for m in order], np.int64), np.array(back, np.int64)
+    return Gaps(ranks, *points, timeline.makespan_ns, rank)
 
 
 def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kernel]]) -> Stretches:
@@ -159,13 +152,3 @@ def fill_holes(start: Ints, end: Ints, kind: Ints, step_ns: int) -> Stretches:
         np.concatenate((end, after[keep]))[order],
         np.concatenate((kind, np.full(free, FREE, np.int64)))[order],
     )
-
-
-def running(begin: Ints, done: Ints, at: Ints) -> NDArray[np.bool_]:
-    """Return whether any of some intervals has begun and is not done at each of these times.
-
-    >>> running(np.array([0, 1, 5]), np.array([2, 3, 6]), np.arange(7)).tolist()
-    [True, True, True, False, False, True, False]
-    """
-    begun, ended = (np.sort(each).searchsorted(at, side="right") for each in (begin, done))
-    return np.asarray(begun > ended)

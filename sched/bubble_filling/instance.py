@@ -35,29 +35,21 @@ def make_work(
     *,
     splitting: Splitting | None = None,
     release: Ints | None = None,
-    permille: Sequence[int] = (1000,),
 ) -> Work:
-    """Return work made of kernels. `permille`: each microbatch's cost, or one for all.
+    """Return work made of kernels, the same for every microbatch.
 
-    Each microbatch's kernels are split separately; one with fewer pieces than another is padded
-    with pieces of 0 ns in front. Raises ValueError for a negative cost.
-
-    >>> make_work((Kernel("a", "compute", 10),), permille=(1000, 500)).ns.tolist()
-    [[[10], [5]]]
+    >>> make_work((Kernel("a", "compute", 10),)).ns.tolist()
+    [[[10]]]
     """
-    if min(permille) < 0:
-        raise ValueError(f"a microbatch costs {min(permille)} permille; give 0 or more")
-    columns: list[list[int]] = []
-    codes: list[int] = []
-    for kernel in kernels:
-        rows = [pieces(kernel, splitting, cost) for cost in permille]
-        most = max(map(len, rows))
-        padded = [(0,) * (most - len(row)) + row for row in rows]
-        columns += [list(column) for column in zip(*padded, strict=True)]
-        codes += [0 if kernel.resource == "compute" else 1] * most
-    ns = np.array(columns, np.int64).reshape(len(columns), len(permille)).T
+    rows = [pieces(kernel, splitting) for kernel in kernels]
+    ns = np.array([[[ns for row in rows for ns in row]]], np.int64)
+    codes = [
+        int(one.resource == "communication")
+        for one, row in zip(kernels, rows, strict=True)
+        for _ in row
+    ]
     wait = np.zeros(len(codes), np.int64) if release is None else release
-    return Work(np.array(codes, np.int64), np.ascontiguousarray(ns)[None], wait)
+    return Work(np.array(codes, np.int64), ns, wait)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +154,6 @@ class FilledSchedule:
     pipelines: tuple[EncoderPipeline, ...]
     before_ns: int
     after_ns: int
-    bound: float = 1.0
     note: str = ""
 
     @property

@@ -3,8 +3,9 @@
 After Optimus (2025), section 4.2, Algorithm 2, but: no enumeration of partitions (prefixes, see
 pipelines.py), the exposed time found by bisection instead of moving one microbatch after
 another, parts of a microbatch may be exposed, both directions agree on each microbatch's place
-(`match`), and microbatches may differ. First the even partition; if some time stays exposed,
-the one that ends forwards earliest, then single microbatches change pipelines while that helps.
+(`match`), and microbatches of a fixed order may differ. First the even partition; if some time
+stays exposed, the one that ends forwards earliest, then single microbatches change pipelines while
+that helps.
 """
 
 import functools
@@ -59,7 +60,7 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
         if best is not None and best.step_ns == problem.gaps.step_ns:
             break
     if best is None:
-        raise ValueError("no order of the microbatches meets the gradients; use fixed=False")
+        raise ValueError("no order of the microbatches meets the gradients")
     best = search.improve(best)
     if not any(sum(problem.gaps.free_ns(kind)) for kind in (FREE, COMMUNICATING)):
         best = replace(best, note="the step has no bubbles: encoders run before and after it")
@@ -82,18 +83,23 @@ class _Search:
             space_of(tuple(problem.gaps.ranks[rank] for rank in group)) for group in problem.groups
         ]
         self.mirrored = mirrored_work(problem.backward)
-        self.equal = problem.forward.ns.shape[1] == 1 and problem.backward.ns.shape[1] <= 1
 
     def candidates(self) -> Iterator[Assignment]:
-        """Yield assignments worth trying, most promising first."""
-        if not self.equal:
-            yield from self._uneven()
-        elif self.problem.fixed:
-            rows = self._deal(range(self.problem.microbatches), [1] * self.problem.microbatches)
-            yield Assignment(rows, rows)
-        else:
+        """Yield assignments worth trying, most promising first.
+
+        Those of a fixed order may be unequal: longest first to the least loaded pipeline, then in
+        the given order. Others are alike, so that only their numbers matter.
+        """
+        if not self.problem.fixed:
             yield _sizes(self._even())
             yield _sizes(self._earliest())
+            return
+        given = list(range(self.problem.microbatches))
+        cost = [self._cost(microbatch) for microbatch in given]
+        longest = sorted(given, key=lambda m: (-cost[m], m))
+        for order in dict.fromkeys((tuple(longest), tuple(given))):
+            rows = tuple(tuple(sorted(row)) for row in self._deal(order, cost))
+            yield Assignment(rows, rows)
 
     def _even(self) -> list[int]:
         count, pipelines = self.problem.microbatches, self.problem.pipelines
@@ -135,26 +141,6 @@ class _Search:
         high = enough(problem, problem.forward, problem.microbatches)
         fits(least(fits, high, self.effort.tolerance_ns))
         return sizes
-
-    def _uneven(self) -> Iterator[Assignment]:
-        """Yield assignments for unequal microbatches: longest first to the least loaded pipeline.
-
-        Then in the given order; within a pipeline also shortest first and last.
-        """
-        problem = self.problem
-        cost = [int(self._cost(microbatch)) for microbatch in range(problem.microbatches)]
-        given = list(range(problem.microbatches))
-        longest = sorted(given, key=lambda m: (-cost[m], m))
-        for order in (longest, given):
-            rows = self._deal(order, cost)
-            kept = tuple(tuple(sorted(row)) for row in rows)
-            yield Assignment(kept, kept)
-            if not problem.fixed:
-                short = tuple(tuple(sorted(row, key=lambda m: (cost[m], m))) for row in rows)
-                turned = tuple(row[::-1] for row in short)
-                yield Assignment(short, short)
-                yield Assignment(turned, turned)
-                yield Assignment(short, turned)
 
     def _cost(self, microbatch: int) -> int:
         problem = self.problem
@@ -285,7 +271,6 @@ class _Search:
         place: tuple[int, ...],
     ) -> tuple[EncoderPipeline, ...]:  # fmt: skip
         problem, step = self.problem, self.problem.gaps.step_ns
-        name = place if self.equal else tuple(range(problem.microbatches))
         result = []
         for at, row in enumerate(assignment.forward):
             back = back_end = np.zeros((len(row), len(problem.groups[0]), 0), np.int64)
@@ -297,8 +282,8 @@ class _Search:
                 EncoderPipeline(
                     ranks=problem.groups[at // problem.copies],
                     copy=at % problem.copies,
-                    microbatches=tuple(name[m] for m in row),
-                    backward_order=tuple(name[m] for m in assignment.backward[at]),
+                    microbatches=tuple(place[m] for m in row),
+                    backward_order=tuple(place[m] for m in assignment.backward[at]),
                     position=tuple(place[m] for m in row),
                     forward=forward[at].starts,
                     backward=back,
@@ -329,9 +314,8 @@ class _Search:
     def _neighbours(self, best: FilledSchedule) -> Iterator[Assignment]:
         """Yield assignments with one microbatch moved, from the fullest pipelines first."""
         sizes = [len(pipeline.microbatches) for pipeline in best.pipelines]
-        alike = self.equal and not self.problem.fixed
         for source, target in self._moves(sizes):
-            if alike:
+            if not self.problem.fixed:
                 yield _sizes([n - (k == source) + (k == target) for k, n in enumerate(sizes)])
                 continue
             for microbatch in best.pipelines[source].microbatches:

@@ -89,13 +89,9 @@ def total_ns(kernels: Iterable[Kernel]) -> int:
     return sum(one.ns for one in kernels)
 
 
-def pieces(one: Kernel, how: Splitting | None, permille: int = 1000) -> tuple[int, ...]:
-    """Return the times of a kernel's pieces, rounded up. `permille`: the microbatch's cost.
-
-    >>> pieces(Kernel("fc1", "compute", 400_000, True), Splitting(120_000), permille=500)
-    (130000, 130000)
-    """
-    ns = max(1, -(-one.ns * permille // 1000))
+def pieces(one: Kernel, how: Splitting | None) -> tuple[int, ...]:
+    """Return the times of a kernel's pieces, rounded up."""
+    ns = one.ns
     if how is None or not one.splittable or ns <= how.longest_ns:
         return (ns,)
     count = -(-ns // how.longest_ns)

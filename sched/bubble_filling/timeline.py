@@ -88,17 +88,15 @@ def _later(curve: Curve, shift: int, more: int) -> Curve:
     return ((0, moved[0][1]), *moved) if shift and moved else moved
 
 
-def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[dict[str, int], ...]:
+def bubble_causes(gaps: Gaps, timeline: Timeline) -> tuple[dict[str, int], ...]:
     """Return the nanoseconds in which each rank does not compute, by cause.
 
     `gather_ns`, `scatter_ns`: data-parallel collectives. `warmup_ns`, `cooldown_ns`: before the
     first and after the last pass. `steady_ns`: between passes. `tensor_ns`: tensor-parallel
-    collectives, the only ones where a guest may compute but not communicate. Without the timeline
-    (a measured trace), data-parallel collectives count as warm-up and cool-down.
+    collectives, the only ones where a guest may compute but not communicate.
     """
     result = []
-    rows = timeline.ranks if timeline else ((),) * len(gaps.ranks)
-    for row, one in zip(rows, gaps.ranks, strict=True):
+    for row, one in zip(timeline.ranks, gaps.ranks, strict=True):
         length = one.end - one.start
         gather, scatter = (
             sum(slot.end_ns - slot.start_ns for slot in row if slot.what.kind == kind)

@@ -13,7 +13,7 @@ since the mean is the same for all partitions. Everything is in whole numbers.
 A partition is a tuple of sizes: how many layers each stage has.
 
 `SplitPlan` is the file by which a model is split: each stage's layers, and those to recompute.
-`plan partition --out` and `plan recompute --out` write it, `sched.runtime.split` applies it:
+`plan job --only partition`, and `recompute`, write it (--out), `sched.runtime.split` applies it:
 
     {"limit_bytes": 74000000000,
      "stages": [{"stage": 0, "first_layer": 0, "layers": 5, "recompute": [0, 1],

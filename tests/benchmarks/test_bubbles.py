@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.bubbles import published
 from benchmarks.bubbles.command import TABLE_3, TABLE_6
-from benchmarks.bubbles.jitter import jitter_report
 from benchmarks.bubbles.published import published_report
 from benchmarks.bubbles.settings import PAPER, SETTINGS, setting_report, table_report
 
@@ -25,7 +24,6 @@ def test_the_papers_table_7_is_reached(name: str) -> None:
     assert 100 * report["eff_coarse"] == pytest.approx(coarse, abs=1)
     assert 100 * report["eff_fine"] >= fine
     assert report["eff_split"] >= 0.95
-    assert report["eff_fine"] <= report["upper_bound"]
     steps = report["step_seconds"]
     assert steps["balanced"] == pytest.approx(PAPER[name][3], rel=0.04)
     assert steps["split"] <= 1.01 * steps["llm_only"]
@@ -70,8 +68,3 @@ def test_table_1_is_reached_but_for_a_row_that_says_why() -> None:
         row["what"] for row in published._table_1() if abs(row["ours"] / row["theirs"] - 1) > 0.1
     ]
     assert missed == ["steady, % of the step"]
-
-
-def test_planning_again_takes_back_half_of_a_drift() -> None:
-    found: Any = jitter_report()
-    assert found["recovered_at_0.1"] >= 0.5

@@ -1,7 +1,6 @@
 """Every page that the product makes, at three widths and in both themes.
 
 A new page is one more entry of PAGES: a function that writes it into a folder and returns its file.
-The page of `plan job` is looked at where its tests plan it.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -4,9 +4,6 @@ import click
 
 from .check import check_command
 from .job import job_command
-from .orchestrate import orchestrate_command
-from .partition import partition_command
-from .recompute import recompute_command
 
 
 @click.group(name="plan")
@@ -16,9 +13,9 @@ def command() -> None:
     Times and memory come from model shapes, or from a file with measured ones; parallelism.md
     says what is assumed.
 
-    Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b
+    Example: counterpoise plan job --only orchestrate --gpus 1296 --batch 1920 --model mllm-72b
     """
 
 
-for _one in (job_command, check_command, orchestrate_command, partition_command, recompute_command):
-    command.add_command(_one)
+command.add_command(job_command)
+command.add_command(check_command)

@@ -1,4 +1,4 @@
-"""`counterpoise plan job`: one plan of a whole job, from its model, its GPUs and its data."""
+"""`counterpoise plan job`: one plan of a whole job, or a part of it, from model, GPUs and data."""
 
 import json
 import time
@@ -10,75 +10,92 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...sched.planners.framework_layouts import TORCHTITAN, megatron_layout, module_names
-from ...sched.planners.job.plan import Job, JobPlan
+from ...sched.planners.job.plan import Job
 from ...sched.planners.job.planner import CAUSES, JobAnswer, PricedPlan, mfu, plan_job, tokens_per_s
 from ...sched.planners.job.pricing import Pricer
 from ...sched.planners.job.schema import dump_job, job_file
-from ...sched.shapes import read_device, read_model
-from ..analyze.page import bars
+from ...sched.planners.orchestration.units import TENSOR_SIZES
+from ...sched.shapes import ENCODER, GENERATOR, LANGUAGE
 from ..console.reporting import emit, live_progress, make_table, write_plan
-from ..inputs.models import device_option, memory_limit, parse_sizes
+from ..inputs.models import MODEL_METAVAR, device_option, single
 from .job_data import balance_of, order_microbatches, read_samples
-
-_COLOURS = ("--waiting", "--isf", "--length", "--balanced", "--padding")
+from .orchestrate import plan_orchestration
+from .partition import FRAMEWORKS, plan_partition
+from .question import PARTS, Answer, Json, Question
+from .recompute import plan_recomputation
 
 _COUNT = click.IntRange(min=1)
-Json = dict[str, Any]
+_FILE = click.Path(path_type=Path)
 
 
 @click.command("job")
+@click.option("--only", type=click.Choice(PARTS), help="Plan this part alone.  [everything]")
 @click.option(
-    "--config", "--model", "model", required=True, metavar="NAME|CONFIG|ENCODER+LANGUAGE",
+    "--config", "--model", "model", metavar=MODEL_METAVAR,
     help="A config.json of Hugging Face, a paper's model, or encoders + language model.",
 )  # fmt: skip
-@click.option("--gpus", type=_COUNT, required=True, help="GPUs of the cluster.")
+@click.option("--gpus", type=_COUNT, help="GPUs of the cluster.")
 @device_option()
+@click.option("--data", help="A data set, a table of costs, or what `analyze` wrote.")
+@click.option("--global-batch", "--batch", "batch", type=_COUNT, help="Samples a step.")
 @click.option(
-    "--data", required=True, help="A data set, a table of costs, or what `analyze` wrote."
-)
+    "--layout", default="", metavar="NAME=NUMBER,...",
+    help="tp=2,pp=8,dp=4 of a part; of a whole job cp=2, and sizes of TP to try: tp=4/8.",
+)  # fmt: skip
 @click.option(
-    "--global-batch", "--batch", "batch", type=_COUNT, required=True, help="Samples a step."
-)
-@click.option("--cp", type=_COUNT, default=1, show_default=True, help="Context-parallel GPUs.")
-@click.option("--tp", default="1,2,4,8", show_default=True, help="Sizes of TP to try.")
+    "--frozen", multiple=True, type=click.Choice((ENCODER, LANGUAGE, GENERATOR)),
+    help="Parts of the model that are not trained.",
+)  # fmt: skip
+@click.option("--costs", type=_FILE, help="Measured layers, or modules (JSON), for --model.")
+@click.option("--measured", type=_FILE, help="Measured steps, or memory (JSON).")
+@click.option("--framework", type=click.Choice(list(FRAMEWORKS)), help="Print its form of a split.")
+@click.option("--whole-encoder", is_flag=True, help="Keep the encoder in one piece, in front.")
 @click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(min=0),
     help="Of the samples drawn from --data.",
 )  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), help="Write the plan here (job.json).")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page here.")
+@click.option("--out", type=_FILE, help="Write the plan here (job.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def job_command(
-    model: str,
-    gpus: int,
-    device: str,
-    data: str,
-    batch: int,
-    cp: int,
-    tp: str,
-    memory_gb: float | None,
-    seed: int,
-    out: Path | None,
-    html: Path | None,
-    as_json: bool,
-) -> None:
+def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
     """Plan a whole job: its parallelism, stages, schedule, recomputation and microbatches.
 
     The search tries all of them together; the step is simulated on samples of the data. --out
-    writes what Pipeline, Units, split and Balance read.
+    writes what Pipeline, Units, split and Balance read. --only plans the layers of each stage
+    (partition), the layers to recompute, or the GPUs of each module (orchestrate), from what is
+    given of the rest.
 
     Example: counterpoise plan job --config internvit-6b+internlm2-20b --gpus 16 --data costs.npz
     --global-batch 64 --out job.json
     """
-    for path in (out, html):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise ValueError(f"{path} cannot be written: name a file in a folder that there is")
-    found, given = read_model(model), read_device(device)
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise ValueError(f"{out} cannot be written: name a file in a folder that there is")
+    question = Question(**given)
+    match question.only:
+        case "partition":
+            answer = plan_partition(question)
+        case "recompute":
+            answer = plan_recomputation(question)
+        case "orchestrate":
+            answer = plan_orchestration(question)
+        case _:
+            answer = plan_whole(question, out or Path("job.json"))
+    if out is not None:
+        write_plan(out, answer.plan())
+    emit(answer.report, as_json, *answer.tables)
+    if not as_json:
+        click.echo("\n".join(answer.lines), nl=bool(answer.lines))
+
+
+def plan_whole(question: Question, out: Path) -> Answer:
+    """Plan everything together. `out`: the file of the plan, whose costs an ordering reads."""
+    question.need("model", "gpus", "data", "batch")
+    model, device, batch = question.read_model(), question.gpu, question.batch or 1
+    sizes = question.sizes()
+    cp = single("cp", sizes.get("cp", (1,)))
     began = time.perf_counter()
     with live_progress() as progress:
-        samples = read_samples(data, found, batch, seed, cp, progress)
+        samples = read_samples(question.data or "", model, batch, question.seed, cp, progress)
         task = progress.add_task("plan", total=None, live="")
 
         def look(continued: int, evaluated: int) -> None:
@@ -87,19 +104,13 @@ def job_command(
             )
 
         job = Job(
-            found, given, gpus, memory_limit(memory_gb, given), batch, samples.amounts,
-            samples.loads, order_microbatches, cp, parse_sizes(tp, "--tp"),
+            model, device, question.gpus or 1, question.limit_bytes(), batch, samples.amounts,
+            samples.loads, order_microbatches, cp, sizes.get("tp", TENSOR_SIZES),
         )  # fmt: skip
         answer = plan_job(job, look=look)
         progress.update(task, total=1, completed=1)
     report = job_report(job, answer, time.perf_counter() - began)
-    if out is not None:
-        write_plan(out, _file(job, answer.best, out))
-    if html is not None:
-        html.write_text(_render_job(report, answer), "utf-8")
-    emit(report, as_json, *_tables(report))
-    if not as_json:
-        click.echo("\n".join(report["arguments"]))
+    return Answer(report, _tables(report), partial(_file, job, answer.best, out))
 
 
 def _file(job: Job, best: PricedPlan, out: Path) -> Json:
@@ -126,7 +137,6 @@ def job_report(job: Job, answer: JobAnswer, seconds: float) -> Json:
         "bound_s": answer.bound_ns / 1e9,
         "evaluated": answer.evaluated,
         "seconds": round(seconds, 3),
-        "arguments": framework_arguments(job, best.plan),
     }
 
 
@@ -140,42 +150,6 @@ def _figures(job: Job, one: PricedPlan, best_ns: int) -> Json:
         "lost": one.lost,
         "loses": one.step_ns / best_ns - 1,
     }
-
-
-def framework_arguments(job: Job, plan: JobPlan) -> list[str]:
-    """Return a plan as Megatron-LM's arguments and torchtitan's settings, as far as they have them.
-
-    Neither has been run with them.
-    """
-    unit, chunks = plan.unit, plan.schedule.chunks
-    front = job.encoder_layers if plan.placement == "first" else 0
-    first = plan.stages[0] - front
-    sizes = (
-        f"--tensor-model-parallel-size {unit.tp} --pipeline-model-parallel-size {unit.pp} "
-        f"--context-parallel-size {job.cp} --global-batch-size {job.batch}"
-    )
-    if plan.placement in ("bubbles", "units"):
-        return [f"Megatron-LM, torchtitan: neither has encoders in {plan.placement}"]
-    if first < 0:
-        return ["Megatron-LM, torchtitan: both keep the encoder whole on the first stage"]
-    layers = (first, *plan.stages[1:])
-    names = json.dumps(module_names(layers, TORCHTITAN, encoder=front > 0))
-    degrees = (
-        f"tensor_parallel_degree = {unit.tp}, pipeline_parallel_degree = {unit.pp}, "
-        f"context_parallel_degree = {job.cp}, module_fqns_per_model_part = {names}"
-    )
-    known = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zbv": "ZBVZeroBubble"}
-    name = known.get(plan.schedule.name, "our schedule as a CSV: counterpoise schedule export")
-    again = " --recompute-granularity full" if any(plan.recompute) else ""
-    layout = f" --pipeline-model-parallel-layout '{megatron_layout(layers)}'" if unit.pp > 1 else ""
-    vpp = f" --num-virtual-stages-per-pipeline-rank {chunks}" if chunks > 1 and not layout else ""
-    plain = plan.schedule.name in ("1f1b", "interleaved")
-    return [
-        f"Megatron-LM (not run): {sizes}{layout}{vpp}{again}"
-        if plain
-        else f"Megatron-LM: it has no {plan.schedule.name}",
-        f"torchtitan (not run): [parallelism] {degrees}, pipeline_parallel_schedule = {name}",
-    ]
 
 
 def _tables(report: Json) -> Sequence[Table]:
@@ -198,34 +172,3 @@ def _tables(report: Json) -> Sequence[Table]:
         plans.add_row(name, one["plan"])
     plans.columns[1].justify = "left"
     return [figures, plans]
-
-
-def _render_job(report: Json, answer: JobAnswer) -> str:
-    """Return the page as HTML; nothing is loaded from elsewhere."""
-    rows = [("This plan", _parts_of(report))]
-    if report["today"]:
-        rows.append(("As it would be run today", _parts_of(report["today"])))
-    plan = answer.best.plan
-    stages = [
-        {"layers": size, "again": len(again), "rank": rank}
-        for size, again, rank in zip(
-            plan.stages, plan.recompute, plan.layout().placement, strict=True
-        )
-    ]
-    template = bars.page_environment(__package__).get_template("job.html.j2")
-    page = template.render(
-        report=report,
-        stages=stages,
-        legend=list(zip(("work", *CAUSES), ("--work", *_COLOURS), strict=True)),
-        chart=bars.both_widths(partial(bars.stacked, rows)),
-    )
-    return bars.unbroken(page)
-
-
-def _parts_of(one: Json) -> list[bars.Part]:
-    lost = [one["lost"][cause] for cause in CAUSES]
-    parts = zip(CAUSES, _COLOURS, lost, strict=True)
-    return [
-        bars.Part("work", "--work", max(0.0, 1 - sum(lost))),
-        *(bars.Part(*part) for part in parts if part[2] > 0.0005),
-    ]

@@ -43,6 +43,12 @@ class StepSamples:
     work: tuple[int, ...]
     real: int
 
+    @property
+    def images(self) -> Int64:
+        """Return each sample's work in the encoders (samples,), in a unit of its own."""
+        work: Int64 = self.costs[:, 1:] @ np.array(self.work[1:-1], np.int64)
+        return work
+
     @cached_property
     def amounts(self) -> Amounts:
         """Return the amounts of all samples together."""
@@ -92,12 +98,28 @@ class StepSamples:
 def read_samples(
     data: str, model: Model, batch: int, seed: int, cp: int, progress: Progress
 ) -> StepSamples:
-    """Return the samples of a step, drawn from a table, an analysis, or a data set's own costs.
+    """Return the samples of a step, with tokens that context parallelism divides.
 
-    Tokens are padded to what context parallelism divides. Raises ValueError where samples do not
-    have what the model counts.
+    Raises ValueError as `draw_costs`, and where no sample has any tokens.
     """
     names = (TOKENS, *dict.fromkeys(part.unit for part in model.encoders))
+    drawn = draw_costs(data, names, batch, seed, progress)
+    if not (real := int(drawn[:, 0].sum())):
+        raise ValueError(f"{data}: none of {batch} samples has any tokens; give data with some")
+    if cp > 1:
+        drawn[:, 0] = -(-drawn[:, 0] // (2 * cp)) * 2 * cp
+    none = dict.fromkeys((*names, PAIRS), 0)
+    flops = (model.forward_flops({**none, name: 10**6}) for name in (*names, PAIRS))
+    return StepSamples(names, drawn, tuple(max(1, one // 10**9) for one in flops), real)
+
+
+def draw_costs(
+    data: str, names: tuple[str, ...], count: int, seed: int, progress: Progress
+) -> Int64:
+    """Return samples' costs (count, names), drawn from a table, an analysis, or a data set.
+
+    Raises ValueError where samples have no such costs, or too large ones.
+    """
     path = Path(data)
     path = path / "index.npz" if (path / "index.npz").is_file() else path
     if is_table(path.name):
@@ -107,19 +129,13 @@ def read_samples(
     if not len(costs):
         raise ValueError(f"{data} has no samples; give a data set with some")
     rng = np.random.default_rng(seed)
-    drawn = costs[rng.choice(len(costs), batch, replace=batch > len(costs))]
+    drawn: Int64 = costs[rng.choice(len(costs), count, replace=count > len(costs))]
     if (largest := int(drawn.max())) > MOST_MODELLED:
         raise ValueError(
             f"{data} has a sample of {largest:,} tokens or units, and {MOST_MODELLED:,} are the "
             "most that is planned; leave it out"
         )
-    if not (real := int(drawn[:, 0].sum())):
-        raise ValueError(f"{data}: none of {batch} samples has any tokens; give data with some")
-    if cp > 1:
-        drawn[:, 0] = -(-drawn[:, 0] // (2 * cp)) * 2 * cp
-    none = dict.fromkeys((*names, PAIRS), 0)
-    flops = (model.forward_flops({**none, name: 10**6}) for name in (*names, PAIRS))
-    return StepSamples(names, drawn, tuple(max(1, one // 10**9) for one in flops), real)
+    return drawn
 
 
 def _scanned(data: str, names: tuple[str, ...], progress: Progress) -> Int64:

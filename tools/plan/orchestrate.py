@@ -1,182 +1,121 @@
-"""`counterpoise plan orchestrate`: GPUs, TP, DP, PP, VPP for encoder, backbone and generator."""
+"""`counterpoise plan job --only orchestrate`: GPUs, TP, DP and PP of each module."""
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import click
 from rich.table import Table
 
 from ...sched.planners.orchestration.baselines import MEGATRON_STAGES, baselines
-from ...sched.planners.orchestration.models import FROZEN, modules_of, read_modules
+from ...sched.planners.orchestration.models import modules_of, read_modules
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
-from ...sched.shapes import Device, read_device, read_model
-from ..console.reporting import emit, make_table, write_plan
+from ...sched.shapes import Device
+from ..console.reporting import live_progress, make_table
 from ..inputs.files import parse_text
-from ..inputs.models import (
-    amounts_of,
-    device_option,
-    draw_costs,
-    memory_limit,
-    model_option,
-    parse_sizes,
-)
+from .job_data import draw_costs, read_samples
+from .question import Answer, Json, Question
+
+# Layouts that are reported.
+KEEP = 5
+NAMES = {
+    "rigid": "best of one TP and DP",
+    "megatron": "Megatron-LM's, widest TP",
+    "ratio": "GPUs by operations",
+}
 
 
-@click.command("orchestrate")
-@click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs of the cluster.")
-@click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples a step.")
-@model_option()
-@click.option("--costs", type=click.Path(path_type=Path), help="Measured modules (JSON) instead.")
-@device_option()
-@click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
-@click.option("--vpp", default="1", show_default=True, help="Chunks a stage to try, as 1,2,4.")
-@click.option("--tiles", type=click.IntRange(min=1), help="Of a sample.  [default: the model's]")
-@click.option("--frozen", multiple=True, type=click.Choice(FROZEN), help="No weight gradients.")
-@click.option("--recompute", is_flag=True, help="Recompute every layer (of a named model).")
-@click.option(
-    "--data",
-    type=click.Path(exists=True, path_type=Path),
-    help="What `analyze` wrote, or an npz of costs: samples for the simulation.",
-)
-@click.option("--resource", default="tiles", show_default=True, help="What images cost in --data.")
-@click.option("--keep", default=5, show_default=True, type=click.IntRange(1, 100))
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(min=0),
-    help="Of the samples drawn from --data.",
-)  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), help="Write the best layout here (JSON).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def orchestrate_command(
-    gpus: int,
-    batch: int,
-    model: str | None,
-    costs: Path | None,
-    device: str,
-    memory_gb: float | None,
-    vpp: str,
-    tiles: int | None,
-    frozen: tuple[str, ...],
-    recompute: bool,
-    data: Path | None,
-    resource: str,
-    keep: int,
-    seed: int,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def plan_orchestration(question: Question) -> Answer:
     """Place encoder, language model and generator on a cluster (DistTrain, section 5).
 
-    The simulator runs the best plans by the formula; the fastest of them is the answer. --out
-    writes what `counterpoise.sched.runtime.Units.from_layout` starts a job from.
-
-    Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b --json
+    The simulator runs the best plans by the formula; the fastest of them is the answer.
     """
-    found_device = read_device(device)
-    drawn = draw_costs(data, resource, batch, seed) if data else []
-    modules, mean = _modules(model, costs, found_device, tiles, frozen, recompute, drawn)
-    chunks = parse_sizes(vpp, "--vpp")
-    room = memory_limit(memory_gb, found_device)
-    speed = found_device.network_bytes_per_s // 10**6
-    job = OrchestrationProblem(modules, gpus, batch, room, link_mb_per_s=speed, chunks=chunks)
+    question.need("gpus", "batch")
+    device = question.gpu
+    ways, work = _modules(question, device)
+    speed = device.network_bytes_per_s // 10**6
     start = time.perf_counter()
-    work = _work(modules, drawn, mean)
-    found = plan_layouts(job, keep, work)
+    for modules in ways:
+        job = OrchestrationProblem(
+            modules, question.gpus or 1, question.batch or 1, question.limit_bytes(),
+            link_mb_per_s=speed,
+        )  # fmt: skip
+        try:
+            best, *others = plan_layouts(job, KEEP, work)
+            break
+        except ValueError:  # nothing fits, or nothing fits with everything recomputed either
+            if modules is ways[-1]:
+                raise
     milliseconds = 1000 * (time.perf_counter() - start)
-    usual = baselines(job, MEGATRON_STAGES.get(model or ""))
-    compared = {name: rerank(job, [one], work)[0] for name, one in usual.items()}
-    report = _report(job, found, milliseconds, compared, found_device)
-    write_plan(out, {"version": 1, "units": report["units"]})
-    published = model in MEGATRON_STAGES
-    gains = _gain_table(report, published)
-    tables = _unit_table(job, found[0]), _candidate_table(job, found), gains
-    emit(report, as_json, *tables)
+    published = MEGATRON_STAGES.get(question.model or "")
+    usual = {name: rerank(job, [one], work)[0] for name, one in baselines(job, published).items()}
+    found = _described(job, best, device)
+    report = {
+        **{key: found[key] for key in ("units", "gpus", "seconds_per_iteration", "mfu")},
+        "recompute": modules is not ways[0],
+        "milliseconds": round(milliseconds, 3),
+        "candidates": [found, *(_described(job, one, device) for one in others)],
+        "baselines": {name: _beside(job, one, best, device) for name, one in usual.items()},
+        "device": device.origin,
+    }
+    tables = _unit_table(job, report), _candidate_table(job, report), _gain_table(report, published)
+    return Answer(report, tables, lambda: {"version": 1, "units": report["units"]})
 
 
 def _modules(
-    model: str | None,
-    costs: Path | None,
-    device: Device,
-    tiles: int | None,
-    frozen: Sequence[str],
-    recompute: bool,
-    drawn: Sequence[int],
-) -> tuple[tuple[Module, ...], int | None]:
-    """Return the modules, and the tiles of the sample that their times are of, where known."""
-    if costs is not None:
-        if model is not None or frozen or recompute or tiles:
-            raise ValueError(
-                "--model, --frozen, --recompute and --tiles do not go with --costs; put them there"
-            )
-        return parse_text(costs, read_modules), None
-    if model is None:
-        raise ValueError("give --model, or --costs FILE of measured modules")
-    found = read_model(model)
-    if tiles is None and drawn:
-        tiles = max(1, round(sum(drawn) / len(drawn)))
-    amounts = amounts_of(found, tiles, None)
-    return modules_of(found, device, amounts, frozen, recompute), tiles
+    question: Question, device: Device
+) -> tuple[list[tuple[Module, ...]], dict[str, list[int]]]:
+    """Return the modules of the mean sample, and samples' work in thousandths of their times.
 
-
-def _work(
-    modules: Sequence[Module], costs: Sequence[int], tiles: int | None
-) -> dict[str, list[int]]:
-    """Return samples' work in encoder and generator, in thousandths of the modules' times."""
-    if not costs:
-        return {}
-    mean = sum(costs) / len(costs) if tiles is None else tiles
-    if mean == 0:
+    A model's modules also with everything recomputed, for when they do not fit otherwise.
+    """
+    data, batch, seed = question.data, question.batch or 1, question.seed
+    with live_progress() as progress:
+        if question.costs is not None:
+            if question.model or question.frozen:
+                raise ValueError("--costs has measured modules: leave out --model and --frozen")
+            ways = [parse_text(question.costs, read_modules)]
+            drawn = draw_costs(data, ("tiles",), batch, seed, progress)[:, 0] if data else None
+        else:
+            model, drawn = question.read_model(), None
+            amounts = model.amounts()
+            if data is not None:
+                samples = read_samples(data, model, batch, seed, 1, progress)
+                amounts = {name: -(-total // batch) for name, total in samples.amounts.items()}
+                drawn = samples.images
+            ways = [modules_of(model, device, amounts, recompute=way) for way in (False, True)]
+    if drawn is None:
+        return ways, {}
+    if not (mean := float(drawn.mean())):
         raise ValueError("no sample of --data has any images; leave --data out")
-    shares = [round(MEAN * cost / mean) for cost in costs]
-    return {module.name: shares for module in modules if module.name != "backbone"}
+    shares = [round(MEAN * one / mean) for one in drawn.tolist()]
+    return ways, {module.name: shares for module in ways[0] if module.name != "backbone"}
 
 
 def _unit(unit: Unit) -> dict[str, int]:
-    return {"gpus": unit.gpus, "tp": unit.tp, "dp": unit.dp, "pp": unit.pp, "vpp": unit.vpp}
+    return {"gpus": unit.gpus, "tp": unit.tp, "dp": unit.dp, "pp": unit.pp}
 
 
-def _units(job: OrchestrationProblem, units: Sequence[Unit]) -> dict[str, dict[str, int]]:
-    return {m.name: _unit(unit) for m, unit in zip(job.modules, units, strict=True)}
-
-
-def _report(
-    job: OrchestrationProblem,
-    found: Sequence[RankedLayout],
-    milliseconds: float,
-    compared: Mapping[str, RankedLayout],
-    device: Device,
-) -> dict[str, Any]:
-    best = found[0]
-    usual = {}
-    for name, one in compared.items():
-        gain = one.simulated_ns / best.simulated_ns
-        per_gpu = gain * one.layout.gpus / best.layout.gpus
-        described = _described(job, one, device)
-        usual[name] = described | {"gain": round(gain, 3), "gain_per_gpu": round(per_gpu, 3)}
+def _described(job: OrchestrationProblem, one: RankedLayout, device: Device) -> Json:
+    names = [module.name for module in job.modules]
     return {
-        "units": _units(job, best.layout.units),
-        "gpus": best.layout.gpus,
-        "seconds_per_iteration": best.simulated_ns / 1e9,
-        "mfu": _mfu(job, best, device),
-        "milliseconds": round(milliseconds, 3),
-        "candidates": [_described(job, one, device) for one in found],
-        "baselines": usual,
-        "device": device.origin,
-    }
-
-
-def _described(job: OrchestrationProblem, one: RankedLayout, device: Device) -> dict[str, Any]:
-    sizes = zip(job.modules, one.memory_bytes, strict=True)
-    return {
-        "units": _units(job, one.layout.units),
+        "units": dict(zip(names, map(_unit, one.layout.units), strict=True)),
         "gpus": one.layout.gpus,
         "seconds_by_formula": one.layout.formula_ns / 1e9,
         "seconds_per_iteration": one.simulated_ns / 1e9,
         "mfu": _mfu(job, one, device),
-        "memory_gb": {module.name: size / 1e9 for module, size in sizes},
+        "memory_gb": {n: size / 1e9 for n, size in zip(names, one.memory_bytes, strict=True)},
     }
+
+
+def _beside(
+    job: OrchestrationProblem, one: RankedLayout, best: RankedLayout, device: Device
+) -> Json:
+    """Return a usual layout, and the best one's gain over it, in time and for each GPU."""
+    gain = one.simulated_ns / best.simulated_ns
+    per_gpu = gain * one.layout.gpus / best.layout.gpus
+    gains = {"gain": round(gain, 3), "gain_per_gpu": round(per_gpu, 3)}
+    return _described(job, one, device) | gains
 
 
 def _mfu(job: OrchestrationProblem, one: RankedLayout, device: Device) -> float | None:
@@ -187,37 +126,28 @@ def _mfu(job: OrchestrationProblem, one: RankedLayout, device: Device) -> float 
     return done / (one.simulated_ns / 1e9 * one.layout.gpus * device.flops_per_s)
 
 
-def _unit_table(job: OrchestrationProblem, best: RankedLayout) -> Table:
-    title = f"{best.simulated_ns / 1e9:.2f} s a step, simulated; modelled costs"
-    table = make_table(title, "module", "GPUs", "TP", "DP", "PP", "VPP", "GB of a GPU")
-    rows = zip(job.modules, best.layout.units, best.memory_bytes, strict=True)
-    for module, unit, size in rows:
-        numbers = map(str, _unit(unit).values())
-        table.add_row(module.name, *numbers, f"{size / 1e9:.1f} of {job.memory_bytes / 1e9:.0f}")
+def _unit_table(job: OrchestrationProblem, report: Json) -> Table:
+    title = f"{report['seconds_per_iteration']:.2f} s a step, simulated; modelled costs"
+    table = make_table(title, "module", "GPUs", "TP", "DP", "PP", "GB of a GPU")
+    held = report["candidates"][0]["memory_gb"]
+    for name, unit in report["units"].items():
+        room = f"{held[name]:.1f} of {job.memory_bytes / 1e9:.0f}"
+        table.add_row(name, *map(str, unit.values()), room)
     return table
 
 
-def _candidate_table(job: OrchestrationProblem, found: Sequence[RankedLayout]) -> Table:
-    table = Table(title="candidates, GPUs as TP x DP x PP x VPP")
-    for module in job.modules:
-        table.add_column(module.name)
-    for name in ("GPUs", "formula, s", "simulated, s"):
-        table.add_column(name, justify="right")
-    for one in found:
-        units = ("x".join(map(str, (u.tp, u.dp, u.pp, u.vpp))) for u in one.layout.units)
-        times = (one.layout.formula_ns, one.simulated_ns)
-        table.add_row(*units, str(one.layout.gpus), *(f"{ns / 1e9:.2f}" for ns in times))
+def _candidate_table(job: OrchestrationProblem, report: Json) -> Table:
+    names = (module.name for module in job.modules)
+    columns = (*names, "GPUs", "formula, s", "simulated, s")
+    table = make_table("candidates, GPUs as TP x DP x PP", *columns)
+    for one in report["candidates"]:
+        units = ("{tp}x{dp}x{pp}".format_map(unit) for unit in one["units"].values())
+        times = (one[key] for key in ("seconds_by_formula", "seconds_per_iteration"))
+        table.add_row(*units, str(one["gpus"]), *(f"{seconds:.2f}" for seconds in times))
     return table
 
 
-NAMES = {
-    "rigid": "best of one TP and DP",
-    "megatron": "Megatron-LM's, widest TP",
-    "ratio": "GPUs by operations",
-}
-
-
-def _gain_table(report: Mapping[str, Any], published: bool) -> Table:
+def _gain_table(report: Mapping[str, Any], published: int | None) -> Table:
     columns = ("GPUs", "step, s", "MFU", "gain", "gain a GPU")
     table = make_table("Against other layouts, simulated", "layout", *columns)
     if published:
@@ -225,11 +155,10 @@ def _gain_table(report: Mapping[str, Any], published: bool) -> Table:
             "DistTrain's figures also have its overlapped tensor parallelism (1.15 to 1.17 x at TP "
             "8, Fig. 22) and its order of samples (1.03 to 1.11 x, Fig. 18), which these have not"
         )
-    mine = {"gain": 1.0, "gain_per_gpu": 1.0, **{key: report[key] for key in ("gpus", "mfu")}}
-    mine["seconds_per_iteration"] = report["seconds_per_iteration"]
-    for title, row in {"this plan": mine, **report["baselines"]}.items():
+    rows = {"this plan": {**report, "gain": 1.0, "gain_per_gpu": 1.0}, **report["baselines"]}
+    for name, row in rows.items():
         mfu = f"{row['mfu']:.1%}" if row["mfu"] else "-"
         gains = (f"{row[key]:.2f}" for key in ("gain", "gain_per_gpu"))
         seconds = f"{row['seconds_per_iteration']:.2f}"
-        table.add_row(NAMES.get(title, title), str(row["gpus"]), seconds, mfu, *gains)
+        table.add_row(NAMES.get(name, name), str(row["gpus"]), seconds, mfu, *gains)
     return table

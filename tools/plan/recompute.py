@@ -1,12 +1,11 @@
-"""`counterpoise plan recompute`: which layers of which stage to recompute."""
+"""`counterpoise plan job --only recompute`: which layers of which stage to recompute."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
-import click
 import msgspec
 from rich.table import Table
 
@@ -23,9 +22,10 @@ from ...sched.planners.recompute import (
     savings,
 )
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, step_timer
-from ...sched.shapes import Device, Recompute, step_of
-from ..console.reporting import emit, make_table, write_plan
-from ..inputs.models import Setting, memory_limit, parse_sizes, with_model
+from ...sched.shapes import Recompute, step_of
+from ..console.reporting import make_table
+from .chain import Chain, read_chain
+from .question import Answer, Json, Question
 
 GB = 10**9
 
@@ -40,74 +40,49 @@ class _Measurements:
     forward_ns: dict[str, Whole] = field(default_factory=dict)
 
 
-@click.command("recompute")
-@with_model
-@click.option("--layers", "sizes", metavar="N,N,...", help="Of each stage.  [default: balanced]")
-@click.option(
-    "--measured",
-    type=click.Path(path_type=Path),
-    help="Plan from this file of measurements instead of a model.",
-)
-@click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the policy here (JSON).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def recompute_command(
-    setting: Setting | None,
-    sizes: str | None,
-    measured: Path | None,
-    memory_gb: float | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Choose the layers to recompute: as few, and as cheap, as memory allows (OmniBal, 4.3).
+class _Planned(NamedTuple):
+    """Stages with their policies, and what is reported besides."""
 
-    Memory comes from model shapes, or from measurements: {"limit_bytes": 74000000000, "forward_ns":
-    {"vit": 7, "llm": 11}, "stages": [{"layers": ["vit", "vit", "llm"], "live": 4, "base_bytes":
-    3000000000}, ...], "trials": [{"stage": 0, "kept": {"vit": 1}, "used_bytes": 3900000000}, ...]}.
-    `base_bytes` is used with every layer recomputed, `used_bytes` with some kept. --out writes a
-    policy that torch.utils.checkpoint can apply, as examples/recompute.py does.
-
-    Example: counterpoise plan recompute --model internvit-6b+llama3-70b --tp 4 --dp 2 --pp 8
-    """
-    # Exactly one of the two sources of costs must be given.
-    if setting is not None and measured is None:
-        found = _modelled(setting, sizes, memory_limit(memory_gb, setting.device))
-    elif measured is not None and setting is None:
-        found = _measured(
-            measured, None if memory_gb is None else memory_limit(memory_gb, Device())
-        )
-    else:
-        raise ValueError("give either --model (or --costs), or --measured FILE")
-    usual = [all_or_nothing(stage, found.saving, found.limit_bytes) for stage in found.stages]
-    policy = _policy(found)
-    write_plan(out, policy)
-    counts = {
-        "recomputed_layers": sum(len(one.recompute) for one in found.plan),
-        "all_or_nothing_layers": sum(len(one.recompute) for one in usual),
-    }
-    emit({**policy, **found.more, **counts}, as_json, _table(found, usual))
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
     stages: Sequence[Stage]
     saving: Mapping[str, Saving]
     limit_bytes: int
-    plan: Sequence[Policy]
-    more: Mapping[str, object]
+    policies: Sequence[Policy]
+    more: Json
 
 
-def _modelled(setting: Setting, sizes: str | None, limit: int) -> _Found:
-    layers, device = setting.layers, setting.device
-    chosen = parse_sizes(sizes, "--layers") if sizes else _balanced(setting)
-    if len(chosen) != setting.stages:
-        raise ValueError(f"--layers has {len(chosen)} stages, --pp says {setting.stages}")
-    cut = replace(setting.layout, stages=chosen)
+def plan_recomputation(question: Question) -> Answer:
+    """Choose the layers to recompute: as few, and as cheap, as memory allows (OmniBal, 4.3).
+
+    Memory comes from a model's shapes, or from measurements (recompute.md has the file).
+    """
+    asked = (question.model, question.costs, question.layout, question.data)
+    if question.measured is None:
+        planned = _modelled(read_chain(question, largest=True), question.limit_bytes())
+    elif any(asked):
+        raise ValueError("--measured has stages and memory: leave out model, costs, layout, data")
+    else:
+        limit = None if question.memory_gb is None else question.limit_bytes()
+        planned = _measured(question.measured, limit)
+    stages, policies, limit_bytes = planned.stages, planned.policies, planned.limit_bytes
+    usual = [all_or_nothing(stage, planned.saving, limit_bytes) for stage in stages]
+    policy = _policy(planned)
+    report = {
+        **policy,
+        **planned.more,
+        "recomputed_layers": sum(len(one.recompute) for one in policies),
+        "all_or_nothing_layers": sum(len(one.recompute) for one in usual),
+    }
+    return Answer(report, [_table(planned, usual)], lambda: policy)
+
+
+def _modelled(chain: Chain, limit: int) -> _Planned:
+    layers, device = chain.layers, chain.device
+    cut = replace(chain.layout, stages=chain.layout.stages or _balanced(chain))
     stages, saving = modelled_stages(layers, cut)
-    plan = exact_policies(layers, cut, plan_recompute(stages, saving, limit))
+    policies = exact_policies(layers, cut, plan_recompute(stages, saving, limit))
     usual = [all_or_nothing(stage, saving, limit) for stage in stages]
     layouts: dict[str, Recompute] = {
-        "plan": tuple(one.recompute for one in plan),
+        "plan": tuple(one.recompute for one in policies),
         "all_or_nothing": tuple(one.recompute for one in usual),
         "all": "all",
     }
@@ -116,38 +91,38 @@ def _modelled(setting: Setting, sizes: str | None, limit: int) -> _Found:
         again = replace(cut, recompute=recompute)
         seconds[name] = step_of([layers] * again.microbatches, device, again).total_ns / 1e9
     more = {"seconds_per_step": seconds, "device": device.origin}
-    return _Found(stages, saving, limit, plan, more)
+    return _Planned(stages, saving, limit, policies, more)
 
 
-def _measured(path: Path, limit: int | None) -> _Found:
-    found = read_json_file(path, _Measurements)
-    allowed = found.limit_bytes if limit is None else limit
+def _measured(path: Path, limit: int | None) -> _Planned:
+    given = read_json_file(path, _Measurements)
+    allowed = given.limit_bytes if limit is None else limit
     if allowed is None:
         raise ValueError(f"{path} has no limit_bytes; add it, or give --memory-gb")
-    stages = found.stages
-    for trial in found.trials:
+    stages = given.stages
+    for trial in given.trials:
         if trial.stage >= len(stages):
             raise ValueError(
                 f"{path}: a trial is of stage {trial.stage}; there are {len(stages)}, from 0"
             )
-    saving = savings(stages, found.trials, found.forward_ns)
+    saving = savings(stages, given.trials, given.forward_ns)
     saved = {kind: one.saved_bytes for kind, one in saving.items()}
-    plan = plan_recompute(stages, saving, allowed)
-    return _Found(stages, saving, allowed, plan, {"saved_bytes": saved})
+    policies = plan_recompute(stages, saving, allowed)
+    return _Planned(stages, saving, allowed, policies, {"saved_bytes": saved})
 
 
-def _balanced(setting: Setting) -> Sizes:
-    layers, stages = setting.layers, setting.stages
-    step = step_timer(layers, setting.device, setting.layout)
-    also = [method(layers, stages) for method in BASELINES.values()]
-    return balanced_partition(layers, stages, step, also=also)[0][0]
+def _balanced(chain: Chain) -> Sizes:
+    step = step_timer(chain.layers, chain.device, chain.layout)
+    also = [method(chain.layers, chain.stages) for method in BASELINES.values()]
+    return balanced_partition(chain.layers, chain.stages, step, also=also)[0][0]
 
 
-def _policy(found: _Found) -> dict[str, Any]:
+def _policy(planned: _Planned) -> Json:
     """Return the policy file: each stage's layers, and those to recompute, from its first."""
-    first = [0, *accumulate(len(stage.layers) for stage in found.stages)]
+    first = [0, *accumulate(len(stage.layers) for stage in planned.stages)]
+    rows = enumerate(zip(planned.stages, planned.policies, strict=True))
     return {
-        "limit_bytes": found.limit_bytes,
+        "limit_bytes": planned.limit_bytes,
         "stages": [
             {
                 "stage": at,
@@ -156,16 +131,16 @@ def _policy(found: _Found) -> dict[str, Any]:
                 "recompute": list(policy.recompute),
                 "predicted_bytes": policy.predicted_bytes,
             }
-            for at, (stage, policy) in enumerate(zip(found.stages, found.plan, strict=True))
+            for at, (stage, policy) in rows
         ],
     }
 
 
-def _table(found: _Found, usual: Sequence[Policy]) -> Table:
-    title = f"layers to recompute within {found.limit_bytes / GB:.1f} GB a GPU"
+def _table(planned: _Planned, usual: Sequence[Policy]) -> Table:
+    title = f"layers to recompute within {planned.limit_bytes / GB:.1f} GB a GPU"
     columns = ("layers", "live", "recompute", "all or nothing", "predicted GB")
     table = make_table(title, "stage", *columns)
-    rows = zip(found.stages, found.plan, usual, strict=True)
+    rows = zip(planned.stages, planned.policies, usual, strict=True)
     for at, (stage, policy, rough) in enumerate(rows):
         counts = (at, len(stage.layers), stage.live, len(policy.recompute), len(rough.recompute))
         table.add_row(*map(str, counts), f"{policy.predicted_bytes / GB:.2f}")

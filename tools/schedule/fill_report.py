@@ -6,8 +6,6 @@ The terminal and the page say the same, from the same functions.
 from rich.table import Table
 
 from ...sched.bubble_filling.choose import Chosen, PlanScan
-from ...sched.bubble_filling.own_plans import OwnPlans
-from ...sched.bubble_filling.setup import FillSetup
 from ...sched.bubble_filling.timeline import bubble_causes
 from ...sched.render.summary import format_memory
 from ..console.reporting import make_table
@@ -25,7 +23,6 @@ def chosen_report(chosen: Chosen) -> dict[str, object]:
         "warmup": plan.warmup,
         "longest_piece_us": chosen.splitting.longest_ns / 1e3 if chosen.splitting else None,
         "eff": chosen.filled.efficiency,
-        "upper_bound": chosen.filled.bound,
         "step_seconds": chosen.filled.step_ns / 1e9,
         "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
         "memory_gb": (need.model + encoder_bytes(chosen)) / 1e9,
@@ -39,39 +36,6 @@ def encoder_bytes(chosen: Chosen) -> int:
     return chosen.memory.states + held * chosen.memory.per_microbatch
 
 
-def own_report(setup: FillSetup, own: OwnPlans) -> dict[str, object]:
-    """Return the encoders' own plans and their step, as JSON."""
-    keys = ("pp_enc", "tp_enc", "recompute", "warmup", "encoder_copies", "eff")
-    each = {name: chosen_report(one) for name, one in _named(setup, own)}
-    return {
-        "encoders": {name: {key: one[key] for key in keys} for name, one in each.items()},
-        "step_seconds": own.step_ns / 1e9,
-        "memory_gb": _own_bytes(own) / 1e9,
-    }
-
-
-def _named(setup: FillSetup, own: OwnPlans) -> list[tuple[str, Chosen]]:
-    stacks = setup.encoder_stacks(setup.tensor)
-    return [(stacks[n].layer.name, p) for n, p in zip(own.encoders, own.parts, strict=True)]
-
-
-def _own_bytes(own: OwnPlans) -> int:
-    return own.parts[0].memory.model + sum(map(encoder_bytes, own.parts))
-
-
-def own_words(setup: FillSetup, own: OwnPlans, best: Chosen) -> str:
-    """Return a sentence on the encoders' own plans, beside the best common one."""
-    plans = ", ".join(
-        f"{name} PP {p.plan.stages} TP {p.plan.tensor}" for name, p in _named(setup, own)
-    )
-    held = format_memory(_own_bytes(own))
-    copies = sum(one.memory.copies for one in own.parts)
-    return (
-        f"With a plan of its own for each encoder ({plans}): {own.step_ns / 1e9:.3f} s instead of "
-        f"{best.filled.step_ns / 1e9:.3f} s, {held}, copies add {copies:.1%}."
-    )
-
-
 def scan_report(found: PlanScan) -> dict[str, object]:
     """Return the plans and the language model's step, as JSON."""
     best = found.best
@@ -82,7 +46,7 @@ def scan_report(found: PlanScan) -> dict[str, object]:
         "order": best.filled.order,
         "note": best.filled.note,
         "plans": [chosen_report(one) for one in found.chosen],
-        "refused": {str(one.plan): one.why for one in found.refused},
+        "refused": {str(plan): why for plan, why in found.refused},
         "skipped": found.skipped,
     }
 
@@ -92,10 +56,10 @@ def _alone_ns(best: Chosen) -> int:
     return best.host.gaps.step_ns - best.host.encoder_ns
 
 
-def summary(best: Chosen, simulated: bool) -> list[str]:
+def summary(best: Chosen) -> list[str]:
     """Return what the terminal and the page both say: where the step's time is, and the memory."""
     step = best.host.gaps.step_ns
-    shares = _mean_shares(best, simulated)
+    shares = _mean_shares(best)
     kinds = {
         "for data-parallel collectives": shares["gather_ns"] + shares["scatter_ns"],
         "between passes": shares["warmup_ns"] + shares["steady_ns"] + shares["cooldown_ns"],
@@ -116,32 +80,28 @@ def summary(best: Chosen, simulated: bool) -> list[str]:
     ]
 
 
-def _causes(best: Chosen, simulated: bool) -> tuple[dict[str, int], ...]:
-    return bubble_causes(best.host.gaps, best.host.timeline if simulated else None)
-
-
-def _mean_shares(best: Chosen, simulated: bool) -> dict[str, float]:
+def _mean_shares(best: Chosen) -> dict[str, float]:
     """Return the mean share of the step by cause."""
-    rows = _causes(best, simulated)
+    rows = bubble_causes(best.host.gaps, best.host.timeline)
     whole = best.host.gaps.step_ns * len(rows)
     return {cause: sum(row[cause] for row in rows) / whole for cause in rows[0]}
 
 
-def bubble_table(best: Chosen, simulated: bool) -> Table:
+def bubble_table(best: Chosen) -> Table:
     """Return each rank's time without computation by cause, and the mean share of the step."""
     title = f"Bubbles of the language model's step, {best.host.gaps.step_ns / 1e9:.3f} s (ms)"
     causes = ("all-gather", "warm-up", "steady", "tensor", "cool-down", "reduce-scatter")
     table = make_table(title, "rank", *causes)
-    for rank, one in enumerate(_causes(best, simulated)):
+    for rank, one in enumerate(bubble_causes(best.host.gaps, best.host.timeline)):
         table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in one.values()))
-    shares = _mean_shares(best, simulated).values()
+    shares = _mean_shares(best).values()
     table.add_row("mean", *(f"{share:.1%}" for share in shares), style="bold")
     return table
 
 
 def plan_table(found: PlanScan) -> Table:
     """Return the best plans, a line each."""
-    columns = ("again", "warm-up", "pieces", "hidden", "bound", "step", "memory", "copies")
+    columns = ("again", "warm-up", "pieces", "hidden", "step", "memory", "copies")
     table = make_table("Encoder plans, shortest step first", "PP, TP", *columns)
     for one in found.chosen[:SHOWN]:
         plan = one.plan
@@ -152,7 +112,6 @@ def plan_table(found: PlanScan) -> Table:
             plan.warmup,
             cut,
             f"{one.filled.efficiency:.1%}",
-            f"{one.filled.bound:.1%}",
             f"{one.filled.step_ns / 1e9:.3f} s",
             format_memory(one.memory.model + encoder_bytes(one)),
             f"{one.memory.copies:.0%}",

@@ -1,4 +1,4 @@
-"""The walks of filling and replay: compiled, or as Python runs `walks`; see ADR 44."""
+"""The walk of filling: compiled, or as Python runs `walks`; see ADR 44."""
 
 import functools
 import sys
@@ -12,11 +12,11 @@ except ImportError:
     IS_COMPILED = False
 
 if TYPE_CHECKING or not IS_COMPILED:
-    from .walks import place, walk
+    from .walks import place
 else:
-    from .compiled import place, walk
+    from .compiled import place
 
-__all__ = ["IS_COMPILED", "check_work", "place", "walk"]
+__all__ = ["IS_COMPILED", "check_work", "place"]
 
 # What Python would run for longer is refused.
 MOST_PLAIN_S = 30.0

@@ -1,4 +1,4 @@
-"""The walks of filling and replay: plain Python that Cython compiles when the package is built."""
+"""The walk of filling: plain Python that Cython compiles when the package is built."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,23 +88,3 @@ def place_all(
         if ready > stop:
             return j
     return len(rows)
-
-
-def walk(
-    order: Vector, first: Vector, source: Vector, lag: Vector, ns: Vector
-) -> NDArray[np.int64]:
-    """Return each node's start: the latest end of a predecessor plus the edge's lag.
-
-    `order`: a topological order. `first[n]` to `first[n + 1]`: node n's edges in `source`, `lag`.
-    """
-    result = np.zeros(ns.shape[0], np.int64)
-    start: Vector = result
-    with cython.nogil:
-        for at in range(order.shape[0]):
-            node = order[at]
-            best: Int = 0
-            for edge in range(first[node], first[node + 1]):
-                reached = start[source[edge]] + ns[source[edge]] + lag[edge]
-                best = max(best, reached)
-            start[node] = best
-    return result

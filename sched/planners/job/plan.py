@@ -173,8 +173,8 @@ class Job:
             )
         if any(part.kind == GENERATOR for part in self.model.parts):
             raise ValueError(
-                f"{self.model.name} has a generator, which plan job does not place; use plan "
-                "orchestrate"
+                f"{self.model.name} has a generator, which no plan of a whole job places; use "
+                "--only orchestrate"
             )
 
     @cached_property

@@ -12,9 +12,9 @@
      "microbatches": [{"tokens": 8000, "tiles": 9, "token_pairs": 16000000}, ...],
      "predicted": {"step_ns": 1677000000, "memory_bytes": [...], "lost": {"bubbles": 0.1, ...}}}
 
-`stages` and `limit_bytes` are what `plan partition` and `plan recompute` write, `units` what `plan
-orchestrate` does, `balance` what `Balance.save` does, and `costs` is a cost profile. With units the
-stages are the language model's; with an encoder in front they are of the whole chain of layers.
+`stages` and `limit_bytes` are what `plan job --only partition` and `recompute` write, `units` what
+`orchestrate` does, `balance` what `Balance.save` does, and `costs` is a cost profile. With units
+the stages are the language model's; with an encoder in front they are of the whole chain of layers.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,5 @@
 """Modules to lay out: a model's parts from shapes, or a JSON file of measured times."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...ir.typed_json import read_json
@@ -17,31 +16,24 @@ from ...shapes import (
 )
 from .units import BACKBONE, TENSOR_SIZES, Module
 
-FROZEN = (ENCODER, BACKBONE, GENERATOR)
-
 
 def modules_of(
     model: Model,
     device: Device,
     amounts: Amounts,
-    frozen: Collection[str] = (),
     recompute: bool = False,
 ) -> tuple[Module, ...]:
     """Return the modules of a model for one sample of these amounts; encoders are one module.
 
-    `frozen`: modules without weight gradients; the encoder then has no backward at all, the others
-    still pass gradients on to the projectors. Raises ValueError for unknown names.
+    A frozen encoder has no backward at all; other frozen parts still pass gradients on to the
+    projectors. `recompute`: every layer.
 
     >>> from ...shapes import read_model
     >>> model = read_model("mllm-9b")
     >>> [module.name for module in modules_of(model, Device(), model.amounts())]
     ['encoder', 'backbone', 'generator']
     """
-    if unknown := set(frozen) - set(FROZEN):
-        raise ValueError(f"cannot freeze {sorted(unknown)[0]!r}; modules are {', '.join(FROZEN)}")
     names = {ENCODER: ENCODER, LANGUAGE: BACKBONE, GENERATOR: GENERATOR}
-    still = [part.name for part in model.parts if names[part.kind] in frozen]
-    model = model.freeze(*still)
     by_tp = {tp: layer_costs(model, device, ParallelLayout(tp=tp), amounts) for tp in TENSOR_SIZES}
     layout = ParallelLayout(dp=1)
     found = []

@@ -4,7 +4,7 @@ DistTrain (2025), Algorithm 1, tries all TP and DP sizes and solves what is left
 of GPUs, which are no whole stages. Here the loop runs over whole layouts and is exact for the
 formula of units.py:
 
-1. every backbone (TP, DP, PP, VPP) gets a bound: its own time, and what encoder and generator need
+1. every backbone (TP, DP, PP) gets a bound: its own time, and what encoder and generator need
    at the least on the GPUs that are left; backbones are taken in the order of their bounds;
 2. for each, the best pair of units before and behind it is found among those that no other unit
    beats in everything (GPUs, stage, warm-up, microbatches taken in, memory left);
@@ -22,7 +22,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .units import BACKBONE, Module, OrchestrationProblem, Unit, iteration_ns
+from .units import Module, OrchestrationProblem, Unit, iteration_ns
 
 Ints = NDArray[np.int64]
 # No bound on what later modules take in: the activations of all microbatches fit.
@@ -50,7 +50,7 @@ class _Options:
     `after`: the most microbatches that later modules may take in, for its memory to suffice.
     """
 
-    shape: Ints  # (n, 4): tp, dp, pp, vpp
+    shape: Ints  # (n, 3): tp, dp, pp
     gpus: Ints
     stage: Ints
     warm: Ints
@@ -63,7 +63,7 @@ class _Options:
 
 
 _NONE = _Options(
-    np.zeros((1, 4), np.int64),
+    np.zeros((1, 3), np.int64),
     gpus=np.zeros(1, np.int64),
     stage=np.zeros(1, np.int64),
     warm=np.zeros(1, np.int64),
@@ -170,22 +170,21 @@ def _options(
     """Return every unit of a module that fits into memory and its GPUs, as arrays."""
     module = job.modules[at]
     tps = job.sizes_of(module)
-    # Chunks shorten the wait of the slowest module, which the others are not.
-    cuts = _cuts(module.layers, job.chunks if module.name == BACKBONE else (1,))
-    grid = np.array(np.meshgrid(tps, sizes, np.arange(len(cuts))))
-    tp, dp, cut = grid.reshape(3, -1).astype(np.int64)
-    pp, vpp, layers = np.array(cuts, np.int64)[cut].T
-    fits = (tp * dp * pp <= most[at]) & ((vpp == 1) | (job.batch // replicas % pp == 0))
-    tp, dp, pp, vpp, layers = (column[fits] for column in (tp, dp, pp, vpp, layers))
+    depths = _depths(module.layers)
+    grid = np.array(np.meshgrid(tps, sizes, list(depths)), np.int64)
+    tp, dp, pp = grid.reshape(3, -1)
+    fits = tp * dp * pp <= most[at]
+    tp, dp, pp = tp[fits], dp[fits], pp[fits]
+    layers = np.array([depths[depth] for depth in pp.tolist()], np.int64)
     times = np.zeros(max(tps) + 1, np.int64)
     times[tps] = [module.work_ns(size) for size in tps]
     work = _ceil(times[tp] * replicas, dp)
     stage = _ceil(work * layers, np.int64(module.layers))
     size = _ceil(np.int64(module.output_bytes) * replicas, dp)
     transfer = _ceil(size * 1000, job.link_mb_per_s)
-    warm = stage + (pp - 1) * _ceil(stage, vpp) + 2 * pp * vpp * transfer
-    after = _most_after(job, module, replicas, (tp, dp, pp, vpp, layers))
-    every = _Options(np.stack((tp, dp, pp, vpp), 1), tp * dp * pp, stage, warm, after)
+    warm = pp * (stage + 2 * transfer)
+    after = _most_after(job, module, replicas, (tp, dp, pp, layers))
+    every = _Options(np.stack((tp, dp, pp), 1), tp * dp * pp, stage, warm, after)
     return every.select(after >= 0)
 
 
@@ -196,35 +195,25 @@ def _most_after(
 
     The inverse of `memory_bytes`: ceil(a / b) <= memory is a <= memory * b.
     """
-    tp, dp, pp, vpp, layers = columns
+    tp, dp, pp, layers = columns
     fixed = module.state_bytes + _ceil(np.int64(module.optimizer_bytes), dp)
     sample = _ceil(np.int64(module.activation_bytes) * replicas, dp)
-    room = job.memory_bytes * module.layers * tp * vpp // layers - fixed * vpp
-    chunks = np.where(sample > 0, room // np.maximum(sample, 1), np.where(room >= 0, _ANY, -1))
-    spare = chunks - 1 - 2 * (pp - 1) - (vpp - 1) * pp
-    rounds, place = spare // (pp * vpp), spare % (pp * vpp)
-    most = np.where(vpp == 1, chunks - pp, rounds * pp + np.minimum(place, pp - 1))
-    return np.where((room >= 0) & (chunks >= job.batch // replicas * vpp), _ANY, most)
+    room = job.memory_bytes * module.layers * tp // layers - fixed
+    held = np.where(sample > 0, room // np.maximum(sample, 1), np.where(room >= 0, _ANY, -1))
+    return np.where((room >= 0) & (held >= job.batch // replicas), _ANY, held - pp)
 
 
 @cache
-def _cuts(layers: int, chunks: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
-    """Return (pp, vpp, layers on the fullest rank), only where more stages make it shorter."""
-    cuts = []
-    for vpp in chunks:
-        last = 0
-        for pp in range(1, layers // vpp + 1):
-            size = vpp * -(-layers // (pp * vpp))
-            if size != last and (vpp == 1 or pp > 1):
-                cuts.append((pp, vpp, size))
-            last = size
-    return tuple(cuts)
+def _depths(layers: int) -> dict[int, int]:
+    """Return the layers on the fullest rank by pp, only where more stages make it shorter."""
+    sizes = {pp: -(-layers // pp) for pp in range(1, layers + 1)}
+    return {pp: size for pp, size in sizes.items() if size != sizes.get(pp - 1)}
 
 
 def _undominated(options: _Options) -> _Options:
     """Return the Pareto front: without units that another beats or equals in every respect."""
-    inner = _taken_in(options.shape[:, 2], options.shape[:, 3], np.zeros_like(options.gpus))
-    columns = (options.gpus, options.stage, options.warm, inner, -options.after)
+    depth = options.shape[:, 2]
+    columns = (options.gpus, options.stage, options.warm, depth, -options.after)
     order = np.lexsort(columns[::-1])
     # In this order only an earlier row can beat a later one.
     table = np.stack(columns)[:, order]
@@ -237,24 +226,15 @@ def _undominated(options: _Options) -> _Options:
     return options.select(np.sort(order[kept]))
 
 
-def _taken_in(pp: Ints, vpp: Ints, after: Ints) -> Ints:
-    """Return `taken_in` for arrays of units; pp of 0 stands for no unit."""
-    size = np.maximum(pp, 1)
-    chunks = (after // size * vpp + vpp - 1) * size + after % size + 1 + 2 * (size - 1)
-    inner = chunks // (size * np.maximum(vpp, 1)) * size
-    inner += np.minimum(chunks % (size * np.maximum(vpp, 1)), size)
-    return np.where(pp == 0, after, np.where(vpp == 1, pp + after, inner))
-
-
 def _complete(
     job: OrchestrationProblem, row: _Options, replicas: int, sides: tuple[_Options, _Options]
 ) -> Allocation | None:
     """Return the best layout with this backbone, or None if none fits."""
     first, last = sides
     unit, left = Unit(*map(int, row.shape[0])), job.gpus - int(row.gpus[0])
-    # What the unit after the backbone takes in, and what both do together.
-    inner = _taken_in(last.shape[:, 2], last.shape[:, 3], np.zeros_like(last.gpus))
-    outer = _taken_in(np.full_like(inner, unit.pp), np.full_like(inner, unit.vpp), inner)
+    # In 1F1B a unit takes in a microbatch for each of its stages, and what those behind it do.
+    inner = last.shape[:, 2]
+    outer = unit.pp + inner
     # All pairs of the two sides at once: (units before, units after).
     gpus = first.gpus[:, None] + last.gpus
     fits = (gpus <= left) & (first.after[:, None] >= outer) & (inner <= row.after)

@@ -1,18 +1,14 @@
 """The cost of a parallel layout of modules: terms and formulas of disaggregated training.
 
 A multimodal model is a chain of modules (encoder, backbone, generator) that are trained as one
-pipeline, each with its own GPUs: a unit of `tp` x `dp` x `pp` of them, and `vpp` chunks of layers
-a stage. The backbone sets the microbatch: one sample for each of its replicas, so batch / dp
-microbatches a step; a module with fewer replicas has several samples in its microbatch.
-DistTrain (2025), section 5.1. Three things differ from the paper, each towards what really runs:
+pipeline, each with its own GPUs: a unit of `tp` x `dp` x `pp` of them. The backbone sets the
+microbatch: one sample for each of its replicas, so batch / dp microbatches a step; a module with
+fewer replicas has several samples in its microbatch.
+DistTrain (2025), section 5.1. Two things differ from the paper, each towards what really runs:
 
 - layers are whole: a stage takes as long as ceil(layers / stages) of them;
-- a module of v chunks saves only its own idle time: its warm-up is t + (pp - 1) t / v with t its
-  stage, not pp t / v (a microbatch still has to go through all of the layers);
 - the pipeline is one: in 1F1B the first stage of a module holds a microbatch for every stage from
   it to the end of the whole pipeline, not only to the end of the module.
-
-Virtual stages need microbatches in multiples of pp.
 
 All numbers are whole: nanoseconds and bytes, rounded up.
 """
@@ -66,7 +62,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A module's part of the cluster."""
+    """A module's part of the cluster; `vpp`: chunks of layers on a rank, in microbatches of pp."""
 
     tp: int = 1
     dp: int = 1
@@ -84,9 +80,8 @@ class OrchestrationProblem:
     """The training job to lay out, and the cluster.
 
     `modules`: in the order of the pipeline, at most one before and one after the backbone.
-    `batch`: samples a step. `memory_bytes`: of one GPU, what training may use. `chunks`: the sizes
-    of virtual pipelines (VPP) to try for the backbone. `link_mb_per_s`: from GPU to GPU of two
-    nodes, in 10^6 bytes.
+    `batch`: samples a step. `memory_bytes`: of one GPU, what training may use. `link_mb_per_s`:
+    from GPU to GPU of two nodes, in 10^6 bytes.
     """
 
     modules: tuple[Module, ...]
@@ -94,15 +89,12 @@ class OrchestrationProblem:
     batch: int
     memory_bytes: int
     link_mb_per_s: int = 25_000
-    chunks: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot be laid out."""
         self._check_chain()
         if min(self.gpus, self.batch, self.memory_bytes, self.link_mb_per_s) < 1:
             raise ValueError("GPUs, batch, memory and link must be 1 or more")
-        if not self.chunks or min(self.chunks) < 1:
-            raise ValueError(f"sizes to try: VPP {self.chunks}; give some")
         for module in self.modules:
             self._check_module(module)
 
@@ -128,8 +120,7 @@ class OrchestrationProblem:
         times = max(module.work_ns(tp) for tp in module.forward_ns) * self.batch * module.layers
         sizes = max(module.activation_bytes, 1000 * module.output_bytes) * self.batch
         fixed = module.state_bytes + module.optimizer_bytes + self.memory_bytes
-        widest = max(TENSOR_SIZES) * max(self.chunks)
-        return (times + sizes + fixed * module.layers * widest) * max(self.chunks)
+        return times + sizes + fixed * module.layers * max(TENSOR_SIZES)
 
     @property
     def at(self) -> int:
@@ -142,12 +133,12 @@ class OrchestrationProblem:
 
 
 def fullest(layers: int, unit: Unit) -> int:
-    """Return the layers on the fullest rank: every chunk of every stage is rounded up.
+    """Return the layers on the fullest rank.
 
-    >>> fullest(10, Unit(pp=4)), fullest(10, Unit(pp=2, vpp=2))
-    (3, 6)
+    >>> fullest(10, Unit(pp=4))
+    3
     """
-    return unit.vpp * -(-layers // (unit.pp * unit.vpp))
+    return -(-layers // unit.pp)
 
 
 def stage_ns(module: Module, unit: Unit, replicas: int) -> int:
@@ -165,7 +156,7 @@ def warmup_ns(module: Module, unit: Unit, replicas: int, link_mb_per_s: int) -> 
     stage = stage_ns(module, unit, replicas)
     size = -(-module.output_bytes * replicas // unit.dp)
     transfer = -(-size * 1000 // link_mb_per_s)
-    return stage + (unit.pp - 1) * -(-stage // unit.vpp) + 2 * unit.pp * unit.vpp * transfer
+    return unit.pp * (stage + 2 * transfer)
 
 
 def chunks_ahead(unit: Unit, after: int) -> int:
@@ -206,9 +197,8 @@ def memory_bytes(module: Module, unit: Unit, replicas: int, after: int, microbat
     """Return bytes of the fullest GPU of a module: states, optimizer (ZeRO-1), activations."""
     fixed = module.state_bytes + -(-module.optimizer_bytes // unit.dp)
     sample = -(-module.activation_bytes * replicas // unit.dp)
-    chunks = min(microbatches * unit.vpp, chunks_ahead(unit, after))
-    held = fixed * unit.vpp + chunks * sample
-    return -(-held * fullest(module.layers, unit) // (module.layers * unit.tp * unit.vpp))
+    held = fixed + min(microbatches, unit.pp + after) * sample
+    return -(-held * fullest(module.layers, unit) // (module.layers * unit.tp))
 
 
 def iteration_ns(job: OrchestrationProblem, units: tuple[Unit, ...]) -> int:

@@ -102,7 +102,7 @@ def _leave() -> None:
     os._exit(1)
 
 
-# Where `counterpoise profile --run` asks for measured steps.
+# In a job's environment: the folder that measured steps are written to, for `counterpoise profile`.
 TIMELINES_VARIABLE = "COUNTERPOISE_TIMELINES"
 
 

@@ -37,7 +37,7 @@ def split(
 ) -> list[nn.Module]:
     """Return the stages of a model, by number; give each rank those that the schedule puts there.
 
-    `plan`: a SplitPlan, or the file that `plan job`, `partition` or `recompute --out` wrote.
+    `plan`: a SplitPlan, or the file that `counterpoise plan job --out` wrote, also of a part.
     `layers`: the names of the model's lists of layers, whose layers follow each other, such as
     "model.layers"; "" for a model that is a list itself. `first`, `last`: the names of modules
     before and after them, such as "model.embed_tokens" and "model.norm"; they take and return one

@@ -159,7 +159,7 @@ class Units:
     def from_layout(
         cls, path: str | Path, *, ahead: int = 2, device: str = "cpu", spread: bool = False
     ) -> "Units":
-        """Return the units of a layout that `counterpoise plan orchestrate --out` wrote.
+        """Return the units of a layout that `plan job --only orchestrate --out` wrote.
 
         Raises ValueError, with the file's name, for anything else, and for a generator of which pp
         is not 1.

@@ -28,8 +28,8 @@ class _Task:
 Calendar = tuple[tuple[int, int, int], ...]
 
 
-def least_exposed(problem: FillProblem, known: int, floor: int = 0) -> int:
-    """The least time before and after together, where `known` is possible and no less than `floor`.
+def least_exposed(problem: FillProblem, known: int) -> int:
+    """The least time before and after together, where `known` is possible.
 
     More time never hurts, so it goes down from what is known until nothing is possible. Raises
     ValueError where encoder collectives are modelled, which this does not know.
@@ -37,7 +37,7 @@ def least_exposed(problem: FillProblem, known: int, floor: int = 0) -> int:
     if problem.forward.release.any() or problem.backward.release.any():
         raise ValueError("the exact search does not know the encoders' collectives")
     total = known
-    while total > floor and any(_possible(problem, b, total - 1 - b) for b in range(total)):
+    while total and any(_possible(problem, b, total - 1 - b) for b in range(total)):
         total -= 1
     return total
 

@@ -16,10 +16,10 @@ from counterpoise.sched import (
     unit_costs,
     with_encoders,
 )
-from counterpoise.sched.bubble_filling.choose import fill_plan
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
 from counterpoise.sched.bubble_filling.filled_program import fill_between_passes, fill_program
 from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.sched.ir.kinds import layer_kind
 
 NAMES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "v-half", "1f1b-alg2")
@@ -111,7 +111,7 @@ def test_schedule_fill_names_the_layers_of_encoders_that_are_trained() -> None:
     }
     setup = replace(setup, encoders=stacks, microbatches=8)
     host, plan = host_step(setup), EncoderPlan(stages=8, tensor=8)
-    made = fill_program(host, fill_plan(plan_problem(setup, plan, host)))
+    made = fill_program(host, fill_bubbles(plan_problem(setup, plan, host)))
     check(made)
     kinds = {p.kind for p in made.ranks[3] if p.kind.startswith("E")}
     letters = [layer_kind("", n) for n in range(12)]

@@ -6,14 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from benchmarks.bubbles.replay import (
-    GUEST_COMPUTE,
-    GUEST_LINKS,
-    HOST_COMPUTE,
-    HOST_LINKS,
-    filled_kernels,
-)
-from counterpoise.sched.bubble_filling.choose import fitting, guarded, scan
+from counterpoise.sched.bubble_filling.choose import fitting, scan
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     Host,
@@ -118,27 +111,6 @@ def test_exposed_time_is_part_of_the_step_and_counts_against_efficiency() -> Non
     assert late.step_ns == one.problem.gaps.step_ns + exposed
     assert late.efficiency == pytest.approx(0.75)
     assert replace(late, before_ns=4 * exposed).efficiency == 0
-
-
-def test_a_guard_leaves_the_time_before_and_after_the_step_as_it_is() -> None:
-    _, one = filled()
-    tight = guarded(one.problem, 50)
-    for before, after in zip(one.problem.gaps.ranks, tight.gaps.ranks, strict=True):
-        assert (before.end[[0, -1]] == after.end[[0, -1]]).all()
-        assert (after.end[1:-1] < before.end[1:-1]).any()
-
-
-def test_kernels_of_a_stream_run_one_after_another_whatever_they_take() -> None:
-    host, one = filled()
-    kernels = filled_kernels(host, one)
-    draw = np.random.default_rng(1)
-    start, end = kernels.run(kernels.ns * draw.integers(1, 4, len(kernels.ns)))
-    for rank in range(SETUP.stages):
-        for stream in ((HOST_COMPUTE, GUEST_COMPUTE), (HOST_LINKS, GUEST_LINKS)):
-            own = np.flatnonzero((kernels.rank == rank) & np.isin(kernels.what, stream))
-            own = own[np.argsort(start[own], kind="stable")]
-            assert len(own) > 8
-            assert (end[own][:-1] <= start[own][1:]).all()
 
 
 def proofs(problem: FilledSchedule) -> set[str]:

@@ -1,15 +1,14 @@
 """Small random problems against an exhaustive search."""
 
-from math import ceil
+from dataclasses import replace
 from random import Random
 from typing import Literal
 
 import numpy as np
 import pytest
 
-from counterpoise.sched.bubble_filling.bound import hidden_bound
 from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE, Gaps, Stretches
-from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
+from counterpoise.sched.bubble_filling.instance import FillProblem, Work, make_work
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel
 from tests.sched.bubble_filling.exact_search import least_exposed
@@ -54,7 +53,7 @@ def random_problem(seed: int) -> FillProblem:
     permille: tuple[int, ...] = (1000,)
     if random.random() < 0.2:
         permille = tuple(random.choice((500, 1000, 2000)) for _ in range(count))
-    ahead, back = make_work(forward, permille=permille), make_work(backward, permille=permille)
+    ahead, back = (_costing(make_work(row), permille) for row in (forward, backward))
     nominal = ahead.per_microbatch_ns + (back.per_microbatch_ns if backward else 0)
     pipelines = ranks // stages
     most = random.choice((None, -(-count // pipelines)))
@@ -71,23 +70,24 @@ def random_problem(seed: int) -> FillProblem:
     )
 
 
-Outcomes = list[tuple[FillProblem, int, int, float]]
+def _costing(work: Work, permille: tuple[int, ...]) -> Work:
+    """Return work whose microbatches cost permille of it."""
+    ns = np.maximum(1, -(-work.ns * np.array(permille)[None, :, None] // 1000))
+    return replace(work, ns=np.ascontiguousarray(ns))
+
+
+Outcomes = list[tuple[FillProblem, int, int]]
 
 
 @pytest.fixture(scope="module", params=[FEW, pytest.param(MANY, marks=pytest.mark.long)])
 def outcomes(request: pytest.FixtureRequest) -> Outcomes:
-    """Problem, our exposed time, the least one, and the bound on efficiency, of each seed."""
+    """Problem, our exposed time and the least one, of each seed."""
     result = []
     for seed in range(request.param):
         problem = random_problem(seed)
         ours = check_filled(fill_bubbles(problem, Effort(tolerance_ns=1)))
         exposed = ours.before_ns + ours.after_ns
-        bound = hidden_bound(problem)
-        floor = 0
-        if seed % 4:
-            floor = max(0, ceil((1 - bound) * problem.encoder_ns - 1e-6) - 1)
-        exact = least_exposed(problem, exposed, floor)
-        result.append((problem, exposed, exact, bound))
+        result.append((problem, exposed, least_exposed(problem, exposed)))
     return result
 
 
@@ -97,14 +97,9 @@ def test_a_feasible_problem_is_never_called_infeasible(outcomes: Outcomes) -> No
 
 def test_the_mean_loss_of_hidden_work_is_at_most_two_percent(outcomes: Outcomes) -> None:
     losses = []
-    for problem, ours, exact, _ in outcomes:
+    for problem, ours, exact in outcomes:
         hidden = problem.encoder_ns - exact
         if hidden > 0:
             losses.append((ours - exact) / hidden)
     print(f"mean loss {np.mean(losses):.4f}, none in {np.mean(np.array(losses) == 0):.3f}")
     assert np.mean(losses) <= 0.02
-
-
-def test_no_schedule_hides_more_than_the_bound(outcomes: Outcomes) -> None:
-    for problem, _, exact, bound in outcomes[::4]:
-        assert exact + 1 >= (1 - bound) * problem.encoder_ns

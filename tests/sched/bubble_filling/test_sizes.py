@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch.nn import functional
 
-from counterpoise.sched.bubble_filling.choose import guarded, scan
+from counterpoise.sched.bubble_filling.choose import scan
 from counterpoise.sched.bubble_filling.encoder_plans import (
     EncoderPlan,
     host_step,
@@ -17,7 +17,7 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 )
 from counterpoise.sched.bubble_filling.setup import FillSetup, Kernel, KernelLayer, Stack
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
-from tests.sched.bubble_filling.test_by_hand import SETUP, US, filled, layer
+from tests.sched.bubble_filling.test_by_hand import SETUP, US, layer
 
 LARGE = layer("large", 60, parameters=2000, saved_bytes=1000, checkpoint_bytes=10)
 SMALL = layer("small", 20, parameters=100, saved_bytes=500)
@@ -102,25 +102,6 @@ def test_widths_that_do_not_divide_are_refused_with_those_that_do() -> None:
     setup = replace(SETUP, tensor=6, encoders={4: SETUP.encoders[2]})
     with pytest.raises(ValueError, match=r"over 4 GPUs do not divide 6; use one of \[1, 2, 3, 6\]"):
         plan_problem(setup, EncoderPlan(1, 4), host_step(setup))
-
-
-@pytest.mark.parametrize("percent", [0, 30, 50])
-def test_a_guard_takes_its_part_of_each_bubble_and_of_each_deadline(percent: int) -> None:
-    _, one = filled()
-    gaps, slack = one.problem.gaps, 3 * US
-    tight = guarded(one.problem, percent, slack).gaps
-    for before, after in zip(gaps.ranks, tight.ranks, strict=True):
-        length = before.end - before.start
-        inside = slice(1, -1)
-        assert (after.start == before.start).all()
-        assert ((before.end - after.end) == length * percent // 100)[inside].all()
-    assert (tight.need_ns == np.maximum(0, gaps.need_ns - slack)).all()
-    assert (tight.gradient_ns == np.minimum(gaps.step_ns, gaps.gradient_ns + slack)).all()
-
-
-def test_a_guard_asks_for_nothing_before_the_step() -> None:
-    _, one = filled()
-    assert guarded(one.problem, 0, 10**9).gaps.need_ns.tolist() == [0] * 4
 
 
 def test_every_candidate_is_chosen_refused_or_skipped() -> None:

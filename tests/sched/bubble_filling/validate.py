@@ -12,13 +12,17 @@ It does not depend on how schedules are made. It proves that a schedule is
 - memory: no stage holds more microbatches than fit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.bubbles.replay import taken
 from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE, Ints
-from counterpoise.sched.bubble_filling.instance import EncoderPipeline, FilledSchedule
+from counterpoise.sched.bubble_filling.instance import (
+    EncoderPipeline,
+    FilledSchedule,
+    FillProblem,
+    Work,
+)
 from counterpoise.sched.checking import Problem
 
 
@@ -183,3 +187,22 @@ def _inside(filled: FilledSchedule, p: EncoderPipeline, stage: int, rank: int) -
         first = int(np.flatnonzero(bad)[0])
         what = f"a kernel from {start[first]} to {end[first]} ns on rank {rank} is in no bubble"
         yield Problem("inside", what)
+
+
+def taken(
+    problem: FillProblem, work: Work, ranks: Sequence[int], order: Sequence[int], starts: Ints
+) -> Ints:
+    """Return what kernels take that begin at `starts` (microbatches in `order`, stages, kernels).
+
+    Those that begin beside a kernel of the language model take longer where the problem says so.
+    """
+    rows = order if work.ns.shape[1] > 1 else [0] * len(order)
+    lanes = list(ranks) if work.ns.shape[0] > 1 else [0] * len(ranks)
+    ns = work.ns[lanes][:, np.array(rows, np.int64)].transpose(1, 0, 2).copy()
+    extra = -(-ns * np.array(problem.slower, np.int64)[work.resource] // 1000)
+    for stage, rank in enumerate(ranks):
+        one = problem.gaps.ranks[rank]
+        # Before the step's start a kernel is in the extension of the first stretch.
+        at = np.maximum(np.searchsorted(one.start, starts[:, stage], side="right") - 1, 0)
+        ns[:, stage] += np.where(one.kind[at] == FREE, 0, extra[:, stage])
+    return ns

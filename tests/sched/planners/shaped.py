@@ -21,9 +21,9 @@ A100 = replace(DEVICES["a100"], encoder_percent=50, network_bytes_per_s=25 * 10*
 def preset(
     name: str, images: int = 4, frozen: Collection[str] = (), recompute: bool = False
 ) -> tuple[Module, ...]:
-    model = read_model(name)
+    model = read_model(name).freeze(*frozen)
     device = replace(A100, encoder_percent=40)
-    return modules_of(model, device, model.amounts(tiles=images), frozen, recompute)
+    return modules_of(model, device, model.amounts(tiles=images), recompute)
 
 
 def pair_layers(

@@ -43,7 +43,7 @@ def a_module(name: str, rng: random.Random, work_ns: int, **rest: int) -> Module
 
 
 def a_job(seed: int) -> OrchestrationProblem:
-    """A small job; memory is tight in some, VPP allowed in some, encoder or generator missing."""
+    """A small job; memory is tight in some, encoder or generator missing."""
     rng = random.Random(seed)
     modules = [a_module("backbone", rng, rng.randint(200, 2000))]
     if seed % 6 != 1:
@@ -56,17 +56,14 @@ def a_job(seed: int) -> OrchestrationProblem:
         batch=rng.choice((4, 6, 8, 12)),
         memory_bytes=rng.choice((150, 300, 1000)),
         link_mb_per_s=1000,
-        chunks=(1, 2) if seed % 3 == 0 else (1,),
     )
 
 
 def every_unit(job: OrchestrationProblem, module: Module, sizes: tuple[int, ...]) -> Iterator[Unit]:
     """All there are, with no thought of which are useful."""
-    chunks = job.chunks if module.name == "backbone" else (1,)
-    for tp, dp, vpp in itertools.product(SIZES, sizes, chunks):
-        for pp in range(1, module.layers // vpp + 1):
-            if tp * dp * pp <= job.gpus:
-                yield Unit(tp, dp, pp, vpp)
+    for tp, dp, pp in itertools.product(SIZES, sizes, range(1, module.layers + 1)):
+        if tp * dp * pp <= job.gpus:
+            yield Unit(tp, dp, pp)
 
 
 @cache
@@ -85,9 +82,6 @@ def brute_force(seed: int, most: int = 10**6) -> int | None:
             )
         for units in itertools.product(*pools):
             if sum(unit.gpus for unit in units) > job.gpus or max(u.gpus for u in units) > most:
-                continue
-            microbatches = job.batch // replicas
-            if any(unit.vpp > 1 and (unit.pp == 1 or microbatches % unit.pp) for unit in units):
                 continue
             time = iteration_ns(job, units)
             if (best is None or time < best) and max(memory_of(job, units)) <= job.memory_bytes:
@@ -113,7 +107,7 @@ def test_the_first_layout_is_the_best_there_is(seed: int) -> None:
 def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
     from counterpoise.sched.planners.orchestration.search import _ANY, _options
 
-    job = OrchestrationProblem(preset("mllm-72b"), 1296, 1920, 74 * 10**9, chunks=(1, 2, 4))
+    job = OrchestrationProblem(preset("mllm-72b"), 1296, 1920, 74 * 10**9)
     n = job.batch // replicas
     for at, module in enumerate(job.modules):
         sizes = (replicas,) if at == job.at else divisors(replicas)

@@ -41,7 +41,7 @@ def test_programs_are_sound(units: tuple[Unit, ...]) -> None:
     check(units_program(units, 12))
 
 
-@pytest.mark.parametrize("units", SHAPES)
+@pytest.mark.parametrize("units", SHAPES[:3])
 def test_the_simulated_peaks_are_the_formulas(units: tuple[Unit, ...]) -> None:
     program, costs = layout_program(JOB, a_layout(units))
     peaks = simulate(program, costs).peak_bytes

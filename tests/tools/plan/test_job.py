@@ -1,4 +1,4 @@
-"""`plan job` and `plan check`: keys as promised, a page, files, clear errors."""
+"""`plan job` and `plan check`: keys as promised, files, clear errors."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,6 @@ from counterpoise.sched.simulation.cost_profile import CostFunction, dump_profil
 from counterpoise.sched.simulation.measured import MeasuredStep, dump_step
 from counterpoise.sched.simulation.simulator import simulate
 from counterpoise.tools.plan.command import command
-from counterpoise.tools.plan.job import framework_arguments
-from tests.browser import Browser
-from tests.pages.checking import faults_of
 
 KEYS = {"step_s", "mfu", "gain", "seconds", "memory_bytes", "lost", "tokens_per_s", "others"}
 
@@ -34,9 +31,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def planned(data: Path) -> tuple[dict[str, Any], Path]:
     folder = data.parent
     report = run(
-        "job", "--config", "internvit-6b+internlm2-20b", "--gpus", "8", "--tp", "4,8",
+        "job", "--config", "internvit-6b+internlm2-20b", "--gpus", "8", "--layout", "tp=4/8",
         "--data", str(data), "--global-batch", "16", "--out", str(folder / "job.json"),
-        "--html", str(folder / "job.html"),
     )  # fmt: skip
     return report, folder
 
@@ -80,19 +76,6 @@ def test_the_file_is_the_plan(planned: tuple[dict[str, Any], Path]) -> None:
         assert all(one[name] <= most for name, most in balance.budgets.items())
 
 
-def test_the_page_shows_the_plan_at_every_width(
-    planned: tuple[dict[str, Any], Path], chromium: Browser
-) -> None:
-    report, folder = planned
-    page = (folder / "job.html").read_text()
-    assert list(faults_of(chromium, page)) == []
-    assert f"{report['step_s']:.3f} s a step" in page
-    assert report["plan"] in page
-    assert 'class="narrow"' in page  # a chart of its own, and tables scroll
-    assert page.count("<table>") == page.count('<div class="scroll"><table>')
-    assert "http" not in page.replace("http://www.w3.org", "")
-
-
 def test_check_names_the_assumption_that_was_off(planned: tuple[dict[str, Any], Path]) -> None:
     _, folder = planned
     plan = read_job(folder / "job.json")
@@ -123,21 +106,6 @@ def test_check_reads_a_measured_step(planned: tuple[dict[str, Any], Path]) -> No
     assert all(abs(one["step_change"]) < 0.01 for one in report["deviations"])
 
 
-def test_megatron_and_torchtitan_are_marked_as_not_run() -> None:
-    from benchmarks.job import make_job
-    from counterpoise.sched.planners.job.plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
-    from counterpoise.sched.planners.orchestration.units import Unit
-
-    plan = JobPlan(
-        "first", Sizes(Unit(1, 2, 2)), ScheduleChoice("1f1b"), BatchChoice(4), (5, 4), ((), ())
-    )
-    megatron, titan = framework_arguments(make_job(), plan)
-    assert megatron.startswith("Megatron-LM (not run): --tensor-model-parallel-size 1 ")
-    assert "--pipeline-model-parallel-layout 'Ett|t*4L'" in megatron
-    assert titan.startswith("torchtitan (not run): ")
-    assert '"vision_encoder"' in titan
-
-
 JOB = ("job", "--config", "internvit-6b+internlm2-20b", "--gpus", "2", "--global-batch", "8")
 
 
@@ -151,12 +119,14 @@ def test_too_little_memory_names_the_rank_and_what_is_missing(data: Path) -> Non
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--cp", "3"), "2 GPUs do not divide into CP 3"),
-        (("--tp", "16"), "CP 1 x TP (16) x PP x DP have to"),
+        (("--layout", "cp=3"), "2 GPUs do not divide into CP 3"),
+        (("--layout", "tp=16"), "CP 1 x TP (16) x PP x DP have to"),
         (("--out", "nowhere/job.json"), "nowhere/job.json cannot be written"),
         (("--gpus", "0"), "0 is not in the range"),
         (("--seed", "-1"), "-1 is not in the range"),
-        (("--tp", "x"), "--tp got 'x'"),
+        (("--layout", "tp=x"), "--layout got 'tp=x'"),
+        (("--layout", "pp=2"), "with one of tp, cp"),
+        (("--costs", "layers.json"), "a whole job reads no --costs"),
         (("--memory-gb", "0"), "--memory-gb 0.0"),
         (("--device", "z900"), "z900"),
     ],

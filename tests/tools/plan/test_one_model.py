@@ -50,11 +50,13 @@ from counterpoise.tools.plan.command import command
 from tests.sched.bubble_filling.test_model_jobs import filling_costs_what_shapes_say
 
 NAME, TILES, TOKENS, MICROBATCHES = "internvit-6b+internlm2-20b", 9, 4096, 32
-JOB = ("--model", NAME, "--device", "a100", "--tp", "8", "--pp", "4", "--dp", "4")
+LAYOUT = "tp=8,pp=4,dp=4"
+JOB = ("--model", NAME, "--device", "a100", "--layout")
 
 
 def report(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    words = ["job", "--only", *arguments, "--json"]
+    result = CliRunner().invoke(command, words, catch_exceptions=False)
     found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return found
 
@@ -62,7 +64,7 @@ def report(*arguments: str) -> dict[str, Any]:
 def test_one_job_is_priced_alike_by_all_commands() -> None:
     """InternViT-6B + InternLM2-20B, TP 8, PP 4, DP 4, 32 microbatches of 9 tiles, 4096 tokens."""
     model, device = read_model(NAME), read_device("a100")
-    split = report("partition", *JOB)
+    split = report("partition", *JOB, LAYOUT)
     stages = split["layers_per_stage"]
     layout = ParallelLayout(tp=8, pp=4, dp=4, microbatches=MICROBATCHES, stages=tuple(stages))
     amounts = model.amounts(tiles=TILES, tokens=TOKENS)
@@ -70,7 +72,8 @@ def test_one_job_is_priced_alike_by_all_commands() -> None:
     seconds = step(model, device, layout, amounts).total_ns / 1e9
     assert (split["memory_bytes"], split["seconds_per_step"]) == (sizes, seconds)
 
-    kept = report("recompute", *JOB, "--layers", ",".join(map(str, stages)))
+    cut = "/".join(map(str, stages))
+    kept = report("recompute", *JOB, f"{LAYOUT},stages={cut}")
     assert [one["predicted_bytes"] for one in kept["stages"]] == sizes
     assert kept["seconds_per_step"]["plan"] == seconds
 
@@ -89,7 +92,7 @@ def test_one_job_is_priced_alike_by_all_commands() -> None:
 def modules_cost_what_shapes_say(
     model: Model, device: Device, layout: ParallelLayout, amounts: Amounts
 ) -> None:
-    """Check `plan orchestrate`'s modules, which have GPUs of their own: the same layers, added up.
+    """Check the modules of `--only orchestrate`, which have GPUs of their own: the same layers.
 
     It divides a whole module by TP, which leaves a copy of each vector, and takes equal layers, so
     its bytes are those of shapes for a stage on one GPU, a backward's working set apart.
@@ -224,9 +227,10 @@ def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
     given = ("--model", str(path), "--device", "a100")
-    split = report("partition", *given, "--pp", "2", "--tp", "2")
+    split = report("partition", *given, "--layout", "pp=2,tp=2")
     assert sum(split["layers_per_stage"]) == 10
-    assert sum(one["layers"] for one in report("recompute", *given, "--pp", "2")["stages"]) == 10
+    kept = report("recompute", *given, "--layout", "pp=2")
+    assert sum(one["layers"] for one in kept["stages"]) == 10
     units = report("orchestrate", *given, "--gpus", "4", "--batch", "8")["units"]
     assert {*units} == {"encoder", "backbone"}
     rng = np.random.default_rng(0)

@@ -1,17 +1,15 @@
 """`counterpoise profile`: measured steps in, a cost profile and its residuals out."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from counterpoise.sched import CostFunction, load_profile, profile_costs, schedule, simulate
-from counterpoise.sched.runtime.execution.drive import TIMELINES_VARIABLE, write_step
+from counterpoise.sched.runtime.execution.drive import write_step
 from counterpoise.sched.simulation.cost_profile import CostProfile
 from counterpoise.sched.simulation.measured import MeasuredStep, dump_step
 from counterpoise.tools.cli import main
-from counterpoise.tools.schedule import profile
 
 TRUE = CostProfile(
     (0, 1),
@@ -97,40 +95,3 @@ def test_of_a_folder_the_first_steps_are_left_out(capsys, tmp_path: Path) -> Non
     status, _, err = run(capsys, str(tmp_path / "steps"), "--skip", "5")
     assert status == 2
     assert "no more steps than --skip 5 leaves out" in err
-
-
-# A job that would train for ever: it copies steps to where it is told, and waits for the signal.
-JOB = """
-import os, pathlib, shutil, signal, sys
-folder = pathlib.Path(os.environ["COUNTERPOISE_TIMELINES"])
-signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(sys.argv[2]).touch(), sys.exit()))
-for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
-    shutil.copy(path, folder / ("." + path.name))
-    (folder / ("." + path.name)).rename(folder / path.name)
-if len(sys.argv) == 3:
-    signal.pause()
-"""
-
-
-def test_a_job_is_run_until_it_has_measured_enough(capsys, tmp_path: Path) -> None:
-    measured(tmp_path / "steps")
-    job, out, ended = tmp_path / "job.py", tmp_path / "profile.json", tmp_path / "ended"
-    job.write_text(JOB)
-    command = [sys.executable, str(job), str(tmp_path / "steps")]
-    status, _, _ = run(
-        capsys, "--run", "4", "--skip", "2", "--out", str(out), "--", *command, str(ended)
-    )
-    assert status == 0
-    assert load_profile(out.read_text()).passes == TRUE.passes
-    assert ended.exists()
-
-    status, _, err = run(capsys, "--run", "9", "--", *command, str(ended), "end")
-    assert status == 2
-    assert "status 0 after 5 measured steps of 9" in err
-    status, _, err = run(capsys, "--run", "2", "--", *command)
-    assert status == 2
-    assert "leaves no step" in err
-
-
-def test_a_pipeline_writes_where_the_command_looks() -> None:
-    assert TIMELINES_VARIABLE == profile.VARIABLE

@@ -130,7 +130,7 @@ def partitions(pricer: Pricer) -> Iterator[JobPlan]:
 
 
 def stages_by_time(pricer: Pricer, plan: JobPlan) -> Layers:
-    """Return what `plan partition` answers for a plan's sizes."""
+    """Return what `--only partition` answers for a plan's sizes."""
     layout = replace(plan.layout(), recompute="none")
     most = pricer.loads(plan.unit.dp, plan.batch).most
     layers = pricer.layers(plan, most)
@@ -140,7 +140,7 @@ def stages_by_time(pricer: Pricer, plan: JobPlan) -> Layers:
 
 
 def orchestrated(pricer: Pricer) -> Iterator[JobPlan]:
-    """Yield the layouts of `plan orchestrate`, with its equal stages and with partition's."""
+    """Yield the layouts of `--only orchestrate`, with its equal stages and with partition's."""
     job = pricer.job
     if "units" not in job.choose_placement(()):
         return
@@ -156,7 +156,7 @@ def orchestrated(pricer: Pricer) -> Iterator[JobPlan]:
     )
     problem = OrchestrationProblem(
         modules, job.gpus, job.batch, job.memory_bytes,
-        job.device.network_bytes_per_s // 10**6, chunks=(1, 2),
+        job.device.network_bytes_per_s // 10**6,
     )  # fmt: skip
     try:
         layouts = plan_layouts(problem)

@@ -8,10 +8,10 @@ import pytest
 from torch import nn
 
 from counterpoise.sched import Program, check, parse_program
-from counterpoise.sched.bubble_filling.choose import fill_plan
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
 from counterpoise.sched.bubble_filling.filled_program import fill_program
 from counterpoise.sched.bubble_filling.presets import case_setup
+from counterpoise.sched.bubble_filling.search import fill_bubbles
 from tests.sched.runtime.encoders.models import (
     Model,
     encoded,
@@ -94,7 +94,7 @@ def filled(stages: int) -> Program:
     setup = case_setup("A")
     host = host_step(setup)
     plan = EncoderPlan(stages=stages, tensor=8)
-    made = fill_program(host, fill_plan(plan_problem(setup, plan, host)))
+    made = fill_program(host, fill_bubbles(plan_problem(setup, plan, host)))
     return parse_program(str(made))
 
 
