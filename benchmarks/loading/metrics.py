@@ -131,8 +131,7 @@ def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
     from counterpoise.balancer.transport.sockets import connect, zmq  # type: ignore[attr-defined]
     from counterpoise.loader import Balance, DataLoader, RemoteDataset
     from counterpoise.tools.demo.data import ensure_demo_data
-    from counterpoise.workers.fleet.engine import BalancerProcess
-    from counterpoise.workers.fleet.processes import Processes
+    from counterpoise.workers.fleet.processes import BalancerProcess, Processes
 
     small = {"tile_size": 32, "max_tiles": 1, "tokens_per_tile": 4}
     with tempfile.TemporaryDirectory() as folder:
@@ -172,7 +171,7 @@ def _traced_us(batches: Iterator[Any], peer: Any) -> float:
     from counterpoise.balancer.transport.sockets import send
 
     if peer is not None:
-        send(peer, StartTrace(1000 * TRACE_S, 0))
+        send(peer, StartTrace(1000 * TRACE_S))
     until, begun, count = time.monotonic() + TRACE_S, time.process_time(), 0
     while time.monotonic() < until or (peer is not None and not peer.poll(0)):
         next(batches)

@@ -4,14 +4,13 @@ import logging
 import time
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
+from typing import Protocol
 
 from ...balancer.protocol.status_messages import GetStatus, StatusReport
+from ...balancer.transport.asking import observe
 from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
-from ...balancer.transport.naming import peer_name
-from ...balancer.transport.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
-from .engine import BalancerProcess, Engine
+from .processes import BalancerProcess
 from .scaling import FleetSize, Look, next_scale
 
 logger = logging.getLogger(__name__)
@@ -20,6 +19,24 @@ LOOK_S, SILENT_LOOKS = 1.0, 10
 SAY_S = 30.0
 # A request that is younger than this may be answered in a moment.
 PROMPT_MS = 200
+
+
+class Engine(Protocol):
+    """Starts and ends workers. hint: where a worker waits that was started and has not come."""
+
+    hint: str
+
+    def start(self, workers: int) -> None:
+        """Have so many workers at least; those that were lost are started again.
+
+        RuntimeError where that is useless.
+        """
+
+    def drain(self, workers: int) -> None:
+        """Let all workers but so many finish what they have, and end."""
+
+    def stop(self) -> None:
+        """Drain all workers, and wait for them."""
 
 
 class FleetControl:
@@ -68,13 +85,15 @@ class FleetControl:
                 self._own.stop()
 
     def _follow(self, address: str, stop: Callable[[], bool]) -> None:
-        """Follow the balancer at an address, as long as it answers: it may be elsewhere then."""
-        name, silent = peer_name("", "fleet"), 0
-        with zmq.Context() as context, connect(context, address, name, self._keys) as peer:
+        """Follow the balancer at an address as long as it answers: it may be elsewhere then."""
+        silent = 0
+        with observe(address, self._keys) as observer:
             while not stop() and silent < SILENT_LOOKS:
-                report = _ask(peer)
-                silent = 0 if report is not None else silent + 1
-                self.turn(report, time.monotonic())
+                next_look = time.monotonic() + LOOK_S
+                report = observer.ask(GetStatus(), StatusReport, LOOK_S)
+                silent = silent + 1 if isinstance(report, str) else 0
+                self.turn(None if isinstance(report, str) else report, time.monotonic())
+                time.sleep(max(0.0, next_look - time.monotonic()))
 
     def turn(self, report: StatusReport | None, now: float) -> None:
         """Start or drain workers after a report; None where the balancer gave none."""
@@ -110,13 +129,3 @@ def look_at(report: StatusReport) -> Look:
         min(1.0, each.recent_busy_ms / each.recent_ms) for each in workers if each.recent_ms > 0
     ]
     return Look(report.workers, fmean(behind or [False]), fmean(busy or [0.0]))
-
-
-def _ask(peer: Any) -> StatusReport | None:
-    """Return a balancer's report, after LOOK_S; None without an answer in that time."""
-    send(peer, GetStatus())
-    found, until = None, time.monotonic() + LOOK_S
-    while (left := until - time.monotonic()) > 0:
-        if peer.poll(int(1000 * left) + 1) and (received := receive(peer)) is not None:
-            found = received[0]
-    return found if isinstance(found, StatusReport) else None

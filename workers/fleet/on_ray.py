@@ -19,7 +19,7 @@ from msgspec import structs
 
 from ...balancer.transport.keys import PeerKeys, peer_keys, write_keys
 from .control import FleetControl
-from .engine import FOLDER, BalancerProcess
+from .processes import FOLDER, BalancerProcess
 from .ray_actors import RayActors, import_ray
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .engine import FOLDER, STOP_S, product_command
+from .processes import FOLDER, STOP_S, product_command
 
 logger = logging.getLogger(__name__)
 
