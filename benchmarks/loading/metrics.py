@@ -131,15 +131,17 @@ def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
     from counterpoise.balancer.transport.sockets import connect, zmq  # type: ignore[attr-defined]
     from counterpoise.loader import Balance, DataLoader, RemoteDataset
     from counterpoise.tools.demo.data import ensure_demo_data
-    from counterpoise.workers.fleet.processes import BalancerProcess, Processes
+    from counterpoise.workers.fleet.control import FleetControl
+    from counterpoise.workers.fleet.processes import BalancerProcess, local_launcher
 
     small = {"tile_size": 32, "max_tiles": 1, "tokens_per_tile": 4}
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(ensure_demo_data(Path(folder), samples=cell.samples)).parent
         served = BalancerProcess("127.0.0.1")
-        fleet = Processes(served.address, ["--root", str(shards), "--log-level", "error"])
+        launch = local_launcher(served.address, ["--root", str(shards), "--log-level", "error"])
+        fleet = FleetControl(launch, served, (cell.workers, cell.workers), None)
         try:
-            fleet.start(cell.workers)
+            fleet.turn(None, time.monotonic())
             loader = DataLoader(
                 RemoteDataset("*.tar", arguments=small), shuffle=True, virtual_ranks=1,
                 balance=Balance("fixed", accumulate=ACCUMULATE), batch_size=cell.microbatch,
@@ -158,7 +160,6 @@ def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
             loader.close()
         finally:
             fleet.stop()
-            served.stop()
     return _cost("traced", cell, found)
 
 

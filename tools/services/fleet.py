@@ -9,9 +9,9 @@ import click
 
 from ...balancer.transport.finding import check_open_address
 from ...balancer.transport.keys import peer_keys
-from ...workers.fleet.control import Engine, FleetControl
-from ...workers.fleet.processes import BalancerProcess, Processes
-from ...workers.fleet.ray_actors import RayActors, import_ray
+from ...workers.fleet.control import FleetControl
+from ...workers.fleet.processes import BalancerProcess, local_launcher
+from ...workers.fleet.ray_actors import HINT, import_ray, ray_launcher
 from ..console.signals import stop_on_signal
 
 logger = logging.getLogger("counterpoise")
@@ -87,19 +87,20 @@ def command(
     own = keys / "worker" if keys is not None else None
     given = [*words, "--insecure"] if insecure else [*words]
     address = served if isinstance(served, str) else served.address
-    started: Engine
+    trainer = peer_keys(keys / "trainer", "trainer") if keys else None
     if engine == "ray":
         options: dict[str, Any] = {"num_cpus": cpus_per_worker}
         options["resources"] = {name: float(amount) for name, amount in resource}
         if label:
             options["label_selector"] = dict(label)
-        started = RayActors(address, given, options, own)
+        launch = ray_launcher(address, given, options, own)
+        fleet = FleetControl(launch, served, workers, trainer, HINT)
     else:
-        started = Processes(address, [*given, "--keys", str(own)] if own else given)
-    trainer = peer_keys(keys / "trainer", "trainer") if keys else None
+        given += ["--keys", str(own)] if own else []
+        fleet = FleetControl(local_launcher(address, given), served, workers, trainer)
     with stop_on_signal() as stop:
         logger.info("workers are for %s", address)
-        FleetControl(started, served, workers, trainer).run(stop)
+        fleet.run(stop)
 
 
 def _balancer(

@@ -17,7 +17,7 @@ from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.fleet import control
 from counterpoise.workers.fleet.processes import BalancerProcess
-from counterpoise.workers.fleet.ray_actors import RayActors
+from counterpoise.workers.fleet.ray_actors import HINT, ray_launcher
 from tests.docs.pages import blocks
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
@@ -186,9 +186,9 @@ def test_without_a_place_it_waits_says_so_and_goes_on(cluster, root, caplog, mon
     monkeypatch.setattr(control, "SAY_S", 2.0)
     nowhere = {"num_cpus": 1, "resources": {"place": 1}}
     served = BalancerProcess("127.0.0.1")
-    engine = RayActors(served.address, ["--root", str(root)], nowhere)
+    launch = ray_launcher(served.address, ["--root", str(root)], nowhere)
     ends, found = threading.Event(), []
-    run = control.FleetControl(engine, served, (1, 1), None).run
+    run = control.FleetControl(launch, served, (1, 1), None, HINT).run
     fleet = threading.Thread(target=run, args=[ends.is_set])
     loader = make(root, None, ranks=None, virtual_ranks=2, balancer=served.address)
     training = threading.Thread(target=lambda: found.extend(map(digests, loader.steps())))
