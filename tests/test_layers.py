@@ -172,6 +172,7 @@ RUNTIME, RUNTIME_TORCH_FREE = "sched.runtime", "sched.runtime.compiled"
 # The shells: the only modules that may import zmq.
 ZMQ_SHELLS = {
     "balancer.server.loop",
+    "balancer.transport.asking",
     "balancer.transport.authentication",
     "balancer.transport.keys",
     "balancer.transport.sockets",

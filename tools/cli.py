@@ -22,7 +22,7 @@ COMMANDS = {
     "bench": ("bench.command", "Compare counterpoise with baselines in the same run."),
     "demo": ("demo.command", "Train a small model with random and with balanced batches."),
     "doctor": ("doctor.command", "Check an installation or a running job."),
-    "fleet": ("services.fleet", "Run workers here, on a Ray cluster, or in a Slurm job."),
+    "fleet": ("services.fleet", "Run workers here, or on a Ray cluster."),
     "keygen": ("services.keygen", "Make keys for a balancer, its workers and its trainers."),
     "plan": ("plan.command", "Plan a model's parallelism: GPUs, stages, recomputation."),
     "prepare": ("prepare.command", "Write tar shards, or indexes and costs, from any source."),

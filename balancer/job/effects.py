@@ -1,4 +1,4 @@
-"""What a balancer's jobs have its server do, and what it tells them for diagnostics."""
+"""What a balancer's jobs have its server do."""
 
 from collections.abc import Iterable
 
@@ -38,15 +38,3 @@ def group_by_peer(sends: Iterable[Send]) -> list[Group]:
         if send.payloads:
             del messages_to[send.peer]
     return groups
-
-
-class Diagnostics(msgspec.Struct):
-    """What the server tells of itself: only `counterpoise doctor` shows it.
-
-    wall_ahead_s: the wall clock less the loop's. refused: messages and peers that it turned away
-    before a job saw them.
-    """
-
-    software: str = ""
-    wall_ahead_s: float = 0.0
-    refused: int = 0

@@ -237,10 +237,10 @@ class PlayedJob:
         stats, known = self.admission.workers[worker].stats, self.pool.workers.get(worker)
         if isinstance(message, PoolBeat):
             stats.take_beat(message, now)
-        elif known is None or (giving := known.given.get(message.number)) is None:
-            self.events.late += not isinstance(message, PartBroken)
-        elif not isinstance(message, PartBroken):
-            stats.take_answer(message, giving.part, now)
+        elif not isinstance(message, PartBroken) and known is not None:
+            giving = known.given.get(message.number)
+            if giving is not None:
+                stats.take_answer(message, giving.part, now)
 
     def _let_in(self, now: float) -> None:
         """Have workers that a trainer has started for a run take part once all have begun it."""

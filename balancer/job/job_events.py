@@ -8,7 +8,6 @@ counted `counterpoise doctor` shows; no decision depends on it.
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from ..protocol.parts import Hole
@@ -20,19 +19,14 @@ REMEMBERED = 4
 
 
 class JobEvents:
-    """The log of one job, and its counts: see StatusReport, by its names.
-
-    late: answers of workers that nobody waits for. holes, over_budget: of the run that is played.
-    """
+    """The log of one job, and its counts: see StatusReport. holes: of the run that is played."""
 
     def __init__(self, job: str) -> None:
         self.job = job
-        self.lost = self.turned_away = self.late = self.holes = self.over_budget = 0
+        self.lost = self.turned_away = self.holes = 0
         self.lost_at = -math.inf
-        self.last_lost, self.last_refused = (
-            deque[str](maxlen=REMEMBERED),
-            deque[str](maxlen=REMEMBERED),
-        )
+        self.last_lost = deque[str](maxlen=REMEMBERED)
+        self.last_refused = deque[str](maxlen=REMEMBERED)
         self.last_holes = deque[Hole](maxlen=REMEMBERED)
 
     def log(
@@ -50,15 +44,13 @@ class JobEvents:
 
     def begin_run(self) -> None:
         """Count what is left out anew."""
-        self.holes = self.over_budget = 0
+        self.holes = 0
         self.last_holes.clear()
 
-    def note_given(self, facts: MicrobatchFacts, budgets: Sequence[int | None]) -> None:
+    def note_given(self, facts: MicrobatchFacts) -> None:
         """Take note of a microbatch that is given to a rank."""
         self.holes += len(facts.holes)
         self.last_holes.extend(facts.holes)
-        pairs = zip(facts.costs, budgets, strict=False)
-        self.over_budget += any(budget is not None and cost > budget for cost, budget in pairs)
         for hole in facts.holes:
             text = ": sample %.200r of %.200s cannot be used: %.600s"
             source = hole.source or "the data"

@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from ..parties.messages import JoinJob, LeaveJob
-from ..planning.problem.config import PlanConfig
 from ..pool.pool import DEAD_S, GENERATION
-from ..protocol.job_spec import JobSpec, to_json
 from ..protocol.messages import (
     BalancerStops,
     Bye,
@@ -27,9 +25,9 @@ from ..protocol.messages import (
 )
 from ..protocol.status_messages import GetStatus, StatusReport
 from ..run.planning import Planning
-from ..transport.naming import DEFAULT_JOB, checked_job, job_of
+from ..transport.naming import checked_job, job_of
 from .admission import MakeCredentials, why_other_version
-from .effects import Diagnostics, Send
+from .effects import Send
 from .job import PlayedJob
 from .messages import JoinPool
 from .status import make_status_report
@@ -50,7 +48,7 @@ class PlayedJobs:
     """The jobs, by name. generation: greater than that of a balancer before: seconds since 1970.
 
     make_credentials: see Admission. only: names of jobs that are allowed, empty for all. The other
-    arguments are those of PlayedJob.
+    arguments are those of PlayedJob. refused: messages and peers that the server turned away.
     """
 
     def __init__(
@@ -61,8 +59,7 @@ class PlayedJobs:
         dead_s: float = DEAD_S,
         makes_planning: Callable[..., Planning] | None = None,
     ) -> None:
-        self.diagnostics = Diagnostics()
-        self.dropped = 0
+        self.refused = 0
         self.jobs: dict[str, PlayedJob] = {}
         self._generation, self._make_credentials = generation, make_credentials
         self._only, self._dead_s, self._makes_planning = only, dead_s, makes_planning
@@ -88,12 +85,13 @@ class PlayedJobs:
             if len(self._askers) > MOST_ASKERS:
                 del self._askers[next(iter(self._askers))]
             return [Send(peer, JobList(self.names(only=name)))]
-        if isinstance(message, GetStatus) and not name:
-            name = next(iter(self.names() or sorted(self.jobs)), DEFAULT_JOB)
-        job = self.jobs.get(name)
         if isinstance(message, GetStatus):
-            job = job or _no_job()
-            return [Send(peer, make_status_report(job, self.diagnostics, now, message.number))]
+            asked = name or message.job or next(iter(self.names() or sorted(self.jobs)), "")
+            report = StatusReport(refused=self.refused)
+            if (job := self.jobs.get(asked)) is not None:
+                report = make_status_report(job, self.refused, now)
+            return [Send(peer, report)]
+        job = self.jobs.get(name)
         if isinstance(message, JoinJob):
             try:
                 job = self._job_for(name, message)
@@ -103,7 +101,6 @@ class PlayedJobs:
         if job is not None:
             job.receive(peer, message, payloads, now)
             return []
-        self.dropped += 1
         if isinstance(message, JoinPool):
             return []  # a worker that is early, or late: it asks which jobs there are
         return [Send(peer, Bye() if isinstance(message, LeaveJob) else UnknownPeer())]
@@ -210,12 +207,6 @@ class PlayedJobs:
     def reports(self) -> dict[str, StatusReport]:
         """Return the jobs' status reports by name."""
         return {
-            name: make_status_report(job, self.diagnostics, self._now, 0)
+            name: make_status_report(job, self.refused, self._now)
             for name, job in self.jobs.items()
         }
-
-
-def _no_job() -> PlayedJob:
-    """Return a job that nobody has begun, to report of."""
-    plan = PlanConfig(1, 1, 1, ("tokens",), (None,))
-    return PlayedJob(to_json(JobSpec(plan)), '{"kind": "samples", "takes_empty": false}')

@@ -13,17 +13,13 @@ from ..protocol.records import VERSION, ArrayRecord, Integer
 class JoinPool(ArrayRecord, frozen=True):
     """A worker process has started; `incarnation` grows with each that has this name.
 
-    slot: its number on its host. software: its versions, as text for diagnostics. transport: how
-    frames travel, and why, as text likewise. address, key: where trainers pull, as in
-    PayloadServer; "" where nothing is served. most_bytes: what the worker may keep. run: for which
-    its trainer has started it; -1: for any.
+    transport: how frames travel, and why, as text for diagnostics. address, key: where trainers
+    pull, as in PayloadServer; "" where nothing is served. most_bytes: what the worker may keep.
+    run: for which its trainer has started it; -1: for any.
     """
 
     name: str
     incarnation: Integer
-    host: str
-    slot: Integer
-    software: str
     transport: str
     address: str
     key: bytes

@@ -95,7 +95,7 @@ class RunPlayer:
             head = run.head(rank)
             if isinstance(head, LocalArrival):
                 attempt.give(head.batch, head.made or Made(None))
-                self._events.note_given(head.batch, self._job.plan.budgets)
+                self._events.note_given(head.batch)
                 run.release(head.batch)
             elif isinstance(head, Exception):
                 self.fail(head)

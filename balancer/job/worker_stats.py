@@ -4,17 +4,17 @@ from collections import Counter, deque
 
 from ..pool.messages import PartMade, PartMeasured, PoolBeat
 from ..pool.workers import PoolPart
-from ..protocol.status_messages import LIMIT, MICROSECONDS, ClockOffset
 
 # What is counted as recent is of the last RECENT_S to twice that.
 RECENT_S = 15.0
+# Figures that workers report are limited to this, so that sums and differences fit into 64 bits.
+LIMIT = 1 << 60
 
 
 class PoolWorkerStats:
     """What a worker has done since it joined; done: see WorkerStatus, by its names."""
 
     def __init__(self, now: float) -> None:
-        self.clock = ClockOffset()
         self.done = Counter[str]()
         self._marks = deque([(now, Counter[str]())], maxlen=2)
         self._first: PoolBeat | None = None
@@ -39,8 +39,6 @@ class PoolWorkerStats:
         first = self._first = self._first or beat
         totals = {"busy_ms": beat.busy_ms - first.busy_ms, "cpu_ms": beat.cpu_ms - first.cpu_ms}
         self._add(now, **{name: n - self.done[name] for name, n in totals.items()})
-        if beat.clock_us:
-            self.clock.note(beat.clock_us, round(now * MICROSECONDS))
 
     def take_answer(self, answer: PartMade | PartMeasured, part: PoolPart, now: float) -> None:
         """Count what a worker has made of a part."""
@@ -48,9 +46,7 @@ class PoolWorkerStats:
         count = len(part.places) - failed
         if isinstance(answer, PartMeasured):
             # What is kept loaded needs no time to be loaded later.
-            took_ms *= bool(answer.kept)
-            self._add(now, probed=count, failed=failed, decode_ms=took_ms)
+            self._add(now, probed=count, failed=failed, decode_ms=took_ms * bool(answer.kept))
         else:
             count = min(count, 1) if part.task.is_spare else count
-            nbytes = answer.nbytes
-            self._add(now, decoded=count, failed=failed, nbytes=nbytes, decode_ms=took_ms)
+            self._add(now, decoded=count, failed=failed, nbytes=answer.nbytes, decode_ms=took_ms)

@@ -97,14 +97,10 @@ class CountLabels(ArrayRecord, frozen=True):
 
 
 class TrainerBeat(ArrayRecord, frozen=True):
-    """The process is alive; it asks what its next microbatch waits for if `asks`.
-
-    clock_us: its wall clock, for diagnostics only.
-    """
+    """The process is alive; it asks what its next microbatch waits for if `asks`."""
 
     number: Count
     asks: bool
-    clock_us: Integer = 0
 
 
 class LeaveJob(ArrayRecord, frozen=True):

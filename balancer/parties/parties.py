@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from ..pool.tickets import Ticket
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..protocol.parts import Ready
-from ..protocol.status_messages import MICROSECONDS
 from .labels import LabelSums
 from .messages import (
     BeatBack,
@@ -98,8 +97,6 @@ class Parties:
                 self._begin(trainer, message)
             case TrainerBeat():
                 trainer.asked_at = now if message.asks else trainer.asked_at
-                if message.clock_us:
-                    trainer.clock.note(message.clock_us, round(now * MICROSECONDS))
                 waiting = self.waiting(trainer) if message.asks else ""
                 self._send(peer, BeatBack(message.number, waiting))
             case CountLabels() if message.rank in trainer.hello.ranks:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from ..protocol.job_spec import difference
 from ..protocol.parts import EpochPosition
-from ..protocol.status_messages import ClockOffset
 from .messages import MAX_NAME, BeginRun, JoinJob, RunStops
 
 # What a process that has a newcomer's seat sends later than this after that shows that it is here:
@@ -57,7 +56,6 @@ class TrainerPeer:
     waited_ms: int = 0
     moved_at: float = 0.0
     asked_at: float = -math.inf
-    clock: ClockOffset = field(default_factory=ClockOffset)
 
     @property
     def name(self) -> str:

@@ -173,13 +173,10 @@ class TrainerSession:
         run.told = self._wants(run)
         return WantBatches(run.number, run.told, int(self.waited_ms))
 
-    def beat(self, asks: bool = False, clock_us: int = 0) -> list[FromTrainer]:
-        """Return a sign of life, and what was not answered.
-
-        asks: it waits, and asks for what. clock_us: its wall clock, for diagnostics.
-        """
+    def beat(self, asks: bool = False) -> list[FromTrainer]:
+        """Return a sign of life, and what was not answered; asks: it waits, and asks for what."""
         self._beats, self._has_rejoined = self._beats + 1, False
-        again: list[FromTrainer] = [TrainerBeat(self._beats, asks, clock_us)]
+        again: list[FromTrainer] = [TrainerBeat(self._beats, asks)]
         if self._is_leaving:
             return [LeaveJob()]
         if self.ready is None:

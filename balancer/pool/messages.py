@@ -110,7 +110,7 @@ class PoolBeat(ArrayRecord, frozen=True):
     leaving: it is to end, and is given nothing more. kept: (number, serial) of parts of which it
     keeps something, some of them with each beat: what the balancer has freed it frees again.
     most_bytes: what it may keep from now on, 0: as it said last. For diagnostics only: busy_ms:
-    time at work; cpu_ms: of CPU; clock_us: its wall clock.
+    time at work; cpu_ms: of CPU.
     """
 
     number: Count
@@ -119,7 +119,6 @@ class PoolBeat(ArrayRecord, frozen=True):
     kept: tuple[tuple[Count, Count], ...]
     busy_ms: Count = 0
     cpu_ms: Count = 0
-    clock_us: Integer = 0
     most_bytes: Count = 0
 
 

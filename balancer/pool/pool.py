@@ -102,11 +102,6 @@ class NetworkPool:
                 return f"worker {name.rpartition('.')[0] or name}{sample}"
         return "a worker" if self.workers else "a worker: none has come"
 
-    @property
-    def has_all(self) -> bool:
-        """Whether all that was asked for is made."""
-        return bool(self._tasks) and not any(task.awaited for task in self._tasks.values())
-
     def free(self, ticket: Any) -> None:
         """Free what workers keep of a microbatch; does nothing the second time, or for None."""
         if isinstance(ticket, Ticket) and not ticket.is_free:

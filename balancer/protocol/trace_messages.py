@@ -5,9 +5,11 @@ it hears from meanwhile. A peer answers at once with its clock, and when the tim
 spans; the balancer then sends all of them, and how far each clock is ahead of its own.
 """
 
+from .parts import Count
 from .records import ArrayRecord, Integer
 
 MAX_TRACE_MS = 60_000
+MICROSECONDS = 1_000_000
 
 
 class Span(ArrayRecord, frozen=True):
@@ -24,29 +26,25 @@ class Span(ArrayRecord, frozen=True):
 
 
 class StartTrace(ArrayRecord, frozen=True):
-    """Record spans for so long; sent_us: the sender's wall clock."""
+    """Record spans for so long."""
 
     milliseconds: Integer
-    sent_us: Integer
 
 
 class TraceSpans(ArrayRecord, frozen=True):
-    """A peer's clock, when a StartTrace came (got_us); done: with its spans, the time is over."""
+    """A peer's clock when it sends this; done: with its spans, the time is over."""
 
-    asked_us: Integer
-    got_us: Integer
-    sent_us: Integer
+    sent_us: Count
     done: bool = False
     spans: tuple[Span, ...] = ()
 
 
 class PartySpans(ArrayRecord, frozen=True):
-    """The spans of a party of a job ("": of all). ahead_us: its clock less ours, to error_us."""
+    """The spans of a party of a job ("": of all). ahead_us: its clock less ours, about."""
 
     name: str
     job: str
     ahead_us: Integer
-    error_us: Integer
     spans: tuple[Span, ...]
 
 

@@ -5,7 +5,6 @@ import ctypes
 import fcntl
 import functools
 import os
-import platform
 import socket as sockets
 import sys
 import termios
@@ -20,7 +19,6 @@ import zmq
 from ..job.effects import Send, group_by_peer
 from ..parties.messages import JoinJob
 from ..protocol.messages import Message, PeerRejected
-from ..protocol.records import VERSION
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from ..transport.authentication import (
     NOT_ALLOWED,
@@ -64,7 +62,6 @@ SHOWN_NAME = 80
 # A sockaddr of the family AF_UNSPEC.
 NO_ADDRESS = bytes(16)
 _libc = ctypes.CDLL(None, use_errno=True)
-SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
 
 
 def new_credentials(key: bytes, has_keys: bool) -> tuple[bytes, bytes] | None:
@@ -95,15 +92,12 @@ def serve(
     OSError if the address cannot be bound.
     """
     keep_freed_memory()
-    diagnostics = jobs.diagnostics
-    diagnostics.software = SOFTWARE
     listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
     with open_shell(jobs, listening, keys, refused) as shell:
         ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
         # What libzmq frees of a message that breaks off is never seen here.
         shell.trimmer.note_payload(time.monotonic())
         while not stop():
-            diagnostics.wall_ahead_s = time.time() - time.monotonic()
             shell.turn()
         shell.send_all(jobs.stop())
         shell.socket.close(linger=LINGER_MS["balancer"])
@@ -122,7 +116,7 @@ def open_shell(
     """
 
     def refused(reason: str) -> None:
-        jobs.diagnostics.refused += 1
+        jobs.refused += 1
         log(reason)
 
     poller = zmq.Poller()

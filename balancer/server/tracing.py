@@ -6,24 +6,37 @@ from collections import Counter
 from msgspec import structs
 
 from ..job.effects import Send
-from ..job.traced import ANSWERS, TracedMessages
+from ..parties.messages import WantBatches
+from ..pool.messages import COSTS, DoPart, PartBroken, PartMade, PartMeasured
 from ..protocol.messages import Message, PeerRejected
-from ..protocol.status_messages import MICROSECONDS
-from ..protocol.trace_messages import PartySpans, StartTrace, TraceReport, TraceSpans
+from ..protocol.trace_messages import (
+    MICROSECONDS,
+    PartySpans,
+    StartTrace,
+    TraceReport,
+    TraceSpans,
+)
+from ..run.tasks import TASK_HEAD
 from ..transport.naming import job_of
-from .spans import SpanRecorder, clock_ahead
+from .spans import SpanRecorder
 
 # Peers have so long to send their spans: a trainer looks at its messages between batches.
 GRACE_S = 3.0
 # A turn of the loop that takes less is not recorded.
 TURN_S = 1e-3
 MAX_NAME = 80
-# How often a peer is asked: the quickest round trip says best how far its clock is ahead.
+# Parts under way that are remembered: more is no trace's.
+MAX_OPEN = 100_000
+# How often a peer is asked for its clock. What it tells is on its way for a while, which makes its
+# clock seem to be behind: the largest difference is the best.
 MOST_QUESTIONS = 8
 
 
 class Tracer:
-    """The trace that is being taken, of one job or ("" of its peer's name) of all, if any is."""
+    """The trace that is being taken, of one job or ("" of its peer's name) of all, if any is.
+
+    Samples are named by where they are in the source.
+    """
 
     def __init__(self) -> None:
         # When the trace is over, None while none is taken.
@@ -33,9 +46,9 @@ class Tracer:
         self._own = SpanRecorder()
         self._asked_by: set[bytes] = set()
         self._parties: dict[bytes, PartySpans] = {}
-        self._asked = Counter[bytes]()
+        self._questions, self._clocks = Counter[bytes](), dict[bytes, int]()
         self._missing: set[bytes] = set()
-        self._traced = TracedMessages(self._own.add)
+        self._parts: dict[tuple[bytes, int], tuple[float, DoPart]] = {}
 
     def take(self, peer: bytes, message: StartTrace | TraceSpans, now: float) -> list[Send]:
         """Handle a message of a trace; return what to send."""
@@ -53,19 +66,23 @@ class Tracer:
 
     def received(self, peer: bytes, message: Message, now: float) -> list[Send]:
         """Record a message that has come; ask its peer for its spans."""
-        is_traced = self.until is not None and self._job in ("", job_of(peer))
-        if not is_traced or not isinstance(message, ANSWERS):
+        if self.until is None or self._job not in ("", job_of(peer)):
             return []
-        self._traced.received(peer, message, now)
-        if self._asked[peer] == MOST_QUESTIONS:
+        if isinstance(message, PartMade | PartMeasured | PartBroken):
+            since, part = self._parts.pop((peer, message.number), (now, None))
+            if part is not None:
+                kind = "part to measure" if part.form == COSTS else "part to load"
+                self._own.add(kind, since, now, (), part.task[TASK_HEAD:])
+        elif not isinstance(message, WantBatches):
             return []
-        self._asked[peer] += 1
+        if self._questions[peer] == MOST_QUESTIONS:
+            return []
+        self._questions[peer] += 1
         if peer not in self._parties:
             name = peer.decode("ascii", "replace").rpartition("|")[2].rpartition(".")[0]
-            self._parties[peer] = PartySpans(name[:MAX_NAME], job_of(peer), 0, -1, ())
+            self._parties[peer] = PartySpans(name[:MAX_NAME], job_of(peer), 0, ())
             self._missing.add(peer)
-        assert self.until is not None
-        return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now))), _wall_us()))]
+        return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now)))))]
 
     def turned(self, began: float, now: float) -> None:
         """Record what the jobs have done from `began` to now, where it took long: they plan."""
@@ -74,32 +91,34 @@ class Tracer:
 
     def sent(self, peer: bytes, message: Message, now: float) -> None:
         """Record a message that is sent."""
-        if self._job not in ("", job_of(peer)):
-            return
-        self._traced.sent(peer, message, now)
+        is_traced = self._job in ("", job_of(peer)) and len(self._parts) < MAX_OPEN
+        if isinstance(message, DoPart) and is_traced:
+            self._parts.setdefault((peer, message.number), (now, message))
 
     def end_if_due(self, now: float) -> list[Send]:
         """Return the report for those who asked, once all peers have answered or are late."""
         if self.until is None or now < self.until + GRACE_S * bool(self._missing):
             return []
         own = self._own.take(now)
-        mine = PartySpans("balancer", "", 0, 0, () if own is None else own.spans)
-        report = TraceReport(self._begin_us, (mine, *self._parties.values()))
+        mine = PartySpans("balancer", "", 0, () if own is None else own.spans)
+        others = (
+            structs.replace(party, ahead_us=self._clocks.get(peer, 0))
+            for peer, party in self._parties.items()
+        )
+        report = TraceReport(self._begin_us, (mine, *others))
         sent = [Send(peer, report) for peer in self._asked_by]
         self.__init__()  # type: ignore[misc]
         return sent
 
     def _take_spans(self, peer: bytes, message: TraceSpans) -> None:
-        known = self._parties.get(peer)
-        if known is None:
+        if peer not in self._parties:
             return
         if message.done:
-            self._parties[peer] = structs.replace(known, spans=message.spans)
+            self._parties[peer] = structs.replace(self._parties[peer], spans=message.spans)
             self._missing.discard(peer)
-            return
-        found = clock_ahead(message.asked_us, message.got_us, message.sent_us, _wall_us())
-        if known.error_us < 0 or found[1] < known.error_us:  # the quickest of some round trips
-            self._parties[peer] = structs.replace(known, ahead_us=found[0], error_us=found[1])
+        else:
+            ahead_us = message.sent_us - _wall_us()
+            self._clocks[peer] = max(ahead_us, self._clocks.get(peer, ahead_us))
 
 
 def _wall_us() -> int:

@@ -90,7 +90,7 @@ class StandIns(ABC):
                 self.post(peer, trainer.beat())
         for peer in self.workers.keys() - self._opened:
             name = peer.decode()
-            self.post(peer, [JoinPool(name, 1, "host", 0, "", "", ADDRESS, b"", 1 << 40)])
+            self.post(peer, [JoinPool(name, 1, "", ADDRESS, b"", 1 << 40)])
 
     def _play(self) -> None:
         for trainer in self.trainers.values():

@@ -131,16 +131,17 @@ def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
     from counterpoise.balancer.transport.sockets import connect, zmq  # type: ignore[attr-defined]
     from counterpoise.loader import Balance, DataLoader, RemoteDataset
     from counterpoise.tools.demo.data import ensure_demo_data
-    from counterpoise.workers.fleet.engine import BalancerProcess
-    from counterpoise.workers.fleet.processes import Processes
+    from counterpoise.workers.fleet.control import FleetControl
+    from counterpoise.workers.fleet.processes import BalancerProcess, local_launcher
 
     small = {"tile_size": 32, "max_tiles": 1, "tokens_per_tile": 4}
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(ensure_demo_data(Path(folder), samples=cell.samples)).parent
         served = BalancerProcess("127.0.0.1")
-        fleet = Processes(served.address, ["--root", str(shards), "--log-level", "error"])
+        launch = local_launcher(served.address, ["--root", str(shards), "--log-level", "error"])
+        fleet = FleetControl(launch, served, (cell.workers, cell.workers), None)
         try:
-            fleet.start(cell.workers)
+            fleet.turn(None, time.monotonic())
             loader = DataLoader(
                 RemoteDataset("*.tar", arguments=small), shuffle=True, virtual_ranks=1,
                 balance=Balance("fixed", accumulate=ACCUMULATE), batch_size=cell.microbatch,
@@ -159,7 +160,6 @@ def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
             loader.close()
         finally:
             fleet.stop()
-            served.stop()
     return _cost("traced", cell, found)
 
 
@@ -172,7 +172,7 @@ def _traced_us(batches: Iterator[Any], peer: Any) -> float:
     from counterpoise.balancer.transport.sockets import send
 
     if peer is not None:
-        send(peer, StartTrace(1000 * TRACE_S, 0))
+        send(peer, StartTrace(1000 * TRACE_S))
     until, begun, count = time.monotonic() + TRACE_S, time.process_time(), 0
     while time.monotonic() < until or (peer is not None and not peer.poll(0)):
         next(batches)

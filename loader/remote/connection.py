@@ -16,7 +16,6 @@ from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.trainer_session import TrainerSession
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.parts import Ready
-from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.run.arrivals import LocalArrival, RunStart
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
@@ -177,7 +176,7 @@ class TrainerConnection:
         link, now = self._sockets.link(), time.monotonic()
         messages = self._inbox.take_messages(waits)
         if now > self._beat_at + BEAT_S:
-            messages += self.session.beat(waits, round(MICROSECONDS * time.time()))
+            messages += self.session.beat(waits)
             self._beat_at = now
         link.send_together(messages)
 

@@ -25,7 +25,6 @@ from ...workers.processes.start_method import quiet_forks
 from ...workers.serving.frame_store import FrameStore
 from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
 from ...workers.sources.failures import locate_error
-from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import own_generators
 from ..balanced.settings import WorkerStart
@@ -62,8 +61,6 @@ def start_workers(
 
     serve: what each does; returns why it has ended.
     """
-    # Here, and kept: each worker would look for the versions anew.
-    software()
     config = replace(config, pool=f"{os.getpid()}-{next(_pools)}")
     with quiet_forks():
         pool = Pool(partial(_work, serve), config, start.workers, start.context, RESTARTS)
@@ -110,8 +107,8 @@ def serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
     way, name = open_way(config), local_name(config.pool, slot.index)
     # One that is started in the place of another comes later, on the same machine's clock.
     hello = JoinPool(
-        name, time.monotonic_ns(), socket.gethostname(), slot.index, software(), way.text,
-        way.address, way.key, config.job.buffer_bytes, run=config.run,
+        name, time.monotonic_ns(), way.text, way.address, way.key, config.job.buffer_bytes,
+        run=config.run,
     )  # fmt: skip
     setup = WorkerSetup(
         peer_name(DEFAULT_JOB, name), hello, lambda _: config.source, way.server,

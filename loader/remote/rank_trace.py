@@ -3,8 +3,7 @@
 import time
 
 from ...balancer.parties.messages import GiveBatch
-from ...balancer.protocol.status_messages import MICROSECONDS
-from ...balancer.protocol.trace_messages import StartTrace, TraceSpans
+from ...balancer.protocol.trace_messages import MICROSECONDS, StartTrace, TraceSpans
 from ...balancer.server.spans import SpanRecorder
 
 

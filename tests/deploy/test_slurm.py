@@ -20,7 +20,7 @@ import pytest
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.imports import ROOT
-from tests.workers.fleet.test_ray import MARK, SMALL, leftovers
+from tests.workers.fleet.test_ray import SMALL
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch")
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
@@ -102,7 +102,6 @@ def slurm(tmp_path):
     conf.write_text(CONF.format(folder=folder, host=host, ports=free_ports(3)))
     environment = {
         **os.environ,
-        MARK: str(os.getpid()),
         "SLURM_CONF": str(conf),
         "PATH": PATH,
     }
@@ -179,6 +178,6 @@ def test_the_script_trains_and_leaves_nothing(slurm, tmp_path):
         raise AssertionError(log.read_text()) from error
     data = TarDataset(str(shards / "*.tar"), VisionLanguage(**SMALL))
     assert sorted(delivered) == sorted(data.key(index) for index in range(48))
-    assert not leftovers()
+    assert not pids_with(f"SLURM_JOB_ID={job}")
     assert not list(tmp_path.glob("counterpoise-*"))
     assert "forcing job termination" not in log.read_text()  # workers were drained

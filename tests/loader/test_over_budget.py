@@ -1,6 +1,5 @@
 """A sample over budget by itself is told: logged with its figures, in StepInfo, or an error."""
 
-import json
 import logging
 from itertools import chain
 from types import SimpleNamespace
@@ -8,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch.nn.utils.rnn import pad_sequence
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.loader.balanced.step_infos import padded_areas
-from counterpoise.tools.doctor.command import command as doctor
 
 TOKENS = [3, 4, 50, 2, 5, 60, 1, 2]
 
@@ -113,22 +110,6 @@ def test_a_sampler_logs_them_too(caplog: pytest.LogCaptureFixture) -> None:
     first, number = told(caplog)
     assert first.startswith("sample '2' is over budget (50 tokens of 9)")
     assert number.startswith(f"2 of this process' {len(batches) // 2} microbatches")
-
-
-@pytest.mark.usefixtures("through_balancer")
-def test_doctor_tells_how_many_there_are() -> None:
-    made = loader("alone", workers=1)
-    batches = iter(made)
-    while made.step_info is None or made.step_info.step < 1:  # then both steps are planned
-        next(batches)
-    assert made._balanced is not None
-    connection: Any = made._balanced.open()
-    result = CliRunner().invoke(doctor, [connection.endpoint, "--json"], standalone_mode=False)
-    assert result.exception is None, result.exception
-    report = json.loads(result.stdout.splitlines()[-1])
-    made.close()
-    assert report["job"]["over_budget"] == 2
-    assert "2 samples of this run, in microbatches of their own" in result.stdout
 
 
 def test_within_budgets_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -299,7 +299,7 @@ def _size_of(job):
 def check_reports(jobs, now):
     """Whatever peers have told, what is reported of it can be sent."""
     for name in jobs.jobs:
-        (sent,) = jobs.handle(f"{name}|doctor".encode(), GetStatus(1), (), now)
+        (sent,) = jobs.handle(f"{name}|doctor".encode(), GetStatus(), (), now)
         header = encode(sent.message)
         assert len(header) < 1 << 20
         assert decode(header, 0) == sent.message

@@ -86,7 +86,7 @@ class Party:
                     server = PullServer("tcp://127.0.0.1:*", pair, FrameStore())
                     ending.callback(server.close)
                     where, key = server.endpoint, server.key
-                hello = JoinPool(name, 0, "host", 0, "", "inline", where, key, 0)
+                hello = JoinPool(name, 0, "inline", where, key, 0)
                 build = lambda described: open_source(described, root)  # noqa: E731
                 setup = WorkerSetup(peer_name(job, name), hello, build, server)
                 yield wrap(ending.enter_context(open_remote_worker(endpoint, setup, own)))

@@ -37,7 +37,7 @@ MESSAGES = 1000
 MOST_BYTES = 600 << 20
 USELESS = (
     ListJobs(),
-    GetStatus(1),
+    GetStatus(),
     TrainerBeat(1, True),
     PoolBeat(0, -1, False, ((1, 1),)),
     LeaveJob(),

@@ -69,7 +69,7 @@ def joining(job=None, layout=LAYOUT, **more):
     return JoinJob((0,), 0, 1, to_json(JOB) if job is None else job, layout, 1, **more)
 
 
-WORKER = JoinPool("w9", 0, "h", 0, "", "", "", b"", 1 << 30)
+WORKER = JoinPool("w9", 0, "", "", b"", 1 << 30)
 
 
 def replace_name(hello, name):
@@ -228,7 +228,7 @@ AT = EpochPosition(HUGE, HUGE, HUGE, HUGE, "x" * 1000)
     WantBatches(0, tuple((rank, HUGE, HUGE) for rank in range(1000)), HUGE),
     LostPieces(0, 0, 0, HUGE, (HUGE,) * 1000, "x" * 100_000, True),
     CountLabels(0, 0, HUGE, 1 << 40),
-    TrainerBeat(HUGE, True, -HUGE),
+    TrainerBeat(HUGE, True),
     joining("[" * 1_000_000), joining("1" * 4_000_000), joining("{}", name="x" * 1_000_000),
     joining(layout="[" * 1_000_000), joining(layout='{"a":' * 900 + "1" + "}" * 900),
     JoinJob(tuple(range(1_000_000)), HUGE, HUGE, to_json(JOB), LAYOUT, HUGE),

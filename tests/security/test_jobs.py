@@ -65,7 +65,7 @@ def test_each_job_has_its_samples(served):
     [
         ("trainer", JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1)),
         ("trainer", GetStatus()),
-        ("worker", JoinPool("wa", 9, "host", 0, "", "", "", b"", 0)),
+        ("worker", JoinPool("wa", 9, "", "", b"", 0)),
         ("worker", ListJobs()),
     ],
 )
@@ -78,9 +78,10 @@ def test_a_key_speaks_only_in_its_job_s_name(served, bound, role, message):
 def test_a_job_s_key_is_told_of_no_other_job(served, bound):
     assert ask(served, bound, "b", "worker", "b", ListJobs()) == JobList(("b",))
     assert isinstance(ask(served, bound, "b", "worker", "", ListJobs()), PeerRejected)
-    status = ask(served, bound, "b", "trainer", "b", GetStatus())
-    assert isinstance(status, StatusReport)
-    assert [note.name for note in status.worker_statuses] == ["wb"]
+    for question in (GetStatus(), GetStatus("a")):
+        status = ask(served, bound, "b", "trainer", "b", question)
+        assert isinstance(status, StatusReport)
+        assert [note.name for note in status.worker_statuses] == ["wb"]
 
 
 def pull(server, pair, token):
@@ -106,6 +107,6 @@ def test_where_the_balancer_has_keys_nobody_serves_without():
     for has_keys in (False, True):
         jobs = PlayedJobs(1, functools.partial(new_credentials, has_keys=has_keys))
         jobs.handle(b"a|rank", JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1))
-        jobs.handle(b"a|w", JoinPool("w", 0, "host", 0, "", "", "tcp://1.2.3.4:5", b"", 0))
+        jobs.handle(b"a|w", JoinPool("w", 0, "", "tcp://1.2.3.4:5", b"", 0))
         (server,) = jobs.jobs["a"].admission.servers.values()
         assert server.address == ("" if has_keys else "tcp://1.2.3.4:5")

@@ -107,7 +107,7 @@ def test_a_key_speaks_only_for_its_role(party, keys):
     balancer = party(keys / "balancer")
     as_rank = peer_keys(keys / "worker", "worker")
     as_worker = peer_keys(keys / "trainer", "trainer")
-    hello = JoinPool("w", 0, "host", 0, "", "", "", b"", 0)
+    hello = JoinPool("w", 0, "", "", b"", 0)
     job = JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1)
     with (
         Peer(balancer.address, as_rank, message=job) as rank,

@@ -12,6 +12,7 @@ from counterpoise.balancer.protocol.records import VERSION
 from counterpoise.tools.cli import main
 from counterpoise.tools.top import command as top
 from counterpoise.tools.trace import command as trace
+from counterpoise.workers.sources.failures import SkippedSample, append_letter
 from tests.docs.pages import page_named
 from tests.forking.popen import COMMAND
 from tests.tools.services.commands import Process
@@ -21,7 +22,7 @@ NOBODY = "tcp://127.0.0.1:1"
 CASES = {
     (0, "all"): "schedule list",
     (1, "schedule check"): "schedule check 1f1b --limit 1",
-    (1, "doctor"): "doctor --keys FOLDER",
+    (1, "doctor"): "doctor --dead-letter LETTERS --strict",
     (2, "all"): "analyze /nowhere",
     (3, "worker --until-lost"): f"worker {NOBODY} --root . --until-lost 0.1",
     (3, "doctor"): f"doctor {NOBODY} --timeout 0.1",
@@ -53,10 +54,11 @@ def words(tmp_path):
     """Turn a case into words; what it names is made."""
     (tmp_path / "broken.jsonl").write_text('{"text": "a", "image": "lost.jpg"}\n')
     (tmp_path / "shard.tar").write_bytes(b"no tar")
+    append_letter(tmp_path / "letters.jsonl", SkippedSample("k", "cut", "data", "a.tar"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         named = {
             "TAKEN": str(taken.getsockname()[1]), "BROKEN": str(tmp_path / "broken.jsonl"),
-            "SHARD": str(tmp_path / "shard.tar"),
+            "SHARD": str(tmp_path / "shard.tar"), "LETTERS": str(tmp_path / "letters.jsonl"),
             "OUT": str(tmp_path / "out"), "FOLDER": str(tmp_path),
         }  # fmt: skip
         yield lambda case: re.sub("[A-Z]{3,}", lambda found: named[found[0]], case).split()
@@ -105,7 +107,7 @@ def test_ctrl_c_ends_a_command_with_130(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trace, "asked_once", interrupt)
+    monkeypatch.setattr(trace, "observe", interrupt)
     assert run(["trace", NOBODY]) == 130
 
 

@@ -1,10 +1,13 @@
-"""Turns the first SIGINT or SIGTERM into a request to stop; the second acts as usual."""
+"""Turns the first SIGINT or SIGTERM into a request to stop; the second acts as usual.
+
+SIGUSR1 is taken for a SIGTERM: srun passes on the one, and kills at the other.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager

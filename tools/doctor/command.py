@@ -5,12 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from ...workers.sources.urls import SCHEMES, scheme_of
 from ..console.reporting import emit
-from .figures import BAD, COLOURS, WARN, Finding, job_tables, printable, report_fields
+from .figures import BAD, COLOURS, WARN, Finding, printable, report_fields
 from .files import examine_dead_letters, examine_ledger, examine_step
 from .installation import examine_installation, examine_store
 from .job import Examination, examine_job
@@ -21,7 +20,7 @@ from .job import Examination, examine_job
 @click.option(
     "--keys",
     type=click.Path(path_type=Path),
-    help="Folder of keys made by counterpoise keygen: check it, or connect with it.",
+    help="A trainer's keys, made by counterpoise keygen, to ask the balancer at ADDRESS.",
 )
 @click.option(
     "--dead-letter",
@@ -63,10 +62,12 @@ def command(
         raise ValueError(f"--timeout {timeout}: give seconds between 0 and an hour")
     if (step is None) != (data is None) or (step is not None and target is None):
         raise ValueError("--step needs LEDGER and --data, the data set that it is of")
+    if keys is not None and "://" not in str(target):
+        raise ValueError("--keys needs ADDRESS, the balancer's that is to be asked")
     if dead_letter is not None:
         found = Examination(examine_dead_letters(dead_letter))
     elif target is None:
-        found = Examination(examine_installation(keys))
+        found = Examination(examine_installation())
     elif scheme_of(target) in SCHEMES:
         found = Examination(examine_store(target))
     elif "://" in target:
@@ -90,13 +91,11 @@ def _report(found: Examination, as_json: bool, strict: bool) -> int:
     count = sum(one.level in wrong for one in found.findings)
     report: dict[str, object] = {"findings": [asdict(one) for one in found.findings]}
     report["wrong"] = count
-    tables = [_table(found.findings)]
     if found.keys:
         report["keys"] = found.keys
     if found.status is not None:
         report["job"] = report_fields(found.status)
-        tables = [*job_tables(found.status, Console().width), *tables]
-    emit(report, as_json, *tables)
+    emit(report, as_json, _table(found.findings))
     if found.unanswered:
         return 3
     return 1 if count else 0

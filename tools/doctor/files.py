@@ -3,6 +3,7 @@
 import json
 import re
 from collections import defaultdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,7 @@ from ...loader.resume.ledger import (
     WRITERS,
     BalancedLedger,
     Ledger,
-    PlainLedger,
     PlannedLedger,
-    SamplerLedger,
     check_same_data,
     parse_ledger,
 )
@@ -28,20 +27,37 @@ from ..inputs.files import parse_text
 from .figures import Finding, judge
 from .job import Examination
 
-NAMED = 10
 # Fields that only a ledger has; the older format has no kind.
 LEDGER_FIELDS = ("kind", "window_step")
+# Fields that say how far an epoch has come: in this process, or on all ranks.
+PLACE = ("epoch", "step", "microbatch", "served", "batches", "given")
 
 
 def examine_ledger(path: Path) -> list[Finding]:
     """Explain the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
-    ledger = _read_ledger(path)
-    return [_version(ledger), _position(ledger), _holes(ledger), _needs(ledger)]
-
-
-def _read_ledger(path: Path) -> Ledger:
-    """Return the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
-    return parse_text(path, _parsed)
+    ledger = parse_text(path, _parsed)
+    planner = ledger.planner if isinstance(ledger, PlannedLedger) else PLANNER_VERSION
+    facts = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
+    left_out = facts.get("left_out", 0)
+    place = [f"{name} {facts[name]}" for name in PLACE if name in facts]
+    # Inside a step every rank has had some microbatches, a few ranks (served) perhaps one more.
+    is_begun = isinstance(ledger, BalancedLedger) and is_inside(ledger)
+    needs = f"; it goes on with {facts['ranks']} ranks only" if is_begun else ""
+    return [
+        judge(
+            "ledger",
+            f"version {LEDGER_VERSION} of {WRITERS[ledger.kind]}, planner {planner}",
+            warn=planner != PLANNER_VERSION
+            and f"this counterpoise has planner {PLANNER_VERSION}: resume with the version that "
+            "wrote the ledger",
+        ),
+        judge("position", ", ".join(place) + needs),
+        judge(
+            "holes",
+            f"{left_out} samples of this epoch were left out so far",
+            warn=left_out and "list them with counterpoise doctor --dead-letter FILE",
+        ),
+    ]
 
 
 def _parsed(text: str) -> Ledger:
@@ -65,67 +81,6 @@ def _find(content: Any) -> Any:
         return content
     found = (_find(each) for each in content.values())
     return next((state for state in found if state is not None), None)
-
-
-def _version(ledger: Ledger) -> Finding:
-    found = f"ledger {LEDGER_VERSION} of {WRITERS[ledger.kind]}"
-    if not isinstance(ledger, PlannedLedger):
-        return judge("versions", found)
-    found += f", planner {ledger.planner}"
-    if ledger.planner == PLANNER_VERSION:
-        return judge("versions", found)
-    mine = f"this counterpoise has planner {PLANNER_VERSION}"
-    return judge("versions", found, warn=f"{mine}: resume with the version that wrote the ledger")
-
-
-def _position(ledger: Ledger) -> Finding:
-    if isinstance(ledger, PlainLedger):
-        return judge("position", f"{ledger.batches} batches of the epoch were handed out")
-    if isinstance(ledger, SamplerLedger):
-        found = f"epoch {ledger.epoch}: this rank was given {ledger.given} microbatches"
-        return judge("position", f"{found}; {_window(ledger)}, with its step {ledger.step}")
-    assert isinstance(ledger, BalancedLedger)
-    # Inside a step: every rank has had some microbatches, a few ranks perhaps one more.
-    found = f"epoch {ledger.epoch}: steps before {ledger.step} were handed out whole"
-    if ledger.microbatch or ledger.served:
-        found += f", and {ledger.microbatch} microbatches of step {ledger.step} to every rank"
-    if ledger.served:
-        found += f", one more to {ledger.served} of the virtual ranks"
-    if ledger.step == 0 and not (ledger.microbatch or ledger.served):
-        found = f"epoch {ledger.epoch}, before its first step"
-    return judge("position", f"{found}; {_window(ledger)}")
-
-
-def _window(ledger: PlannedLedger) -> str:
-    return f"its window starts at sample {ledger.start} of the epoch's order"
-
-
-def _holes(ledger: Ledger) -> Finding:
-    advice = "list them with counterpoise doctor --dead-letter FILE"
-    if not isinstance(ledger, PlainLedger | BalancedLedger) or not ledger.left_out:
-        return judge("holes", "no sample of this epoch was left out so far")
-    found, holes = f"{ledger.left_out} samples were left out", getattr(ledger, "holes", ())
-    if holes:
-        named = ", ".join(map(str, holes[:NAMED]))
-        more = f" and {len(holes) - NAMED} more" if len(holes) > NAMED else ""
-        found += f", of this step those at {named}{more} of the epoch's order"
-    return judge("holes", found, warn=advice)
-
-
-def _needs(ledger: Ledger) -> Finding:
-    if isinstance(ledger, PlainLedger):
-        found = f"the same data and sampler, batch_size {ledger.batch_size}"
-        return judge("to resume", f"{found}; any number of workers")
-    assert isinstance(ledger, PlannedLedger)
-    same = f"seed {ledger.seed}, shuffle {ledger.shuffle}"
-    plan = f"the identical plan ({ledger.digest[:12]})"
-    if not isinstance(ledger, BalancedLedger):
-        return judge("to resume", f"{same}, the same costs, and {plan}")
-    same += f", samples_per_step {ledger.samples_per_step}, mode {ledger.mode!r}"
-    if is_inside(ledger):
-        found = f"{same}, and {plan} for {ledger.ranks} ranks"
-        return judge("to resume", f"{found}; between steps any number of ranks would do")
-    return judge("to resume", f"{same}; any number of ranks, workers and hosts")
 
 
 NAMED_KEYS = 3
@@ -176,7 +131,7 @@ def examine_step(path: Path, step: int, data: str) -> Examination:
 
     data: package.module:name of the data set, a mixture's recipe, or a pattern of files.
     """
-    ledger = _read_ledger(path)
+    ledger = parse_text(path, _parsed)
     if not isinstance(ledger, BalancedLedger):
         raise ValueError("--step needs a ledger of a DataLoader with balance, which counts steps")
     if ledger.mode != "exact":

@@ -2,15 +2,11 @@
 
 import functools
 import logging
-import multiprocessing
-import os
 import signal
-import sys
+import subprocess
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -18,9 +14,8 @@ from ...balancer.job.jobs import PlayedJobs
 from ...balancer.pool.pool import DEAD_S
 from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import check_open_address, find_address, write_address
-from ...balancer.transport.keys import ServerKeys, server_keys
+from ...balancer.transport.keys import server_keys
 from ...balancer.transport.naming import checked_job
-from ...workers.processes.parent_watch import end_with_parent
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
@@ -29,67 +24,61 @@ logger = logging.getLogger("counterpoise")
 # A balancer that dies this often in a row, each time within QUICK_S, would die again.
 MAX_QUICK_DEATHS = 5
 QUICK_S = 10.0
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 LOG_EVERY_S = 10.0
-# Reasons that are counted separately; all others count as one, so that peers cannot use up memory.
-MAX_REASONS = 100
 MAX_REASON_CHARACTERS = 300
 
 
 class RejectedPeers:
-    """Counts the reasons it is called with, and passes them to `log` at most every 10 s.
+    """Logs why peers are rejected: a reason each 10 s at most, and how many there were before it.
 
-    >>> rejected = RejectedPeers(print, clock=iter([0.0, 1.0, 12.0]).__next__)
-    >>> rejected("no key"); rejected("no key"); rejected("no key")
+    >>> rejected = RejectedPeers(print, clock=iter([0.0, 1.0, 2.0, 12.0]).__next__)
+    >>> for reason in ("no key", "no key", "no name", "no key"): rejected(reason)
     refused: no key
-    refused: no key (2 times)
-    >>> rejected.total
-    3
+    refused: no key (and 2 others before)
     """
 
     def __init__(
         self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.total = 0
-        self._log = log
-        self._clock = clock
-        self._unreported: Counter[str] = Counter()
-        self._reported_at = float("-inf")
+        self._log, self._clock = log, clock
+        self._unreported, self._reported_at = 0, float("-inf")
 
     def __call__(self, reason: str) -> None:
         """Count one rejection, and log it if it is time."""
-        self.total += 1
-        known = reason[:MAX_REASON_CHARACTERS]
-        full = len(self._unreported) >= MAX_REASONS and known not in self._unreported
-        self._unreported["for other reasons" if full else known] += 1
         now = self._clock()
-        if now - self._reported_at >= LOG_EVERY_S:
-            self._reported_at = now
-            self.report()
-
-    def report(self) -> None:
-        """Log the reasons counted since the last report."""
-        for reason, times in self._unreported.items():
-            self._log(f"refused: {reason}" + (f" ({times} times)" if times > 1 else ""))
-        self._unreported.clear()
+        if now - self._reported_at < LOG_EVERY_S:
+            self._unreported += 1
+            return
+        more = f" (and {self._unreported} others before)" if self._unreported else ""
+        self._log(f"refused: {reason[:MAX_REASON_CHARACTERS]}{more}")
+        self._unreported, self._reported_at = 0, now
 
 
-def supervise(serve: Callable[[], None]) -> int:
-    """Run `serve` in a process, again and again while that is killed; return its exit status.
+def supervise(command: Sequence[str]) -> int:
+    """Run a command, again and again while it is killed; return its exit status.
 
-    This process forks the balancer before anything else runs (sockets, threads), passes SIGINT and
-    SIGTERM on, and forks again if the balancer is killed by a signal that was not passed on. One
-    that ends by itself, well or with an error that it has reported, is not started again.
-    RuntimeError if it is killed at once several times in a row.
+    SIGINT and SIGTERM are passed on. One that ends by itself, well or with an error that it has
+    reported, is not started again. RuntimeError if it is killed at once several times in a row.
     """
-    quick = 0
+    child: subprocess.Popen[bytes] | None = None
+    was_stopped, quick = False, 0
+
+    def pass_on(number: int, _: object) -> None:
+        nonlocal was_stopped
+        was_stopped = True
+        if child is not None:
+            child.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pass_on)
     while True:
         started = time.monotonic()
-        status, was_stopped = _run(serve)
-        if status >= 0:
-            return status
+        child = subprocess.Popen(command, start_new_session=True)  # Ctrl-C comes once, from here
         if was_stopped:
-            return 128 - status
+            child.terminate()
+        status = child.wait()
+        if was_stopped or status >= 0:
+            return status if status >= 0 else 128 - status
         name = signal.Signals(-status).name
         quick = quick + 1 if time.monotonic() - started < QUICK_S else 1
         if quick >= MAX_QUICK_DEATHS:
@@ -98,43 +87,6 @@ def supervise(serve: Callable[[], None]) -> int:
             )
         text = "the balancer was killed by %s, and is started again"
         logger.error(text, name, extra={"event": "restart"})
-
-
-def _run(serve: Callable[[], None]) -> tuple[int, bool]:
-    """Serve in a forked process; return its exit status, below 0 a signal, and if we passed one on.
-
-    Signals wait until the process is there, and in it until it has its own handlers.
-    """
-    was_stopped = False
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        nonlocal was_stopped
-        was_stopped = True
-        if child.pid is not None and child.is_alive():
-            os.kill(child.pid, number)
-
-    child = multiprocessing.get_context("fork").Process(target=_be_balancer, args=(serve,))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-    child.start()
-    for each in _PASSED_ON:
-        signal.signal(each, pass_on)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    child.join()
-    return child.exitcode or 0, was_stopped
-
-
-def _be_balancer(serve: Callable[[], None]) -> None:
-    """Serve, and end with the exit status that the command line gives its errors."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.setpgid(0, 0)  # a terminal's Ctrl-C comes once, from the supervisor
-    end_with_parent()  # its thread takes no signals: they are blocked until it has started
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    try:
-        serve()
-    except (ValueError, OSError, RuntimeError) as error:
-        logger.error("%s", error)
-        sys.exit(2)
 
 
 @click.command("balancer")
@@ -203,22 +155,17 @@ def command(
             f"--supervise needs an address that stays, or --address-file: {listen} has no port"
         )
     only = frozenset(map(checked_job, jobs))
-    served = functools.partial(_serve, listen, own, heartbeat_timeout, only, address_file, metrics)
     if is_supervised:
-        return supervise(served)
-    served()
-    return 0
+        from ...workers.fleet.processes import product_command  # here: others need nothing of it
 
-
-def _serve(
-    listen: str,
-    keys: ServerKeys | None,
-    heartbeat_timeout_s: float,
-    only: frozenset[str],
-    address_file: Path | None,
-    metrics: str | None,
-) -> None:
-    """Serve until a signal asks to stop, and log who was refused."""
+        options = {
+            "--listen": listen, "--keys": keys, "--address-file": address_file,
+            "--heartbeat-timeout": heartbeat_timeout, "--metrics": metrics,
+            "--log-level": log_level, "--log-format": log_format,
+        }  # fmt: skip
+        words = [f"{name}={value}" for name, value in options.items() if value is not None]
+        words += [f"--job={job}" for job in jobs] + ["--insecure"] * insecure
+        return supervise(product_command(["balancer", *words]))
     written = ""
 
     def ready(address: str) -> None:
@@ -229,19 +176,19 @@ def _serve(
             logger.info("%s says %s", address_file, written)
 
     rejected = RejectedPeers(functools.partial(logger.warning, extra={"event": "refuse"}))
-    credentials = functools.partial(new_credentials, has_keys=keys is not None)
-    jobs = PlayedJobs(int(time.time()), credentials, only, heartbeat_timeout_s)
+    credentials = functools.partial(new_credentials, has_keys=own is not None)
+    served = PlayedJobs(int(time.time()), credentials, only, heartbeat_timeout)
     with stop_on_signal() as stop:
         if metrics is not None:
             from .metrics import ReportOnRequest, serve_metrics  # here: others need nothing of it
 
-            reports = ReportOnRequest(jobs.reports)
+            reports = ReportOnRequest(served.reports)
             serve_metrics(metrics, reports)
             stop = reports.watch(stop)
-        serve(jobs, listen, ready, stop, refused=rejected, keys=keys)
+        serve(served, listen, ready, stop, refused=rejected, keys=own)
     if address_file is not None and written == find_address(address_file.absolute().as_uri()):
         address_file.unlink()
-    rejected.report()
-    if rejected.total:
-        logger.info("refused %d messages and peers in all", rejected.total)
+    if served.refused:
+        logger.info("refused %d messages and peers in all", served.refused)
     logger.info("ends: what was ready has been sent", extra={"event": "drain"})
+    return 0

@@ -1,9 +1,7 @@
-"""`counterpoise fleet`: a balancer and workers on this host, on Ray, or in a Slurm job."""
+"""`counterpoise fleet`: a balancer and workers on this host, or on Ray."""
 
 import logging
-import math
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,11 @@ import click
 from ...balancer.transport.finding import check_open_address
 from ...balancer.transport.keys import peer_keys
 from ...workers.fleet.control import FleetControl
-from ...workers.fleet.engine import BalancerProcess, Engine
-from ...workers.fleet.on_ray import Ray
-from ...workers.fleet.processes import Processes, srun_words
-from ...workers.fleet.ray_actors import RayActors, import_ray
+from ...workers.fleet.processes import BalancerProcess, local_launcher
+from ...workers.fleet.ray_actors import HINT, import_ray, ray_launcher
 from ..console.signals import stop_on_signal
 
 logger = logging.getLogger("counterpoise")
-_SRUN_HINT = "squeue --steps shows which have a place in the job"
 
 
 class Pair(click.ParamType):  # type: ignore[type-arg]
@@ -46,10 +41,10 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command("fleet", context_settings={"ignore_unknown_options": True})
-@click.argument("engine", type=click.Choice(["local", "ray", "slurm"]))
+@click.argument("engine", type=click.Choice(["local", "ray"]))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- WORKER OPTIONS")
-@click.option("--workers", type=Bounds(), help="How many; 4:64 as ranks need them.")
-@click.option("--cpus-per-worker", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--workers", type=Bounds(), required=True, help="How many; 4:64 as ranks need them.")
+@click.option("--cpus-per-worker", type=click.IntRange(1), default=1, help="Ray: what it takes.")
 @click.option(
     "--balancer", metavar="ADDRESS", help="Work for this one; default: one is started here."
 )
@@ -61,27 +56,19 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
     help="Keys made by counterpoise keygen: the folder with balancer/, worker/, trainer/.",
 )
 @click.option("--insecure", is_flag=True, help="Without keys, let anybody in who can reach it.")
-@click.option("--het-group", type=int, help="Slurm: the part of the job that workers run in.")
 @click.option("--label", type=Pair(), multiple=True, help="Ray: a label that nodes must have.")
 @click.option("--resource", type=Pair(), multiple=True, help="Ray: what else a worker takes.")
-@click.option("--ray-address", default="auto", show_default=True, help="Ray: the cluster.")
-@click.option("--detached", metavar="NAME", help="Ray: leave it running under this name, and end.")
-@click.option("--end", "ended", metavar="NAME", help="Ray: end the detached fleet of this name.")
 def command(
     engine: str,
     words: tuple[str, ...],
-    workers: tuple[int, int] | None,
+    workers: tuple[int, int],
     cpus_per_worker: int,
     balancer: str | None,
     host: str | None,
     keys: Path | None,
     insecure: bool,
-    het_group: int | None,
     label: tuple[tuple[str, str], ...],
     resource: tuple[tuple[str, str], ...],
-    ray_address: str,
-    detached: str | None,
-    ended: str | None,
 ) -> None:
     """Run workers, and a balancer for them, until Ctrl-C; then drain them.
 
@@ -91,44 +78,29 @@ def command(
     Example:
       counterpoise fleet local --workers 4 -- --root /data
       counterpoise fleet ray --workers 4:64 --label node-group=cpu --insecure -- --root /data
-      counterpoise fleet ray --workers 4:64 --detached lab -- --root /data
-      python train.py        # DataLoader(..., fleet=cp.fleet.Ray(name="lab"))
-      counterpoise fleet slurm --workers 16 --het-group 1 --keys keys -- --root /data
     """  # noqa: D301
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if engine == "ray":
-        import_ray().init(address=ray_address, log_to_driver=detached is None and ended is None)
-    if engine == "ray" and ended is not None:
-        Ray(name=ended).end()
-        return
-    if workers is None:
-        raise ValueError("give --workers, 4 or 4:64, say")
-    places: dict[str, Any] = {
-        "resources": {name: float(amount) for name, amount in resource},
-        "label_selector": dict(label),
-    }
-    if engine == "ray" and detached is not None:
-        found = Ray(
-            workers, None, cpus_per_worker, **places, options=words, name=detached, idle_s=math.inf
-        ).join()  # fmt: skip
-        click.echo(f"{detached} listens on {found[0]}")
-        return
-    made: Engine
-    served = _balancer(balancer, host or _host(engine), keys, insecure)
+        import_ray().init(address="auto")
+    host = host or (import_ray().util.get_node_ip_address() if engine == "ray" else "127.0.0.1")
+    served = _balancer(balancer, str(host), keys, insecure)
     own = keys / "worker" if keys is not None else None
     given = [*words, "--insecure"] if insecure else [*words]
     address = served if isinstance(served, str) else served.address
+    trainer = peer_keys(keys / "trainer", "trainer") if keys else None
     if engine == "ray":
-        places = {name: value for name, value in places.items() if value}
-        made = RayActors(address, given, {"num_cpus": cpus_per_worker, **places}, own)
+        options: dict[str, Any] = {"num_cpus": cpus_per_worker}
+        options["resources"] = {name: float(amount) for name, amount in resource}
+        if label:
+            options["label_selector"] = dict(label)
+        launch = ray_launcher(address, given, options, own)
+        fleet = FleetControl(launch, served, workers, trainer, HINT)
     else:
         given += ["--keys", str(own)] if own else []
-        launch = srun_words(cpus_per_worker, het_group) if engine == "slurm" else []
-        made = Processes(address, given, launch, _SRUN_HINT if launch else "see what they logged")
-    trainer = peer_keys(keys / "trainer", "trainer") if keys else None
+        fleet = FleetControl(local_launcher(address, given), served, workers, trainer)
     with stop_on_signal() as stop:
         logger.info("workers are for %s", address)
-        FleetControl(made, served, workers, trainer).run(stop)
+        fleet.run(stop)
 
 
 def _balancer(
@@ -140,10 +112,3 @@ def _balancer(
     check_open_address(f"tcp://{host}:0", insecure or keys is not None)
     own = [] if keys is None else ["--keys", str(keys / "balancer")]
     return BalancerProcess(host, [*own, "--insecure"] if insecure else own)
-
-
-def _host(engine: str) -> str:
-    """Return this host's address, as those that run the workers reach it."""
-    if engine == "ray":
-        return str(import_ray().util.get_node_ip_address())
-    return "127.0.0.1" if engine == "local" else socket.gethostbyname(socket.gethostname())

@@ -6,12 +6,13 @@ is after every message and once a second. Nothing is counted for it.
 """
 
 import logging
+import queue
 import socket
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from socketserver import ThreadingTCPServer
+from socketserver import TCPServer
 from typing import Any, Literal
 
 from ...balancer.pool.messages import COSTS, DoPart, FromWorker, PartMade, PartMeasured
@@ -24,8 +25,8 @@ logger = logging.getLogger("counterpoise")
 
 # A loop that does not turn for so long is not running: the scrape fails.
 ANSWER_S = 5.0
-# Scrapes at a time, and how long one may be silent.
-MOST_SCRAPES, SCRAPE_IDLE_S = 16, 5.0
+# How long a connection may be silent.
+SCRAPE_IDLE_S = 1.0
 JOB = "training_job"
 
 
@@ -52,7 +53,6 @@ _OF_JOB = _families((
     ("workers_lost_total", "counter", "Workers that died or fell silent.", lambda s: s.lost),
     ("workers_rejected_total", "counter", "Workers that were rejected.", lambda s: s.turned_away),
     ("messages_refused_total", "counter", "Messages and peers refused.", lambda s: s.refused),
-    ("messages_dropped_total", "counter", "Messages late or repeated.", lambda s: s.dropped),
     ("failed", "gauge", "Whether the run has ended with an error.", lambda s: bool(s.trouble)),
 ))  # fmt: skip
 _OF_WORKER = _families((
@@ -64,8 +64,6 @@ _OF_WORKER = _families((
     ("worker_busy_ratio", "gauge", "Share of the last 15 to 30 s at work.", busy_share),
     ("worker_decode_rate", "gauge", "Samples decoded in a second of work, of the last 15 to 30 s.",
      lambda w: decode_rate(w) or None),
-    ("worker_silence_seconds", "gauge", "Time since its last message.",
-     lambda w: w.last_message_ms / 1000),
 ), "worker")  # fmt: skip
 _OF_RANKS = _families((
     ("rank_waiting", "gauge", "Whether it has waited for a second.", lambda r: r.is_waiting),
@@ -99,31 +97,27 @@ class ReportOnRequest(Collector):
 
     def __init__(self, make: Callable[[], Mapping[str, StatusReport]]) -> None:
         self._make = make
-        self._asked, self._made = threading.Event(), threading.Condition()
-        self._reports: Mapping[str, StatusReport] | None = None
+        self._asked = queue.SimpleQueue[queue.SimpleQueue[Mapping[str, StatusReport]]]()
 
     def watch(self, stop: Callable[[], bool]) -> Callable[[], bool]:
         """Return `stop` for the loop, which also makes the reports that are asked for."""
 
         def stop_or_report() -> bool:
-            if self._asked.is_set():
-                self._asked.clear()
-                with self._made:
-                    self._reports = self._make()
-                    self._made.notify_all()
+            while not self._asked.empty():
+                self._asked.get().put(self._make())
             return stop()
 
         return stop_or_report
 
     def collect(self) -> Iterator[Any]:
         """Yield prometheus_client's families; TimeoutError where the loop does not turn."""
-        with self._made:
-            self._reports = None
-            self._asked.set()
-            if not self._made.wait_for(lambda: self._reports is not None, ANSWER_S):
-                raise TimeoutError(f"the balancer's loop has not turned for {ANSWER_S:g} s")
-            points = balancer_points(self._reports or {})
-        yield from prometheus_families(BALANCER_FAMILIES, points, {})
+        answer = queue.SimpleQueue[Mapping[str, StatusReport]]()
+        self._asked.put(answer)
+        try:
+            reports = answer.get(timeout=ANSWER_S)
+        except queue.Empty:
+            raise TimeoutError(f"the balancer's loop has not turned for {ANSWER_S:g} s") from None
+        yield from prometheus_families(BALANCER_FAMILIES, balancer_points(reports), {})
 
 
 def _worker(name: str, about: str, *labels: str) -> Family:
@@ -167,32 +161,19 @@ class WorkCounts(Collector):
         return prometheus_families(WORKER_FAMILIES, points, {})
 
 
-class _Scrapes(ThreadingTCPServer):
-    """Answers some connections at a time: others wait where they take no file of this process.
+class _Scrapes(TCPServer):
+    """Answers one connection at a time: others wait where they take no file of this process.
 
-    One that is idle is closed, so that a stranger who holds them takes nothing but scrapes.
+    One that is idle is closed, so that a stranger who holds some takes nothing but scrapes.
     """
 
-    allow_reuse_address = daemon_threads = True
+    allow_reuse_address = True
 
     def __init__(self, host: str, port: int, answer: Any) -> None:
-        self._places = threading.BoundedSemaphore(MOST_SCRAPES)
         (self.address_family, *_, where), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         super().__init__((str(where[0]), port), answer)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, once there is a place."""
-        self._places.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and free the place."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         """Leave one line of what went wrong: whoever can reach the port can have it written."""

@@ -4,6 +4,7 @@ import functools
 import itertools
 import logging
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +17,7 @@ import torch
 from ...balancer.job.messages import JoinPool
 from ...balancer.server.malloc import keep_freed_memory
 from ...balancer.transport.authentication import NOT_ALLOWED
-from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address, find_address
+from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...balancer.transport.naming import checked_job, peer_name
 from ...loader.remote.memory_limit import memory_limit
@@ -27,7 +28,6 @@ from ...workers.serving.address import AUTO, NONE, NotServedError, serving_addre
 from ...workers.serving.frame_store import FrameStore
 from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
 from ...workers.sources.failures import describe_error
-from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
 from ...workers.sources.registry import find_name, open_source, registered
@@ -35,7 +35,6 @@ from ...workers.stores.allowed import restrict_urls
 from ...workers.stores.obstore_store import forks_no_more
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
-from ..doctor.installation import available_bytes
 
 logger = logging.getLogger("counterpoise")
 
@@ -168,10 +167,7 @@ def command(
     @contextmanager
     def open_job(balancer: ServedBalancer, endpoint: str, job: str) -> Iterator[RemoteWorker]:
         way = _open_way(endpoint, serve, balancer.keys, insecure)
-        hello = JoinPool(
-            name, next(opened), socket.gethostname(), os.getpid(), software(), way.text,
-            way.address, way.key, 0,
-        )  # fmt: skip
+        hello = JoinPool(name, next(opened), way.text, way.address, way.key, 0)
         count = None if counts is None else functools.partial(counts.count_part, job)
         setup = WorkerSetup(peer_name(job, name), hello, build, way.server, threads, count=count)
         with closing(way), open_remote_worker(endpoint, setup, balancer.keys) as worker:
@@ -183,8 +179,6 @@ def command(
     with own_generators(), stop_on_signal() as stop:
         shown = ", ".join(each.address for each in balancers)
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
-        for each in balancers:
-            _warn_if_inline(each, serve, insecure)
         worker = JobsWorker(balancers, open_job, _memory_bytes())
         if reason := worker.work(stop, until_lost, drain):
             # a job may be the first to say that a key is allowed no more
@@ -253,6 +247,8 @@ def _open_way(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
     try:
         address = serving_address(balancer, serve, own is not None, insecure)
     except NotServedError as error:
+        if serve != NONE:
+            logger.warning("decoded samples of jobs at %s are not pulled: %s", balancer, error)
         return relayed(str(error))
     pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
@@ -267,19 +263,8 @@ def _open_way(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
             return pulled_from(server, shown_address(server.endpoint, balancer))
 
 
-def _warn_if_inline(balancer: ServedBalancer, serve: str, insecure: bool) -> None:
-    """Say at the start that samples go through the balancer, where nobody asked for that."""
-    if serve == NONE or not (address := find_address(balancer.address)):
-        return
-    try:
-        serving_address(address, serve, balancer.keys is not None, insecure)
-    except NotServedError as error:
-        logger.warning("decoded samples of jobs at %s are not pulled: %s", address, error)
-
-
 def _memory_bytes() -> int:
     """Return the bytes that this process may keep: a host has a worker for each core."""
-    limits = [memory_limit(), available_bytes()]
-    return min(each for each in (*limits, MAX_KEPT_BYTES) if each is not None) // (
-        os.cpu_count() or 1
-    )
+    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
+    limits = [memory_limit(), int(match[1]) << 10 if match else None, MAX_KEPT_BYTES]
+    return min(each for each in limits if each is not None) // (os.cpu_count() or 1)

@@ -31,9 +31,9 @@ def trace_events(report: TraceReport) -> Json:
 
 
 def _party_events(number: int, party: PartySpans, begin_us: int) -> Iterator[Json]:
-    clock = f"clock {party.ahead_us / 1000:+.2f} ms, within {party.error_us / 1000:.2f} ms"
     job = f", job {party.job}" if party.job else ""
-    name = visible(party.name + job) + (f" ({clock})" if number and party.error_us >= 0 else "")
+    clock = f" (clock {party.ahead_us / 1000:+.2f} ms)" if number else ""
+    name = visible(party.name + job) + clock
     yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
     rows: dict[tuple[str, int], int] = {}
     for span, row in _in_rows(party.spans):

@@ -1,16 +1,15 @@
 """The command `counterpoise trace`: writes what a job's parties did when, for Perfetto."""
 
 import json
-import time
 from pathlib import Path
 
 import click
 
-from ...balancer.protocol.status_messages import MICROSECONDS
 from ...balancer.protocol.trace_messages import MAX_TRACE_MS, StartTrace, TraceReport
 from ...balancer.server.tracing import GRACE_S
+from ...balancer.transport.asking import observe
 from ...balancer.transport.keys import PeerKeys
-from ..doctor.asking import asked_once, asking_options
+from ..doctor.asking import asking_options
 from .chrome import trace_events
 
 ANSWER_S = 5.0
@@ -36,8 +35,9 @@ def command(address: str, keys: PeerKeys | None, seconds: float, job: str, out: 
     Example:
       counterpoise trace tcp://10.0.0.1:5555 --keys keys/trainer --seconds 10 --out trace.json
     """  # noqa: D301
-    question = StartTrace(round(1000 * seconds), round(MICROSECONDS * time.time()))
-    answer = asked_once(address, keys, job, question, TraceReport, seconds + GRACE_S + ANSWER_S)
+    with observe(address, keys, job) as observer:
+        question = StartTrace(round(1000 * seconds))
+        answer = observer.ask(question, TraceReport, seconds + GRACE_S + ANSWER_S)
     if isinstance(answer, str):
         click.echo(f"counterpoise: {address}: {answer}", err=True)
         return 3

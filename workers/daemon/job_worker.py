@@ -45,8 +45,7 @@ from ...balancer.pool.messages import (
 from ...balancer.pool.worker_session import PoolSession
 from ...balancer.protocol.job_spec import JobSpec, from_json
 from ...balancer.protocol.messages import Bye, Message, PeerRejected, UnknownPeer
-from ...balancer.protocol.status_messages import MICROSECONDS
-from ...balancer.protocol.trace_messages import StartTrace
+from ...balancer.protocol.trace_messages import MICROSECONDS, StartTrace
 from ...balancer.run.costs import known_columns
 from ...balancer.run.tasks import TASK_HEAD
 from ...balancer.server.malloc import IdleTrimmer
@@ -282,11 +281,10 @@ class RemoteWorker:
             self._session.begin_sample(max(0, self._progress[0]) - 1)
             beat = self._session.beat(self.leaving)
             busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
-        clock_us, cpu_ms = round(time.time() * MICROSECONDS), round(1000 * time.process_time())
+        cpu_ms = round(1000 * time.process_time())
         return structs.replace(
-            beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, clock_us=clock_us,
-            most_bytes=self._most_bytes,
-        )  # fmt: skip
+            beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, most_bytes=self._most_bytes
+        )
 
     # --- the job
 

@@ -1,45 +1,66 @@
-"""Keeps a fleet: asks the balancer how the job goes, and has the engine start or drain workers."""
+"""Keeps a fleet: asks the balancer how the job goes, and starts or drains workers."""
 
 import logging
 import time
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
+from typing import Protocol
 
 from ...balancer.protocol.status_messages import GetStatus, StatusReport
+from ...balancer.transport.asking import observe
 from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
-from ...balancer.transport.naming import peer_name
-from ...balancer.transport.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
-from .engine import BalancerProcess, Engine
+from .processes import STOP_S, BalancerProcess
 from .scaling import FleetSize, Look, next_scale
 
 logger = logging.getLogger(__name__)
-LOOK_S, SILENT_LOOKS = 1.0, 10
+LOOK_S, REAP_S, SILENT_LOOKS = 1.0, 0.1, 10
+# A worker ends with one of these where another would end so, too: its command line is wrong, or its
+# data are.
+HOPELESS = (2, 4)
 # Workers that have not come are named this long after they were asked for, and again.
 SAY_S = 30.0
 # A request that is younger than this may be answered in a moment.
 PROMPT_MS = 200
 
 
+class StartedWorker(Protocol):
+    """A worker that was started somewhere: subprocess.Popen is one."""
+
+    def poll(self) -> int | None:
+        """Return its exit status once it has ended, below 0 where it was killed or lost."""
+
+    def terminate(self) -> None:
+        """Let it finish what it has, and end."""
+
+    def kill(self) -> None:
+        """End it now."""
+
+
 class FleetControl:
-    """Workers of an engine, as many as the job needs: at least bounds[0], at most bounds[1].
+    """Workers as many as the job needs: at least bounds[0], at most bounds[1].
 
     trainers: how many trainer processes the balancer had when it was asked last.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        launch: Callable[[], StartedWorker],
         balancer: BalancerProcess | str,
         bounds: tuple[int, int],
         keys: PeerKeys | None,
+        hint: str = "see what they logged",
     ) -> None:
-        """balancer: one that is ended with the workers, or the address of another's.
+        """launch: starts a worker. balancer: one that is ended with the workers, or an address.
 
-        keys: a trainer's, where the balancer wants them.
+        keys: a trainer's, where the balancer wants them. hint: where a worker waits that was
+        started and has not come.
         """
-        self.engine, self.bounds = engine, bounds
+        self.bounds = bounds
+        self._launch, self._hint = launch, hint
+        self._running: list[StartedWorker] = []
+        # Those that were asked to end, and until when.
+        self._leaving: list[tuple[StartedWorker, float]] = []
         self._own = balancer if isinstance(balancer, BalancerProcess) else None
         self._address = balancer if isinstance(balancer, str) else balancer.address
         self.trainers = 0
@@ -63,18 +84,18 @@ class FleetControl:
                     self.turn(None, time.monotonic())
                     time.sleep(LOOK_S)
         finally:
-            self.engine.stop()
-            if self._own is not None:
-                self._own.stop()
+            self.stop()
 
     def _follow(self, address: str, stop: Callable[[], bool]) -> None:
-        """Follow the balancer at an address, as long as it answers: it may be elsewhere then."""
-        name, silent = peer_name("", "fleet"), 0
-        with zmq.Context() as context, connect(context, address, name, self._keys) as peer:
+        """Follow the balancer at an address as long as it answers: it may be elsewhere then."""
+        silent = 0
+        with observe(address, self._keys) as observer:
             while not stop() and silent < SILENT_LOOKS:
-                report = _ask(peer)
-                silent = 0 if report is not None else silent + 1
-                self.turn(report, time.monotonic())
+                next_look = time.monotonic() + LOOK_S
+                report = observer.ask(GetStatus(), StatusReport, LOOK_S)
+                silent = silent + 1 if isinstance(report, str) else 0
+                self.turn(None if isinstance(report, str) else report, time.monotonic())
+                time.sleep(max(0.0, next_look - time.monotonic()))
 
     def turn(self, report: StatusReport | None, now: float) -> None:
         """Start or drain workers after a report; None where the balancer gave none."""
@@ -88,8 +109,39 @@ class FleetControl:
         workers = self._scale.workers
         if workers != before:
             logger.info("%d workers in place of %d", workers, before)
-        self.engine.start(workers)
-        self.engine.drain(workers)
+        self._reap()
+        for worker in list(self._running):
+            if (status := worker.poll()) is not None:
+                self._running.remove(worker)
+                if status in HOPELESS:
+                    raise RuntimeError(f"a worker ended with status {status}, see its log")
+                logger.warning("a worker ended with status %d", status)
+        while len(self._running) < workers:
+            self._running.append(self._launch())
+        self._drain(workers)
+
+    def stop(self) -> None:
+        """Drain all workers, wait for them, and end a balancer that is ours."""
+        self._drain(0)
+        while self._leaving:
+            self._reap()
+            time.sleep(REAP_S)
+        if self._own is not None:
+            self._own.stop()
+
+    def _drain(self, workers: int) -> None:
+        """Ask those that came last to end."""
+        for worker in self._running[workers:]:
+            worker.terminate()
+            self._leaving.append((worker, time.monotonic() + STOP_S))
+        del self._running[workers:]
+
+    def _reap(self) -> None:
+        """Forget those that have ended; kill those that take long."""
+        for worker, until in self._leaving:
+            if time.monotonic() > until:
+                worker.kill()
+        self._leaving = [each for each in self._leaving if each[0].poll() is None]
 
     def _say(self, here: int, now: float) -> None:
         """Log from time to time how many workers have not come; they come where trainers are."""
@@ -99,7 +151,7 @@ class FleetControl:
         elif now >= self._say_at:
             self._say_at = now + SAY_S
             of = self._scale.workers
-            logger.warning("%d of %d workers have not come: %s", missing, of, self.engine.hint)
+            logger.warning("%d of %d workers have not come: %s", missing, of, self._hint)
 
 
 def look_at(report: StatusReport) -> Look:
@@ -110,13 +162,3 @@ def look_at(report: StatusReport) -> Look:
         min(1.0, each.recent_busy_ms / each.recent_ms) for each in workers if each.recent_ms > 0
     ]
     return Look(report.workers, fmean(behind or [False]), fmean(busy or [0.0]))
-
-
-def _ask(peer: Any) -> StatusReport | None:
-    """Return a balancer's report, after LOOK_S; None without an answer in that time."""
-    send(peer, GetStatus())
-    found, until = None, time.monotonic() + LOOK_S
-    while (left := until - time.monotonic()) > 0:
-        if peer.poll(int(1000 * left) + 1) and (received := receive(peer)) is not None:
-            found = received[0]
-    return found if isinstance(found, StatusReport) else None

@@ -19,8 +19,8 @@ from msgspec import structs
 
 from ...balancer.transport.keys import PeerKeys, peer_keys, write_keys
 from .control import FleetControl
-from .engine import FOLDER, BalancerProcess
-from .ray_actors import RayActors, import_ray
+from .processes import FOLDER, BalancerProcess
+from .ray_actors import HINT, import_ray, ray_launcher
 
 logger = logging.getLogger(__name__)
 NAMESPACE = "counterpoise"
@@ -128,10 +128,10 @@ class Keeper:
             options["label_selector"] = dict(settings.label_selector)
         root = [] if settings.root is None else ["--root", settings.root]
         words = [*root, *settings.options]
-        engine = RayActors(balancer.address, words, options, keys / "worker")
+        launch = ray_launcher(balancer.address, words, options, keys / "worker")
         self._trainer = peer_keys(keys / "trainer", "trainer")
         self._address = balancer.address
-        self._fleet = FleetControl(engine, balancer, settings.bounds, self._trainer)
+        self._fleet = FleetControl(launch, balancer, settings.bounds, self._trainer, HINT)
         self._lock, self._is_ending = threading.Lock(), False
         self._used_at, self._failure = time.monotonic(), ""
         self._ends, self._ended = threading.Event(), threading.Event()

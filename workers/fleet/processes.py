@@ -1,63 +1,65 @@
-"""Workers as processes of this host, or of a Slurm job's other hosts, started by srun."""
+"""A balancer and workers as processes of this host: each is the command `counterpoise` itself.
 
-import logging
-import signal
+They know nothing of samples: these go from workers to trainers, past whoever started them.
+"""
+
 import subprocess
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from .engine import HOPELESS, STOP_S, end, product_command
+from ...balancer.transport.finding import find_address
+from ..processes.clean_interpreter import clean_command
 
-logger = logging.getLogger(__name__)
+_WATCH = f"{__package__.rpartition('.')[0]}.processes.parent_watch"
+# By the name under which it is installed: what is below commands does not know theirs.
+_COMMAND = "metadata.entry_points(group='console_scripts')['counterpoise'].load()"
+STOP_S = 30.0
+# Of temporary folders: one that begins as those of sockets do (loader/remote/balancer_process.py)
+# would be taken for one that was left.
+FOLDER = "fleet-counterpoise-"
+LOOK_S = 0.05
 
 
-class Processes:
-    """An engine of processes; `launch` are the words before a worker's, as srun's."""
+def product_command(words: Sequence[str]) -> list[str]:
+    """Return the command line of `counterpoise WORDS`, which ends with who starts it."""
+    call = f"m.end_with_parent(); from importlib import metadata; {_COMMAND}({list(words)!r})"
+    return clean_command(_WATCH, call)
 
-    def __init__(
-        self,
-        address: str,
-        words: Sequence[str],
-        launch: Sequence[str] = (),
-        hint: str = "see what they logged",
-    ) -> None:
-        """address: the balancer's."""
-        self.hint = hint
-        self._end_signal = signal.SIGUSR1 if launch else signal.SIGTERM
-        self._command = [*launch, *product_command(["worker", address, *words])]
-        self._running: list[subprocess.Popen[bytes]] = []
-        self._leaving: list[subprocess.Popen[bytes]] = []
 
-    def start(self, workers: int) -> None:
-        """Start workers until there are so many."""
-        self._leaving = [each for each in self._leaving if each.poll() is None]
-        for each in [each for each in self._running if each.poll() is not None]:
-            self._running.remove(each)
-            if each.returncode in HOPELESS:
-                raise RuntimeError(f"a worker ended with status {each.returncode}, see its log")
-            logger.warning("a worker ended with status %d", each.returncode)
-        while len(self._running) < workers:
-            # A session of its own: a terminal's Ctrl-C is for who drains the workers.
-            self._running.append(subprocess.Popen(self._command, start_new_session=True))
+class BalancerProcess:
+    """A balancer on this host, for those who were given no address of one."""
 
-    def drain(self, workers: int) -> None:
-        """Ask those that came last to end."""
-        for each in self._running[workers:]:
-            each.send_signal(self._end_signal)
-            self._leaving.append(each)
-        del self._running[workers:]
+    def __init__(self, host: str, words: Sequence[str] = ()) -> None:
+        """Start it; RuntimeError if it does not serve."""
+        with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
+            file = Path(folder, "address")
+            own = ["--listen", f"tcp://{host}:0", "--address-file", str(file)]
+            command = product_command(["balancer", *own, *words])
+            self._process = subprocess.Popen(command, start_new_session=True)
+            while not (found := find_address(file.as_uri())):
+                self.check()
+                time.sleep(LOOK_S)
+        self.address = found
+
+    def check(self) -> None:
+        """Raise RuntimeError if it has ended."""
+        if (code := self._process.poll()) is not None:
+            raise RuntimeError(f"the balancer ended with status {code}: see what it logged")
 
     def stop(self) -> None:
-        """End the workers."""
-        self.drain(0)
-        for each in self._leaving:
-            end(each, STOP_S)
+        """End it; kill it after STOP_S."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
-def srun_words(cpus: int, het_group: int | None) -> list[str]:
-    """Return the words that start a worker in a Slurm job, in its part `het_group`.
-
-    >>> srun_words(1, 1)
-    ['srun', '--het-group=1', '--nodes=1', '--ntasks=1', '--cpus-per-task=1', '--exact']
-    """
-    group = [] if het_group is None else [f"--het-group={het_group}"]
-    return ["srun", *group, "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", "--exact"]
+def local_launcher(address: str, words: Sequence[str]) -> Callable[[], "subprocess.Popen[bytes]"]:
+    """Return what starts a worker here, for the balancer at an address, with words as options."""
+    command = product_command(["worker", address, *words])
+    # A session of its own: a terminal's Ctrl-C is for who drains the workers.
+    return lambda: subprocess.Popen(command, start_new_session=True)

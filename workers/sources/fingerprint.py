@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import platform
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -20,13 +19,6 @@ def library_versions(*names: str) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = "absent"
     return found
-
-
-@cache
-def software() -> str:
-    """Return the versions that this process runs, as one line."""
-    found = {"python": platform.python_version(), **library_versions("torch")}
-    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def digest(facts: Any) -> str:

@@ -256,7 +256,7 @@ class SimulatedWorker:
         self._unread: list[Any] = []
         address = cluster.chance.choice(["", name.decode(), name.decode()])
         most_bytes = cluster.chance.choice([1, 300, 1 << 40])
-        self.hello = JoinPool(name.decode(), 1, "host", 0, "", "", address, b"", most_bytes)
+        self.hello = JoinPool(name.decode(), 1, "", address, b"", most_bytes)
         self._is_open = False
         self._beat()
 

@@ -55,7 +55,7 @@ START = EpochPosition(0, 0, 0, 0, "")
 PLAN = PlanConfig(ranks=1, samples_per_step=4, accumulate=1, resources=("tokens",), budgets=(None,))
 JOB, LAYOUT = JobSpec(PLAN), json.dumps({"kind": "stacked", "takes_empty": True})
 HELLO = JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1, "process 0")
-WORKER = JoinPool("w", 1, "host", 0, "", "direct", "tcp://host:1", b"", 1 << 30)
+WORKER = JoinPool("w", 1, "direct", "tcp://host:1", b"", 1 << 30)
 RANK, W = b"run|rank.1", b"run|w.1"
 
 

@@ -81,7 +81,7 @@ class Host:
 
     def join(self, name: str, run: int) -> None:
         """Have a worker say hello."""
-        hello = JoinPool(name, 1, "host", 0, "", "", "", b"", 1 << 30, run=run)
+        hello = JoinPool(name, 1, "", "", b"", 1 << 30, run=run)
         self.job.receive(name.encode(), hello, (), self.now)
         self.turn()
 

@@ -68,7 +68,7 @@ class Worker:
     def join(self) -> None:
         """Say hello, until the job comes."""
         if not self.is_open:
-            self.link.send(JoinPool("w", 1, "host", 0, "", "inline", "", b"", 1 << 30))
+            self.link.send(JoinPool("w", 1, "inline", "", b"", 1 << 30))
 
     def turn(self) -> None:
         while (received := self.link.receive()) is not None:

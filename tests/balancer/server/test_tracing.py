@@ -3,29 +3,23 @@
 import pytest
 
 from counterpoise.balancer.job.effects import Send
-from counterpoise.balancer.parties.messages import GiveBatch, TrainerBeat, WantBatches
+from counterpoise.balancer.parties.messages import TrainerBeat, WantBatches
 from counterpoise.balancer.pool.messages import COSTS, SAMPLES, DoPart, PartBroken, PartMeasured
 from counterpoise.balancer.protocol.messages import PeerRejected
-from counterpoise.balancer.protocol.parts import EpochPosition, Weights
 from counterpoise.balancer.protocol.trace_messages import (
     Span,
     StartTrace,
     TraceReport,
     TraceSpans,
 )
-from counterpoise.balancer.run.arrivals import MicrobatchFacts
 from counterpoise.balancer.server import tracing
-from counterpoise.balancer.server.spans import clock_ahead
 from counterpoise.balancer.server.tracing import GRACE_S, MOST_QUESTIONS, TURN_S, Tracer
 
 ASKS, WORKER, RANK = b"one|doctor.9f", b"one|w.1f", b"one|r.2f"
 FOREIGN = b"two|w.3f"
-START = StartTrace(1000, 0)
+START = StartTrace(1000)
 MEASURED = PartMeasured(3, (), (), 0, False, ())
-FACTS = MicrobatchFacts(
-    1, 2, 0, 1, Weights(0, 0, 0, 0, 0, 0), (), (), EpochPosition(0, 0, 0, 0, ""), (), (), ()
-)
-GIVE = GiveBatch(0, 5, 1, True, (), 9, FACTS, (), -1)
+PART = DoPart(3, COSTS, (1, 0, 0, 4, 7))
 
 
 @pytest.fixture
@@ -46,19 +40,14 @@ def spans_of(tracer, now=1.0):
 
 def test_a_peer_is_asked_a_few_times_and_its_quickest_answer_tells_its_clock(tracer):
     for number in range(MOST_QUESTIONS):
-        (sent,) = tracer.received(WORKER, MEASURED, 0.1)
-        assert sent == Send(WORKER, StartTrace(900, 100_000_000))
-        delay = 5000 * abs(3 - number) + 10
-        told = 100_000_000 + 2_000_000
-        tracer.take(WORKER, TraceSpans(100_000_000 - delay, told, told), 0.2)
+        assert tracer.received(WORKER, MEASURED, 0.1) == [Send(WORKER, StartTrace(900))]
+        delay_us = 5000 * abs(3 - number) + 10
+        tracer.take(WORKER, TraceSpans(102_000_000 - delay_us), 0.2)
     assert tracer.received(WORKER, MEASURED, 0.1) == []
-    done = TraceSpans(0, 0, 0, True, (Span("decode", 1, 2, (), ()),))
+    done = TraceSpans(0, True, (Span("decode", 1, 2, (), ()),))
     tracer.take(WORKER, done, 1.0)
     found = spans_of(tracer)["w"]
-    assert (found.ahead_us, found.error_us) == clock_ahead(
-        100_000_000 - 10, 102_000_000, 102_000_000, 100_000_000
-    )
-    assert found.spans == done.spans
+    assert (found.ahead_us, found.spans) == (2_000_000 - 10, done.spans)
 
 
 def test_peers_that_are_late_are_waited_for_and_then_left_out(tracer):
@@ -71,11 +60,12 @@ def test_peers_that_are_late_are_waited_for_and_then_left_out(tracer):
 
 def test_a_trace_of_one_job_sees_nothing_of_another(tracer):
     assert tracer.received(FOREIGN, MEASURED, 0.1) == []
-    tracer.sent(FOREIGN, GIVE, 0.1)
+    tracer.sent(FOREIGN, PART, 0.1)
+    tracer.received(FOREIGN, MEASURED, 0.1)
     (refused,) = tracer.take(b"two|doctor.1", START, 0.2)
     assert isinstance(refused.message, PeerRejected)
     assert refused.peer == b"two|doctor.1"
-    tracer.take(FOREIGN, TraceSpans(0, 0, 0, True, (Span("x", 0, 0, (), ()),)), 0.3)
+    tracer.take(FOREIGN, TraceSpans(0, True, (Span("x", 0, 0, (), ()),)), 0.3)
     found = spans_of(tracer)
     assert {*found} == {"balancer"}
     assert found["balancer"].spans == ()
@@ -98,9 +88,9 @@ def times_of(tracer):
 
 
 def test_parts_are_spans_from_when_they_were_first_given_with_their_samples(tracer):
-    tracer.sent(WORKER, DoPart(3, COSTS, (1, 0, 0, 4, 7)), 0.1)
+    tracer.sent(WORKER, PART, 0.1)
     tracer.sent(WORKER, DoPart(4, SAMPLES, (0, 0, 0, 9)), 0.15)
-    tracer.sent(WORKER, DoPart(3, COSTS, (1, 0, 0, 4, 7)), 0.2)  # it may have been lost
+    tracer.sent(WORKER, PART, 0.2)  # it may have been lost
     (asked,) = tracer.received(WORKER, MEASURED, 0.3)
     assert isinstance(asked.message, StartTrace)
     tracer.received(WORKER, PartBroken(4, "no", 0), 0.4)
@@ -111,18 +101,10 @@ def test_parts_are_spans_from_when_they_were_first_given_with_their_samples(trac
     }
 
 
-def test_microbatches_are_spans_from_the_credit_and_to_their_arrival(tracer):
-    tracer.received(RANK, WantBatches(0, ((1, 5, 5),), 0), 0.1)
-    tracer.received(RANK, WantBatches(0, ((1, 7, 5),), 0), 0.2)
-    tracer.received(RANK, WantBatches(0, ((1, 9, 5),), 0), 0.3)
-    tracer.sent(RANK, GIVE, 0.4)
-    tracer.sent(RANK, GIVE, 0.5)  # it may have been lost
-    for moment in (0.6, 0.7):
-        tracer.received(RANK, WantBatches(0, ((1, 9, 6),), 0), moment)
-    assert times_of(tracer) == {
-        "request": (200_000, 400_000, (1, 2, 0), (9,)),
-        "to the rank": (400_000, 600_000, (1, 2, 0), ()),
-    }
+def test_a_trainer_is_asked_when_it_wants_batches(tracer):
+    assert tracer.received(RANK, WantBatches(0, ((1, 5, 5),), 0), 0.1) == [
+        Send(RANK, StartTrace(900))
+    ]
 
 
 def test_turns_that_take_long_are_plans(tracer):

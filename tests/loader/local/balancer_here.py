@@ -63,7 +63,7 @@ class PlayedHere:
             job.on_error == "skip", described["takes_empty"], shift_labels=job.shift_labels,
             count_labels=count_label_tokens_of if job.counts_batches else None,
         )  # fmt: skip
-        hello = JoinPool("worker", 0, "here", 0, "", "", "", b"", 1 << 40)
+        hello = JoinPool("worker", 0, "", "", b"", 1 << 40)
         self._job.receive(_WORKER, hello, (), 0.0)
         self._turn()
 

@@ -72,8 +72,7 @@ class WorkerHere:
         self.socket, self.is_silent = listen(self._context, "tcp://127.0.0.1:*"), is_silent
         own = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.hello = JoinPool(
-            f"worker {number}", 1, "here", number, "none", "direct",
-            own if address is None else address, b"", 1 << 30,
+            f"worker {number}", 1, "direct", own if address is None else address, b"", 1 << 30
         )  # fmt: skip
 
     def take(self, message: Any) -> list[tuple[Any, list[Any]]]:

@@ -14,7 +14,7 @@ from counterpoise.loader.remote import connection as shell
 from tests.loader.alarms import Interrupted
 from tests.loader.remote.served import connect_to
 
-PATIENCE_MS, BEAT = 20_000, TrainerBeat(1, False, 0)
+PATIENCE_MS, BEAT = 20_000, TrainerBeat(1, False)
 
 
 def interrupted_at(line: int, action: Callable[[], Any]) -> bool:

@@ -10,34 +10,25 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from counterpoise.balancer.protocol.parts import Hole
-from counterpoise.balancer.protocol.status_messages import (
-    UNKNOWN_US,
-    StatusReport,
-    TrainerStatus,
-    WorkerStatus,
-)
+from counterpoise.balancer.protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.tools.doctor.command import command
-from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, job_tables
+from counterpoise.tools.doctor.command import _table, command
+from counterpoise.tools.doctor.figures import BAD, GOOD, WARN
 from counterpoise.tools.doctor.job import judge_status
 from tests.loader import balanced_data
 
 LIMIT_S = 120.0
 WORKER = WorkerStatus(
-    name="node-1/100", host="node-1", software="python 3.11, counterpoise 0.1.0, pillow 11.0",
-    fingerprint="f", state="ready", unresponsive=False, last_message_ms=400, parts=2, probed=500,
-    decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100,
-    recent_decoded=300, recent_bytes=3 << 20, recent_decode_ms=20_000,
-    recent_busy_ms=21_000, recent_cpu_ms=12_000,
-    ahead_us=200, transport="inline: the loader was given a balancer's address",
+    name="node-1/100", state="ready", unresponsive=False, last_message_ms=400, parts=2, probed=500,
+    decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_decoded=300,
+    recent_bytes=3 << 20, recent_decode_ms=20_000, recent_busy_ms=21_000, recent_cpu_ms=12_000,
+    transport="inline: the loader was given a balancer's address",
 )  # fmt: skip
 WAITS = TrainerStatus(
-    ranks="0-3", state="running", epoch=0, step=12, microbatch=1, oldest_request_ms=4200,
-    is_waiting=True, missing="3 of 8 samples to be decoded", ahead_us=UNKNOWN_US,
-    waited_ms=0,
+    ranks="0-3", state="running", step=12, microbatch=1, oldest_request_ms=4200, is_waiting=True,
+    missing="3 of 8 samples to be decoded", waited_ms=0,
 )  # fmt: skip
 FINE = replace(WAITS, oldest_request_ms=-1, step=-1, microbatch=-1, is_waiting=False, missing="")
-HERE = 100
 
 
 def crew(count, **changes):
@@ -45,16 +36,20 @@ def crew(count, **changes):
 
 
 JOB = StatusReport(
-    number=1, clock_us=0, software="python 3.11, counterpoise 0.1.0", workers=4, trainers=1,
-    waiting="decoded samples", trouble="", epoch=0, front=12, held_bytes=0,
-    budget_bytes=1 << 30, is_full=False, all_decoded=False, loads_to_measure=False, parts=8,
-    lost=0, lost_ms=-1, last_lost=(), dropped=0, refused=0, rejected_workers=(), holes=0,
-    last_holes=(), worker_statuses=crew(4), trainer_statuses=(FINE,),
-)  # fmt: skip
+    workers=4,
+    trainers=1,
+    waiting="decoded samples",
+    epoch=0,
+    front=12,
+    budget_bytes=1 << 30,
+    parts=8,
+    worker_statuses=crew(4),
+    trainer_statuses=(FINE,),
+)
 
 
-def judged(overview, times_s=(0.001,), ahead_us=HERE):
-    found = judge_status("tcp://h:1", overview, times_s, ahead_us)
+def judged(overview, answer_s=0.001):
+    found = judge_status("tcp://h:1", overview, answer_s)
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
     assert all(bool(one.advice) == (one.level != GOOD) for one in found)
@@ -71,35 +66,23 @@ def test_a_job_that_runs_well_is_fine():
 WITH_SLOW = (*crew(3), replace(WORKER, name="slow", recent_decoded=60))
 IDLE = (*crew(3), replace(WORKER, name="idle", recent_decoded=9, recent_decode_ms=600))
 SILENT = (*crew(3), replace(WORKER, name="gone", last_message_ms=12_000))
-OLD = (*crew(3), replace(WORKER, name="old", software="python 3.11, counterpoise 0.1.0, pillow 9"))
-AHEAD = (*crew(3), replace(WORKER, name="fast", ahead_us=750_000))
-UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=UNKNOWN_US))
 
 
 @pytest.mark.parametrize(
     ("changes", "name", "level", "words"),
     [
         ({"worker_statuses": (), "workers": 0}, "workers", BAD, "0 ready"),
-        ({"worker_statuses": crew(4, state="waiting")}, "workers", GOOD, "0 ready, 4 not yet"),
+        ({"worker_statuses": crew(4, state="opening")}, "workers", GOOD, "0 ready, 4 not yet"),
         ({"worker_statuses": crew(4, state="leaving")}, "workers", GOOD, "4 ready, at work"),
         ({"worker_statuses": WITH_SLOW}, "slow workers", WARN, "slow (20% of the median speed)"),
         ({"worker_statuses": SILENT}, "silent workers", BAD, "gone (12 s)"),
         ({"worker_statuses": crew(4, unresponsive=True)}, "late workers", WARN, "and 1 more"),
         ({"rejected_workers": ("w: other data",)}, "turned away", BAD, "w: other data"),
-        ({"worker_statuses": OLD}, "versions", WARN, "old has pillow 9"),
-        ({"worker_statuses": (*crew(3), replace(WORKER, fingerprint="g"))},
-         "versions", WARN, "2 fingerpri"),
-        ({"software": "counterpoise 0.0.1"}, "versions", WARN, "balancer has counterpoise 0.0.1"),
-        ({"worker_statuses": AHEAD}, "clocks", WARN, "fast +750 ms"),
-        ({"worker_statuses": UNSURE}, "clocks", GOOD, "within 500 ms"),
-        ({"trainer_statuses": (replace(FINE, ahead_us=-(10**7)),)},
-         "clocks", WARN, "ranks 0-3"),
         ({"trouble": "sample 'k': cut"}, "run", BAD, "sample 'k': cut"),
         ({"epoch": -1, "waiting": "ranks to begin"}, "run", GOOD, "waiting for ranks to begin"),
         ({"trainer_statuses": (WAITS,)}, "ranks that wait", WARN,
          "ranks 0-3 for 4.2 s (step 12, microbatch 1): 3 of 8 samples to be decoded"),
         ({"is_full": True}, "payloads", GOOD, "full: the trainer is the bottleneck"),
-        ({"all_decoded": True}, "payloads", GOOD, "the trainer is the bottleneck"),
         ({"lost": 2, "lost_ms": 5000, "last_lost": ("a", "b")}, "lost workers", WARN,
          "2, the last 5.0 s ago: b; a"),
         ({"lost": 2, "lost_ms": 10**7}, "lost workers", GOOD, "2, the last 166 min ago"),
@@ -146,27 +129,18 @@ def test_a_worker_that_had_little_to_do_is_not_slow():
     assert "slow workers" not in judged(replace(JOB, worker_statuses=IDLE))
 
 
-def test_this_machines_clock_and_a_slow_answer_are_judged():
-    found = judged(JOB, times_s=(0.5,), ahead_us=2_000_000)
-    assert found["balancer"].level == WARN
-    assert "from this machine, +2e+03" in found["clocks"].found
+def test_a_slow_answer_is_judged():
+    assert judged(JOB, answer_s=0.5)["balancer"].level == WARN
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_tables_fit_and_hide_what_a_peer_would_do_to_the_terminal(width):
-    evil = replace(WORKER, name="\x1b[31m[red]evil[/]\n")
-    many = (evil, *crew(60))
-    console = Console(width=width, color_system=None, record=True, file=io.StringIO())
-    for table in job_tables(
-        replace(JOB, worker_statuses=many, workers=500, trainer_statuses=(WAITS,)), width
-    ):
-        console.print(table)
+def test_the_table_hides_what_a_peer_would_do_to_the_terminal():
+    evil = replace(WORKER, name="\x1b[31m[red]evil[/]\n", last_message_ms=12_000)
+    console = Console(width=80, color_system=None, record=True, file=io.StringIO())
+    console.print(_table(judge_status("tcp://h:1", replace(JOB, worker_statuses=(evil,)), 0.001)))
     text = console.export_text()
-    assert max(map(len, text.splitlines())) <= width
+    assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
     assert r"\x1b[31m[red]evil[/]" in text
-    assert "and 460 more" in text
-    assert ("probed/s" in text) == (width >= 100)
 
 
 @pytest.mark.usefixtures("through_balancer")
@@ -188,13 +162,9 @@ def test_workers_of_a_real_job_have_rates_above_0():
         assert result.exception is None, result.exception
         report = json.loads(result.stdout.splitlines()[-1])
         notes = report["job"]["worker_statuses"]
-    table = CliRunner().invoke(command, [address], standalone_mode=False).stdout
     del iterator
     loader.close()
     assert result.return_value == 0, report["findings"]
     assert len(notes) == 2
     assert sum(each["decoded_per_s"] for each in notes) > 0
     assert sum(each["bytes_per_s"] for each in notes) > 0
-    assert all("counterpoise" in each["software"] for each in notes)
-    assert "decoded/s" in table
-    assert all(each["name"].split("/")[0] in table for each in notes)

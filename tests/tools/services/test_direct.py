@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from counterpoise.balancer.job.messages import JoinPool
+from counterpoise.balancer.protocol.status_messages import GetStatus, StatusReport
+from counterpoise.balancer.transport.asking import observe
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.loader import LoaderError
 from counterpoise.loader.remote.puller import PiecePuller
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.tools.doctor.asking import ask
 from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
 from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
 from counterpoise.workers.serving.frame_store import FrameStore
@@ -68,7 +69,9 @@ def pulled(monkeypatch):
 
 
 def transports(address):
-    return [worker.transport for worker in ask(address, LIMIT_S, None).status.worker_statuses]
+    with observe(address, None) as observer:
+        status = observer.ask(GetStatus(), StatusReport, LIMIT_S)
+    return [worker.transport for worker in status.worker_statuses]
 
 
 def ways(address):
@@ -129,7 +132,7 @@ class OutOfReach:
 
     @contextmanager
     def open(self, _, endpoint, job):
-        hello = JoinPool("out of reach", 9, "host", 0, "", "direct: " + NOBODY, NOBODY, b"", 0)
+        hello = JoinPool("out of reach", 9, "direct: " + NOBODY, NOBODY, b"", 0)
         name = peer_name(job, "out-of-reach")
         setup = WorkerSetup(name, hello, lambda job: open_source(job, self.root), self.server)
         with open_remote_worker(endpoint, setup) as worker:

@@ -67,7 +67,7 @@ def test_a_fleet_feeds_a_loop_replaces_a_killed_worker_and_leaves_nothing(proces
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["local"], "give --workers"),
+        (["local"], "Missing option '--workers'"),
         (["local", "--workers", "0"], "give 4, or 4:64"),
         (["local", "--workers", "9:4"], "give 4, or 4:64"),
         (["ray", "--workers", "1", "--label", "readers"], "is not NAME=VALUE"),

@@ -234,9 +234,7 @@ class WorkerThread(threading.Thread):
         if self.serves:
             server = PullServer("tcp://127.0.0.1:*", None, FrameStore())
             address = server.endpoint
-        hello = JoinPool(
-            "host/1", len(self.workers), "host", 1, "", "as tests have it", address or "", b"", 0
-        )
+        hello = JoinPool("host/1", len(self.workers), "as tests have it", address or "", b"", 0)
         setup = WorkerSetup(peer_name(job, "worker"), hello, self.open_source, server, **self.more)
         try:
             with open_remote_worker(endpoint, setup) as worker:

@@ -15,7 +15,7 @@ from counterpoise.workers.sources.interface import SampleError, as_source
 from tests.workers.daemon.played import STACKED, job_of
 
 TOKEN = 7
-HELLO = JoinPool("host/1", 0, "host", 1, "", "as tests have it", "", b"", 0)
+HELLO = JoinPool("host/1", 0, "as tests have it", "", b"", 0)
 
 
 class Numbers:

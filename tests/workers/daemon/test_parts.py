@@ -112,7 +112,7 @@ def test_beats_name_the_sample_in_work() -> None:
     worker.worker.leaving = True
     idle = worker.worker.beat()
     assert (idle.number, idle.index, idle.leaving, idle.kept) == (0, -1, True, ((5, 1),))
-    assert min(idle.cpu_ms, idle.clock_us) > 0
+    assert idle.cpu_ms > 0
 
 
 def test_beats_say_what_may_be_kept_which_is_less_once_another_job_has_come() -> None:
@@ -337,7 +337,7 @@ def test_who_counts_is_told_of_each_part_and_what_became_of_it() -> None:
 
 def test_a_trace_has_a_span_of_each_part() -> None:
     worker = opened()
-    (started,) = worker.hear(StartTrace(0, 5))
+    (started,) = worker.hear(StartTrace(0))
     assert isinstance(started, TraceSpans)
     worker.worker._trace.until = float("inf")
     worker.hear(measure(5, 1, 2), load(6, 3))

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import counterpoise as cp
+from counterpoise.balancer.protocol.status_messages import GetStatus, StatusReport
+from counterpoise.balancer.transport.asking import observe
 from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.tools.doctor.asking import ask
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.fleet import control
-from counterpoise.workers.fleet.engine import BalancerProcess
-from counterpoise.workers.fleet.ray_actors import RayActors
+from counterpoise.workers.fleet.processes import BalancerProcess
+from counterpoise.workers.fleet.ray_actors import HINT, ray_launcher
 from tests.docs.pages import blocks
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
@@ -115,13 +116,20 @@ def wait_for(is_so, what):
     raise AssertionError(f"no {what}")
 
 
+def status_of(fleet):
+    """Return the balancer's report."""
+    with observe(*fleet.join()) as observer:
+        status = observer.ask(GetStatus(), StatusReport, LIMIT_S)
+    assert isinstance(status, StatusReport), status
+    return status
+
+
 def wait_for_workers(fleet, count):
     """Wait until the balancer has so many workers that serve; return its report."""
-    address, keys = fleet.join()
 
     def report():
-        status = ask(address, 5.0, keys).status
-        ready = [each for each in status.worker_statuses if each.state == "ready"] if status else []
+        status = status_of(fleet)
+        ready = [each for each in status.worker_statuses if each.state == "ready"]
         return status if len(ready) == count else None
 
     return wait_for(report, f"{count} workers")
@@ -169,10 +177,7 @@ def test_it_is_scaled_and_loses_a_raylet_while_two_ranks_train(cluster, root):
     lost = status.lost
     train(len(right))
     assert {number: sorted(each) for number, each in found.items()} == right
-    address, keys = fleet.join()
-    last = ask(address, 5.0, keys).status
-    assert last is not None
-    assert last.lost == lost  # who is let go is not lost
+    assert status_of(fleet).lost == lost  # who is let go is not lost
     ray.get([each.close.remote() for each in ranks])
     wait_for(lambda: not leftovers(), f"end of {leftovers()}")
 
@@ -181,9 +186,9 @@ def test_without_a_place_it_waits_says_so_and_goes_on(cluster, root, caplog, mon
     monkeypatch.setattr(control, "SAY_S", 2.0)
     nowhere = {"num_cpus": 1, "resources": {"place": 1}}
     served = BalancerProcess("127.0.0.1")
-    engine = RayActors(served.address, ["--root", str(root)], nowhere)
+    launch = ray_launcher(served.address, ["--root", str(root)], nowhere)
     ends, found = threading.Event(), []
-    run = control.FleetControl(engine, served, (1, 1), None).run
+    run = control.FleetControl(launch, served, (1, 1), None, HINT).run
     fleet = threading.Thread(target=run, args=[ends.is_set])
     loader = make(root, None, ranks=None, virtual_ranks=2, balancer=served.address)
     training = threading.Thread(target=lambda: found.extend(map(digests, loader.steps())))
