@@ -279,7 +279,7 @@ class LocalLoop:
 
     @property
     def _measures_by_loading(self) -> bool:
-        return bool(getattr(self._settings.source, "decode_first", False))
+        return self._settings.source.decode_first
 
     def _start_workers(self, epoch: int) -> WorkerTasks | InlineTasks:
         settings, job = self._settings, self._settings.job
@@ -334,7 +334,7 @@ class LocalLoop:
     ) -> None:
         """Make what hands out a plan's microbatches, from a position on."""
         settings, job = self._settings, self._settings.job
-        is_named = getattr(settings.source, "names_samples", True)
+        is_named = settings.source.names_samples
         looks = self._peers is not None and not is_named and self._runs == 1
         run_settings = RunSettings(
             job=job,

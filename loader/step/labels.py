@@ -80,7 +80,7 @@ def find_label_source(
     if balance.label_tokens is not None:
         return balance.label_tokens
     is_open = balance.layout == "torch" and collate_fn not in (None, default_collate)
-    is_open = is_open and getattr(source, "decode_first", False)
+    is_open = is_open and source is not None and source.decode_first
     are_counted = LABEL_TOKENS in resources
     if is_open and _makes_labels(source, collate_fn, are_counted, balance.shift_labels):
         return IN_BATCHES

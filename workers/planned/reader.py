@@ -22,7 +22,6 @@ from ..sources.fingerprint import digest
 from ..sources.interface import Source
 from ..sources.labels import count_label_tokens, labels_of
 from ..sources.randomness import global_randomness
-from ..stores.samples import reads_stores
 from .measuring import Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
@@ -69,7 +68,7 @@ class PlannedReader(Dataset[Any]):
         self._count_labels = count_labels
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
-        self._reads_stores = reads_stores(source)
+        self._reads_stores = source.reads_stores
         self.progress: MutableSequence[int] | None = None
         self.number = 0
         self.upcoming: Callable[[], Iterable[Sequence[int]]] = tuple
