@@ -16,14 +16,11 @@ from .row_groups import RowGroups, open_file, read_columns, read_footer
 class ParquetDataset(ColumnDataset):
     """Samples of parquet files, in order of files and rows; a torch dataset and a source.
 
-    `pattern` is a path, a folder (its *.parquet), a glob, a brace pattern or a list of them; with
-    `root` all that is read lies below that folder. `transform(raw)` gets a row as a sample of a tar
-    would be: "__key__", "json" (a dict of the columns) and images, videos and sounds as members
-    (img0.jpg ...); if it accepts `rng` it also gets a numpy Generator made from (seed, epoch, key).
-
-    columns, images, media, key, lengths: see ColumnDataset; without keys the name of a row is
-    FILE:ROW. Costs come from `lengths`, `transform.probe(raw)`, `cost(sample)`, or, without a
-    transform, from headers of images: {"pixels", "bytes"}.
+    `pattern` is a path, a folder (its *.parquet), a glob, a brace pattern or a list of them.
+    `transform(raw)` gets a row as a sample of a tar would be: "__key__", "json" (a dict of the
+    columns) and images, videos and sounds as members (img0.jpg ...). columns, images, media, key,
+    lengths: see ColumnDataset; without keys the name of a row is FILE:ROW. transform, root, cache
+    and cost: see RecordDataset.
 
     Raises FileNotFoundError, ImportError without pyarrow, and ValueError for damaged footers, files
     of unlike columns, keys that occur twice, columns that are refused, and no rows.

@@ -18,15 +18,13 @@ class JsonlDataset(RecordDataset):
 
     `pattern` is a path, a folder (its *.jsonl, else *.ndjson, else *.json), a glob, a brace pattern
     or a list of them. Images, videos and sounds that records name are read below the folder
-    `media`, by default the folder of the record's file; with `root` everything must lie below it
-    after links. A transform gets {"__key__", "json": the record, "jpg" or "img0.jpg"...: bytes}, as
-    from a tar shard (`workers/jsonl/record_form.py`); without one images become uint8 (height,
-    width, 3) arrays. Costs are as for TarDataset.
+    `media`, by default the folder of the record's file. A transform gets {"__key__", "json": the
+    record, "jpg" or "img0.jpg"...: bytes}, as from a tar shard. transform, root, cache and cost: see
+    RecordDataset; places of records are kept where costs are.
 
     A sample's key is what the record's field `key` says, by default `__key__`, `id` or `key`; where
-    there is none, and with key="", FILE:LINE. Places of records are kept in `cache`,
-    $COUNTERPOISE_CACHE, beside the files or in ~/.cache/counterpoise. Raises FileNotFoundError and
-    ValueError (no JSON file, key that occurs twice, no records).
+    there is none, and with key="", FILE:LINE. Raises FileNotFoundError and ValueError (no JSON file,
+    key that occurs twice, no records).
     """
 
     FORMAT, EXTENSIONS = "jsonl", (".jsonl", ".ndjson", ".json")

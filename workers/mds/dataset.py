@@ -99,9 +99,9 @@ class MDSDataset(RecordDataset):
         path = resolved(self.folder / shard.name, self.root)
         if path.is_file():
             return path
-        if shard.packed is not None:
-            name, method = shard.packed
-            packed = resolved(self.folder / name, self.root)
+        if shard.zip_data is not None:
+            packed = resolved(self.folder / shard.zip_data.basename, self.root)
+            method = (shard.compression or "").partition(":")[0]
             if packed.is_file():
                 return unpacked(packed, method, shard.nbytes, self.cache)
         raise FileNotFoundError(f"no such file: {path}; {INDEX} names it, copy the folder again")

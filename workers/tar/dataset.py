@@ -29,16 +29,10 @@ class TarDataset(RecordDataset):
     """Samples of tar shards, in order of shards and members; a torch dataset and a source.
 
     `pattern` is a path, a folder, a glob, a brace pattern, a URL of one of these in a store
-    (docs/guides/object-stores.md), or a list of them; with `root` every
-    file must lie below that folder. `transform(raw)` gets a dict of the sample's members by
-    extension, and "__key__"; if it accepts `rng` it also gets a numpy Generator made from (seed,
-    epoch, key). Without a transform images become uint8 (height, width, 3) arrays. Costs come
-    from `transform.probe(raw)` (without decoding), else from `cost(sample)` (decode first), else,
-    without a transform, from the headers: {"pixels", "bytes"}.
-
-    Indexes and probed costs are kept in `cache`, $COUNTERPOISE_CACHE, beside the shards or in
-    ~/.cache/counterpoise. Raises FileNotFoundError and ValueError (damaged shard, key that occurs
-    twice, no samples).
+    (docs/guides/object-stores.md), or a list of them. `transform(raw)` gets a dict of the sample's
+    members by extension, and "__key__". transform, root, cache and cost: see RecordDataset; the
+    indexes of shards are kept where costs are. Raises FileNotFoundError and ValueError (damaged
+    shard, key that occurs twice, no samples).
     """
 
     FORMAT, EXTENSIONS = "tar", (".tar",)
