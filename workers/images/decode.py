@@ -17,7 +17,7 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from PIL import Image
+
+from .header import plain_size
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 WHITE = (255, 255, 255)
@@ -101,6 +103,8 @@ UPRIGHT = {
 }
 # Decoders may shrink to no less than this multiple of the size asked for, as Pillow's thumbnail().
 GAP = 2
+# Bytes read to find a size: nearly always enough, and enough for a JPEG with profile and EXIF.
+SHORT_HEAD, LONG_HEAD = 1 << 12, 1 << 16
 _silence = threading.Lock()
 
 
@@ -178,8 +182,28 @@ def image_size(data: bytes | BinaryIO | Path, max_pixels: int = MAX_PIXELS) -> t
     """Return (width, height) after EXIF rotation, from the header alone; ImageError otherwise."""
     if isinstance(data, Path):
         with data.open("rb") as opened:
-            return open_image(opened, max_pixels).size
-    return open_image(data, max_pixels).size
+            return image_size(opened, max_pixels)
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    found = _plain_size(file)
+    if found is not None and found[0] * found[1] <= max_pixels:
+        return found
+    return open_image(file, max_pixels).size
+
+
+def _plain_size(file: BinaryIO) -> tuple[int, int] | None:
+    """Return the size in a header that Pillow need not read, or None."""
+    file.seek(0)
+    head = file.read(SHORT_HEAD)
+    found = plain_size(head)
+    # A JPEG may have long EXIF and ICC segments before its size.
+    if found is None and head.startswith(b"\xff\xd8") and len(head) == SHORT_HEAD:
+        found = plain_size(head + file.read(LONG_HEAD - SHORT_HEAD))
+    # A PNG may have its orientation after the pixels.
+    if head.startswith(b"\x89PNG") and found is not None and _late_exif(file):
+        return None
+    if found is None or not 0 < found[0] * found[1] <= (Image.MAX_IMAGE_PIXELS or MAX_PIXELS):
+        return None
+    return found
 
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:
@@ -242,3 +266,13 @@ def _reason(error: Exception) -> str:
     """Return type and message without the address of the file object, which differs every run."""
     text = re.sub(r" <[^<>]* at 0x[0-9a-f]+>", "", str(error))
     return f"{type(error).__name__}: {text}"
+
+
+def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
+    return {
+        name: np.array(look_at(name, look_at(name, open_image, value).decode))
+        if is_image(name)
+        else value
+        for name, value in raw.items()
+    }

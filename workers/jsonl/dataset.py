@@ -19,12 +19,12 @@ class JsonlDataset(RecordDataset):
     `pattern` is a path, a folder (its *.jsonl, else *.ndjson, else *.json), a glob, a brace pattern
     or a list of them. Images, videos and sounds that records name are read below the folder
     `media`, by default the folder of the record's file. A transform gets {"__key__", "json": the
-    record, "jpg" or "img0.jpg"...: bytes}, as from a tar shard. transform, root, cache and cost: see
-    RecordDataset; places of records are kept where costs are.
+    record, "jpg" or "img0.jpg"...: bytes}, as from a tar shard. transform, root, cache and cost:
+    see RecordDataset; places of records are kept where costs are.
 
     A sample's key is what the record's field `key` says, by default `__key__`, `id` or `key`; where
-    there is none, and with key="", FILE:LINE. Raises FileNotFoundError and ValueError (no JSON file,
-    key that occurs twice, no records).
+    there is none, and with key="", FILE:LINE. Raises FileNotFoundError and ValueError (no JSON
+    file, key that occurs twice, no records).
     """
 
     FORMAT, EXTENSIONS = "jsonl", (".jsonl", ".ndjson", ".json")

@@ -8,6 +8,7 @@ and are here. Nothing here imports torch.
 
 import bisect
 import inspect
+import io
 import itertools
 import os
 from abc import abstractmethod
@@ -18,18 +19,18 @@ from typing import Any, ClassVar, Self
 
 from PIL import features
 
-from ..images.decode import ImageError
-from ..media.files import MediaError
+from ..images.decode import ImageError, decoded, image_size, is_image
+from ..media.files import MediaError, is_media
 from .cache_files import Stamp, identity, remove_file
 from .cost_cache import CostsCache
-from .data_files import DataFiles
+from .costs import sample_nbytes
+from .data_files import DataFiles, check_reads
 from .failures import DataChangedError
 from .file_patterns import Pattern, find_shards, named
 from .fingerprint import digest, digest_arrays, library_versions
 from .interface import Cost, Probe, Sample, SampleError, Source, accepts, checked_probe
 from .randomness import generator, run_seeded
 from .registry import build, name_of, registered, spec_of
-from .untransformed import check_reads, decoded, probed
 from .urls import checked_to_tell, is_url
 
 Transform = Callable[..., Sample]
@@ -384,3 +385,13 @@ class RecordDataset(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_costs": {}}
+
+
+def probed(raw: Mapping[str, Any]) -> Probe:
+    """Return the cost of a sample without a transform: pixels, and bytes once decoded."""
+    sizes = [image_size(value) for name, value in raw.items() if is_image(name)]
+    played = [raw[name].seek(0, io.SEEK_END) for name in raw if is_media(name)]
+    rest = {name: raw[name] for name in raw if not (is_image(name) or is_media(name))}
+    pixels = sum(width * height for width, height in sizes)
+    nbytes = 3 * pixels + sum(played) + sample_nbytes(rest)
+    return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)

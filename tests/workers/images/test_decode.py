@@ -15,8 +15,6 @@ from PIL import Image, ImageFile, ImageOps
 
 from counterpoise.workers.images.decode import ImageError, image_size, is_image, open_image
 
-XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>'
-
 
 def _saved(image, format="PNG", **options):  # noqa: A002
     file = io.BytesIO()
@@ -258,48 +256,6 @@ def test_threads_decode_the_same(picture):
         thread.join()
     assert all(all(got[number]) for number in range(8))
     assert warnings.filters == filters
-
-
-@given(
-    size=st.tuples(st.integers(1, 60), st.integers(1, 60)),
-    kind=st.sampled_from(["JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "PPM", "MPO"]),
-    mode=st.sampled_from(["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "LA", "YCbCr"]),
-    turned=st.one_of(st.none(), st.integers(0, 9)),
-    options=st.fixed_dictionaries(
-        {},
-        optional={
-            "progressive": st.booleans(),
-            "icc_profile": st.binary(min_size=1, max_size=300),
-            "xmp": st.sampled_from([b"<x:xmpmeta/>", XMP % 6, XMP % 3]),
-        },
-    ),
-)
-def test_the_size_is_that_of_the_decoded_picture(size, kind, mode, turned, options):
-    image = Image.new(mode, size)
-    if turned is not None:
-        options["exif"] = _turned(turned)
-    try:
-        data = _saved(image, kind, **options)
-    except (OSError, ValueError, TypeError, SystemError):
-        return  # a format that has no such mode, or no such option
-    assert image_size(data) == decode_image(data).size
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_bounds_on_pixels_hold(picture, monkeypatch, kind):
-    data = picture(20, 20, kind)
-    assert image_size(data, max_pixels=400) == (20, 20)
-    with pytest.raises(ImageError, match="20x20 is over the limit of 399 pixels"):
-        image_size(data, max_pixels=399)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 199)
-    with pytest.raises(ImageError, match="DecompressionBombError"):
-        image_size(data)
-
-
-def test_a_file_is_read_from_its_beginning(picture):
-    file = io.BytesIO(picture(20, 10, "JPEG"))
-    file.seek(7)
-    assert image_size(file) == (20, 10)
 
 
 def test_extensions_of_images():
