@@ -84,11 +84,6 @@ class Measurer:
         self._name = partial(source_name, source)
         self.kept: Any = None  # KeptSamples of a worker elsewhere
 
-    @property
-    def decodes_first(self) -> bool:
-        """Return whether a sample has to be loaded to learn its cost."""
-        return self.source.decode_first
-
     def key(self, index: int) -> str:
         """Return a sample's name; TypeError where a source of the user's own gives no text."""
         return checked_key(self.source.key(index), index)
@@ -104,7 +99,7 @@ class Measurer:
 
     def cost(self, index: int, epoch: int) -> tuple[int, ...]:
         """Find what a sample costs; SampleError where it cannot be measured."""
-        if self.decodes_first:
+        if self.source.decode_first:
             sample = self.load(index, epoch)
             cost = self.cost_of(index, sample)
             if self.kept is not None:

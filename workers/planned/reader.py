@@ -128,7 +128,7 @@ class PlannedReader(Dataset[Any]):
     def _samples_of(self, task: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Yield the samples of a task, and whether they are only probed."""
         kind, _, _, *indexes = task
-        is_probed = kind == MEASURE and not self._measurer.decodes_first
+        is_probed = kind == MEASURE and not self._measurer.source.decode_first
         yield from ((index, is_probed) for index in indexes)
 
     def collate(self, done: Any) -> Any:
@@ -243,7 +243,7 @@ class PlannedReader(Dataset[Any]):
         costs = tuple(self._cost(task.epoch, index) for index in task.indexes)
         seconds = time.perf_counter() - since
         differs = False
-        if task.again and self._measurer.decodes_first:
+        if task.again and self._measurer.source.decode_first:
             differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
         return Measured(costs, seconds, differs)
 
@@ -269,7 +269,7 @@ class PlannedReader(Dataset[Any]):
     def _mark(self, index: int, epoch: int) -> tuple[str, str]:
         measurer = self._measurer
         sample = measurer.load(index, epoch)
-        by_loading = measurer.decodes_first
+        by_loading = measurer.source.decode_first
         cost = measurer.cost_of(index, sample) if by_loading else measurer.cost(index, epoch)
         safe, whole = (content_of(sample, is_exact=is_exact) for is_exact in (False, True))
         return digest([cost, safe]), digest([cost, whole])

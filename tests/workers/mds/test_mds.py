@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import ConcatDataset, Subset, random_split
 
 import counterpoise as cp
 from counterpoise.workers import SampleError
@@ -56,17 +54,6 @@ def test_samples_are_in_order_and_in_the_form_of_a_tars(folder: Path, picture: A
     for outside in (-1, 7):
         with pytest.raises(IndexError):
             data[outside]
-
-
-def test_a_view_of_it_is_a_data_set(folder: Path) -> None:
-    data: Any = cp.MDSDataset(folder)
-    half, _ = random_split(data, [4, 3], torch.Generator().manual_seed(0))
-    views: Any = ConcatDataset([half, Subset(data, [5])])
-    balance = cp.Balance(budgets={"pixels": 60}, samples_per_step=5, accumulate="auto")
-    made = cp.DataLoader(views, balance=balance, collate_fn=list, shuffle=True)
-    batches = [batch for step in made.steps() for batch in step.microbatches]
-    found = [sample["__key__"] for batch in batches for sample in batch]
-    assert sorted(found) == sorted(data.key(n) for n in (*half.indices, 5))
 
 
 def test_costs_of_a_transform_are_its_samples(folder: Path) -> None:
