@@ -21,9 +21,10 @@ from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.planning.problem.layout import base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
-from ..workers.mixture.order import epoch_samples, recipe_of, rows_of
+from ..workers.mixture.order import epoch_samples, rows_of
 from ..workers.sources.data_identity import KnownData
-from ..workers.sources.interface import DEFAULT_COST, as_source
+from ..workers.sources.interface import DEFAULT_COST, Source
+from ..workers.sources.plain import as_source
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
     COSTLESS,
@@ -74,7 +75,7 @@ def read_arguments(
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
     others["skip_keys"] = checked_keys(others["skip_keys"])
-    if hasattr(dataset, "spec"):  # workers elsewhere can read it
+    if isinstance(dataset, Source) and dataset.has_spec:
         others["balancer"] = others["balancer"] or os.environ.get("COUNTERPOISE_BALANCER")
     if is_packed_stream(dataset):
         from .streams.settings import checked_balance  # here: other loops need nothing of streams
@@ -187,11 +188,7 @@ def make_planned(
         # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
         if plan.accumulate == "auto" or plan.last_step != "whole":
             plan = replace(plan, spares=not plan.empty_microbatches)
-    if given.balancer and not hasattr(dataset, "spec"):
-        raise ValueError(
-            f"workers elsewhere cannot read a {type(dataset).__name__}: give a TarDataset, or a "
-            "RemoteDataset for files that only they can see"
-        )
+    spec = as_source(dataset).spec() if given.balancer else {}
     held = held_generators(dataset) if 0 in place.played else []
     if held:
         logger.warning(
@@ -200,7 +197,7 @@ def make_planned(
             type(dataset).__name__,
             held[0],
         )
-    mixed = recipe_of(source)
+    mixed = None if source is None else source.mixing
     facts = {} if mixed is None else mixed.facts()
     packed = sum(map(len, facts.get("costs", ())))
     if packed > MOST_COSTS and not is_local(settings, place):
@@ -211,7 +208,7 @@ def make_planned(
         )
     job = JobSpec(
         plan=plan,
-        source=dataset.spec() if given.balancer else {},
+        source=spec,
         shuffle=given.shuffle,
         on_error=given.on_error,
         buffer_bytes=given.buffer_bytes,

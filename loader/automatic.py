@@ -16,7 +16,7 @@ from ..balancer.planning.problem.options import Counts, Waits
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
 from ..workers.mixture.order import epoch_order, epoch_samples
-from ..workers.sources.interface import Source, says_costs, source_name
+from ..workers.sources.interface import Source, source_name
 from .assembly import make_loader, make_planned
 from .auto.answer import Answer, Question
 from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
@@ -180,7 +180,7 @@ class LateAutoLoader(LateBalancedLoader):
             dataset=whole.dataset,
             key=given.key,
             order=tuple(order[:FIRST].tolist()),
-            knows_costs=says_costs(source),
+            knows_costs=source.knows_costs,
             collate=collate if said_work(self._balance) is None else list,
             terms=terms,
         )

@@ -13,7 +13,7 @@ import torch.utils.data as torch_data
 from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.failures import BALANCED, OnError, checked_on_error
-from ..workers.sources.interface import reopen_if_changed
+from ..workers.sources.interface import Source
 from ..workers.stores.samples import reads_stores
 from .adapters.recognition import RecognisedLoader
 from .metrics.measured import MeasuredLoader
@@ -356,7 +356,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     def _reopen_changed_data(self) -> None:
         """Index files again that changed; processes that know the former ones are ended."""
-        if reopen_if_changed(self.dataset):
+        if isinstance(self.dataset, Source) and self.dataset.reopen_if_changed():
             self.close()
 
     def _get_iterator(self) -> Any:

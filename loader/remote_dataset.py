@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..workers.sources.interface import Source
 from ..workers.sources.urls import checked_to_tell, is_url
 
 VISION_LANGUAGE = "counterpoise.workers:VisionLanguage"
 
 
-class RemoteDataset:
+class RemoteDataset(Source):
     """Data on the workers' side, below the --root they were started with.
 
     pattern: as for TarDataset and the other formats, relative to the workers' root. transform: the

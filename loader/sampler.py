@@ -32,8 +32,9 @@ from ..balancer.run.contents import contents_of, usable_cells
 from ..balancer.run.costs import LoopCosts
 from ..balancer.run.feed import PlanFeed, PlannedStep
 from ..workers.mixture.mixture import Mixture
-from ..workers.mixture.order import epoch_order, epoch_samples, refuse_unsaid_costs
+from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.data_identity import KnownData
+from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import COSTLESS, check_label_tokens, check_order
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
@@ -103,8 +104,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
         self._rows = costs.rows if isinstance(costs, Mixture) else None
-        if wanted.grouping not in COSTLESS:
-            refuse_unsaid_costs(self._rows)
+        if self._rows is not None and wanted.grouping not in COSTLESS:
+            self._rows.refuse_unsaid_costs()
         columns, names = checked_columns(
             costs.rows.table() if isinstance(costs, Mixture) else costs
         )
@@ -114,8 +115,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._costs = self._loop_costs.rows(everything)  # a view: there may be many
         check_label_tokens(wanted, names, has_batches=False)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
-        self._samples = len(columns) if self._rows is None else epoch_samples(self._rows, shuffle)
-        self._data = KnownData(self._rows or _Costs(self._loop_costs), self._samples)
+        self._source: Source = self._rows or _Costs(self._loop_costs)
+        self._samples = epoch_samples(self._source, shuffle)
+        self._data = KnownData(self._source, self._samples)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
         self._configure = partial(
             configuration, costs=self._costs, resources=names, batch_size=batch_size,
@@ -294,8 +296,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def _order_of_epoch(self) -> Int64:
         if self._order is None or self._order[0] != self.epoch:
-            source = self._rows or self._costs
-            shuffled = epoch_order(source, self.config.seed, self.epoch, self.shuffle)
+            shuffled = epoch_order(self._source, self.config.seed, self.epoch, self.shuffle)
             self._order = self.epoch, shuffled
         return self._order[1]
 
@@ -362,10 +363,16 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
 
 @dataclass(frozen=True)
-class _Costs:
+class _Costs(Source):
     """The costs, which are all that a sampler knows of its data."""
 
     costs: LoopCosts
+
+    def __len__(self) -> int:
+        return len(self.costs)
+
+    def __getitem__(self, index: int) -> int:
+        return index
 
     @cached_property
     def _digest(self) -> str:

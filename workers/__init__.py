@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from .mixture.mixture import Mixture as Mixture
     from .selection.selection import Selection as Selection
     from .selection.selection import split_by_key as split_by_key
-    from .sources.interface import PlainSource as PlainSource
     from .sources.interface import Probe as Probe
     from .sources.interface import SampleError as SampleError
     from .sources.interface import Source as Source
-    from .sources.interface import as_source as as_source
+    from .sources.plain import PlainSource as PlainSource
+    from .sources.plain import as_source as as_source
     from .tar.dataset import TarDataset as TarDataset
     from .vision_language.token_layout import ByteTokenizer as ByteTokenizer
     from .vision_language.transform import VisionLanguage as VisionLanguage
@@ -33,14 +33,14 @@ _HOMES = {
     "MDSDataset": ".mds.dataset",
     "Mixture": ".mixture.mixture",
     "ParquetDataset": ".columns.parquet",
-    "PlainSource": ".sources.interface",
+    "PlainSource": ".sources.plain",
     "Probe": ".sources.interface",
     "SampleError": ".sources.interface",
     "Selection": ".selection.selection",
     "Source": ".sources.interface",
     "TarDataset": ".tar.dataset",
     "VisionLanguage": ".vision_language.transform",
-    "as_source": ".sources.interface",
+    "as_source": ".sources.plain",
     "fleet": "",
     "media": "",
     "open_metadataset": ".energon.metadataset",

@@ -42,6 +42,9 @@ class ToldSource:
         """Return a sample's name, as far as it is known here; else its index."""
         return self.names.get(index, str(index))
 
+    def known(self, index: int) -> None:
+        """Return None: what is kept of single samples, the workers find beside the data."""
+
     def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
         """Return the costs of all samples, a column (n,) for each resource, None if not known."""
         return tuple(self._columns[name] for name in resources) if self._columns else None

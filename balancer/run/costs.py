@@ -36,11 +36,11 @@ class LoopCosts:
     def of_source(cls, source: Any, resources: Sequence[str]) -> "LoopCosts":
         """Return the costs that a source says of all its samples, or keeps of some."""
         costs = cls(len(source), resources)
-        costs._columns = known_columns(source, costs.resources)
+        costs._columns = source.known_costs(costs.resources)
         if costs._columns is not None:
             costs._known[:] = True
         else:
-            costs._kept = getattr(source, "known", None)
+            costs._kept = source.known
         return costs
 
     def __len__(self) -> int:
@@ -105,13 +105,3 @@ class LoopCosts:
             self._known[:] = False
         self._known[list(self._failed)] = False
         self._failed.clear()
-
-
-def known_columns(source: Any, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
-    """Return the costs that are known of all samples, a column (n,) for each resource, or None."""
-    uniform = getattr(source, "uniform_cost", None)
-    if uniform is not None and {*resources} <= {*uniform}:
-        return tuple(np.full(len(source), uniform[name], np.int64) for name in resources)
-    columns = getattr(source, "known_costs", None)
-    found: tuple[np.ndarray, ...] | None = None if columns is None else columns(resources)
-    return found

@@ -9,7 +9,7 @@ import argparse
 from itertools import islice
 
 import torch
-from transformers import AutoConfig, AutoModelForCTC, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCTC, AutoTokenizer, WhisperFeatureExtractor
 
 import counterpoise as cp
 from counterpoise.workers import Probe
@@ -22,17 +22,21 @@ class Speech:
 
     def __init__(self, tokenizer: str, mels: int) -> None:
         """Load the tokenizer; mels is the number of frequencies."""
-        self.tokenizer, self.mels = AutoTokenizer.from_pretrained(tokenizer), mels
+        self.tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        self.features = WhisperFeatureExtractor(feature_size=mels)
 
     def __call__(self, raw: dict) -> dict:
         """Return input_features (frames, mels) and labels (tokens,)."""
-        mel = cp.media.log_mel(cp.media.decode_audio(raw["wav"]), mels=self.mels)
+        sound = cp.media.decode_audio(raw["wav"])
+        mel = self.features(
+            sound, sampling_rate=16_000, padding=False, truncation=False, return_tensors="np"
+        ).input_features[0]
         ids = self.tokenizer(raw["txt"], add_special_tokens=False).input_ids
         return {"input_features": mel.T, "labels": ids}
 
     def probe(self, raw: dict) -> Probe:
         """Return the sample's cost; nothing is decoded."""
-        frames = cp.media.mel_frames(cp.media.probe_audio(raw["wav"]).samples)
+        frames = cp.media.probe_audio(raw["wav"]).samples // self.features.hop_length
         return Probe(raw["__key__"], {"mel_frames": frames})
 
 

@@ -128,10 +128,10 @@ def _found(question: Question) -> tuple[Choice, Int64, int, bool]:
 
 def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
     """Take the costs that the data say, and find out how batches hold them."""
-    source: Any = question.source
+    source = question.source
     balance, size = question.terms.balance, question.terms.batch_size
     is_said = said_work(balance) is not None
-    is_held = bool(getattr(source, "decode_first", False))
+    is_held = source.decode_first
     if is_held:
         samples = _loaded(question, FIRST)
         costs = [checked_probe(Probe("", source.measure(sample))).cost for sample in samples]

@@ -19,7 +19,8 @@ from ...balancer.planning.problem.metrics import TILE_TOKENS
 from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, NO_WORK, Work
 from ...balancer.protocol.records import read_record
 from ...workers.discovery import FoundCosts, FoundSource, ResourceWork
-from ...workers.sources.interface import DEFAULT_COST, PlainSource, Source
+from ...workers.sources.interface import DEFAULT_COST, Source
+from ...workers.sources.plain import PlainSource
 from ..balanced.arguments import make_plan
 
 NO_COST = tuple(DEFAULT_COST)

@@ -3,7 +3,6 @@
 torch's own samplers say no more than shuffle, seed and rank, and those a plan has too.
 """
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -21,15 +20,12 @@ from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
-from ...workers.mixture.order import refuse_unsaid_costs
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
-from ...workers.sources.failures import load_with_retries
-from ...workers.sources.interface import SampleError, Source
+from ...workers.sources.failures import resources_of
+from ...workers.sources.interface import Source
 from ..step.ranks import RankArguments
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
-# The first samples of a source may be broken; after this many we stop looking for one that is not.
-TRIES = 100
 # Groupings that look at no cost.
 COSTLESS = ("fixed", "random")
 OWN = "a balanced loader plans its own order"
@@ -105,19 +101,8 @@ def find_resources(
         extra = dict.fromkeys(name for name in named if name not in known)
         return (*DEFAULT_RESOURCES, *extra)
     if balance.grouping not in COSTLESS:
-        refuse_unsaid_costs(source)
-    offered = getattr(source, "resources", None)
-    if offered is not None:
-        return tuple(offered)
-    reason = ""
-    for index in range(min(len(source), TRIES)):
-        try:
-            found: Any = load_with_retries(functools.partial(source.probe, index), sleep)
-        except SampleError as error:
-            reason = str(error)
-        else:
-            return tuple(found.cost)
-    raise ValueError(f"none of the first {TRIES} samples can be measured, the last: {reason}")
+        source.refuse_unsaid_costs()
+    return resources_of(source, sleep)
 
 
 def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
@@ -211,7 +196,8 @@ def check_decode_threads(
             f"decode_threads={threads} are threads of a worker, and with num_workers=0 there is "
             "none: give num_workers >= 1"
         )
-    refuse_threads(source, f"decode_threads={threads}")
+    if source is not None:
+        refuse_threads(source, f"decode_threads={threads}")
 
 
 def takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:

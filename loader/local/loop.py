@@ -255,7 +255,7 @@ class LocalLoop:
 
     @property
     def _measures_by_loading(self) -> bool:
-        return bool(getattr(self._source, "decode_first", False))
+        return self._source.decode_first
 
     def _start_workers(self, epoch: int) -> WorkerTasks | InlineTasks:
         own, job = self._local, self._job
@@ -310,7 +310,7 @@ class LocalLoop:
     ) -> None:
         """Make what hands out a plan's microbatches, from a position on."""
         job, source = self._job, self._source
-        is_named = getattr(source, "names_samples", True)
+        is_named = source.names_samples
         looks = self._peers is not None and not is_named and self._runs == 1
         run_settings = RunSettings(
             job=job,

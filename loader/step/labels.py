@@ -80,7 +80,7 @@ def find_label_source(
     if balance.label_tokens is not None:
         return balance.label_tokens
     is_open = balance.layout == "torch" and collate_fn not in (None, default_collate)
-    if not (is_open and getattr(source, "decode_first", False)):
+    if not (is_open and source is not None and source.decode_first):
         return LABEL_TOKENS
     are_counted = LABEL_TOKENS in resources
     in_batches = _makes_labels(source, collate_fn, are_counted, balance.shift_labels)

@@ -54,7 +54,7 @@ def steps_of(loader: Any) -> list[list[str]]:
 
 
 def expected(data: cp.Mixture, epoch: int = 0, seed: int = 3) -> list[str]:
-    return [data.rows.key(row) for row in data.rows.epoch_order(seed, epoch, True).tolist()]
+    return [data.rows.key(row) for row in data.rows.recipe.order(seed, epoch, True).tolist()]
 
 
 class Tiles:

@@ -96,7 +96,7 @@ def test_a_plain_loop_over_a_mixture_repeats_until_its_epoch_is_set(
         if epoch is not None:
             given.dataset.set_epoch(epoch)
         begun, rows = taken(given), given.dataset.rows
-        wanted = [rows[row] for row in rows.epoch_order(0, given.dataset.epoch, True).tolist()]
+        wanted = [rows[row] for row in rows.recipe.order(0, given.dataset.epoch, True).tolist()]
         assert [*itertools.chain(*begun)] == wanted[: 4 * TAKEN]
         assert [*itertools.chain(*taken(given, None))] == wanted
     if kind is cp.DataLoader:

@@ -261,7 +261,7 @@ def test_a_broken_sample_is_named_by_its_row() -> None:
 def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
     data = cp.Mixture({"text": (source("web"), 1), "tiles": (Tiles(), 1)}, by="tokens", epoch=40)
     assert data.resources == ("tokens", "tiles")
-    rows = data.rows.epoch_order(0, 0, True).tolist()
+    rows = data.rows.recipe.order(0, 0, True).tolist()
     assert {(data.source_of(data.rows.key(row)), data.rows.probe(row).cost["tiles"])
             for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
 
@@ -280,7 +280,7 @@ def test_an_epoch_by_tokens_has_all_of_the_source_that_ends_it_in_every_loop(
 
     data, made, lengths = mixture(by="tokens", epoch=end), loop(), set[int]()
     for epoch in range(3):
-        rows = data.rows.epoch_order(0, epoch, shuffle).tolist()
+        rows = data.rows.recipe.order(0, epoch, shuffle).tolist()
         found = steps_of(made)
         keys = [key for step in found for key in step]
         assert sorted(keys) == sorted(map(data.rows.key, rows))

@@ -47,7 +47,7 @@ def test_workers_elsewhere_open_its_parts(tmp_path: Path) -> None:
         open_source(spec, tmp_path)
     with pytest.raises(ValueError, match="description is none"):
         open_source({"source": "mixture"}, tmp_path)
-    with pytest.raises(ValueError, match="cannot read source 'web'"):
+    with pytest.raises(ValueError, match="source 'web' of the mixture: workers elsewhere cannot"):
         mixture().rows.spec()
 
 
@@ -100,7 +100,7 @@ def test_workers_elsewhere_open_a_mixture_by_cost(tmp_path: Path) -> None:
     facts = json.loads(json.dumps(rows.recipe.facts()))
     for epoch in range(2):
         order = order_of_rows(facts, len(rows), 3, epoch, True)
-        assert order.tolist() == rows.epoch_order(3, epoch, True).tolist()
+        assert order.tolist() == rows.recipe.order(3, epoch, True).tolist()
     for wrong in ({"costs": ["AA"]}, {"costs": ["eJw=", "eJw="]}, {"known_passes": [0, 1]}):
         with pytest.raises(ValueError, match="description is none"):
             order_of_rows({**facts, **wrong}, len(rows), 3, 0, True)

@@ -21,7 +21,7 @@ from ...loader.resume.ledger import (
 from ...workers.mixture.order import epoch_order, epoch_samples, rows_of
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample, read_letters
-from ...workers.sources.interface import as_source
+from ...workers.sources.plain import as_source
 from ..analyze.scan.sources import find_dataset
 from ..inputs.files import parse_text
 from .figures import Finding, judge

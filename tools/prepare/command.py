@@ -18,6 +18,7 @@ from ...workers.sources.cache_files import replace_file
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
+from ...workers.sources.plain import data_of
 from ...workers.sources.urls import SCHEME
 from ...workers.tar.dataset import TarDataset
 from ..analyze.scan.measure import measure_task
@@ -134,7 +135,7 @@ def _write(
     if SCHEME.match(str(out).replace(":/", "://", 1)):
         raise ValueError(f"--out {out}: give a local folder, and upload it as it is")
     opened = open_source(source, given["cache"])
-    if isinstance(getattr(opened, "dataset", opened), Mixture):
+    if isinstance(data_of(opened), Mixture):
         raise ValueError(f"{source} is a mixture, which is an order: prepare its sources")
     planning = progress.add_task("plan", total=None, live="")
     shared = Given(source, given["on_error"] == "skip", given["cache"])
@@ -180,11 +181,10 @@ def _write(
 
 def _planned(log: PreparationLog, text: str, source: Source, given: Mapping[str, Any]) -> list[int]:
     """Return the shards' first samples: as the log has them, or planned and written there."""
-    dataset = getattr(source, "dataset", source)
     samples, size = given["samples_per_shard"], int(given["shard_size"] * MB)
     about: dict[str, Any] = {
         "prepare": FORMAT,
-        "data": KnownData(dataset, len(source), source.key).looked_at().identity,
+        "data": KnownData(data_of(source), len(source), source.key).looked_at().identity,
         "samples": len(source),
         "split": {"samples": samples} if samples is not None else {"bytes": size},
     }
@@ -248,7 +248,7 @@ def _check_kept(task: ScanTask, options: ScanOptions) -> None:
     """Raise OSError where what has been measured was not kept."""
     for path in task.paths:
         with suppress(ValueError):  # it is among the failures
-            source: Any = copy(open_dataset(path, options))  # which has read no costs yet
+            source = copy(open_dataset(path, options))  # which has read no costs yet
             rows = range(task.start, task.stop or len(source))
             if any(source.known(index) is not None for index in rows):
                 return

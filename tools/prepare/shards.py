@@ -6,16 +6,15 @@ depend on how many processes write, or on what was there when they began.
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...workers.sources.cache_files import written_file
-from ...workers.sources.data_identity import part_at, spread
+from ...workers.sources.data_identity import spread
 from ...workers.sources.failures import (
     RETRIES,
     SkippedSample,
@@ -23,7 +22,8 @@ from ...workers.sources.failures import (
     load_with_retries,
     locate_error,
 )
-from ...workers.sources.interface import SampleError, Source, as_source, file_of, source_name
+from ...workers.sources.interface import SampleError, Source, source_name
+from ...workers.sources.plain import as_source
 from ...workers.tar.dataset import TarDataset
 from ...workers.tar.headers import BLOCK
 from ...workers.tar.index import open_index
@@ -70,39 +70,24 @@ def open_source(source: str, cache: str) -> Source:
     return as_source(find_dataset(source, cache or None))
 
 
-def raw_sample(source: Source, index: int) -> dict[str, Any]:
-    """Return a sample as its files have it, or as a data set of the user's own gives it."""
-    part, inside = part_at(getattr(source, "dataset", source), index)
-    has_raw = callable(getattr(part, "raw", None))
-    found = part.raw(inside) if has_raw else source.load(index, 0, 0)
-    if not isinstance(found, Mapping):
-        raise SampleError(
-            source.key(index),
-            f"it is a {type(found).__name__}; prepare takes samples that are dicts of bytes, "
-            "images, arrays, texts and JSON by name",
-        )
-    return {"__key__": source.key(index), **found}
-
-
 def _encoded(source: Source, index: int) -> tuple[str, dict[str, bytes]]:
+    """Return the name and the members of a sample in a shard."""
     name = source_name(source)
     raw = load_with_retries(
-        raw_sample, time.sleep, RETRIES, source=lambda: name, arguments=(source, index)
+        source.raw, time.sleep, RETRIES, source=lambda: name, arguments=(index,)
     )
     return shard_key(str(raw["__key__"])), encode_sample(raw)
 
 
 def check_source(source: Source) -> None:
     """Raise ValueError for a column that no shard can hold, and a key twice; no sample is read."""
-    dataset = getattr(source, "dataset", source)
-    part = part_at(dataset, 0)[0] if len(source) else None
-    if columns := getattr(getattr(part, "form", part), "unlike_json", ()):
+    part, _ = source.origin(0)
+    if columns := part.unlike_json:
         raise ValueError(f"column {columns[0]} cannot be written, since JSON has none; {REMEDY}")
 
     def key(index: int) -> str:
-        part, inside = part_at(dataset, index)
-        has_raw = callable(getattr(part, "raw", None))
-        return shard_key(str(part.key(inside) if has_raw else source.key(index)))
+        part, inside = source.origin(index)
+        return shard_key(part.key(inside))
 
     seen = dict[str, int]()
     for index in range(len(source)):
@@ -164,7 +149,7 @@ def _write_samples(
         except Exception as error:
             if kind_of(error) == "io":
                 raise
-            place = file_of(source, index) or source_name(source)
+            place = source.file_of(index) or source_name(source)
             reason = str(error) if isinstance(error, ValueError) else locate_error(error)
             if isinstance(error, SampleError):
                 reason, place = error.reason, error.source or place

@@ -24,8 +24,9 @@ from ...workers.discovery import FIRST
 from ...workers.discovery.fields import part_at
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
-from ...workers.sources.interface import Source, as_source, says_costs
+from ...workers.sources.interface import Source
 from ...workers.sources.labels import LABEL_TOKENS
+from ...workers.sources.plain import as_source
 from .subject import Subject, UnusableDataError, first_samples
 
 # Steps that are planned for a forecast, and samples that a worker measures at a time.
@@ -111,7 +112,7 @@ def find_costs(
     )  # fmt: skip
     order = epoch_order(source, 0, 0, subject.shuffle)[:MOST_SAMPLES].tolist()
     question = Question(
-        source, samples, None, tuple(order[:FIRST]), says_costs(source),
+        source, samples, None, tuple(order[:FIRST]), source.knows_costs,
         getattr(collate, "collate_samples", collate) or torch_data.default_collate, terms,
     )  # fmt: skip
     ways = {n: settings[n] for n in ("multiprocessing_context", "worker_init_fn") if n in settings}
@@ -145,7 +146,7 @@ def find_costs(
         if time.perf_counter() > ends and len(costs) >= FIRST:
             break
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
-    loads = bool(getattr(known, "decode_first", False))
+    loads = known.decode_first
     labels = "samples" if LABEL_TOKENS in choice.resources else ""
     with suppress(Exception):  # the trial says what is broken
         some = [] if labels else first_samples(samples)

@@ -13,7 +13,8 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
-from ..sources.interface import SampleError, file_of, getter_of, source_name
+from ..sources.interface import SampleError, Source, source_name
+from ..sources.plain import getter_of, key_of
 from ..stores.samples import reads_stores
 from .envelope import (
     Envelope,
@@ -172,8 +173,8 @@ class MapReader(Dataset[Any]):
 
     def _one(self, index: Any) -> Any:
         """Return a sample, or the hole in its place."""
-        name, dataset = getattr(self.dataset, "key", str), self.dataset
-        key = str(name(index)) if callable(name) else str(index)
+        dataset = self.dataset
+        key = str(key_of(dataset)(index))
 
         def load() -> Any:
             found = self._watched(index)
@@ -190,7 +191,8 @@ class MapReader(Dataset[Any]):
             # A disk that fails says nothing about the sample: it is no hole.
             if kind_of(error) == "io":
                 raise
-            return SkippedSample.from_error(error, key, file_of(dataset, index))
+            file = dataset.file_of(index) if isinstance(dataset, Source) else ""
+            return SkippedSample.from_error(error, key, file)
 
 
 def _samples_of(asked: Any) -> list[tuple[int, bool]]:

@@ -14,7 +14,7 @@ from ..jsonl.media_folder import MediaFolder
 from ..jsonl.record_form import raw_form
 from ..sources.costs import checked_table
 from ..sources.file_patterns import Pattern
-from ..sources.interface import Cost, Probe, Sample, SampleError
+from ..sources.interface import Cost, Probe, Sample
 from ..sources.records import RecordDataset, Transform
 from .row_form import RowForm, row_form
 
@@ -31,10 +31,11 @@ class ColumnDataset(RecordDataset):
     the column that says a cost, by resource: integers, or lists, whose lengths count; then nothing
     is read to find costs but these columns.
 
-    A format is a subclass that has what is abstract here and in RecordDataset, and sets `form` when
-    it opens files.
+    A format is a subclass that has what is abstract here and in RecordDataset, but `read`, and sets
+    `form` when it opens files.
     """
 
+    MAY_REPEAT = False  # they are compared as a column
     form: RowForm
 
     def __init__(
@@ -53,20 +54,23 @@ class ColumnDataset(RecordDataset):
         if cost is not None and lengths:
             raise ValueError("both cost= and lengths= say what samples cost; give one of them")
         arrow()  # who lacks it is told so before any file is looked for
-        self._columns = column_names(columns, "columns")
-        self._images = column_names(images, "images")
-        self._key, self._lengths = key, dict(lengths or {})
         if not isinstance(media, str | Path | None) or not isinstance(key, str | None):
             raise ValueError(f"media and key are texts, got {media!r:.80} and {key!r:.80}")
-        self._media = None if media is None else str(media)
-        self._folders = dict[str, MediaFolder]()
+        self._lengths = dict(lengths or {})
+        self.arguments = {
+            "columns": column_names(columns, "columns"),
+            "images": column_names(images, "images"),
+            "key": key,
+            "lengths": self._lengths,
+            "media": media,
+        }
         super().__init__(pattern, transform, root, cache, cost)
 
     # What a format says.
 
     @abstractmethod
-    def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
-        """Return a row's values as Python's; SampleError where they are damaged."""
+    def row(self, number: int, row: int, columns: Sequence[str]) -> Mapping[str, Any]:
+        """Return the values in a row of a file as Python's; ValueError where they are damaged."""
 
     @abstractmethod
     def column(self, name: str) -> Iterable[Any]:
@@ -74,21 +78,10 @@ class ColumnDataset(RecordDataset):
 
     # What both have.
 
-    def fields(self) -> dict[str, Any]:
-        """Return the arguments that a description has beside pattern and transform."""
-        found = {
-            "columns": self._columns,
-            "images": self._images,
-            "key": self._key,
-            "lengths": self._lengths,
-            "media": None if self._media is None else self._absolute(self._media),
-        }
-        return {name: value for name, value in found.items() if value not in (None, {})}
-
     def key_in(self, schema: Any) -> str | None:
         """Return the column of keys in an Arrow schema; None where rows are named by number."""
-        if self._key is not None:
-            return self._key or None
+        if (key := self.arguments["key"]) is not None:
+            return key or None
         return KEY if KEY in schema.names else None
 
     def form_of(self, schema: Any, where: str) -> RowForm:
@@ -97,26 +90,18 @@ class ColumnDataset(RecordDataset):
             for name in [*filter(None, [self.key_in(schema)]), *self._lengths.values()]:
                 if name not in schema.names:
                     raise ValueError(f"no column {name!r}; there are {', '.join(schema.names)}")
-            return row_form(schema, self._columns, self._images)
+            return row_form(schema, self.arguments["columns"], self.arguments["images"])
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
-    def _folder(self, index: int) -> MediaFolder:
-        """Return the folder of the files that a sample names, by default that of its own file."""
-        file = self.file_of(index)
-        if file not in self._folders:
-            self._folders[file] = MediaFolder.of(self._media, Path(file), self.root)
-        return self._folders[file]
-
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return "__key__", the fields as "json" and the media by extension; or SampleError."""
-        key = self.key(index)
-        try:
-            folder = self._folder(index)
-            record = self.form.record(self.row(index, self.form.columns))
-            return raw_form(key, record, folder.open if headers else folder.read, headers)
-        except ValueError as error:
-            raise SampleError(key, str(error), self.file_of(index)) from error
+    def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
+        """Return the fields as "json" and the media by extension; with `headers` these as files."""
+        if number not in self._folders:
+            file = self.files[number] if self.files else Path()
+            self._folders[number] = MediaFolder(self.arguments["media"], file, self.root)
+        folder = self._folders[number]
+        record = self.form.record(self.row(number, row, self.form.columns))
+        return raw_form(record, folder.open if headers else folder.read, headers)
 
     @cached_property
     def _table(self) -> dict[str, Int64]:
@@ -157,7 +142,9 @@ class ColumnDataset(RecordDataset):
     def open(self) -> None:
         """Look at the files anew."""
         self.__dict__.pop("_table", None)
+        self._folders = dict[int, MediaFolder]()
         super().open()
+        self.unlike_json = self.form.unlike_json
 
 
 def arrow() -> Any:

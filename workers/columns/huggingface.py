@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ..sources.cost_cache import CostsCache
 from ..sources.data_identity import content_of, spread
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample
@@ -26,7 +25,6 @@ from ..sources.records import Transform
 from .dataset import ColumnDataset, Names, read_keys
 from .hf_folder import STATE, arrow_files, mapped, packed, rows_on_disk, unpacked
 
-END_BYTES = 1 << 16
 Rows = Sequence[int] | np.ndarray | None
 
 
@@ -162,13 +160,7 @@ class HFDataset(ColumnDataset):
 
     def place(self, index: int) -> tuple[int, int]:
         """Return a sample's file, by its number, and its row there, which views keep."""
-        row = self._row(index)
-        number = bisect.bisect_right(self._ends, row)
-        return number, row - (self._ends[number - 1] if number else 0)
-
-    def file_of(self, index: int) -> str:
-        """Return the path of the file that a sample is in; empty for one in memory."""
-        return str(self.files[self.place(index)[0]]) if self.files else ""
+        return self.in_files(self._row(index))
 
     def key(self, index: int) -> str:
         """Return a row's name; IndexError outside 0 <= index < len."""
@@ -177,11 +169,11 @@ class HFDataset(ColumnDataset):
         again = 0 if self._repeats is None else int(self._repeats[index])
         return f"{name}#{again + 1}" if again else name
 
-    def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
+    def row(self, number: int, row: int, columns: Sequence[str]) -> Mapping[str, Any]:
         """Return a row's values; nothing is read but these."""
-        row = self._row(index)
-        self.check(index)
+        self.check(number)
         ends, batches = self._batches()
+        row += self.begin(number)
         number = bisect.bisect_right(ends, row)
         row -= ends[number - 1] if number else 0
         chosen = batches[number].select(list(columns)).slice(row, 1)
@@ -198,7 +190,7 @@ class HFDataset(ColumnDataset):
         yield from (p.dictionary_decode() if hasattr(p.type, "index_type") else p for p in parts)
 
     def file_digest(self, number: int) -> str:
-        """Return a hash of a file's size, its columns and its ends; in memory, of some rows.
+        """Return a hash of a file's size and its ends; in memory, of some rows.
 
         Hugging Face's own fingerprint depends on times of files, and on chance for some functions.
         """
@@ -206,12 +198,7 @@ class HFDataset(ColumnDataset):
             table = self._tables()[number]
             some = [content_of(table.slice(row, 1).to_pylist()) for row in spread(len(table))]
             return digest([str(table.schema.remove_metadata()), len(table), some])
-        path = self.files[number]
-        with path.open("rb") as file:
-            head = file.read(END_BYTES)
-            size = path.stat().st_size
-            file.seek(max(0, size - END_BYTES))
-            return digest([size, digest_arrays(head + file.read())])
+        return super().file_digest(number)
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of the table and of the rows; "" of first samples of a view."""
@@ -220,8 +207,8 @@ class HFDataset(ColumnDataset):
         whole = super().data_digest()
         return digest([whole, digest_arrays(b"", self._rows)]) if samples is None else ""
 
-    def fields(self) -> dict[str, Any]:
-        """Return the arguments of a description; ValueError for what is in no folder."""
+    def spec(self) -> dict[str, Any]:
+        """Return a JSON-able description; ValueError for what is in no folder."""
         if self._live is not None:
             raise ValueError(
                 "workers elsewhere cannot read a data set that is in memory, or that map, "
@@ -229,10 +216,7 @@ class HFDataset(ColumnDataset):
                 "save_to_disk(FOLDER) below their root, and give HFDataset(FOLDER)"
             )
         rows = {} if self._rows is None else {"rows": packed(self._rows)}
-        return {**super().fields(), **rows}
-
-    def _kept_costs(self, number: int) -> CostsCache | None:
-        return super()._kept_costs(number) if self.files else None
+        return {**super().spec(), **rows}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_parts": None}

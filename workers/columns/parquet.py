@@ -7,22 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...balancer.planning.kernels.arrays import Int64
 from .dataset import ColumnDataset, read_keys
 from .row_form import RowForm
-from .row_groups import Footer, RowGroups, open_file, read_columns, read_footer
+from .row_groups import RowGroups, open_file, read_columns, read_footer
 
 
 class ParquetDataset(ColumnDataset):
     """Samples of parquet files, in order of files and rows; a torch dataset and a source.
 
-    `pattern` is a path, a folder (its *.parquet), a glob, a brace pattern or a list of them; with
-    `root` all that is read lies below that folder. `transform(raw)` gets a row as a sample of a tar
-    would be: "__key__", "json" (a dict of the columns) and images, videos and sounds as members
-    (img0.jpg ...); if it accepts `rng` it also gets a numpy Generator made from (seed, epoch, key).
-
-    columns, images, media, key, lengths: see ColumnDataset; without keys the name of a row is
-    FILE:ROW. Costs come from `lengths`, `transform.probe(raw)`, `cost(sample)`, or, without a
-    transform, from headers of images: {"pixels", "bytes"}.
+    `pattern` is a path, a folder (its *.parquet), a glob, a brace pattern or a list of them.
+    `transform(raw)` gets a row as a sample of a tar would be: "__key__", "json" (a dict of the
+    columns) and images, videos and sounds as members (img0.jpg ...). columns, images, media, key,
+    lengths: see ColumnDataset; without keys the name of a row is FILE:ROW. transform, root, cache
+    and cost: see RecordDataset.
 
     Raises FileNotFoundError, ImportError without pyarrow, and ValueError for damaged footers, files
     of unlike columns, keys that occur twice, columns that are refused, and no rows.
@@ -35,7 +33,11 @@ class ParquetDataset(ColumnDataset):
         self._groups = RowGroups()
         folder = os.path.commonpath([path.parent for path in self.files])
         self._names = [os.path.relpath(path, folder) for path in self.files]
-        self._footers, keys, forms = list[Footer](), list[tuple[str, Any]](), list[RowForm]()
+        self._footers, keys, forms = (
+            list[tuple[Int64, str]](),
+            list[tuple[str, Any]](),
+            list[RowForm](),
+        )
         for path in self.files:
             try:
                 with open_file(path) as file:
@@ -52,21 +54,21 @@ class ParquetDataset(ColumnDataset):
         if 0 < len(keys) < len(self.files):
             raise ValueError(f"{keys[0][0]} has keys, and others have none; give key=, or key=''")
         self._keys = read_keys(keys) if keys else None
-        return [footer.rows for footer in self._footers]
+        return [int(ends[-1]) if len(ends) else 0 for ends, _ in self._footers]
 
     def file_digest(self, number: int) -> str:
         """Return a hash of a file's footer: its columns, and where its pages are."""
-        return self._footers[number].digest
+        return self._footers[number][1]
 
-    def key(self, index: int) -> str:
-        """Return a row's name; IndexError outside 0 <= index < len."""
-        number, row = self.place(index)
-        return f"{self._names[number]}:{row}" if self._keys is None else str(self._keys[index])
+    def name(self, number: int, row: int) -> str:
+        """Return a row's name."""
+        if self._keys is None:
+            return f"{self._names[number]}:{row}"
+        return str(self._keys[self.begin(number) + row])
 
-    def row(self, index: int, columns: Sequence[str]) -> Mapping[str, Any]:
+    def row(self, number: int, row: int, columns: Sequence[str]) -> Mapping[str, Any]:
         """Return a row's values; its row group is read unless it is held."""
-        number, row = self.place(index)
-        path, ends = self.files[number], self._footers[number].ends
+        path, ends = self.files[number], self._footers[number][0]
         group = bisect.bisect_right(ends, row)
         table = self._groups.read(path, group, columns)
         self._files.check(path)

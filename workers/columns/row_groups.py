@@ -11,7 +11,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,6 @@ HELD_BYTES = 32 << 20
 # A group is held as a whole, whatever the bound: one that is larger is no way to store samples.
 LARGEST_GROUP = 2 << 30
 TAIL = 8  # length of the footer, and b"PAR1"
-
-
-@dataclass(frozen=True, slots=True)
-class Footer:
-    """What a file's footer says: the end of each row group (groups,), and a hash of all of it."""
-
-    ends: Int64
-    digest: str
-
-    @property
-    def rows(self) -> int:
-        """Return the number of rows."""
-        return int(self.ends[-1]) if len(self.ends) else 0
 
 
 class RowGroups:
@@ -107,15 +93,15 @@ def read_columns(path: Path, what: str, read: Any, *given: Any) -> Any:
         raise fault(error, path, f"{what} is damaged") from error
 
 
-def read_footer(path: Path, file: Any) -> Footer:
-    """Return what a file's footer says."""
+def read_footer(path: Path, file: Any) -> tuple[Int64, str]:
+    """Return the end of each row group (groups,), and a hash of all that a file's footer says."""
     about = file.metadata
     counts = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
     with path.open("rb") as raw:
         raw.seek(-TAIL, os.SEEK_END)
         raw.seek(-TAIL - int.from_bytes(raw.read(4), "little"), os.SEEK_END)
         footer = raw.read()
-    return Footer(np.cumsum(counts, dtype=np.int64), digest_arrays(footer))
+    return np.cumsum(counts, dtype=np.int64), digest_arrays(footer)
 
 
 def fault(error: Exception, path: Path, what: str) -> Exception:

@@ -46,7 +46,6 @@ from ...balancer.pool.worker_session import PoolSession
 from ...balancer.protocol.job_spec import JobSpec, from_json
 from ...balancer.protocol.messages import Bye, Message, PeerRejected, UnknownPeer
 from ...balancer.protocol.trace_messages import MICROSECONDS, StartTrace
-from ...balancer.run.costs import known_columns
 from ...balancer.run.tasks import TASK_HEAD
 from ...balancer.server.malloc import IdleTrimmer
 from ...balancer.server.spans import SpanRecorder
@@ -310,12 +309,12 @@ class RemoteWorker:
             job = from_json(message.job)
             source = self._setup.open_source(job.source)
             self._reader = self._new_reader(job, json.loads(message.layout), source)
-            columns = known_columns(source, job.resources) or ()
+            columns = source.known_costs(job.resources) or ()
             return JobOpened(
                 message.number, len(source), source.fingerprint(),
                 tuple(pack_column(np.asarray(column)) for column in columns),
-                bool(getattr(source, "decode_first", False)),
-                getattr(source, "names_samples", True),
+                source.decode_first,
+                source.names_samples,
             )  # fmt: skip
         except Exception as error:
             self.close()
@@ -336,7 +335,7 @@ class RemoteWorker:
         )  # fmt: skip
         reader.restore()
         reader.progress, reader.upcoming = self._progress, self._session.upcoming
-        if getattr(source, "decode_first", False):
+        if source.decode_first:
             reader.keep_samples(self._most_bytes // MEASURED_PART)
         return reader
 

@@ -2,11 +2,10 @@
 
 from .collating import recognise_work, telling_samples
 from .costs import FoundCosts, FoundWork, ResourceWork
-from .finding import FIRST, ColumnCosts, FoundSource, column_costs, find_costs, hold_first
+from .finding import FIRST, FoundSource, column_costs, find_costs, hold_first
 
 __all__ = [
     "FIRST",
-    "ColumnCosts",
     "FoundCosts",
     "FoundSource",
     "FoundWork",

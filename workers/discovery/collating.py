@@ -13,7 +13,7 @@ What each resource is follows from the sizes alone.
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -294,54 +294,30 @@ def recognise_work(
     resources = _resources_of(costs, some)
     if not resources:
         return FoundWork(())
-    columns = {each.name: each.costs for each in resources}
+    columns = [each.costs for each in resources]
     count = max(1, min(batch_size, MOST_COLLATED))
-    # Alike: batches of one sample many times, which show what its size becomes; pairs: two samples
-    # that differ, which show whether the shorter is filled up.
-    pairs = list(dict.fromkeys(pair for each in columns.values() for pair in _pairs(each)))
-    close = list(dict.fromkeys(pair for each in columns.values() for pair in _close(each)))
-    shown = set[int]().union(*map(telling_samples, columns.values()))
-    alike = sorted(shown | {k for pair in close for k in pair})
-    seen = _collated(_Collating(some, collate_fn), alike, pairs, close, count)
-    return recognised(resources, seen, alike, count)
-
-
-def _collated(
-    collate: _Collating,
-    alike: list[int],
-    pairs: list[tuple[int, int]],
-    close: list[tuple[int, int]],
-    count: int,
-) -> list[Mixed]:
-    """Return the sizes of all fields of the batches, in microbatches of `count` samples."""
     half = count // 2
+    # Two samples that differ show whether the shorter is filled up. With one sample a batch nothing
+    # is beside it, and only what never varies can be told apart.
+    pairs = list(dict.fromkeys(pair for each in columns for pair in _pairs(each))) if half else []
+    close = list(dict.fromkeys(pair for each in columns for pair in _close(each))) if half else []
+    mixed = [*pairs, *close]
+    # Batches of one sample many times show what its size becomes.
+    alike = sorted(set[int]().union(*map(telling_samples, columns), *close))
+    ends = [alike[0], alike[-1]]
+    collate = _Collating(some, collate_fn)
     batches = [collate([k] * count) for k in alike]
-    # One sample a batch: nothing is beside it, and only what never varies can be told apart.
-    mixed = [*pairs, *close] if half else []
     batches += [collate([one] * half + [two] * (count - half)) for one, two in mixed]
-    batches += [collate([k] * count, seed=1) for k in alike[:1] + alike[-1:]]
-    fields = [field for field in find_fields(batches, count) if field.kind != "bytes"]
-    seen = [_seen(field, batches, alike, mixed, half / count) for field in fields]
-    ends = len(pairs) if half else 0
-    return [replace(each, mixed=each.mixed[:ends], close=each.mixed[ends:]) for each in seen]
-
-
-def _seen(
-    field: SampleField,
-    batches: list[Any],
-    alike: list[int],
-    pairs: list[tuple[int, int]],
-    share: float,
-) -> Mixed:
-    """Return the sizes of a field in all batches; `share` of a mixed one is of the first sample."""
-    sizes = [field.size(batch) for batch in batches]
-    of_one = dict(zip(alike, sizes, strict=False))
-    triples = [
-        (of_one[one], of_one[two], size)
-        for (one, two), size in zip(pairs, sizes[len(alike) :], strict=False)
-    ]
-    again = [of_one[k] for k in alike[:1] + alike[-1:]]
-    return Mixed(field, sizes[: len(alike)], triples, share, again != sizes[-len(again) :])
+    batches += [collate([k] * count, seed=1) for k in ends]
+    seen = list[Mixed]()
+    for field in (each for each in find_fields(batches, count) if each.kind != "bytes"):
+        sizes = [field.size(batch) for batch in batches]
+        own, sums = dict(zip(alike, sizes, strict=False)), sizes[len(alike) : -2]
+        triples = [(own[a], own[b], both) for (a, b), both in zip(mixed, sums, strict=True)]
+        drawn = [own[k] for k in ends] != sizes[-2:]
+        some_pairs, some_close = triples[: len(pairs)], triples[len(pairs) :]
+        seen.append(Mixed(field, sizes[: len(alike)], some_pairs, half / count, drawn, some_close))
+    return recognised(resources, seen, alike, count)
 
 
 def telling_samples(costs: Sequence[int]) -> set[int]:

@@ -38,7 +38,7 @@ class FoundWork:
     """The cost of a microbatch in each resource; a PlanConfig takes `padded`.
 
     >>> work = FoundWork((ResourceWork("tokens", "padded", 8), ResourceWork("tiles", "packed")))
-    >>> work.padded, work.packed, work.describe()
+    >>> work.padded, work.names("packed"), work.describe()
     (('tokens',), ('tiles',), 'tokens padded to multiples of 8, tiles add up')
     """
 
@@ -47,22 +47,12 @@ class FoundWork:
     @property
     def padded(self) -> tuple[str, ...]:
         """The resources of which a microbatch costs count x largest."""
-        return self._names("padded")
-
-    @property
-    def packed(self) -> tuple[str, ...]:
-        """The resources that add up."""
-        return self._names("packed")
-
-    @property
-    def constant(self) -> tuple[str, ...]:
-        """The fields whose size is the same in every batch: no resources."""
-        return self._names("constant")
+        return self.names("padded")
 
     @property
     def unrecognised(self) -> tuple[str, ...]:
         """The resources of which it was not seen how they add up."""
-        return self._names("unrecognised")
+        return self.names("unrecognised")
 
     def of(self, name: str) -> ResourceWork | None:
         """Return what was found of one resource; None where it was not asked about."""
@@ -71,14 +61,15 @@ class FoundWork:
     def describe(self) -> str:
         """Return what was found in words, without what is no resource."""
         padded = [f"{each.name} padded{_to(each)}" for each in self.found if each.work == "padded"]
-        added = (f"{name} add{'' if name[-1:] == 's' else 's'} up" for name in self.packed)
+        added = (f"{name} add{'' if name[-1:] == 's' else 's'} up" for name in self.names("packed"))
         parts = [*padded, *added]
         if unknown := self.unrecognised:
             parts.append(f"{' and '.join(unknown)} not recognised in the batches, and left alone")
         return ", ".join(parts) or "nothing that varies is in the batches"
 
-    def _names(self, *kinds: Recognised) -> tuple[str, ...]:
-        return tuple(each.name for each in self.found if each.work in kinds)
+    def names(self, work: Recognised) -> tuple[str, ...]:
+        """Return the resources, and fields, of which a microbatch costs that."""
+        return tuple(each.name for each in self.found if each.work == work)
 
 
 def _to(each: ResourceWork) -> str:

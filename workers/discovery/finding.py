@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...balancer.planning.problem.options import LLM
 from ..sources.costs import sample_nbytes
-from ..sources.interface import PlainSource, Probe
+from ..sources.interface import Probe
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.plain import PlainSource
 from .costs import FoundCosts, FoundResource
 from .fields import SampleField, find_fields, form_of
 
@@ -142,52 +143,43 @@ def _named(group: list[SampleField]) -> FoundResource:
 
 
 LENGTH = "length"
-ColumnKind = Literal["cost", "lists", "images"]
-# As the names of Arrow's types begin, which is not imported for them.
-INTEGERS = ("int", "uint")
-NUMBERS = (*INTEGERS, "halffloat", "float", "double", "bool")
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnCosts:
-    """Costs by the index of a sample: lengths of lists in Arrow, a column of them, or headers.
+    """Costs by the index of a sample, from Arrow: lengths of lists, a column of them, or headers.
 
-    columns: for each resource the column, and what its values are: the costs themselves, lists
-    whose numbers are counted, or images (lists of them, too) whose headers say their pixels.
+    columns: the column of each resource: the costs themselves, lists whose numbers are counted, or
+    images (lists of them, too) whose headers say their pixels.
     """
 
     dataset: Any
     found: FoundCosts
-    columns: Mapping[str, tuple[str, ColumnKind]]
+    columns: Mapping[str, str]
 
     def cost(self, index: int) -> dict[str, int]:
         """Return a sample's costs: what `found.measure(dataset[index])` would return."""
         table = self.dataset.data.table
-        row = self._row(index)
+        chosen = self.dataset._indices  # `select` and `shuffle` keep the table
+        row = index if chosen is None else int(chosen.column(0)[index].as_py())
         costs = {}
         for each in self.found.found:
-            column, kind = self.columns[each.name]
+            column = self.columns[each.name]
             value = table.column(column)[row]
-            if kind == "images":
+            if column == LENGTH:
+                size = int(value.as_py() or 0)
+            elif each.field.kind == "image":
                 try:
                     size = _pixels(value.as_py())
                 except (ValueError, OSError):  # a format, or a place, that only datasets reads
                     size = each.field.size(self.dataset[index])
             else:
-                size = value.as_py() if kind == "cost" else _size(value)
-            costs[each.name] = each.rounded(int(size or 0))
+                size = _size(value)
+            costs[each.name] = each.rounded(size)
         if self.found.label_tokens:
             labels = table.column("labels")[row]
             costs[LABEL_TOKENS] = count_label_tokens(labels.values, self.found.shift_labels)
         return costs
-
-    def _row(self, index: int) -> int:
-        """Return where in the table a sample is: `select` and `shuffle` keep the table."""
-        if not -len(self.dataset) <= index < len(self.dataset):
-            raise IndexError(f"index {index} is outside of {len(self.dataset)} samples")
-        index %= len(self.dataset)
-        chosen = getattr(self.dataset, "_indices", None)
-        return index if chosen is None else int(chosen.column(0)[index].as_py())
 
 
 def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
@@ -197,43 +189,29 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     the only resource, also if a column "length" has integers. None for other data sets, and for one
     with a transform, whose samples are not what its columns are.
     """
-    library = sys.modules.get("datasets")
-    known: Any = getattr(library, "Dataset", ())
-    if not isinstance(dataset, known):
-        return None
+    known: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
     # A "custom" format is a transform of the user's, whose samples are not what columns hold.
-    given = dataset.format
-    if given["type"] == "custom" or not found.found:
+    if not isinstance(dataset, known) or dataset.format["type"] == "custom" or not found.found:
         return None
     schema = dataset.data.schema
-    types = {name: schema.field(name).type for name in given["columns"] if name in schema.names}
+    names = {name for name in dataset.format["columns"] if name in schema.names}
+    types = {name: schema.field(name).type for name in names}
     alone = len(found.found) == 1
-    features = getattr(dataset, "features", None) or {}
-    images = {name for name in types if _is_of_images(features.get(name), library)}
-    columns = {each.name: _column_of(each, types, images, alone) for each in found.found}
-    labelled = not found.label_tokens or _is_list_of_numbers(types.get("labels"))
-    there = {name: column for name, column in columns.items() if column is not None}
-    return ColumnCosts(dataset, found, there) if labelled and len(there) == len(columns) else None
+    columns = {each.name: _column_of(each, types, alone) for each in found.found}
+    is_labelled = not found.label_tokens or _is_list(types.get("labels"))
+    there = {name: column for name, column in columns.items() if column}
+    return ColumnCosts(dataset, found, there) if is_labelled and there == columns else None
 
 
-def _column_of(
-    each: FoundResource, types: Mapping[str, Any], images: set[str], alone: bool
-) -> tuple[str, ColumnKind] | None:
-    """Return the column of a resource, and what its values are; None: no column."""
-    if (alone or each.field.last == TOKEN_IDS) and str(types.get(LENGTH)).startswith(INTEGERS):
-        return LENGTH, "cost"
-    name, path = each.field.name, each.field.path
-    if each.field.kind == "image" and name in images and path[1:] in ((), (None,)):
-        return name, "images"
-    is_top = len(path) == 1 and each.field.kind == "numbers"
-    return (name, "lists") if is_top and _is_list_of_numbers(types.get(name)) else None
-
-
-def _is_of_images(feature: Any, library: Any) -> bool:
-    """Return whether a column has images that are decoded when they are read, or lists of them."""
-    inner: Any = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
-    kind: Any = getattr(library, "Image", ())
-    return isinstance(inner, kind) and bool(inner.decode)
+def _column_of(each: FoundResource, types: Mapping[str, Any], alone: bool) -> str:
+    """Return the column of a resource; "" for none."""
+    name, path, kind = each.field.name, each.field.path, each.field.kind
+    is_told = alone or each.field.last == TOKEN_IDS
+    if is_told and str(types.get(LENGTH)).startswith(("int", "uint")):
+        return LENGTH
+    is_images = kind == "image" and path[1:] in ((), (None,))
+    is_lists = kind == "numbers" and len(path) == 1 and _is_list(types.get(name))
+    return name if name in types and (is_images or is_lists) else ""
 
 
 def _pixels(value: Any) -> int:
@@ -258,13 +236,6 @@ def _size(value: Any) -> int:
 
 def _is_list(kind: Any) -> bool:
     return str(kind).partition("<")[0] in ("list", "large_list", "fixed_size_list")
-
-
-def _is_list_of_numbers(kind: Any) -> bool:
-    inner = kind
-    while _is_list(inner):
-        inner = inner.value_type
-    return inner is not kind and str(inner).startswith(NUMBERS)
 
 
 class FoundSource(PlainSource):

@@ -61,7 +61,13 @@ class EnergonDataset(TarDataset):
             )
         self.split, self.subset = split, Subset.of(subset)
         self.subflavors = dict(subflavors or {})
-        self._configs = (dataset_config, split_config)
+        self.arguments = {
+            "split": split,
+            "subset": list(astuple(self.subset)),
+            "subflavors": self.subflavors,
+            "dataset_config": dataset_config,
+            "split_config": split_config,
+        }
         super().__init__(pattern, transform, root, cache, cost)
 
     def find_files(self, pattern: Pattern) -> tuple[Path, ...]:
@@ -76,7 +82,8 @@ class EnergonDataset(TarDataset):
                 f"{self.folder} is a file: a metadataset is opened by cp.open_metadataset, and of "
                 f"a prepared folder the one that has {META} is given"
             )
-        self._about = read_folder(self.folder, self.split, root, *self._configs)
+        configs = (self.arguments[name] for name in ("dataset_config", "split_config"))
+        self._about = read_folder(self.folder, self.split, root, *configs)
         if self._about.code and self.transform is None:
             raise ValueError(
                 f"{self.folder}: samples are made by {self._about.code}, code in the folder, which "
@@ -112,25 +119,30 @@ class EnergonDataset(TarDataset):
             raise ValueError(f"{self.folder}: {self.split!r} and its subset have no samples")
         return [len(index) for index in indexes]
 
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+    def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
         """Return TarDataset's members, and where there is a transform the fields, too."""
-        raw = super().raw(index, headers)
+        raw = super().read(number, row, headers)
         # Without one, samples are made of the members alone: none is decoded or counted twice.
-        return raw if self.transform is None else self._with_fields(index, raw)
+        return raw if self.transform is None else self._with_fields(raw)
 
     def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
         """Read, decode and transform a sample; the bytes do not depend on process or time."""
         sample = super().load(index, epoch, seed)
-        return sample if self.transform is not None else self._with_fields(index, sample)
+        if self.transform is not None:
+            return sample
+        try:
+            return self._with_fields(sample)
+        except ValueError as error:
+            raise SampleError(self.key(index), str(error), self.file_of(index)) from None
 
-    def _with_fields(self, index: int, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_fields(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(raw)
         for name, options in self._about.fields.items():
             try:
                 found[name] = field_value(raw, options)
             except KeyError:
-                reason = f"field {name!r} is in none of {', '.join(map('/'.join, options))}"
-                raise SampleError(raw["__key__"], reason, self.file_of(index)) from None
+                known = ", ".join(map("/".join, options))
+                raise ValueError(f"field {name!r} is in none of {known}") from None
         return found | ({"__subflavors__": self.subflavors} if self.subflavors else {})
 
     def file_digest(self, number: int) -> str:
@@ -138,9 +150,3 @@ class EnergonDataset(TarDataset):
         own = super().file_digest(number)
         told = [self._about.fields, self.subflavors]
         return digest([own, *told]) if any(told) else own
-
-    def fields(self) -> dict[str, Any]:
-        """Return what says which samples these are, beside the folder."""
-        found: dict[str, Any] = {"split": self.split, "subflavors": self.subflavors}
-        found["dataset_config"], found["split_config"] = self._configs
-        return {**found, "subset": list(astuple(self.subset))}

@@ -5,17 +5,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ..sources.fingerprint import digest
-from ..sources.interface import PlainSource, Probe, SampleError
+from ..sources.interface import Probe, SampleError, Source
+from ..sources.plain import PlainSource
 from .records import MEDIA_COLUMNS
 from .transform import RecordProcessor
 
 
-class ProcessedRecords:
+class ProcessedRecords(Source):
     """The samples that a processor makes of a data set's records; costs come without pixels."""
 
     def __init__(self, dataset: Any, processor: RecordProcessor) -> None:
         self.records = dataset
         self._records = PlainSource(with_files(dataset))
+        self.sources = (self._records,)
         self._processor = processor
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,3 +266,13 @@ def _reason(error: Exception) -> str:
     """Return type and message without the address of the file object, which differs every run."""
     text = re.sub(r" <[^<>]* at 0x[0-9a-f]+>", "", str(error))
     return f"{type(error).__name__}: {text}"
+
+
+def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
+    return {
+        name: np.array(look_at(name, look_at(name, open_image, value).decode))
+        if is_image(name)
+        else value
+        for name, value in raw.items()
+    }

@@ -5,7 +5,7 @@ import io
 import os
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from ..sources.file_patterns import resolved
 
@@ -14,22 +14,17 @@ _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMET
 
 
 class MediaFolder:
-    """The folder of the files that records name. ValueError for what is none, or not below it."""
+    """The folder of the files that records name: `media`, by default that of a file.
 
-    def __init__(self, folder: Path, root: str | Path | None) -> None:
-        self.folder = os.path.abspath(folder)  # noqa: PTH100 links stay: the root is about those
-        self.root = None if root is None else os.path.realpath(root)
+    Raises ValueError where it leaves the root, FileNotFoundError where there is none.
+    """
 
-    @classmethod
-    def of(cls, media: str | Path | None, file: Path, root: str | Path | None) -> Self:
-        """Return the folder `media`, below the root if there is one; by default that of a file.
-
-        Raises ValueError where it leaves the root, FileNotFoundError where there is none.
-        """
+    def __init__(self, media: str | Path | None, file: Path, root: str | Path | None) -> None:
         folder = file.parent if media is None else resolved(Path(media), root)
         if not folder.is_dir():
             raise FileNotFoundError(f"media={str(media)!r:.200} is no folder; check the path")
-        return cls(folder, root)
+        self.folder = os.path.abspath(folder)  # noqa: PTH100 links stay: the root is about those
+        self.root = None if root is None else os.path.realpath(root)
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""

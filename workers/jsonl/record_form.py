@@ -1,7 +1,7 @@
 """Brings a record and its media into the form that samples of tar shards have.
 
-That is {"__key__", "json": the record, "jpg" or "img0.jpg", "img1.png"...: media}, so that a
-transform need not know which source a sample comes from. Media are what parts of messages name
+That is {"json": the record, "jpg" or "img0.jpg", "img1.png"...: media}, so that a transform need
+not know which source a sample comes from. Media are what parts of messages name
 (OpenAI's `image_url`, Hugging Face's `image`, ...), and what columns hold (`images` or `image`,
 `videos` or `video`, `audios` or `audio`). Columns stay in the record, unless they hold bytes; parts
 that named a file name its member instead.
@@ -23,25 +23,25 @@ Record = Mapping[str, Any]
 Read = Callable[[str], Any]
 
 
-def raw_form(key: str, record: Record, read: Read, headers: bool = False) -> dict[str, Any]:
-    """Return the raw sample of a record; ValueError says which of its media is wrong, and how.
+def raw_form(record: Record, read: Read, headers: bool = False) -> dict[str, Any]:
+    """Return a record and its media by extension; ValueError says which is wrong, and how.
 
     With `headers` all media are files, as `read` gives them.
 
-    >>> raw_form("a", {"text": "hi", "images": ["x.png", "y.JPG"]}, str.upper)
-    {'__key__': 'a', 'json': {'text': 'hi', 'images': ['x.png', 'y.JPG']}, \
+    >>> raw_form({"text": "hi", "images": ["x.png", "y.JPG"]}, str.upper)
+    {'json': {'text': 'hi', 'images': ['x.png', 'y.JPG']}, \
 'img0.png': 'X.PNG', 'img1.jpg': 'Y.JPG'}
     """
     found: list[tuple[MediaKind, Any]] = [*_in_columns(record), *_in_parts(record)]
     if not found:
-        return {"__key__": key, "json": record}
+        return {"json": record}
     names, media = _names(found), dict[str, Any]()
     for name, (kind, value) in zip(names, found, strict=True):
         held = _read(value, f"{kind.name} ({name})", read)
         media[name] = io.BytesIO(held) if headers and isinstance(held, bytes) else held
     columns = len(names) - sum(1 for _ in _in_parts(record))
     kept = {name: value for name, value in record.items() if not _holds_bytes(name, value)}
-    return {"__key__": key, "json": _renamed(kept, iter(names[columns:])), **media}
+    return {"json": _renamed(kept, iter(names[columns:])), **media}
 
 
 def _in_columns(record: Record) -> Iterator[tuple[MediaKind, Any]]:

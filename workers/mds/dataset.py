@@ -15,8 +15,7 @@ from ..hf_processor.records import MEDIA_COLUMNS
 from ..images.decode import is_image
 from ..jsonl.record_form import raw_form
 from ..sources.file_patterns import Pattern, resolved
-from ..sources.fingerprint import digest, digest_arrays
-from ..sources.interface import Cost, Sample, SampleError
+from ..sources.interface import Cost, Sample
 from ..sources.records import RecordDataset, Transform
 from .encodings import IMAGES, LISTS, decode_value, image_files
 from .index import INDEX, Column, Shard, read_index
@@ -39,7 +38,7 @@ class MDSDataset(RecordDataset):
     which nobody says what they are.
     """
 
-    FORMAT, MARKERS = "mds", (INDEX,)
+    FORMAT, MARKERS, MAY_REPEAT = "mds", (INDEX,), False
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class MDSDataset(RecordDataset):
         *,
         images: Names = None,
     ) -> None:
-        self._images = column_names(images, "images")
+        self.arguments = {"images": column_names(images, "images")}
         super().__init__(pattern, transform, root, cache, cost)
 
     def find_files(self, pattern: Pattern) -> tuple[Path, ...]:
@@ -62,10 +61,6 @@ class MDSDataset(RecordDataset):
             raise ValueError(f"{self.pattern[0]:.200} is no local path: copy or mount the folder")
         self.folder = resolved(Path(self.pattern[0]), self.root)
         return ()
-
-    def fields(self) -> dict[str, Any]:
-        """Return the argument that a description has beside pattern and transform."""
-        return {} if self._images is None else {"images": self._images}
 
     def open_files(self) -> Sequence[int]:
         """Read index.json, and compare each shard's size and number of samples with it."""
@@ -83,11 +78,11 @@ class MDSDataset(RecordDataset):
 
     def _image_columns(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
         encodings = {column.name: column.encoding for column in columns}
-        if self._images is not None:
-            if missing := [name for name in self._images if name not in encodings]:
+        if (images := self.arguments["images"]) is not None:
+            if missing := [name for name in images if name not in encodings]:
                 have = ", ".join(encodings)
                 raise ValueError(f"{self.folder} has no column {missing[0]!r}; there are {have}")
-            return tuple(self._images)
+            return tuple(images)
         found = list[str]()
         for name, encoding in encodings.items():
             is_named = name in ("image", "images") or is_image(name)
@@ -104,9 +99,9 @@ class MDSDataset(RecordDataset):
         path = resolved(self.folder / shard.name, self.root)
         if path.is_file():
             return path
-        if shard.packed is not None:
-            name, method = shard.packed
-            packed = resolved(self.folder / name, self.root)
+        if shard.zip_data is not None:
+            packed = resolved(self.folder / shard.zip_data.basename, self.root)
+            method = (shard.compression or "").partition(":")[0]
             if packed.is_file():
                 return unpacked(packed, method, shard.nbytes, self.cache)
         raise FileNotFoundError(f"no such file: {path}; {INDEX} names it, copy the folder again")
@@ -125,33 +120,21 @@ class MDSDataset(RecordDataset):
                 f"{shard.samples} in {size}: write it again"
             )
 
-    def key(self, index: int) -> str:
-        """Return SHARD:ROW, as shard.00000:12; IndexError outside 0 <= index < len."""
-        number, row = self.place(index)
+    def name(self, number: int, row: int) -> str:
+        """Return SHARD:ROW, as shard.00000:12."""
         return f"{self._shards[number].name.removesuffix('.mds')}:{row}"
 
-    def file_digest(self, number: int) -> str:
-        """Return a hash of what index.json says of a shard, and of where its samples are."""
-        shard = self._shards[number]
-        table = self._files.read_at(self.files[number], 0, 4 * (shard.samples + 2))
-        places = digest_arrays(b"", np.frombuffer(table, np.uint32))
-        return digest([shard.name, shard.columns, self._image_names[number], places])
-
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return "__key__", the columns as "json" and images as files; or SampleError."""
-        number, row = self.place(index)
-        path, shard, key = self.files[number], self._shards[number], self.key(index)
+    def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
+        """Return the columns as "json" and the images by extension; with `headers` as files."""
+        path, shard = self.files[number], self._shards[number]
         places = self._files.read_at(path, 4 * (row + 1), 8)
         begin, end = np.frombuffer(places, "<u4").tolist()
-        try:
-            if not 4 * (shard.samples + 2) <= begin <= end <= shard.nbytes:
-                raise ValueError(f"it is at bytes {begin} to {end} of {shard.nbytes}")
-            data = self._files.read_at(path, begin, end - begin)
-            self._files.check(path)
-            record = _record(shard.columns, self._image_names[number], data)
-            return raw_form(key, record, _no_file, headers)
-        except ValueError as error:
-            raise SampleError(key, str(error), str(path)) from error
+        if not 4 * (shard.samples + 2) <= begin <= end <= shard.nbytes:
+            raise ValueError(f"it is at bytes {begin} to {end} of {shard.nbytes}")
+        data = self._files.read_at(path, begin, end - begin)
+        self._files.check(path)
+        record = _record(shard.columns, self._image_names[number], data)
+        return raw_form(record, _no_file, headers)
 
 
 def _no_file(name: str) -> bytes:

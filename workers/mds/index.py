@@ -1,19 +1,15 @@
-"""Reads an MDS folder's index.json: its shards, and what their columns are.
+"""Reads an MDS folder's index.json: its shards, and what their columns are."""
 
-{"version": 2, "shards": [{"format": "mds", "raw_data": {"basename", "bytes"}, "zip_data": ...,
-"samples", "column_names", "column_encodings", "column_sizes", "compression"}, ...]}
-"""
-
-import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 from .encodings import checked_encoding
 
 INDEX = "index.json"
 MOST_BYTES = 256 << 20
-FORMAT, VERSION = "mds", 2
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Column(NamedTuple):
@@ -24,18 +20,34 @@ class Column(NamedTuple):
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A shard: its file's name, bytes and samples, and its columns in the order of a sample.
+class _File(msgspec.Struct):
+    basename: str
+    bytes: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0  # offsets are u32
 
-    packed: the file that it is compressed in and how; None for one that is not.
-    """
 
-    name: str
-    nbytes: int
-    samples: int
-    columns: tuple[Column, ...]
-    packed: tuple[str, str] | None
+class Shard(msgspec.Struct):
+    """A shard, as index.json describes it."""
+
+    format: Literal["mds"]
+    version: Literal[2]
+    samples: Number
+    column_names: list[str]
+    column_encodings: list[str]
+    column_sizes: list[Number | None]
+    raw_data: _File
+    zip_data: _File | None = None
+    compression: str | None = None
+    columns: tuple[Column, ...] = ()  # in the order of a sample
+
+    @property
+    def name(self) -> str:
+        """The name of the shard's file."""
+        return self.raw_data.basename
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the shard."""
+        return self.raw_data.bytes
 
 
 def read_index(folder: Path) -> tuple[Shard, ...]:
@@ -46,8 +58,8 @@ def read_index(folder: Path) -> tuple[Shard, ...]:
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"{path} has over {MOST_BYTES} bytes")
     try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        found: Any = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("shards"), list):
         raise ValueError(f"{path} is no index of MDS: it has no list of shards")
@@ -55,53 +67,23 @@ def read_index(folder: Path) -> tuple[Shard, ...]:
     shards = list[Shard]()
     for number, each in enumerate(found["shards"]):
         try:
-            shards.append(_shard(each, seen))
-        except (KeyError, TypeError, ValueError) as error:
-            what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{path}: shard {number} {what}") from None
+            shard = msgspec.convert(each, Shard)
+            for file in filter(None, (shard.raw_data, shard.zip_data)):
+                file.basename = _name(file.basename)
+            encodings = map(checked_encoding, shard.column_encodings)
+            pairs = zip(shard.column_names, encodings, shard.column_sizes, strict=True)
+            columns = tuple(Column(*pair) for pair in pairs)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ValueError(f"{path}: shard {number}: {error}") from None
+        shard.columns = seen.setdefault(columns, columns)  # most shards have the same
+        shards.append(shard)
     if len({shard.name.removesuffix(".mds") for shard in shards}) < len(shards):
         raise ValueError(f"{path} names a shard twice")
     return tuple(shards)
 
 
-def _shard(about: dict[str, Any], seen: dict[tuple[Column, ...], tuple[Column, ...]]) -> Shard:
-    if (kind := about["format"]) != FORMAT or about["version"] != VERSION:
-        raise ValueError(
-            f"is of format {kind!r:.40}, version {about['version']!r:.40}; read are {FORMAT!r}, 2"
-        )
-    described = (about[f"column_{each}"] for each in ("names", "encodings", "sizes"))
-    columns = tuple(
-        Column(_text(name), checked_encoding(_text(encoding)), size and _number(size))
-        for name, encoding, size in zip(*described, strict=True)
-    )
-    raw = about["raw_data"]
-    return Shard(
-        _name(raw["basename"]),
-        _number(raw["bytes"], 1 << 32),  # offsets are u32
-        _number(about["samples"]),
-        seen.setdefault(columns, columns),  # most shards have the same
-        _packed(about) if about.get("zip_data") else None,
-    )
-
-
-def _packed(about: dict[str, Any]) -> tuple[str, str]:
-    return _name(about["zip_data"]["basename"]), _text(about["compression"]).partition(":")[0]
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"has {value!r:.80}, needed is a text")
-    return value
-
-
-def _number(value: object, end: int = 1 << 62) -> int:
-    if type(value) is not int or not 0 <= value < end:
-        raise ValueError(f"has {value!r:.80}, needed is a number of 0 to {end - 1}")
-    return value
-
-
-def _name(value: object) -> str:
-    parts = Path(_text(value)).parts
-    if not parts or ".." in parts or Path(*parts).is_absolute() or "\0" in str(value):
-        raise ValueError(f"is {value!r:.80}, which leaves the folder")
+def _name(value: str) -> str:
+    parts = Path(value).parts
+    if not parts or ".." in parts or Path(*parts).is_absolute() or "\0" in value:
+        raise ValueError(f"a file is {value!r}, which leaves the folder")
     return "/".join(parts)

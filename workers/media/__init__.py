@@ -10,7 +10,6 @@ pip install 'counterpoise[media]'.
 
 from .audio import AudioInfo, decode_audio, probe_audio
 from .files import MediaError
-from .mel import log_mel, mel_frames
 from .video import FrameRule, VideoInfo, decode_video, probe_video
 
 __all__ = [
@@ -20,8 +19,6 @@ __all__ = [
     "VideoInfo",
     "decode_audio",
     "decode_video",
-    "log_mel",
-    "mel_frames",
     "probe_audio",
     "probe_video",
 ]

@@ -10,7 +10,8 @@ import numpy as np
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.mixing.recipe import ALL, FIRST, Begun, Recipe
 from ..sources.data_identity import KnownData
-from ..sources.interface import Probe, SampleError, Source, as_source
+from ..sources.interface import Probe, SampleError, Source, View
+from ..sources.plain import as_source
 from .order import source_of
 from .recipe_files import open_recipe, read_recipe
 from .rows import MARKS, MixtureRows, all_costs
@@ -20,7 +21,7 @@ SAMPLES = "samples"
 CONTINUE = "continue"
 
 
-class Mixture:
+class Mixture(View):
     """Several sources as one data set, of which each has its share at every prefix of an epoch.
 
         data = cp.Mixture({"web": (web, 3), "docs": (docs, 1)}, epoch=100_000)
@@ -84,6 +85,8 @@ class Mixture:
         )
         _check_end(recipe)
         self.rows = MixtureRows(parts, recipe)
+        super().__init__([self.rows])
+        self.pattern = self.rows.pattern
         # Forked workers that stay see it change.
         self._epoch = mmap.mmap(-1, 8)
 
@@ -123,11 +126,6 @@ class Mixture:
         return self.rows.recipe.names
 
     @property
-    def pattern(self) -> str:
-        """What logs and errors call it."""
-        return self.rows.pattern
-
-    @property
     def epoch(self) -> int:
         """The epoch whose order mixture[i] follows."""
         return int.from_bytes(self._epoch[:8], "little")
@@ -152,7 +150,7 @@ class Mixture:
     def _order(self) -> Int64:
         now = self.epoch
         if self._ordered is None or self._ordered[0] != now:
-            self._ordered = now, self.rows.epoch_order(self.seed, now, True)
+            self._ordered = now, self.rows.recipe.order(self.seed, now)
         return self._ordered[1]
 
     _ordered: tuple[int, Int64] | None = None
@@ -174,19 +172,18 @@ class Mixture:
         return self.rows.fingerprint()
 
     @property
-    def knows_costs(self) -> bool:
-        """Return whether all sources say what their samples cost."""
-        return self.rows.knows_costs
-
-    @property
     def resources(self) -> tuple[str, ...]:
         """The names of all that samples cost."""
         return self.rows.resources
 
     @property
-    def thread_safe(self) -> bool:
-        """Return whether all sources are."""
-        return self.rows.thread_safe
+    def epoch_rows(self) -> MixtureRows:
+        """The rows, which balanced loops read in an order of their own."""
+        return self.rows
+
+    def origin(self, index: int) -> tuple[Source, int]:
+        """Return the source, made of no others, that has the sample, and its index there."""
+        return self.rows.origin(self._row(index))
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of the sources' data and of all that decides the order."""
@@ -209,7 +206,7 @@ class Mixture:
         """
         if isinstance(at, Mapping):
             at, epoch, seed = self._position(at)
-        order = self.rows.epoch_order(self.seed if seed is None else seed, epoch, True)
+        order = self.rows.recipe.order(self.seed if seed is None else seed, epoch)
         if not 0 <= at <= len(order):
             raise ValueError(f"samples is {at}, and an epoch has {len(order)}")
         return self.rows.recipe.stands_after(order[:at], epoch)
@@ -360,7 +357,7 @@ def _check_end(recipe: Recipe) -> None:
 def _column(name: str, part: Source, by: str) -> Int64:
     """Return what each of a source's samples costs of `by`; ValueError where nobody knows."""
     why = ""
-    if getattr(part, "decode_first", False) or not getattr(part, "knows_costs", True):
+    if part.decode_first or not part.knows_costs:
         why = "loading them would show it at best"
     elif (table := all_costs(part, [by])) is not None:
         return np.asarray(table[by], np.int64)
@@ -377,9 +374,7 @@ def _column(name: str, part: Source, by: str) -> Int64:
 
 
 def _probed(part: Source, by: str) -> Int64:
-    kept: Any = getattr(part, "known", None)
     found = np.zeros(len(part), np.int64)
     for index in range(len(part)):
-        probe = None if kept is None else kept(index)
-        found[index] = (probe or part.probe(index)).cost[by]
+        found[index] = (part.known(index) or part.probe(index)).cost[by]
     return found

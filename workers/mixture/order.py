@@ -1,37 +1,24 @@
 """The order of a source's samples in an epoch: a shuffle, or the source's own."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.shuffle import permutation
+from ..sources.interface import Source
+from ..sources.plain import whole_parts
 
-if TYPE_CHECKING:
-    from ...balancer.planning.mixing.recipe import Recipe
 
-
-def epoch_order(source: Any, seed: int, epoch: int, shuffle: bool) -> Int64:
+def epoch_order(source: Source, seed: int, epoch: int, shuffle: bool) -> Int64:
     """Return the indexes of an epoch's samples in order: of a mixture as it says, else shuffled."""
-    own = _mixture_in(source)
-    if own is not None:
-        found: Int64 = own.epoch_order(seed, epoch, shuffle)
-        return found
-    return permutation(len(source), seed, epoch, shuffle)
+    if (recipe := source.mixing) is None:
+        return permutation(len(source), seed, epoch, shuffle)
+    order: Int64 = recipe.order(seed, epoch, shuffle)
+    return order
 
 
-def epoch_samples(source: Any, shuffle: bool) -> int:
-    """Return how many samples an epoch has: of a mixture fewer than it has indexes.
-
-    >>> epoch_samples([1, 2], shuffle=True)
-    2
-    """
-    own = recipe_of(source)
-    return len(source) if own is None else own.samples(shuffle)
-
-
-def refuse_unsaid_costs(source: Any) -> None:
-    """Raise ValueError for a mixture of which only some sources say what their samples cost."""
-    if _is_recipe(getattr(source, "recipe", None)):
-        source.refuse_unsaid_costs()
+def epoch_samples(source: Source, shuffle: bool) -> int:
+    """Return how many samples an epoch has: of a mixture fewer than it has indexes."""
+    return len(source) if source.mixing is None else source.mixing.samples(shuffle)
 
 
 def rows_of(dataset: Any) -> Any:
@@ -39,22 +26,22 @@ def rows_of(dataset: Any) -> Any:
 
     Raises ValueError for a mixture inside of another data set, which would have it in no order.
     """
-    parts = getattr(dataset, "datasets", ())
-    inside = [getattr(dataset, name, None) for name in ("dataset", "records")]
-    inside += parts if isinstance(parts, list | tuple) else []
-    if any(recipe_of(getattr(each, "rows", None)) is not None for each in inside):
+    if isinstance(dataset, Source) and dataset.epoch_rows is not dataset:
+        return dataset.epoch_rows
+    if _holds_mixture(dataset):
         raise ValueError(
             f"a Mixture inside of a {type(dataset).__name__} has no order of its own: wrap its "
             "sources, as in Mixture({'a': (wrapped(data), 3), ...})"
         )
-    rows = getattr(dataset, "rows", None)
-    return dataset if recipe_of(rows) is None else rows
+    return dataset
 
 
-def recipe_of(source: Any) -> "Recipe | None":
-    """Return the recipe of a source that is the rows of a mixture; None of others."""
-    own = _mixture_in(source)
-    return None if own is None else own.recipe
+def _holds_mixture(dataset: Any) -> bool:
+    if not isinstance(dataset, Source):
+        return any(map(_holds_mixture, (p for p in whole_parts(dataset) if isinstance(p, Source))))
+    if dataset.mixing is not None:
+        return False
+    return dataset.epoch_rows is not dataset or any(map(_holds_mixture, dataset.sources))
 
 
 def source_of(key: str) -> str:
@@ -64,19 +51,3 @@ def source_of(key: str) -> str:
     ('web', 'web')
     """
     return key.partition("/")[0].partition("@")[0]
-
-
-def _mixture_in(source: Any) -> Any:
-    """Return the rows of a mixture, also where costs were given for them (PlainSource)."""
-    for each in (source, getattr(source, "dataset", None)):
-        if _is_recipe(getattr(each, "recipe", None)):
-            return each
-    return None
-
-
-def _is_recipe(thing: Any) -> bool:
-    if thing is None:
-        return False
-    from ...balancer.planning.mixing.recipe import Recipe  # here: most loops have no mixture
-
-    return isinstance(thing, Recipe)

@@ -16,15 +16,7 @@ from typing import Any
 from ...balancer.run.tasks import FailedSample
 from ..sources.costs import checked_key
 from ..sources.failures import RETRIES, kind_of, load_with_retries, reason_of
-from ..sources.interface import (
-    PlainSource,
-    Probe,
-    SampleError,
-    Source,
-    checked_probe,
-    file_of,
-    source_name,
-)
+from ..sources.interface import Probe, SampleError, Source, checked_probe, source_name
 from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
 
 
@@ -55,7 +47,7 @@ def failed_sample(source: Source, index: int, error: Exception, skips: bool) -> 
     key = error.key if isinstance(error, SampleError) else checked_key(source.key(index), index)
     is_io, is_told = kind_of(error) == "io", isinstance(error, SampleError)
     raised = None if is_told or (skips and not is_io) else RaisedError(error)
-    return FailedSample(key, reason_of(error), is_io, file_of(source, index), raised)
+    return FailedSample(key, reason_of(error), is_io, source.file_of(index), raised)
 
 
 def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
@@ -92,11 +84,6 @@ class Measurer:
         self._name = partial(source_name, source)
         self.kept: Any = None  # KeptSamples of a worker elsewhere
 
-    @property
-    def decodes_first(self) -> bool:
-        """Return whether a sample has to be loaded to learn its cost."""
-        return bool(getattr(self.source, "decode_first", False))
-
     def key(self, index: int) -> str:
         """Return a sample's name; TypeError where a source of the user's own gives no text."""
         return checked_key(self.source.key(index), index)
@@ -112,7 +99,7 @@ class Measurer:
 
     def cost(self, index: int, epoch: int) -> tuple[int, ...]:
         """Find what a sample costs; SampleError where it cannot be measured."""
-        if self.decodes_first:
+        if self.source.decode_first:
             sample = self.load(index, epoch)
             cost = self.cost_of(index, sample)
             if self.kept is not None:
@@ -122,8 +109,7 @@ class Measurer:
 
     def cost_of(self, index: int, sample: Any) -> tuple[int, ...]:
         """Return what a loaded sample costs, of a source that has to load it."""
-        measure: Any = self.source
-        found = checked_probe(Probe(self.key(index), measure.measure(sample)))
+        found = checked_probe(Probe(self.key(index), self.source.measure(sample)))
         labels, counted = labels_of(sample), found.cost.get(LABEL_TOKENS)
         if labels is None:  # others have labels: what is counted was settled once
             found.cost.setdefault(LABEL_TOKENS, 0)
@@ -139,42 +125,13 @@ class Measurer:
 MAX_THREADS = 64
 
 
-def refuse_threads(source: Any, asked: str) -> None:
+def refuse_threads(source: Source, asked: str) -> None:
     """Raise ValueError for a source that does not say that it is thread-safe.
 
     `asked` is what was asked for, as the error says it.
-
-    >>> refuse_threads(PlainSource(["a"]), "decode_threads=2")
-    Traceback (most recent call last):
-    ValueError: decode_threads=2, but samples of list may only be loaded by one thread: a plain \
-dataset may draw from the generators of the process (random, numpy, torch), which threads share; \
-give it load(index, epoch, seed), which does not, and thread_safe = True, or use more workers
     """
-    if not getattr(source, "thread_safe", False):
-        name = source_name(source)
+    if not source.thread_safe:
         raise ValueError(
-            f"{asked}, but samples of {name} may only be loaded by one thread: {_why(source)}, or "
-            "use more workers"
+            f"{asked}, but samples of {source_name(source)} may only be loaded by one thread: "
+            f"{source.why_one_thread()}, or use more workers"
         )
-
-
-def _why(source: Any) -> str:
-    dataset = source.dataset if isinstance(source, PlainSource) else source
-    if not hasattr(dataset, "load"):
-        return (
-            "a plain dataset may draw from the generators of the process (random, numpy, torch), "
-            "which threads share; give it load(index, epoch, seed), which does not, and "
-            "thread_safe = True"
-        )
-    transform = getattr(dataset, "transform", None)
-    if transform is None:
-        return (
-            f"{type(dataset).__name__} does not say that load(), probe() and key() may be called "
-            "by several; if they may, give it thread_safe = True"
-        )
-    name = getattr(transform, "__name__", type(transform).__name__)
-    return (
-        f"its transform {name} does not say that several may call it; if they may, give it "
-        "thread_safe = True, and the argument rng to draw from, or deterministic = True if it "
-        "draws nothing"
-    )

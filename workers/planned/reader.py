@@ -22,7 +22,6 @@ from ..sources.fingerprint import digest
 from ..sources.interface import Source
 from ..sources.labels import count_label_tokens, labels_of
 from ..sources.randomness import global_randomness
-from ..stores.samples import reads_stores
 from .measuring import Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
@@ -69,7 +68,7 @@ class PlannedReader(Dataset[Any]):
         self._count_labels = count_labels
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
-        self._reads_stores = reads_stores(source)
+        self._reads_stores = source.reads_stores
         self.progress: MutableSequence[int] | None = None
         self.number = 0
         self.upcoming: Callable[[], Iterable[Sequence[int]]] = tuple
@@ -129,7 +128,7 @@ class PlannedReader(Dataset[Any]):
     def _samples_of(self, task: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Yield the samples of a task, and whether they are only probed."""
         kind, _, _, *indexes = task
-        is_probed = kind == MEASURE and not self._measurer.decodes_first
+        is_probed = kind == MEASURE and not self._measurer.source.decode_first
         yield from ((index, is_probed) for index in indexes)
 
     def collate(self, done: Any) -> Any:
@@ -244,7 +243,7 @@ class PlannedReader(Dataset[Any]):
         costs = tuple(self._cost(task.epoch, index) for index in task.indexes)
         seconds = time.perf_counter() - since
         differs = False
-        if task.again and self._measurer.decodes_first:
+        if task.again and self._measurer.source.decode_first:
             differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
         return Measured(costs, seconds, differs)
 
@@ -270,7 +269,7 @@ class PlannedReader(Dataset[Any]):
     def _mark(self, index: int, epoch: int) -> tuple[str, str]:
         measurer = self._measurer
         sample = measurer.load(index, epoch)
-        by_loading = measurer.decodes_first
+        by_loading = measurer.source.decode_first
         cost = measurer.cost_of(index, sample) if by_loading else measurer.cost(index, epoch)
         safe, whole = (content_of(sample, is_exact=is_exact) for is_exact in (False, True))
         return digest([cost, safe]), digest([cost, whole])

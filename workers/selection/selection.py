@@ -19,16 +19,8 @@ import numpy as np
 from ...balancer.planning.kernels.arrays import Int64
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest, digest_arrays
-from ..sources.interface import (
-    Probe,
-    Sample,
-    SampleError,
-    Source,
-    as_source,
-    data_of,
-    file_of,
-    source_name,
-)
+from ..sources.interface import Probe, Sample, SampleError, Source, View, source_name
+from ..sources.plain import as_source, data_of
 from ..sources.registry import build, is_spec, open_source, registered
 
 FORMAT = "selection"  # its name in the registry of sources
@@ -38,39 +30,36 @@ Limits = Mapping[str, Sequence[int | None]]
 class Candidate:
     """A sample that `where` is asked about; what it does not look at is not read."""
 
-    def __init__(self, source: Any, index: int) -> None:
+    def __init__(self, source: Source, index: int) -> None:
         self._source = source
         self._index = index
 
     @property
     def key(self) -> str:
         """The sample's name."""
-        return str(self._source.key(self._index))
+        return self._source.key(self._index)
 
     @cached_property
     def cost(self) -> Mapping[str, int]:
         """What the sample costs, by resource: kept costs, or those of probing it."""
-        _check_costs(self._source)
-        kept = getattr(self._source, "known", lambda _: None)(self._index)
-        found: Mapping[str, int] = (kept or self._source.probe(self._index)).cost
-        return found
+        if self._source.decode_first or not self._source.knows_costs:
+            raise ValueError(
+                f"where= asks what samples of {source_name(self._source)} cost, and only loading "
+                "them would show it: give PlainSource(data, cost={...}), a table, or a transform "
+                "with a probe"
+            )
+        return (self._source.known(self._index) or self._source.probe(self._index)).cost
 
     @cached_property
     def raw(self) -> Mapping[str, Any]:
         """The sample before any transform, by extension: texts, JSON, media as files."""
-        if not hasattr(self._source, "raw"):
-            raise ValueError(
-                f"samples of {source_name(self._source)} have no raw form: let where= look at key "
-                "and cost, or give a source of files, such as a TarDataset"
-            )
-        found: Mapping[str, Any] = self._source.raw(self._index, headers=True)
-        return found
+        return self._source.raw(self._index, headers=True)
 
 
 Where = Callable[[Candidate], bool] | Limits
 
 
-class Selection:
+class Selection(View):
     """Some of a source's samples, in its order: a data set, and a source, of its own.
 
         data = cp.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
@@ -99,18 +88,14 @@ class Selection:
         if not (where is None or callable(where) or isinstance(where, Mapping)):
             raise ValueError(f"where is {where!r:.80}: give a function of a sample, or limits")
         split = None if split is None else _checked_split(split)
-        self._take(source, lambda: self._chosen(where, split, limit))
+        self._take(source)
+        self._choose: Callable[[], Int64] | None = lambda: self._chosen(where, split, limit)
+        self.indices = self._choose()
 
-    def _take(self, source: Any, choose: Callable[[], Int64] | None) -> None:
-        self.dataset = source  # as of torch's Subset
-        self.source: Any = as_source(source)
-        self.decode_first = bool(getattr(self.source, "decode_first", False))
-        self.knows_costs = bool(getattr(self.source, "knows_costs", True))
-        self.thread_safe = bool(getattr(self.source, "thread_safe", False))
+    def _take(self, source: Any) -> None:
+        self.source = as_source(source)
+        super().__init__([self.source])
         self.pattern = f"selection of {source_name(self.source)}"
-        self._choose = choose
-        if choose is not None:
-            self.indices = choose()
         self._known = KnownData(data_of(self.source), len(self.source), self.source.key).looked_at()
 
     def _chosen(
@@ -127,7 +112,7 @@ class Selection:
             )
             found = self._fitting(fits, found)
         chosen = np.fromiter(islice(found, limit), np.int64)
-        getattr(self.source, "keep", lambda: None)()
+        self.keep()
         if not len(chosen):
             raise ValueError(
                 f"no sample of {source_name(self.source)} is left: loosen where=, "
@@ -154,6 +139,10 @@ class Selection:
             raise IndexError(f"sample {index} of {len(self.indices)}")
         return int(self.indices[index])
 
+    def origin(self, index: int) -> tuple[Source, int]:
+        """Return the source, made of no others, that has the sample, and its index there."""
+        return self.source.origin(self._at(index))
+
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.indices)
@@ -164,17 +153,11 @@ class Selection:
 
     def key(self, index: int) -> str:
         """Return the sample's name, which is the source's."""
-        return str(self.source.key(self._at(index)))
-
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return the sample before any transform, of a source that has such a form."""
-        found: dict[str, Any] = self.source.raw(self._at(index), headers=headers)
-        return found
+        return self.source.key(self._at(index))
 
     def probe(self, index: int) -> Probe:
         """Find the sample's cost."""
-        found: Probe = self.source.probe(self._at(index))
-        return found
+        return self.source.probe(self._at(index))
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Load the sample."""
@@ -182,28 +165,26 @@ class Selection:
 
     def known(self, index: int) -> Probe | None:
         """Return the sample's cost if it has been kept."""
-        offered = getattr(self.source, "known", None)
-        found: Probe | None = None if offered is None else offered(self._at(index))
-        return found
+        return self.source.known(self._at(index))
 
     def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
         """Return the costs of all samples, a column a resource; None where not all are known."""
-        offered = getattr(self.source, "known_costs", None)
-        columns = None if offered is None else offered(resources)
+        columns = self.source.known_costs(resources)
         return None if columns is None else tuple(column[self.indices] for column in columns)
+
+    @property
+    def resources(self) -> tuple[str, ...] | None:
+        """The names of all that samples cost; None: those that the first sample has."""
+        return self.source.resources
+
+    @property
+    def decode_first(self) -> bool:
+        """Return whether a sample has to be loaded to learn its cost."""
+        return self.source.decode_first
 
     def measure(self, sample: Sample) -> dict[str, int]:
         """Return a loaded sample's cost; only where probing loads it (decode_first)."""
-        found: dict[str, int] = self.source.measure(sample)
-        return found
-
-    def keep(self) -> None:
-        """Write the gathered costs."""
-        getattr(self.source, "keep", lambda: None)()
-
-    def file_of(self, index: int) -> str:
-        """Return the file that the sample is in, empty where its source does not say."""
-        return file_of(self.source, self._at(index))
+        return self.source.measure(sample)
 
     def fingerprint(self) -> str:
         """Return a hash of the source's fingerprint and of what was chosen."""
@@ -217,8 +198,7 @@ class Selection:
 
     def reopen_if_changed(self) -> bool:
         """Choose again if the source's files have changed; return whether they had."""
-        reopen = getattr(self.source, "reopen_if_changed", None)
-        if reopen is None or not reopen():
+        if not self.source.reopen_if_changed():
             return False
         if self._choose is None:
             raise ValueError(f"the files of the {self.pattern} have changed: make it anew")
@@ -227,11 +207,6 @@ class Selection:
 
     def spec(self) -> dict[str, Any]:
         """Return the description for workers elsewhere; ValueError where the source has none."""
-        if not hasattr(self.source, "spec"):
-            raise ValueError(
-                f"workers elsewhere cannot read the {self.pattern}: give a source of files, such "
-                "as a TarDataset, or leave balancer="
-            )
         chosen = np.zeros(len(self.source), np.bool_)
         chosen[self.indices] = True
         packed = base64.b64encode(zlib.compress(np.packbits(chosen).tobytes())).decode()
@@ -264,8 +239,8 @@ class Selection:
                 about["where"] = build(about["where"], registered(names))
             return cls(source, **about)
         made = cls.__new__(cls)
-        made.indices = _unpacked(about, len(source))
-        made._take(source, None)
+        made._take(source)
+        made.indices, made._choose = _unpacked(about, len(source)), None
         return made
 
     def __getstate__(self) -> dict[str, Any]:
@@ -337,14 +312,6 @@ def _part_of(shares: Mapping[str, float], seed: int) -> Callable[[str], str]:
         return names[min(at, len(names) - 1)]
 
     return part_of
-
-
-def _check_costs(source: Source) -> None:
-    if getattr(source, "decode_first", False) or not getattr(source, "knows_costs", True):
-        raise ValueError(
-            f"where= asks what samples of {source_name(source)} cost, and only loading them would "
-            "show it: give PlainSource(data, cost={...}), a table, or a transform with a probe"
-        )
 
 
 def _unpacked(about: Mapping[str, Any], count: int) -> Int64:

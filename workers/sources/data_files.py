@@ -9,6 +9,7 @@ were read, and not before, leaves no moment in between.
 leaves them behind.
 """
 
+import io
 import os
 import threading
 from collections import OrderedDict
@@ -114,3 +115,16 @@ class DataFiles:
     def __setstate__(self, sizes: dict[Path, int]) -> None:
         self.__init__()  # type: ignore[misc]
         self._seen = {path: FileState(size, None, None) for path, size in sizes.items()}
+
+
+def check_reads(values: Iterable[object]) -> None:
+    """Raise the OSError with which reading a file among the values failed, if one did.
+
+    Image libraries catch errors of the disk and say that the image is broken, or lacks something.
+    A file that has failed says so: `failed` of the raw file below its buffer.
+    """
+    for value in values:
+        if isinstance(value, io.BufferedReader):
+            failed = getattr(value.raw, "failed", None)
+            if isinstance(failed, OSError):
+                raise failed

@@ -12,47 +12,15 @@ changed transforms show there.
 Ranks compare it, too, when they meet: see `KnownData.rank_identity`.
 """
 
-import bisect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .fingerprint import digest, digest_arrays
-
-
-def whole_parts(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets that a dataset is made of, down to those that are made of none."""
-    if is_subset(dataset):
-        yield from whole_parts(dataset.dataset)
-    elif is_concatenated(dataset):
-        for part in dataset.datasets:
-            yield from whole_parts(part)
-    else:
-        yield dataset
-
-
-def part_at(dataset: Any, index: int) -> tuple[Any, int]:
-    """Return the dataset, made of no others, that a sample is from, and its number in there."""
-    if is_subset(dataset):
-        return part_at(dataset.dataset, int(dataset.indices[index]))
-    if is_concatenated(dataset):
-        ends = dataset.cumulative_sizes
-        part = bisect.bisect_right(ends, index)
-        return part_at(dataset.datasets[part], index - (ends[part - 1] if part else 0))
-    return dataset, index
-
-
-def is_subset(dataset: Any) -> bool:
-    """Return whether a dataset is made like torch's Subset."""
-    return hasattr(dataset, "indices") and hasattr(dataset, "dataset")
-
-
-def is_concatenated(dataset: Any) -> bool:
-    """Return whether a dataset is made like torch's ConcatDataset."""
-    return hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
-
+from .interface import Source
+from .plain import is_concatenated, is_subset, whole_parts
 
 # Keys, or indices of a subset, that are looked at: evenly spaced, the first and the last among
 # them.
@@ -86,7 +54,7 @@ class KnownData:
     def identity(self) -> str:
         """The dataset's class and, where there is one, a hash of what it holds."""
         # Shards may be rewritten.
-        is_live = any(hasattr(each, "data_digest") for each in whole_parts(self.dataset))
+        is_live = any(map(_has_digest, whole_parts(self.dataset)))
         if self.seen is not None and self.seen[0] == self.samples and not is_live:
             return self.seen[1]
         return _identity(self.dataset, self.samples, self.key, looks=self.seen is not None)
@@ -101,9 +69,8 @@ class KnownData:
 
     def identity_of_first(self, samples: int) -> str | None:
         """Return the identity that the first samples had by themselves; None if nobody can tell."""
-        offered = getattr(self.dataset, "data_digest", None)
-        if callable(offered):
-            return _named(self.dataset, offered(samples))
+        if (own := _own_digest(self.dataset, samples)) is not None:
+            return _named(self.dataset, own)
         if isinstance(getattr(self.dataset, "_fingerprint", None), str):
             return None
         if is_subset(self.dataset) or is_concatenated(self.dataset):
@@ -118,9 +85,9 @@ def _identity(
     looks: bool,
     has_marks: bool = True,
 ) -> str:
-    offered, mark = getattr(dataset, "data_digest", None), getattr(dataset, "_fingerprint", None)
-    if callable(offered):
-        return _named(dataset, offered())
+    if (own := _own_digest(dataset)) is not None:
+        return _named(dataset, own)
+    mark = getattr(dataset, "_fingerprint", None)  # Hugging Face's
     if isinstance(mark, str) and has_marks:
         return _named(dataset, mark)
     if is_subset(dataset):
@@ -140,6 +107,14 @@ def _identity(
     if key is not None and samples is not None:
         return _named(dataset, digest([str(key(each)) for each in spread(samples)]))
     return type(dataset).__qualname__
+
+
+def _has_digest(dataset: Any) -> bool:
+    return isinstance(dataset, Source) and type(dataset).data_digest is not Source.data_digest
+
+
+def _own_digest(dataset: Any, samples: int | None = None) -> str | None:
+    return dataset.data_digest(samples) if isinstance(dataset, Source) else None
 
 
 def _in_memory(dataset: Any) -> list[Any]:

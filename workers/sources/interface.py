@@ -1,18 +1,15 @@
 """Defines a source: samples by index, each with a permanent key.
 
-A source is a map-style dataset (`len`, `source[i]`) that can also name a sample (`key`), find its
-cost without decoding it (`probe`), decode it with randomness fixed by (seed, epoch, key) (`load`)
-and say what would have to be the same elsewhere for the same bytes to come out (`fingerprint`).
-`as_source` makes one of any map-style dataset. Nothing here imports torch.
+`Source` is a base class. A user's own has `__len__` and `__getitem__`, and what else it can say;
+the rest has defaults. A map-style data set that is no Source becomes one in plain.py. Nothing here
+imports torch.
 """
 
-import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import getitem
-from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +17,10 @@ from .costs import (
     MAX_COST,
     CostError,
     checked_cost,
-    checked_key,
     checked_measure,
     checked_name,
-    checked_table,
     sample_nbytes,
 )
-from .data_identity import part_at, whole_parts
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
 from .randomness import run_seeded
@@ -35,33 +29,21 @@ from .visible_text import visible
 Sample = Any
 Cost = Mapping[str, int]
 DEFAULT_COST = {"samples": 1}
-NAME_CHARACTERS = 200
-# Characters of a wrong value that an error quotes.
+# Characters of a wrong value, and of the name of a source, that errors quote.
 SHOWN_CHARACTERS = 80
-METHODS = ("key", "probe", "load", "fingerprint")
+NAME_CHARACTERS = 200
 
 
 def accepts(function: Any, parameter: str) -> bool:
     """Return whether a function has a parameter of that name.
 
-    >>> accepts(as_source, "key"), accepts(as_source, "rng"), accepts(None, "rng")
+    >>> accepts(accepts, "parameter"), accepts(accepts, "rng"), accepts(None, "rng")
     (True, False, False)
     """
-    function = getattr(function, "__func__", function)
-    # Of plain functions they are kept: to find them out takes a forked worker almost as long as to
-    # open a source. Other callables may change, or have no hash.
-    read = _known_parameters if isinstance(function, FunctionType) else _parameters
     try:
-        return parameter in read(function)
+        return parameter in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
-
-
-def _parameters(function: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
-
-
-_known_parameters = functools.lru_cache(64)(_parameters)
 
 
 class SampleError(ValueError):
@@ -94,269 +76,230 @@ class Probe:
     nbytes: int | None = None
 
 
-class Source(Protocol):
-    """Samples by index. Broken data raises SampleError, a failing disk OSError.
+class Source(ABC):
+    """Samples by index; a subclass has `__len__` and `__getitem__`, and what it can say besides.
 
-    One with an attribute `thread_safe = True` may be asked by several threads at the same time. One
-    whose `probe` cannot tell what samples cost has `knows_costs = False`: who balances finds out.
+    Broken data raises SampleError, a failing disk OSError. Nothing else has to be written: a sample
+    is called by its index, costs what `cost` finds in it once it is loaded, or else
+    {"samples": 1}, and is `source[i]`, got while the global random generators are seeded.
+
+    cost         a method, or a function, from a loaded sample to its cost; None: there is none
+    thread_safe  whether `load`, `probe` and `key` may run in several threads, and draw from no
+                 generator of the process
+    pattern      what errors and dead letters call the source; "": its class
+    reads_stores whether some samples are in an object store
+    unlike_json  columns of raw samples that hold what JSON has no value for
+    sources      those that it is made of
+
+    >>> class Texts(Source):
+    ...     __len__ = lambda self: 2
+    ...     __getitem__ = lambda self, index: ["a", "bcd"][index]
+    >>> Texts().probe(1), Texts().load(1, epoch=0, seed=7)
+    (Probe(key='1', cost={'samples': 1}, nbytes=None), 'bcd')
     """
 
+    cost: Callable[[Sample], Cost] | None = None
+    thread_safe: bool = False
+    pattern: str | Sequence[str] = ""
+    reads_stores: bool = False
+    unlike_json: Sequence[str] = ()
+    sources: Sequence["Source"] = ()
+
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
+    @abstractmethod
     def __getitem__(self, index: int, /) -> Sample:
-        """Return the sample as `load(index, epoch=0, seed=0)` would."""
-        ...
+        """Return a sample as of epoch 0 and seed 0."""
 
     def key(self, index: int) -> str:
         """Return the sample's permanent name."""
-        ...
-
-    def probe(self, index: int) -> Probe:
-        """Find the sample's cost, without decoding it where that is possible."""
-        ...
+        return str(index)
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Decode and transform the sample; random choices follow from (seed, epoch, key)."""
-        ...
+        return run_seeded(seed, epoch, self.key(index), self.__getitem__, index)
 
     def fingerprint(self) -> str:
-        """Return a short hash of all that decides which bytes come out."""
-        ...
+        """Return a short hash of all that decides which bytes come out: libraries, transforms."""
+        return class_fingerprint(self)
 
+    # What samples cost.
 
-class PlainSource:
-    """Makes any map-style dataset a source; methods that it has (key, probe...) are used.
-
-    `cost` says what a sample costs, in one of two ways: a callable takes the loaded sample (so
-    probing loads it: `decode_first` is then true), a table says it beforehand, either as a mapping
-    from resource to n integers, or as an array (n,) whose resource is called "cost". Without
-    either, torch's Subset and ConcatDataset have the costs of what they are made of, where that
-    has `probe`; any other sample costs {"samples": 1}. `key` maps an index to a name; default: the
-    index.
-
-    >>> source = PlainSource(["a", "bcd"], cost=lambda text: {"tokens": len(text)})
-    >>> source.probe(1)
-    Probe(key='1', cost={'tokens': 3}, nbytes=3)
-    >>> PlainSource(["a", "bcd"], cost={"tokens": [5, 7]}, key="n{}".format).probe(0)
-    Probe(key='n0', cost={'tokens': 5}, nbytes=None)
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
-        key: Callable[[int], str] | None = None,
-    ) -> None:
-        has_items = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
-        if not has_items or not hasattr(dataset, "__len__"):
-            raise ValueError(
-                f"a source needs a map-style dataset, but {type(dataset).__name__} has no "
-                f"{'__len__' if has_items else '__getitem__'}; give an object with len() and "
-                "dataset[i]"
-            )
-        if len(dataset) == 0:
-            raise ValueError(f"the dataset ({type(dataset).__name__}) is empty: nothing to load")
-        self.dataset = dataset
-        self._get = getter_of(dataset)
-        # A method of the dataset's own is used unless an argument replaces it.
-        self._key = key or _offered(dataset, "key") or str
-        self._measure = cost if callable(cost) else None
-        self._table = None if cost is None or callable(cost) else checked_table(cost, len(dataset))
-        self._probe = self._probe_of(dataset) if cost is None else None
-        self._load = _offered(dataset, "load")
-        # Whether something that the data set is made of keeps what was measured.
-        parts = whole_parts(dataset) if self._probe is not None else ()
-        self._keeps = any(_offered(part, "known") for part in parts)
-
-    def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
-        """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
-        if says_costs(dataset):
-            return _offered(dataset, "probe")
-        return self._probe_part if all(map(says_costs, whole_parts(dataset))) else None
-
-    def _probe_part(self, index: int) -> Probe:
-        part, inside = part_at(self.dataset, index)
-        found = checked_probe(part.probe(inside), self.key(index))
-        return Probe(self.key(index), found.cost, found.nbytes)
+    def probe(self, index: int) -> Probe:
+        """Find the sample's cost, without decoding it where that is possible."""
+        if self.cost is None:
+            return Probe(self.key(index), dict(DEFAULT_COST))
+        sample = self.load(index, 0, 0)
+        return checked_probe(Probe(self.key(index), self.measure(sample), sample_nbytes(sample)))
 
     @property
     def decode_first(self) -> bool:
         """Return whether a sample has to be loaded to learn its cost."""
-        return self._measure is not None
+        return self.cost is not None
 
-    @property
-    def thread_safe(self) -> bool:
-        """Return whether the dataset says so, and loads samples without the global generators."""
-        return self._load is not None and bool(getattr(self.dataset, "thread_safe", False))
+    def measure(self, sample: Sample) -> dict[str, int]:
+        """Return a loaded sample's cost, unchecked; only where probing loads it (decode_first)."""
+        if self.cost is None:
+            raise ValueError("measuring a sample needs cost=, a function of the sample")
+        return with_label_tokens(checked_measure(self.cost(sample)), sample)
 
     @property
     def knows_costs(self) -> bool:
-        """Return whether anybody has said what samples cost: else each counts as 1."""
-        return any(each is not None for each in (self._measure, self._table, self._probe))
+        """Return whether anybody says what samples cost: else each counts as 1."""
+        return self.cost is not None or type(self).probe is not Source.probe
 
     @property
-    def _asks_others(self) -> bool:
-        """True if a data set, or a subclass, names samples or measures them its own way."""
-        return self.names_samples or type(self).probe is not PlainSource.probe
+    def resources(self) -> tuple[str, ...] | None:
+        """The names of all that samples cost; None: those that the first sample has."""
+        return None
 
-    @property
-    def uniform_cost(self) -> dict[str, int] | None:
-        """The cost of each sample where no data set says one or names samples; else None."""
-        return None if self.knows_costs or self._asks_others else dict(DEFAULT_COST)
+    def known(self, index: int) -> Probe | None:  # noqa: ARG002
+        """Return the sample's cost if it is kept or told already, reading no sample; else None."""
+        return None
+
+    def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+        """Return the costs of all samples, a column (n,) a resource; None unless all are known.
+
+        They are known where each sample counts as 1, and nobody has to be asked what it is called.
+        """
+        if self.knows_costs or self.names_samples or not {*resources} <= {*DEFAULT_COST}:
+            return None
+        return tuple(np.full(len(self), DEFAULT_COST[name], np.int64) for name in resources)
+
+    def keep(self) -> None:  # noqa: B027 a default
+        """Write the costs that were found and are not in a file yet."""
+
+    def refuse_unsaid_costs(self) -> None:  # noqa: B027 a default
+        """Raise ValueError where some of what this is made of says costs, and some does not."""
+
+    # What samples are.
 
     @property
     def names_samples(self) -> bool:
         """Return whether samples have names of their own, not just their index."""
-        return self._key is not str or type(self).key is not PlainSource.key
+        return type(self).key is not Source.key
 
-    def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
-        """Return the table's columns of these resources, each (n,); None unless it has them all."""
-        table = self._table or {}
-        is_whole = bool(table) and all(name in table for name in resources)
-        return tuple(table[name] for name in resources) if is_whole else None
+    def origin(self, index: int) -> tuple["Source", int]:
+        """Return the source, made of no others, that has the sample, and its index there."""
+        return self, index
 
-    def cost_columns(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
-        """Return what `known_costs` does; None where samples have names of their own.
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:  # noqa: ARG002
+        """Return "__key__" and the sample before any transform, by extension: by default itself.
 
-        To name them is the data set's work.
+        With `headers` media are files to read from instead of bytes, so that a probe reads little.
+        Raises SampleError for one that is broken, ValueError for one that is no mapping.
         """
-        return None if self._asks_others else self.known_costs(resources)
+        sample = self.load(index, 0, 0)
+        if not isinstance(sample, Mapping):
+            raise ValueError(
+                f"it is a {type(sample).__name__}; needed are samples that are dicts of bytes, "
+                "images, arrays, texts and JSON by name"
+            )
+        return {"__key__": self.key(index), **sample}
 
-    def known(self, index: int) -> Probe | None:
-        """Return a sample's cost if its part has kept it (TarDataset), reading no sample."""
-        if not self._keeps:
-            return None
-        part, inside = part_at(self.dataset, index)
-        known = _offered(part, "known")
-        found: Probe | None = None if known is None else known(inside)
-        return None if found is None else Probe(self.key(index), found.cost, found.nbytes)
+    def file_of(self, index: int) -> str:  # noqa: ARG002
+        """Return the file that the sample is in; "" for none."""
+        return ""
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.dataset)
+    def stored_ranges(self, index: int, headers: bool) -> Iterable[Any]:  # noqa: ARG002
+        """Return what is read of the sample from a store, with `headers` when it is probed."""
+        return ()
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return the dataset's sample, untouched."""
-        return self._get(self.dataset, index)
+    def data_digest(self, samples: int | None = None) -> str | None:  # noqa: ARG002
+        """Return a hash of the data, or of its first samples: "" where these have none.
 
-    def key(self, index: int) -> str:
-        """Return the sample's permanent name; TypeError where the data set gives no text."""
-        return checked_key(self._key(index), index)
+        None: nobody knows; then data are told apart by what is in memory, and by keys.
+        """
+        return None
 
-    def probe(self, index: int) -> Probe:
-        """Find the cost of a sample; SampleError where it is none."""
-        if self._probe is not None:
-            return checked_probe(self._probe(index), self.key(index))
-        if self._measure is not None:
-            sample = self.load(index, epoch=0, seed=0)
-            found = Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
-            return checked_probe(found)
-        if self._table is None:
-            return Probe(self.key(index), dict(DEFAULT_COST))
-        return Probe(self.key(index), {name: int(row[index]) for name, row in self._table.items()})
+    def reopen_if_changed(self) -> bool:
+        """Look at the files again when an iteration begins; return whether they had changed."""
+        return False
 
-    def measure(self, sample: Sample) -> dict[str, int]:
-        """Return a loaded sample's cost, unchecked; only where probing loads it (decode_first)."""
-        if self._measure is None:
-            raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return with_label_tokens(checked_measure(self._measure(sample)), sample)
+    def why_one_thread(self) -> str:
+        """Return why only one thread may load samples, and what to do, to end an error with."""
+        return (
+            f"{type(self).__name__} does not say that load(), probe() and key() may be called by "
+            "several; if they may, give it thread_safe = True"
+        )
 
-    def load(self, index: int, epoch: int, seed: int) -> Sample:
-        """Load a sample while the global generators are seeded from (seed, epoch, key)."""
-        if self._load is not None:
-            return self._load(index, epoch, seed)
-        found: Sample = run_seeded(seed, epoch, self.key(index), self._get, self.dataset, index)
-        return found
+    # What loops, and workers elsewhere, ask.
 
-    def fingerprint(self) -> str:
-        """Return a hash of the dataset's type and length and of the libraries' versions."""
-        offered = _offered(self.dataset, "fingerprint")
-        if offered is not None:
-            return str(offered())
-        kind = type(self.dataset)
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        return digest([name, len(self.dataset), library_versions("torch")])
+    @property
+    def mixing(self) -> Any:
+        """The Recipe of a mixture, where these are its rows; else None."""
+        return None
 
+    @property
+    def epoch_rows(self) -> "Source":
+        """The source that balanced loops read: itself, or a mixture's rows."""
+        return self
 
-def as_source(
-    dataset: Any,
-    cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
-    key: Callable[[int], str] | None = None,
-) -> Source:
-    """Return the dataset itself where it is a source, else a PlainSource around it."""
-    whole = all(_offered(dataset, method) for method in METHODS)
-    return dataset if whole and cost is None and key is None else PlainSource(dataset, cost, key)
+    def spec(self) -> dict[str, Any]:
+        """Return the JSON-able description that workers elsewhere open; ValueError for none."""
+        raise ValueError(
+            f"workers elsewhere cannot read a {source_name(self)}: give a TarDataset, a source "
+            "with spec(), or a RemoteDataset for files that only they can see"
+        )
+
+    @property
+    def has_spec(self) -> bool:
+        """Return whether there is a description for workers elsewhere."""
+        return type(self).spec is not Source.spec
 
 
-def says_costs(dataset: Any) -> bool:
-    """Return whether a data set has a `probe`, and does not say that it knows no costs.
+class View(Source):
+    """A source whose samples are those of other `sources`; `origin` says where each is."""
 
-    >>> says_costs(PlainSource(["a"])), says_costs(PlainSource(["a"], cost={"tokens": [1]}))
-    (False, True)
-    """
-    return _offered(dataset, "probe") is not None and bool(getattr(dataset, "knows_costs", True))
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self.sources = tuple(sources)
+        self.thread_safe = all(each.thread_safe for each in self.sources)
+        self.reads_stores = any(each.reads_stores for each in self.sources)
 
+    @property
+    def knows_costs(self) -> bool:
+        """Return whether all sources say what samples cost."""
+        return all(each.knows_costs for each in self.sources)
 
-def getter_of(dataset: Any) -> Callable[[Any, int], Sample]:
-    """Return what gets a sample of a dataset by its index: where it gives lists only, a list of 1.
+    def keep(self) -> None:
+        """Write the costs that were found and are not in a file yet."""
+        for each in self.sources:
+            each.keep()
 
-    >>> class Lists:
-    ...     __getitems__ = staticmethod(lambda indices: [10 * each for each in indices])
-    >>> getter_of(Lists())(Lists(), 3), getter_of("abc")("abc", 2)
-    (30, 'c')
-    """
-    return _of_lists if any(map(_gives_lists_only, whole_parts(dataset))) else getitem
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return the raw sample, called as in its own source."""
+        source, inside = self.origin(index)
+        return super().raw(index) if source is self else source.raw(inside, headers)
 
+    def file_of(self, index: int) -> str:
+        """Return the file that the sample is in; "" for none."""
+        source, inside = self.origin(index)
+        return "" if source is self else source.file_of(inside)
 
-def _gives_lists_only(dataset: Any) -> bool:
-    own = getattr(type(dataset), "__getitem__", None)
-    # The class from which torch's data sets are made has one that raises NotImplementedError.
-    is_torchs = getattr(own, "__qualname__", "") == "Dataset.__getitem__"
-    return (own is None or is_torchs) and hasattr(dataset, "__getitems__")
-
-
-def _of_lists(dataset: Any, index: int) -> Sample:
-    part, inside = part_at(dataset, index)
-    return part.__getitems__([inside])[0] if _gives_lists_only(part) else part[inside]
-
-
-def data_of(source: Any) -> Any:
-    """Return the data set of a source: what a PlainSource is around, else itself."""
-    return source.dataset if isinstance(source, PlainSource) else source
+    def stored_ranges(self, index: int, headers: bool) -> Iterable[Any]:
+        """Return what is read of the sample from a store."""
+        source, inside = self.origin(index)
+        return () if source is self else source.stored_ranges(inside, headers)
 
 
-def source_name(source: Any) -> str:
-    """Return a source's name for errors and dead letters: its files, else its type.
+def source_name(dataset: Any) -> str:
+    """Return what errors and dead letters call a data set: its files, else its class.
 
-    >>> source_name(PlainSource(["a"]))
+    >>> source_name(["a"])
     'list'
     """
-    dataset = data_of(source)
-    pattern = getattr(dataset, "pattern", type(dataset).__name__)
+    pattern = dataset.pattern if isinstance(dataset, Source) else ""
     name = pattern if isinstance(pattern, str) else ", ".join(map(str, pattern))
-    return name[:NAME_CHARACTERS]
+    return name[:NAME_CHARACTERS] or type(dataset).__name__
 
 
-def file_of(source: Any, index: Any) -> str:
-    """Return the file that a sample is in; empty where the source has no `file_of` to ask.
-
-    >>> file_of(PlainSource(["a"]), 0)
-    ''
-    """
-    offered = _offered(data_of(source), "file_of")
-    return "" if offered is None else str(offered(index))
-
-
-def reopen_if_changed(dataset: Any) -> bool:
-    """Index the files of a dataset that can (TarDataset) again; return whether they had changed.
-
-    >>> reopen_if_changed([1, 2])
-    False
-    """
-    reopen = _offered(dataset, "reopen_if_changed")
-    return reopen is not None and bool(reopen())
+def class_fingerprint(dataset: Any) -> str:
+    """Return a hash of a data set's class and length, and of the libraries' versions."""
+    kind = type(dataset)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return digest([name, len(dataset), library_versions("torch")])
 
 
 def checked_probe(found: object, key: str = "") -> Probe:
@@ -393,8 +336,3 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
     except CostError as error:
         raise SampleError(key, error.reason) from None
     return Probe(key, cost, nbytes)
-
-
-def _offered(dataset: Any, method: str) -> Callable[..., Any] | None:
-    found = getattr(dataset, method, None)
-    return found if callable(found) else None

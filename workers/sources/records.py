@@ -1,9 +1,9 @@
 """Makes a data set of records: what all sources have in common that read samples from files.
 
-A format (tar shards, JSONL, parquet) says which files there are, how many samples each has, what a
-sample is called, and how its raw form is read. Transform, costs and where they are kept, random
-numbers, errors that name sample and file, identity, and the description for workers elsewhere are
-the same for all of them, and are here. Nothing here imports torch.
+A format (tar shards, JSONL, parquet) says how many samples each of its files has, how one is read,
+and what it is called. Transform, costs and where they are kept, random numbers, errors that name
+sample and file, identity, and the description for workers elsewhere are the same for all of them,
+and are here. Nothing here imports torch.
 """
 
 import bisect
@@ -11,41 +11,33 @@ import inspect
 import io
 import itertools
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-import numpy as np
 from PIL import features
 
-from ..images.decode import ImageError, image_size, is_image, look_at, open_image
+from ..images.decode import ImageError, decoded, image_size, is_image
 from ..media.files import MediaError, is_media
-from .cache_files import Stamp, identity
+from .cache_files import Stamp, identity, remove_file
 from .cost_cache import CostsCache
-from .costs import checked_measure, sample_nbytes
-from .data_files import DataFiles
+from .costs import sample_nbytes
+from .data_files import DataFiles, check_reads
+from .failures import DataChangedError
 from .file_patterns import Pattern, find_shards, named
-from .fingerprint import digest, library_versions
-from .interface import (
-    DEFAULT_COST,
-    Cost,
-    Probe,
-    Sample,
-    SampleError,
-    accepts,
-    checked_probe,
-)
-from .labels import with_label_tokens
+from .fingerprint import digest, digest_arrays, library_versions
+from .interface import Cost, Probe, Sample, SampleError, Source, accepts, checked_probe
 from .randomness import generator, run_seeded
 from .registry import build, name_of, registered, spec_of
 from .urls import checked_to_tell, is_url
 
 Transform = Callable[..., Sample]
+END_BYTES = 1 << 16
 
 
-class RecordDataset(ABC):
+class RecordDataset(Source):
     """Samples of files, in order of files and rows; a torch dataset and a source.
 
     `pattern` names the files; with `root` all that is read lies below that folder.
@@ -55,9 +47,9 @@ class RecordDataset(ABC):
     first), else, without a transform, from the headers: {"pixels", "bytes"}. Probed costs are kept
     in `cache`, $COUNTERPOISE_CACHE, beside the files or in ~/.cache/counterpoise.
 
-    A format is a subclass that has `open_files`, `key`, `raw` and `file_digest`. Its
-    constructor takes these arguments by name, and those that `fields` returns, which it sets before
-    it calls this one: that finds the files and opens them.
+    A format is a subclass that has `open_files` and `read`. Its constructor takes these arguments
+    by name, and sets `arguments`, those of its own, before it calls this one: that finds the files
+    and opens them.
     """
 
     FORMAT: ClassVar[str] = ""  # its name in the registry of sources; else package.module:class
@@ -65,8 +57,13 @@ class RecordDataset(ABC):
     EXTENSIONS: ClassVar[tuple[str, ...]] = ()
     MARKERS: ClassVar[tuple[str, ...]] = ()
     HINT: ClassVar[str] = ""  # what an error about files without samples says besides
+    # Whether two files may have samples of one name, and what an error about that says besides.
+    MAY_REPEAT: ClassVar[bool] = True
+    REPEAT_HINT: ClassVar[str] = ""
+    arguments: Mapping[str, Any] = MappingProxyType({})  # beside those of all formats; JSON-able
     keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
     files: tuple[Path, ...]
+    pattern: tuple[str, ...]
 
     def __init__(
         self,
@@ -80,9 +77,14 @@ class RecordDataset(ABC):
         self.transform = transform
         self.root = root
         self.cache = Path(cache) if cache is not None else None
+        self.cost = cost
         self._files = DataFiles()
-        self._cost = cost
         self._probe = getattr(transform, "probe", None) if cost is None else None
+        self._takes_rng = accepts(transform, "rng")
+        # It must not draw from the generators of the process either, which threads share.
+        said = self._takes_rng or getattr(transform, "deterministic", False)
+        is_safe = said and getattr(transform, "thread_safe", False)
+        self.thread_safe = transform is None or bool(is_safe)
         self.files = self.find_files(pattern)
         self.open()
 
@@ -97,45 +99,84 @@ class RecordDataset(ABC):
         """Index the files as they are now; return how many samples each has."""
 
     @abstractmethod
-    def key(self, index: int) -> str:
-        """Return the sample's permanent name; IndexError outside 0 <= index < len."""
-
-    @abstractmethod
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return "__key__" and the parts of a sample by extension; SampleError for a broken one.
+    def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
+        """Return the parts of a sample by extension: the file's number, the row there.
 
         Texts and JSON are decoded, media are bytes. With `headers` media are files to read from
-        instead, so that a probe reads little.
+        instead, so that a probe reads little. ValueError for one that is broken.
         """
 
-    @abstractmethod
+    def name(self, number: int, row: int) -> str:
+        """Return a sample's permanent name: FILE:ROW, unless a format has better ones."""
+        return f"{self.files[number].name}:{row}"
+
     def file_digest(self, number: int) -> str:
-        """Return a hash of what the file with that number holds: keys and places, at least."""
+        """Return a hash of what a file holds: its size and its ends, unless a format knows more."""
+        path = self.files[number]
+        with path.open("rb") as file:
+            head = file.read(END_BYTES)
+            size = path.stat().st_size
+            file.seek(max(0, size - END_BYTES))
+            return digest([size, digest_arrays(head + file.read())])
+
+    def kept_index(self, number: int) -> Path | None:  # noqa: ARG002
+        """Return where a file's index is kept; None where none is."""
+        return None
 
     def stamp(self, number: int) -> Stamp:
         """Return what identifies a file's state: costs kept of another one are forgotten."""
         return identity(self.files[number])
 
-    def fields(self) -> dict[str, Any]:
-        """Return the arguments, JSON-able, that `spec` has beside pattern and transform."""
-        return {}
-
     # What all formats have.
 
-    def check(self, index: int) -> None:
-        """Raise DataChangedError where a sample's file has changed since it was indexed."""
+    def key(self, index: int) -> str:
+        """Return the sample's permanent name; IndexError outside 0 <= index < len."""
+        return self.name(*self.place(index))
+
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return "__key__" and the parts of a sample by extension; SampleError for a broken one.
+
+        Texts and JSON are decoded, media are bytes; with `headers` they are files to read from.
+        """
+        (number, row), key = self.place(index), self.key(index)
+        try:
+            return {"__key__": key, **self.read(number, row, headers)}
+        except DataChangedError:
+            # It may look as it did when the index was kept: the next run is to index it anew.
+            if (kept := self.kept_index(number)) is not None:
+                remove_file(kept)
+            raise
+        except (ValueError, RecursionError) as error:
+            raise SampleError(key, str(error), self.file_of(index)) from error
+
+    def check(self, number: int) -> None:
+        """Raise DataChangedError where a file has changed since it was indexed."""
         if self.files:
-            self._files.check(self.files[self.place(index)[0]])
+            self._files.check(self.files[number])
 
     def open(self) -> None:
         """Index the files, and forget what is known of others; ValueError for no samples."""
         self._files.note(self.files)
-        self._ends = tuple(itertools.accumulate(self.open_files()))
+        counts = self.open_files()
+        self._ends = tuple(itertools.accumulate(counts))
         if not self._ends or not len(self):
             files = f"no samples in {len(self.files)} files"
             raise ValueError(f"{', '.join(self.pattern)}: {files}{self.HINT}")
+        if self.MAY_REPEAT and len(self.files) > 1:
+            self._refuse_repeated(counts)
         self._costs: dict[int, CostsCache] = {}
         self._data_digest = ""  # made when it is first asked for: every index is read for it
+
+    def _refuse_repeated(self, counts: Sequence[int]) -> None:
+        seen: dict[str, Path] = {}
+        for number, path in enumerate(self.files):
+            for key in (self.name(number, row) for row in range(counts[number])):
+                if (other := seen.setdefault(key, path)) is not path:
+                    raise ValueError(
+                        f"key {key!r} stands in {other} and in {path}; keys must differ over all "
+                        "files, so name one of the two files only or write them again"
+                        f"{self.REPEAT_HINT}"
+                    )
 
     def reopen_if_changed(self) -> bool:
         """Index the files again if one has changed since; return whether one had.
@@ -148,27 +189,12 @@ class RecordDataset(ABC):
         return changed
 
     @property
-    def decode_first(self) -> bool:
-        """Return whether a sample has to be decoded to learn its cost."""
-        return self._cost is not None
-
-    @property
     def knows_costs(self) -> bool:
         """Return whether anybody says what samples cost: cost=, the transform's probe, or headers.
 
         A transform without a probe may make anything of a sample: then each counts as 1.
         """
-        return self.transform is None or self._cost is not None or self._probe is not None
-
-    @property
-    def thread_safe(self) -> bool:
-        """Return whether threads may load samples at once: if the transform says so of itself.
-
-        It must not draw from the generators of the process either, which threads share.
-        """
-        said = self._takes_rng or getattr(self.transform, "deterministic", False)
-        safe = said and getattr(self.transform, "thread_safe", False)
-        return self.transform is None or bool(safe)
+        return self.transform is None or self.cost is not None or self._probe is not None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -182,12 +208,21 @@ class RecordDataset(ABC):
         """Return a sample's file, by its number in `files`, and its row there; or IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        number = bisect.bisect_right(self._ends, index)
-        return number, int(index) - (self._ends[number - 1] if number else 0)
+        return self.in_files(int(index))
+
+    def in_files(self, row: int) -> tuple[int, int]:
+        """Return the number of the file that a row of all files is in, and its row there."""
+        number = bisect.bisect_right(self._ends, row)
+        return number, row - self.begin(number)
+
+    def begin(self, number: int) -> int:
+        """Return the rows before those of a file."""
+        return self._ends[number - 1] if number else 0
 
     def file_of(self, index: int) -> str:
-        """Return the path of the file that a sample is in; IndexError as in `key`."""
-        return str(self.files[self.place(index)[0]])
+        """Return the path of the file that a sample is in, "" for none; IndexError as in `key`."""
+        number, _ = self.place(index)
+        return str(self.files[number]) if self.files else ""
 
     def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
         """Read, decode and transform a sample; the bytes do not depend on process or time."""
@@ -211,6 +246,15 @@ class RecordDataset(ABC):
             return SampleError(error.key, error.reason, error.source or self.file_of(index))
         return SampleError(self.key(index), str(error), self.file_of(index))
 
+    def why_one_thread(self) -> str:
+        """Return why only one thread may load samples, and what to do, to end an error with."""
+        called = getattr(self.transform, "__name__", type(self.transform).__name__)
+        return (
+            f"its transform {called} does not say that several may call it; if they may, give it "
+            "thread_safe = True, and the argument rng to draw from, or deterministic = True if it "
+            "draws nothing"
+        )
+
     def probe(self, index: int) -> Probe:
         """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
         if (known := self.known(index)) is not None:
@@ -232,19 +276,9 @@ class RecordDataset(ABC):
         for costs in self._costs.values():
             costs.keep()
 
-    def measure(self, sample: Sample) -> dict[str, int]:
-        """Return a loaded sample's cost, unchecked; only where probing decodes (decode_first)."""
-        if self._cost is None:
-            raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return with_label_tokens(checked_measure(self._cost(sample)), sample)
-
     def _measured(self, index: int) -> Probe:
-        if self._cost is not None:
-            sample = self.load(index)
-            found = Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
-            return checked_probe(found)
-        if self.transform is not None and self._probe is None:
-            return Probe(self.key(index), dict(DEFAULT_COST))
+        if self.cost is not None or not self.knows_costs:
+            return super().probe(index)
         raw = self.raw(index, headers=True)
         try:
             return checked_probe((self._probe or probed)(raw), self.key(index))
@@ -252,19 +286,21 @@ class RecordDataset(ABC):
             raise self._located(index, error) from error
         finally:
             check_reads(raw.values())
-            self.check(index)
+            self.check(self.place(index)[0])
 
     def _kept_costs(self, number: int) -> CostsCache | None:
-        """Return the file's table; None where a transform has no fingerprint to keep it under."""
+        """Return the file's table; None for no file, and a transform that cannot be told apart."""
         if number not in self._costs:
-            if self._probe is None or not hasattr(self.transform, "fingerprint"):
+            is_told_apart = self._probe is not None and hasattr(self.transform, "fingerprint")
+            if not self.files or not is_told_apart:
                 return None
-            facts = [self._transform_fingerprint(), library_versions(), self.file_digest(number)]
+            raw = [self.file_digest(number), *map(str, self.arguments.values())]
+            facts = [self._transform_fingerprint(), library_versions(), *raw]
             self._costs[number] = CostsCache(
                 self.files[number],
                 self.stamp(number),
                 digest(facts),
-                self._ends[number] - (self._ends[number - 1] if number else 0),
+                self._ends[number] - self.begin(number),
                 self.cache,
                 self.keep_every,
             )
@@ -308,8 +344,11 @@ class RecordDataset(ABC):
         """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
         paths = [self._absolute(each) for each in self.pattern]
         transform = None if self.transform is None else spec_of(self.transform)
-        name = self.FORMAT or name_of(type(self))
-        return {"source": name, "pattern": paths, "transform": transform, **self.fields()}
+        about = {"source": self.FORMAT or name_of(type(self)), "pattern": paths}
+        own = {name: value for name, value in self.arguments.items() if value not in (None, {})}
+        if "media" in own:  # a folder, of what records name
+            own["media"] = self._absolute(str(own["media"]))
+        return {**about, "transform": transform, **own}
 
     def _absolute(self, pattern: str) -> str:
         if not is_url(pattern):
@@ -338,44 +377,14 @@ class RecordDataset(ABC):
             )
         if not all(isinstance(text, str) for text in pattern):
             raise ValueError(f"a pattern is a text or a list of texts, got {pattern!r:.200}")
-        known = inspect.signature(cls).parameters
-        if unknown := sorted(set(about) - set(known) | set(about) & {"root", "cache", "cost"}):
+        known = {*inspect.signature(cls).parameters} - {"root", "cache", "cost"}
+        if unknown := sorted(set(about) - known):
             raise ValueError(f"a {name} source is not described by {', '.join(unknown)}")
         transform = None if chosen is None else build(chosen, registered(allowed))
         return cls(pattern, transform=transform, root=root, cache=cache, **about)
 
-    @cached_property
-    def _takes_rng(self) -> bool:
-        return accepts(self.transform, "rng")
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_costs": {}}
-
-
-def refuse_repeated(files: Sequence[Path], keys: Iterable[Iterable[str]], what: str = "") -> None:
-    """Raise ValueError for a key that occurs in two files; keys: of each file, one after the other.
-
-    what: what else can be done.
-    """
-    seen: dict[str, Path] = {}
-    for path, own in zip(files, keys, strict=True):
-        for key in own:
-            other = seen.setdefault(key, path)
-            if other is not path:
-                raise ValueError(
-                    f"key {key!r} stands in {other} and in {path}; keys must differ over all "
-                    f"files, so name one of the two files only or write them again{what}"
-                )
-
-
-def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
-    return {
-        name: np.array(look_at(name, look_at(name, open_image, value).decode))
-        if is_image(name)
-        else value
-        for name, value in raw.items()
-    }
 
 
 def probed(raw: Mapping[str, Any]) -> Probe:
@@ -386,15 +395,3 @@ def probed(raw: Mapping[str, Any]) -> Probe:
     pixels = sum(width * height for width, height in sizes)
     nbytes = 3 * pixels + sum(played) + sample_nbytes(rest)
     return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)
-
-
-def check_reads(values: Iterable[object]) -> None:
-    """Raise the OSError with which reading a file among the values failed, if one did.
-
-    Image libraries catch errors of the disk and say that the image is broken, or lacks something.
-    A file that has failed says so: `failed` of the raw file below its buffer.
-    """
-    for value in values:
-        failed = getattr(getattr(value, "raw", None), "failed", None)
-        if isinstance(failed, OSError):
-            raise failed

@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from .file_patterns import Pattern, find_shards, named, resolved
-from .interface import Source, as_source
+from .interface import Source
+from .plain import as_source
 from .urls import is_url
 
 TRANSFORM_GROUP = "counterpoise.transforms"

@@ -19,7 +19,7 @@ from ..sources.failures import DataChangedError
 from ..sources.urls import HTTP, checked_url, host_of, scheme_of, shown
 from .allowed import check_address, check_allowed
 from .options import StoreOptions
-from .repeating import NoAnswerError, RefusedError
+from .repeating import NO_RANGES, NoAnswerError, RefusedError
 
 MOST_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -41,14 +41,14 @@ class HttpStore:
         with self._answer(url, 0, 1, "") as answer:
             found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
             if answer.status != 206 or found is None:
-                raise _refuses()
+                raise RefusedError(NO_RANGES)
             return int(found[3]), _version(answer)
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
         """Return the bytes from start to end of an object that has this size and version."""
         with self._answer(url, start, end, version) as answer:
             if answer.status != 206:
-                raise _refuses()
+                raise RefusedError(NO_RANGES)
             found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
             if found is None or (int(found[1]), int(found[2])) != (start, end - 1):
                 raise NoAnswerError("it sent another range than was asked for")
@@ -185,10 +185,3 @@ def _target(url: str, answer: http.client.HTTPResponse) -> str:
     except ValueError as error:
         raise RefusedError(f"it redirects: {error}") from None
     return target
-
-
-def _refuses() -> RefusedError:
-    return RefusedError(
-        "the server answers no range requests, it gives whole files only: copy the shards, or "
-        "serve them by one that does"
-    )

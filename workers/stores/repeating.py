@@ -54,13 +54,16 @@ class NoAnswerError(OSError):
         super().__init__(errno.EIO, text)
 
 
+NO_RANGES = (
+    "the server answers no range requests, it gives whole files only: copy the shards, or serve "
+    "them by one that does"
+)
+
+
 def check_size(data: bytes, size: int) -> None:
     """Raise the error that an answer of another size stands for."""
     if len(data) > size:
-        raise RefusedError(
-            "the server answers no range requests, it gives whole files only: copy the shards, or "
-            "serve them by one that does"
-        )
+        raise RefusedError(NO_RANGES)
     if len(data) < size:
         raise NoAnswerError(f"it sent {len(data)} bytes of {size}")
 

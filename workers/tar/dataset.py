@@ -6,22 +6,19 @@ map-style dataset to torch, so this module does without torch.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..sources.cache_files import DamagedFileError, Stamp, kept_path, remove_file
-from ..sources.failures import DataChangedError
+from ..sources.cache_files import DamagedFileError, Stamp, kept_path
 from ..sources.file_patterns import Pattern, find_shards, texts
-from ..sources.interface import SampleError
-from ..sources.records import RecordDataset, refuse_repeated
+from ..sources.records import RecordDataset
 from ..sources.urls import is_url, shown
-from .headers import Member
 from .index import ShardIndex, open_index, shard_stamp
-from .members import decode_member, holds_media, refuse_pickled
-from .shard_files import open_member, read_member
+from .members import decode_member, refuse_pickled
+from .shard_files import read_local
 from .stored_shards import read_members, wanted
 
 logger = logging.getLogger(__name__)
@@ -32,16 +29,10 @@ class TarDataset(RecordDataset):
     """Samples of tar shards, in order of shards and members; a torch dataset and a source.
 
     `pattern` is a path, a folder, a glob, a brace pattern, a URL of one of these in a store
-    (docs/guides/object-stores.md), or a list of them; with `root` every
-    file must lie below that folder. `transform(raw)` gets a dict of the sample's members by
-    extension, and "__key__"; if it accepts `rng` it also gets a numpy Generator made from (seed,
-    epoch, key). Without a transform images become uint8 (height, width, 3) arrays. Costs come
-    from `transform.probe(raw)` (without decoding), else from `cost(sample)` (decode first), else,
-    without a transform, from the headers: {"pixels", "bytes"}.
-
-    Indexes and probed costs are kept in `cache`, $COUNTERPOISE_CACHE, beside the shards or in
-    ~/.cache/counterpoise. Raises FileNotFoundError and ValueError (damaged shard, key that occurs
-    twice, no samples).
+    (docs/guides/object-stores.md), or a list of them. `transform(raw)` gets a dict of the sample's
+    members by extension, and "__key__". transform, root, cache and cost: see RecordDataset; the
+    indexes of shards are kept where costs are. Raises FileNotFoundError and ValueError (damaged
+    shard, key that occurs twice, no samples).
     """
 
     FORMAT, EXTENSIONS = "tar", (".tar",)
@@ -75,15 +66,15 @@ class TarDataset(RecordDataset):
         """Open the kept indexes, or read the headers; ValueError as the class says."""
         self._indexes = _open_indexes(self.files, self.cache)
         self.reads_stores = any(not isinstance(shard, Path) for shard in self.files)
-        if len(self.files) > 1:
-            keys = (map(index.key, range(len(index))) for index in self._indexes)
-            refuse_repeated(self.files, keys)
         return [len(index) for index in self._indexes]
 
-    def key(self, index: int) -> str:
-        """Return the sample's name in the shard; IndexError outside 0 <= index < len."""
-        shard, row = self.place(index)
-        return self._indexes[shard].key(row)
+    def name(self, number: int, row: int) -> str:
+        """Return a sample's name in the shard."""
+        return self._indexes[number].key(row)
+
+    def kept_index(self, number: int) -> Path:
+        """Return where a shard's index is kept."""
+        return kept_path(self.files[number], "index.npz", self.cache)
 
     def file_digest(self, number: int) -> str:
         """Return a hash of a shard's keys and places."""
@@ -93,49 +84,30 @@ class TarDataset(RecordDataset):
         """Return what identifies a shard's state, in a copy of one that prepare wrote, too."""
         return shard_stamp(self.files[number])
 
-    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return the members by extension, and "__key__"; SampleError for text that is none.
+    def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
+        """Return the members by extension; with `headers` images, video and audio as files."""
+        index, shard = self._indexes[number], self.files[number]
+        if row in index.faults:
+            raise ValueError(index.faults[row])
+        members = index.sample(row)
+        for member in members:
+            refuse_pickled(member.extension)
+        # All is read, and the shard looked at, before the first member is taken for broken.
+        if isinstance(shard, Path):
+            found = read_local(self._files, shard, members, headers)
+        else:
+            found = read_members(shard, members, headers)
+        return {
+            name: decode_member(name, data) if isinstance(data, bytes) else data
+            for name, data in found.items()
+        }
 
-        With `headers` images, video and audio are files to read from instead of bytes, so that a
-        probe reads little.
-        """
-        shard, row = self.place(index)
-        raw: dict[str, Any] = {"__key__": self._indexes[shard].key(row)}
-        members, faults = self._indexes[shard].sample(row), self._indexes[shard].faults
-        if row in faults:
-            raise SampleError(raw["__key__"], faults[row], self.file_of(index))
-        try:
-            for member in members:
-                refuse_pickled(member.extension)
-            # All is read, and the shard looked at, before the first member is taken for broken.
-            for name, data in self._read(shard, members, headers).items():
-                raw[name] = decode_member(name, data) if isinstance(data, bytes) else data
-        except ValueError as error:
-            raise SampleError(raw["__key__"], str(error), self.file_of(index)) from error
-        return raw
-
-    def stored_ranges(self, index: int, headers: bool) -> Iterator[Any]:
-        """Yield what is read from a store of a sample, with `headers` when it is probed."""
-        shard, row = self.place(index)
-        file: Any = self.files[shard]
-        if not isinstance(file, Path):
-            yield from wanted(file, self._indexes[shard].sample(row), headers)
-
-    def _read(self, shard: int, members: tuple[Member, ...], headers: bool) -> dict[str, Any]:
-        """Return members by extension, as they are in the file; with `headers` media as files."""
-        path, found = self.files[shard], dict[str, Any]()
-        try:
-            if not isinstance(path, Path):
-                return read_members(path, members, headers)
-            for member in members:
-                read = open_member if headers and holds_media(member) else read_member
-                found[member.extension] = read(self._files, path, member)
-            self._files.check(path)
-        except DataChangedError:
-            # It may look as it did when the index was kept: the next run is to index it anew.
-            remove_file(kept_path(path, "index.npz", self.cache))
-            raise
-        return found
+    def stored_ranges(self, index: int, headers: bool) -> Iterable[Any]:
+        """Return what is read of a sample from a store, with `headers` when it is probed."""
+        number, row = self.place(index)
+        file: Any = self.files[number]
+        is_local = isinstance(file, Path)
+        return () if is_local else wanted(file, self._indexes[number].sample(row), headers)
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:

@@ -8,8 +8,9 @@ Nearly all headers of a shard look alike: a short name, octal numbers of fixed w
 file. Those are read here. Whatever looks otherwise (pax and GNU extensions, binary numbers, names
 in two parts, damage) is left to tarfile, and nothing else than tarfile would say is said here.
 
-No member is passed over in silence. A link stands for the bytes of a member of the same file; one
-to anything else, and a member that is no plain file, is given with the reason why it has none.
+No member is passed over in silence. A link stands for the bytes of a file of the same shard; one to
+anything else (another link, say), and a member that is no plain file, is given with the reason why
+it has none.
 """
 
 import posixpath
@@ -63,10 +64,6 @@ KINDS = {
     tarfile.GNUTYPE_SPARSE: "stored sparse",
     b"M": "the end of a file that begins in another volume",
 }
-# Of links that are followed, and of a path, as Linux has it.
-MOST_LINKS, LONGEST_PATH = 40, 4096
-
-
 Read = Callable[[int, int], bytes]
 
 
@@ -98,45 +95,25 @@ class Member(NamedTuple):
 
 
 def linked(entries: list[Entry]) -> Iterator[Entry]:
-    """Yield members; in a link's place what it stands for, and nothing for a link to a folder."""
-    links, places = dict[str, str](), dict[str, Entry]()
+    """Yield members; in the place of a link the file of the shard that it stands for."""
+    places = dict[str, Entry]()
     for each in entries:
-        name = posixpath.normpath(each.name)
-        if each.target:
-            links[name] = each.target
-        elif name in places:
-            places[name] = each._replace(fault=f"{name!r:.200} stands in the shard twice")
-        else:
-            places[name] = each
-    folders = {posixpath.dirname(name) for name in places}
+        if not each.target:
+            name = posixpath.normpath(each.name)
+            fault = f"it is a link, and {name!r:.200} stands in the shard twice"
+            places[name] = each._replace(fault=fault) if name in places else each
     for each in entries:
-        end = _followed(each.target, links, places)
         if not each.target:
             yield each
-        elif end in places:
-            found = places[end]
-            fault = found.fault and f"{each.name!r:.200} is a link: {found.fault}"
-            yield found._replace(name=each.name, fault=fault)
-        elif end not in folders:
+        elif each.target in places:
+            yield places[each.target]._replace(name=each.name)
+        else:
             fault = (
                 f"{each.name!r:.200} is a link to {each.target!r:.200}, which is no file of this "
                 "shard: write that there, too, or a plain file in place of the link (tar "
                 "--dereference --hard-dereference)"
             )
             yield each._replace(fault=fault)
-
-
-def _followed(name: str, links: Mapping[str, str], places: Mapping[str, Entry]) -> str:
-    """Return the path that a path leads to over links, of folders too."""
-    for _ in range(MOST_LINKS):
-        if name in places or len(name) > LONGEST_PATH:
-            break
-        heads = (name[: slash.start()] for slash in re.finditer("/|$", name))
-        head = next((head for head in heads if head in links), None)
-        if head is None:
-            break
-        name = posixpath.normpath(links[head] + name[len(head) :])
-    return name
 
 
 def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:

@@ -5,7 +5,7 @@ With each member the header before it is compared with the one that was indexed,
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,13 +14,30 @@ from zlib import crc32
 from ..sources.data_files import DataFiles
 from ..sources.failures import DataChangedError
 from .headers import BLOCK, Member
+from .members import holds_media
 
 READ_WHOLE = 1 << 15
 LARGE = 1 << 16
 
 
-def read_member(files: DataFiles, path: Path, member: Member) -> bytes:
-    """Return a member's bytes; OSError, which names the shard, where they are not there."""
+def read_local(
+    files: DataFiles, path: Path, members: Sequence[Member], headers: bool
+) -> dict[str, Any]:
+    """Return members by extension, as they are in a local shard; with `headers` media as files.
+
+    Raises OSError, which names the shard, where they are not there or it has changed.
+    """
+    found = {
+        each.extension: (_open_member if headers and holds_media(each) else _read_member)(
+            files, path, each
+        )
+        for each in members
+    }
+    files.check(path)
+    return found
+
+
+def _read_member(files: DataFiles, path: Path, member: Member) -> bytes:
     if member.size > LARGE:
         # Not together, since that takes a copy.
         check_header(path, member, files.read_at(path, member.offset - BLOCK, BLOCK))
@@ -30,10 +47,10 @@ def read_member(files: DataFiles, path: Path, member: Member) -> bytes:
     return data[BLOCK:]
 
 
-def open_member(files: DataFiles, path: Path, member: Member) -> BinaryIO:
+def _open_member(files: DataFiles, path: Path, member: Member) -> BinaryIO:
     """Return a file over a member's bytes; of a large one only what is asked for is read."""
     if member.size <= READ_WHOLE:
-        return io.BytesIO(read_member(files, path, member))
+        return io.BytesIO(_read_member(files, path, member))
     check_header(path, member, files.read_at(path, member.offset - BLOCK, BLOCK))
     read = partial(files.read_at, path)
     return io.BufferedReader(MemberFile(read, member.offset, member.size))

@@ -40,7 +40,8 @@ from counterpoise.balancer.run.arrivals import RunStart
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
-from counterpoise.workers.sources.interface import SampleError, as_source
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.plain import as_source
 
 START = EpochPosition(0, 0, 0, 0, "")
 BEAT_S, TURN_S = 0.5, 0.02

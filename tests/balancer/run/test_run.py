@@ -19,7 +19,8 @@ from counterpoise.balancer.run.run import PlannedRun
 from counterpoise.balancer.run.steps import RunSettings
 from counterpoise.balancer.run.tasks import Failed
 from counterpoise.workers.planned.reader import PlannedReader
-from counterpoise.workers.sources.interface import SampleError, as_source
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.plain import as_source
 from tests.balancer.run.plans import (
     RESOURCES,
     START,

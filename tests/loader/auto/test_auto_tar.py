@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.tools.cli import main
-from counterpoise.workers.sources.interface import PlainSource, as_source, says_costs
+from counterpoise.workers.sources.plain import PlainSource, as_source
 from counterpoise.workers.sources.registry import open_source
 from counterpoise.workers.tar.dataset import TarDataset
 from tests.loader.auto import tar_data
@@ -129,7 +129,7 @@ PARTS: Any = {
 @pytest.mark.parametrize("name", PARTS)
 def test_nothing_says_that_all_samples_cost_alike(name: str, shards: Path, caplog: Any) -> None:
     dataset = PARTS[name](TarDataset(shards, tokens_of), TarDataset(shards, Probing()))
-    assert not says_costs(as_source(dataset))
+    assert not as_source(dataset).knows_costs
     with caplog.at_level(logging.INFO, "counterpoise.loader.auto.forecast"):
         balanced = waiting(dataset, Balance("auto", mode="window"))
     assert "all samples cost alike" not in caplog.text
@@ -140,7 +140,7 @@ def test_nothing_says_that_all_samples_cost_alike(name: str, shards: Path, caplo
 def test_data_whose_parts_all_say_their_costs_are_believed(shards: Path) -> None:
     probed: Any = TarDataset(shards, Probing())
     for dataset in (probed, Subset(probed, [3, 1]), ConcatDataset([probed]), TarDataset(shards)):
-        assert says_costs(as_source(dataset))
+        assert as_source(dataset).knows_costs
 
 
 def test_equal_samples_of_a_transform_are_told_to_be_equal(tmp_path: Path, caplog: Any) -> None:

@@ -17,7 +17,6 @@ from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.parts import Ready
 from counterpoise.balancer.run.arrivals import LocalArrival, RunStart
-from counterpoise.balancer.run.costs import known_columns
 from counterpoise.balancer.run.planning import Planning
 from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival
 from counterpoise.loader.step.errors import ComesAgainError, LoaderError
@@ -137,11 +136,11 @@ class PlayedHere:
 
     def _opened(self, number: int) -> JobOpened:
         source = self._source
-        columns = known_columns(source, self._reader.job.resources) or ()
+        columns = source.known_costs(self._reader.job.resources) or ()
         return JobOpened(
             number, len(source), source.fingerprint(),
             tuple(np.asarray(column, np.int64).tobytes() for column in columns),
-            bool(getattr(source, "decode_first", False)), getattr(source, "names_samples", True),
+            source.decode_first, source.names_samples,
         )  # fmt: skip
 
     def _turn(self) -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from counterpoise.balancer.planning.problem.options import GROUPINGS, MODES, ORDERINGS, PARTITIONS
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.workers.sources.interface import Probe
+from counterpoise.workers.sources.interface import Probe, Source
 from tests.loader import balanced_data as made
 
 KEPT_PARTS = 3
@@ -25,7 +25,7 @@ class Measured(made.Augmented):
     probe: Any = None
 
 
-class Kept(made.Augmented):
+class Kept(made.Augmented, Source):
     """Samples of some of which an earlier run has kept the costs."""
 
     def known(self, index: int) -> Probe | None:

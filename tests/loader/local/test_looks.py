@@ -11,7 +11,7 @@ import torch
 from counterpoise.balancer.run.agreement import pack_looks, why_others
 from counterpoise.balancer.run.tasks import LOOK
 from counterpoise.workers.planned.reader import PlannedReader
-from counterpoise.workers.sources.interface import as_source
+from counterpoise.workers.sources.plain import as_source
 
 Marks = tuple[tuple[str, str], ...]
 INDEXES = tuple(range(16))

@@ -41,7 +41,7 @@ from counterpoise.workers.collate.described import layout_of
 from counterpoise.workers.collate.labels import count_label_tokens_of
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
-from counterpoise.workers.sources.interface import as_source
+from counterpoise.workers.sources.plain import as_source
 
 # A process has one set of global generators, and workers and trainers are processes of their own.
 DRAWS = threading.RLock()
@@ -97,8 +97,8 @@ class WorkerHere:
             spec.on_error == "skip", layout["takes_empty"], False, spec.shift_labels,
             count_label_tokens_of if spec.counts_batches and collate else None,
         )  # fmt: skip
-        loads_first = bool(getattr(source, "decode_first", False))
-        is_named = bool(getattr(source, "names_samples", True))
+        loads_first = source.decode_first
+        is_named = source.names_samples
         return JobOpened(message.number, len(source), "print", (), loads_first, is_named)
 
     def work(self) -> list[Any]:

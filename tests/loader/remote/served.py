@@ -12,13 +12,14 @@ from counterpoise.loader.assembly import connection_of, settings_of
 from counterpoise.loader.balanced.settings import LoopSettings
 from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.loader.step.ranks import Place
+from counterpoise.workers import Source
 from tests.loader import balanced_data as made
 
 COUNT = 60
 JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
 
 
-class Served(made.Augmented):
+class Served(made.Augmented, Source):
     """Samples that workers elsewhere could read; some are too large for a head."""
 
     def spec(self) -> dict[str, Any]:
@@ -28,14 +29,6 @@ class Served(made.Augmented):
     def __getitem__(self, index: int) -> Any:
         tiles, _ = self.sizes(index)
         return super().__getitem__(index) | {"map": torch.full((tiles, 300), float(index))}
-
-
-class Elsewhere:
-    """The same samples for a trainer that has none of them."""
-
-    def spec(self) -> dict[str, Any]:
-        """Return what workers are told."""
-        return {"source": "made"}
 
 
 def make_loader(data: Any, balancer: str | None = None, **more: Any) -> DataLoader:

@@ -162,7 +162,7 @@ def test_broken_samples_end_the_run_or_are_left_out(
     ("data_set", "said"),
     [
         ("Twins", "samples 2 and 6 are both called 'c'; keys must differ"),
-        ("Tuples", "sample '0' of Tuples: it is a tuple; prepare takes samples that are dicts"),
+        ("Tuples", "sample '0' of Tuples: it is a tuple; needed are samples that are dicts"),
         ("Drawn", "is not what the source has as number"),
         ("mixed", "mixed is a mixture, which is an order: prepare its sources"),
         ("Nothing", f"{HERE}:Nothing: module {HERE} has no 'Nothing'; check the name"),

@@ -11,7 +11,8 @@ from counterpoise.balancer.pool.messages import BATCH, DoPart
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.run.tasks import Load, Measure
 from counterpoise.workers.daemon.job_worker import RemoteWorker, WorkerSetup
-from counterpoise.workers.sources.interface import SampleError, as_source
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.plain import as_source
 from tests.workers.daemon.played import STACKED, job_of
 
 TOKEN = 7

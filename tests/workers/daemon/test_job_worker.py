@@ -9,7 +9,8 @@ import zmq
 
 from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool
 from counterpoise.balancer.protocol.messages import PeerRejected
-from counterpoise.workers.sources.interface import SampleError, as_source
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.plain import as_source
 from tests.workers.daemon.played import START, PlayedBalancer, job_of, working
 
 

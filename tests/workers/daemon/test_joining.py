@@ -19,7 +19,7 @@ from counterpoise.balancer.pool.messages import PartMade
 from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
 from counterpoise.workers.daemon.job_worker import HELLO_S, REJOIN_S
 from counterpoise.workers.serving.frame_store import FrameStore
-from counterpoise.workers.sources.interface import PlainSource, as_source
+from counterpoise.workers.sources.plain import PlainSource, as_source
 from tests.workers.daemon.played import job_of
 from tests.workers.daemon.scripted import (
     HELLO,

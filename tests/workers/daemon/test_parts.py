@@ -28,7 +28,7 @@ from counterpoise.workers.batches import upcoming
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.local_frames import decode_local, encode_local
 from counterpoise.workers.daemon.job_worker import LOOK_S
-from counterpoise.workers.sources.interface import as_source
+from counterpoise.workers.sources.plain import as_source
 from tests.workers.daemon.played import job_of
 from tests.workers.daemon.scripted import Numbers, ScriptedWorker, load, measure, tokens_of
 

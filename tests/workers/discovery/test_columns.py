@@ -118,15 +118,6 @@ def test_what_the_columns_do_not_say_is_not_guessed(library: Any) -> None:
     assert of(library({"input_ids": [[1], [2]]}), equal) is None
 
 
-def test_an_index_outside_is_an_index_error(library: Any) -> None:
-    dataset = library(TOKENS)
-    costs = column_costs(dataset, find_costs([dataset[k] for k in range(40)]))
-    assert costs is not None
-    assert costs.cost(-1) == costs.cost(59)
-    with pytest.raises(IndexError, match="60"):
-        costs.cost(60)
-
-
 def test_without_the_library_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
     found = find_costs([{"input_ids": [1] * n} for n in LENGTHS])

@@ -53,9 +53,9 @@ def test_padding_packing_and_constant_size_are_recognised(batch_size: int) -> No
         return torch.zeros(len(samples), 512), [sample["id"] for sample in samples]
 
     assert _work(TOKENS, padding(), batch_size).padded == ("tokens",)
-    assert _work(TOKENS, packed, batch_size).packed == ("tokens",)
+    assert _work(TOKENS, packed, batch_size).names("packed") == ("tokens",)
     assert _work(TOKENS, packed, batch_size).unrecognised == ()
-    assert _work(TOKENS, constant, batch_size).constant == ("tokens",)
+    assert _work(TOKENS, constant, batch_size).names("constant") == ("tokens",)
 
 
 @pytest.mark.parametrize("multiple", [1, 2, 8, 64])
@@ -80,14 +80,14 @@ def test_sums_that_are_rounded_up_to_a_multiple_are_packed() -> None:
         whole = sum(len(sample["input_ids"]) for sample in samples)
         return torch.zeros(-(-whole // 16) * 16)
 
-    assert _work(TOKENS, collate).packed == ("tokens",)
+    assert _work(TOKENS, collate).names("packed") == ("tokens",)
     assert _work(TOKENS, collate).unrecognised == ()
 
 
 def test_our_own_layouts_are_recognised_with_tiles_beside_tokens() -> None:
     padded, packed = _work(TILED, collate_padded), _work(TILED, collate_packed)
-    assert (padded.padded, padded.packed) == (("tokens",), ("tiles",))
-    assert (packed.padded, packed.packed) == ((), ("tokens", "tiles"))
+    assert (padded.padded, padded.names("packed")) == (("tokens",), ("tiles",))
+    assert (packed.padded, packed.names("packed")) == ((), ("tokens", "tiles"))
     assert padded.describe() == "tokens padded, tiles add up"
 
 
@@ -124,7 +124,7 @@ def test_what_a_table_says_is_compared_with_the_batches() -> None:
 
     assert recognise_work(costs, texts, collate).padded == ("tokens",)
     joined = recognise_work(costs, texts, lambda some: collate(some)["input_ids"].flatten()[:1])
-    assert joined.constant == ("tokens",)
+    assert joined.names("constant") == ("tokens",)
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2, 21])
@@ -193,7 +193,7 @@ def test_images_are_padded_to_the_largest_and_boxes_add_up() -> None:
         return images, torch.tensor([box for each in some for box in each["boxes"]])
 
     work = _work(samples, collate)
-    assert (work.padded, work.packed) == (("image",), ("boxes",))
+    assert (work.padded, work.names("packed")) == (("image",), ("boxes",))
 
 
 def test_pictures_that_are_padded_in_height_and_in_width_are_not_count_times_largest() -> None:
@@ -212,7 +212,7 @@ def test_pictures_that_are_padded_in_height_and_in_width_are_not_count_times_lar
 def test_one_huge_sample_is_told_apart_from_a_sum() -> None:
     samples = samples_of("one sample larger than all others together")
     assert _work(samples, padding()).padded == ("tokens",)
-    assert _work(samples, lambda some: {"x": [each["input_ids"] for each in some]}).packed
+    assert _work(samples, lambda some: {"x": [each["input_ids"] for each in some]}).names("packed")
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -222,8 +222,8 @@ def test_few_samples_are_enough(count: int) -> None:
 
 
 def test_batches_of_one_sample_are_not_padded() -> None:
-    assert _work(TOKENS, padding(), batch_size=1).packed == ("tokens",)
-    assert _work(TOKENS, lambda _: torch.zeros(512), batch_size=1).constant == ("tokens",)
+    assert _work(TOKENS, padding(), batch_size=1).names("packed") == ("tokens",)
+    assert _work(TOKENS, lambda _: torch.zeros(512), batch_size=1).names("constant") == ("tokens",)
 
 
 def test_what_is_neither_is_said_not_to_be_recognised() -> None:
@@ -231,7 +231,7 @@ def test_what_is_neither_is_said_not_to_be_recognised() -> None:
         return torch.zeros(sum(len(each["input_ids"]) for each in samples) ** 2)
 
     work = _work([{"input_ids": [1] * k} for k in (1, 5, 9, 20)], squared)
-    assert (work.unrecognised, work.packed, work.padded) == (("tokens",), (), ())
+    assert (work.unrecognised, work.names("packed"), work.padded) == (("tokens",), (), ())
     assert work.describe() == "tokens not recognised in the batches, and left alone"
 
 
@@ -273,7 +273,7 @@ def test_samples_stay_as_they_are_though_collate_fn_changes_them() -> None:
 def test_lists_that_some_samples_have_empty_are_no_field_that_is_missing() -> None:
     lengths = np.random.default_rng(0).integers(1, 300, 40).tolist()
     samples = [{"input_ids": [1] * n, "images": [np.zeros((n, 4))] * (n % 2)} for n in lengths]
-    assert _work(samples, list).packed == ("tokens", "images")
+    assert _work(samples, list).names("packed") == ("tokens", "images")
 
 
 def test_a_collate_fn_that_fails_is_one_error_with_ordinals_and_what_to_write() -> None:

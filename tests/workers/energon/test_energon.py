@@ -295,20 +295,6 @@ def test_shards_that_were_made_anew_are_read_with_what_is_said_of_them_now(
     assert keys(data) == [f"c{n}" for n in range(5)]
 
 
-def test_a_view_of_it_is_a_data_set(folder: Path) -> None:
-    from torch.utils.data import ConcatDataset, Subset
-
-    data: Any = cp.EnergonDataset(folder)
-    views = ConcatDataset([Subset(data, [5, 1]), cp.EnergonDataset(folder, "val")])  # type: ignore[list-item]
-    made = cp.DataLoader(
-        views, balance=cp.Balance(budgets={"pixels": 60}, samples_per_step=4, accumulate="auto"),
-        collate_fn=list, virtual_ranks=2, shuffle=True,
-    )  # fmt: skip
-    found = [sample["__key__"] for step in made.steps() for batch in step.microbatches
-             for sample in batch]  # fmt: skip
-    assert sorted(found) == ["a-0_1", "a-1_1", "b_0", "b_1"]
-
-
 def test_an_index_of_some_rows_is_as_if_there_were_no_others(folder: Path) -> None:
     whole = cp.TarDataset(folder / "a-1.tar")._indexes[0]
     some = whole.only(np.array([3, 1]))

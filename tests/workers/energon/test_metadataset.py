@@ -45,7 +45,7 @@ def opened(path: Path, split: str = "train", **others: Any) -> list[tuple[Any, .
     return [
         (name, part.key(0), len(part), round(float(weight / whole), 5), part.subflavors)
         for name, part, weight in zip(
-            data.names, data.rows.parts, data.rows.recipe.schedule[0][1], strict=True
+            data.names, data.rows.sources, data.rows.recipe.schedule[0][1], strict=True
         )
     ]
 

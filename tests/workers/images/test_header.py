@@ -76,14 +76,6 @@ def test_usual_files_are_plain(picture, kind, options, mode):
     assert plain_size(picture(13, 7, kind, mode, **options)) == (13, 7)
 
 
-@pytest.mark.parametrize("turned", range(1, 9))
-def test_cameras_files_are_plain(picture, turned):
-    exif = Image.Exif()
-    exif[0x0112], exif[0x010F], exif[0x011A], exif[0x0128] = turned, "A camera's maker", 72.0, 2
-    wanted = (7, 13) if turned >= 5 else (13, 7)
-    assert plain_size(picture(13, 7, "JPEG", exif=exif)) == wanted
-
-
 @pytest.mark.filterwarnings("error")
 @example(0, 158, b"", 400)  # the end of a table
 @given(st.integers(0, 4), st.integers(0, 700), st.binary(max_size=4), st.integers(0, 900))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import counterpoise
-from counterpoise.workers import JsonlDataset, PlainSource, TarDataset, VisionLanguage
+from counterpoise.workers import JsonlDataset, TarDataset, VisionLanguage
 from counterpoise.workers.jsonl import dataset as jsonl_dataset
 from counterpoise.workers.sources.failures import DataChangedError
 from counterpoise.workers.sources.interface import SampleError
@@ -113,40 +113,6 @@ def loop(data, **options):
 
 def test_a_balanced_loop_delivers_what_it_does_from_the_tar(folder, shards):
     assert loop(JsonlDataset(folder, SMALL)) == loop(shards)
-
-
-def test_views_have_the_samples_and_costs_of_their_parts(folder, shards):
-    import torch
-    from torch.utils.data import ConcatDataset, Subset, random_split
-
-    def views(data: Any) -> list[Any]:
-        split, _ = random_split(data, [9, 5], torch.Generator().manual_seed(0))
-        first = Subset(data, [3, 12, 1])
-        return [first, split, ConcatDataset([first, Subset(data, [7, 8])])]
-
-    source = JsonlDataset(folder, SMALL)
-    for ours, theirs in zip(views(source), views(shards), strict=True):
-        assert len(ours) == len(theirs)
-        assert all(same(ours[index], theirs[index]) for index in range(len(theirs)))
-        assert loop(ours, key=str) == loop(theirs, key=str)
-        assert PlainSource(ours).probe(1).cost == PlainSource(theirs).probe(1).cost
-
-
-def test_it_is_a_part_of_a_mixture_like_any_other(folder, shards):
-    import counterpoise as cp
-
-    one, other = (cp.Mixture({"a": (each, 1), "b": (shards, 2)}, epoch=12)
-                  for each in (JsonlDataset(folder, SMALL), shards))  # fmt: skip
-    assert loop(one) == loop(other)
-
-
-def test_a_mixture_of_it_is_described_to_workers_elsewhere(folder, shards):
-    import counterpoise as cp
-
-    mixed = cp.Mixture({"a": (JsonlDataset(folder, SMALL), 1), "b": (shards, 2)}, epoch=12)
-    opened = open_source(mixed.rows.spec(), None)
-    assert keys(opened) == keys(mixed.rows)
-    assert same(opened.load(3, 0, 0), mixed.rows.load(3, 0, 0))
 
 
 # --- awkward files

@@ -18,8 +18,8 @@ def read(name):
 
 
 def form(record):
-    raw = raw_form("k", record, read)
-    return raw["json"], {name: raw[name] for name in raw if name not in ("__key__", "json")}
+    raw = raw_form(record, read)
+    return raw["json"], {name: raw[name] for name in raw if name != "json"}
 
 
 def url(text):
@@ -28,7 +28,7 @@ def url(text):
 
 def test_a_record_without_media_is_itself():
     record = {"text": "hi", "image": None, "images": [], "n": 1}
-    assert raw_form("k", record, read) == {"__key__": "k", "json": record}
+    assert raw_form(record, read) == {"json": record}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_reference_that_is_none_is_named(columns, reason):
 
 
 def test_headers_are_read_from_files():
-    raw = raw_form("k", {"images": [PNG, "a.png"]}, lambda name: io.BytesIO(name.encode()), True)
+    raw = raw_form({"images": [PNG, "a.png"]}, lambda name: io.BytesIO(name.encode()), True)
     assert [raw["img0.png"].read(), raw["img1.png"].read()] == [b"pixels", b"a.png"]
 
 
@@ -138,12 +138,13 @@ FORMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("record", FORMS)
 def test_all_forms_are_the_same_to_both_transforms(record, picture):
     files = {"b.png": picture(9, 5), "a.jpg": picture(30, 8, "JPEG")}
-    raw = raw_form("k", record, files.__getitem__)
+    raw = {"__key__": "k", **raw_form(record, files.__getitem__)}
     chat = read_record(raw)
     parts = ["text", "image", "image"]
     assert [part["type"] for part in chat.messages[0]["content"]] == parts
     found = [raw.get(each, each) if isinstance(each, str) else each for each in chat.images]
     assert found == [files["b.png"], files["a.jpg"]]
     transform = VisionLanguage(tile_size=8, max_tiles=4, tokens_per_tile=2)
-    (sample, other) = (transform(raw), transform(raw_form("k", FORMS[2], files.__getitem__)))
+    again = {"__key__": "k", **raw_form(FORMS[2], files.__getitem__)}
+    (sample, other) = (transform(raw), transform(again))
     assert all((sample[name] == other[name]).all() for name in sample)

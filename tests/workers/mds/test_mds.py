@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import ConcatDataset, Subset, random_split
 
 import counterpoise as cp
 from counterpoise.workers import SampleError
@@ -56,17 +54,6 @@ def test_samples_are_in_order_and_in_the_form_of_a_tars(folder: Path, picture: A
     for outside in (-1, 7):
         with pytest.raises(IndexError):
             data[outside]
-
-
-def test_a_view_of_it_is_a_data_set(folder: Path) -> None:
-    data: Any = cp.MDSDataset(folder)
-    half, _ = random_split(data, [4, 3], torch.Generator().manual_seed(0))
-    views: Any = ConcatDataset([half, Subset(data, [5])])
-    balance = cp.Balance(budgets={"pixels": 60}, samples_per_step=5, accumulate="auto")
-    made = cp.DataLoader(views, balance=balance, collate_fn=list, shuffle=True)
-    batches = [batch for step in made.steps() for batch in step.microbatches]
-    found = [sample["__key__"] for batch in batches for sample in batch]
-    assert sorted(found) == sorted(data.key(n) for n in (*half.indices, 5))
 
 
 def test_costs_of_a_transform_are_its_samples(folder: Path) -> None:
@@ -209,24 +196,24 @@ def rewrite(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"format": "csv"}, "shard 0 is of format 'csv', version 2; read are 'mds', 2"),
-        ({"version": 3}, "version 3"),
+        ({"format": "csv"}, r"shard 0: Invalid enum value 'csv' - at `\$\.format`"),
+        ({"version": 3}, r"Invalid enum value 3 - at `\$\.version`"),
         ({"samples": 4}, "says that it has 3 samples.*index.json 4"),
-        ({"samples": "3"}, "has '3', needed is a number"),
-        ({"samples": -1}, "has -1"),
+        ({"samples": "3"}, r"Expected `int`, got `str` - at `\$\.samples`"),
+        ({"samples": -1}, "Expected `int` >= 0"),
         ({"samples": 1 << 50}, "bytes"),
-        ({"raw_data": {"basename": "a", "bytes": 1 << 32}}, "needed is a number"),
+        ({"raw_data": {"basename": "a", "bytes": 1 << 32}}, "Expected `int` <"),
         ({"column_encodings": ["str", "pkl", "int"]}, "pickles, which are refused"),
         ({"column_encodings": ["str", "jpeg", "int128"]}, "'int128', which is not known"),
         ({"column_encodings": ["str", "jpeg", "ndarray:object"]}, "'ndarray:object'"),
         ({"column_encodings": ["str"]}, "shard 0"),
         ({"column_names": 5}, "shard 0"),
-        ({"column_sizes": [None, None, 1 << 70]}, "needed is a number"),
+        ({"column_sizes": [None, None, 1 << 70]}, "Expected `int"),
         ({"raw_data": {"basename": "../x.mds", "bytes": 1}}, "leaves the folder"),
         ({"raw_data": {"basename": "/etc/passwd", "bytes": 1}}, "leaves the folder"),
         ({"raw_data": {"basename": "shard.00001.mds", "bytes": 1}}, "names a shard twice"),
         ({"raw_data": {"basename": "gone.mds", "bytes": 1}}, r"no such file: .*gone\.mds"),
-        ({"raw_data": {"bytes": 1}}, "shard 0 lacks 'basename'"),
+        ({"raw_data": {"bytes": 1}}, "missing required field `basename`"),
         ({"raw_data": None}, "shard 0"),
     ],
 )

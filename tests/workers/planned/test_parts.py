@@ -14,7 +14,8 @@ from counterpoise.balancer.run.tasks import Load, Made, Measure
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
-from counterpoise.workers.sources.interface import SampleError, as_source
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.plain import as_source
 
 LABELS = [5, -100, 7]
 

@@ -173,7 +173,7 @@ def test_workers_elsewhere_get_what_was_chosen(shard: Path, tmp_path: Path) -> N
         ):
             with pytest.raises(ValueError, match=says):
                 open_source({**spec, **wrong}, tmp_path)
-    with pytest.raises(ValueError, match="cannot read the selection of list"):
+    with pytest.raises(ValueError, match="cannot read a list"):
         cp.Selection(table(), limit=1).spec()
 
 
@@ -226,7 +226,6 @@ def test_a_mixture_takes_one_and_none_takes_a_mixture() -> None:
         ({"where": {"tokens": 5}}, "least and the most"),
         ({"where": {"tiles": (1, 2)}}, "where= limits 'tiles'"),
         ({"where": {"tokens": (1000, None)}}, "no sample of list is left"),
-        ({"where": lambda sample: sample.raw}, "no raw form"),
         ({"split": {"part": "a"}}, "give part, shares"),
         ({"split": {"part": "a", "shares": {"a": 0.5}}}, "add up"),
         ({"split": {"part": "a", "shares": {"b": 1.0}}}, "shares are of b"),
@@ -235,6 +234,13 @@ def test_a_mixture_takes_one_and_none_takes_a_mixture() -> None:
 def test_rules_that_cannot_be_applied_are_refused(rules: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         cp.Selection(table(), **rules)
+
+
+def test_the_raw_form_of_other_data_is_the_sample_itself() -> None:
+    found = cp.Selection(table(), where=lambda sample: sample.raw["n"] > 90)
+    assert 0 < len(found) < 60
+    with pytest.raises(ValueError, match="it is a int; needed are samples that are dicts"):
+        cp.Selection([1, 2], where=lambda sample: bool(sample.raw))
 
 
 def test_costs_that_only_loading_shows_are_not_asked_for() -> None:

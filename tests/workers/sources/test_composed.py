@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, random_split
 
 from counterpoise.loader import Balance, DataLoader
-from counterpoise.workers.sources.interface import PlainSource
+from counterpoise.workers.sources.plain import PlainSource
 from tests.loader import balanced_data
 
 made: Any = balanced_data  # its data sets are not torch's

@@ -11,12 +11,8 @@ import pytest
 import torch
 
 from counterpoise.workers.sources.costs import bad_cost, sample_nbytes
-from counterpoise.workers.sources.interface import (
-    PlainSource,
-    Probe,
-    SampleError,
-    as_source,
-)
+from counterpoise.workers.sources.interface import Probe, SampleError, Source
+from counterpoise.workers.sources.plain import PlainSource, as_source
 from counterpoise.workers.sources.randomness import own_generators
 
 BAD_COSTS = [-1, 1.5, 3.0, "3", None, float("nan"), float("inf"), 2**40 + 1, 2**63, 2**100]
@@ -72,9 +68,10 @@ def test_an_error_names_the_sample_and_the_reason_and_travels():
     assert isinstance(error, ValueError)
 
 
-def test_a_whole_source_is_kept_as_it_is():
-    whole = Whole()
-    assert as_source(whole) is whole
+def test_a_source_is_kept_as_it_is():
+    source = PlainSource(Whole())
+    assert isinstance(source, Source)
+    assert as_source(source) is source
 
 
 def test_what_a_dataset_offers_itself_is_kept():

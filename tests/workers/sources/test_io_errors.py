@@ -15,7 +15,7 @@ from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.planned.measuring import Measurer
 from counterpoise.workers.sources.failures import RETRIES, kind_of
-from counterpoise.workers.sources.interface import PlainSource
+from counterpoise.workers.sources.plain import PlainSource
 from counterpoise.workers.tar.shard_files import READ_WHOLE
 from tests.loader import balanced_data as made
 

@@ -19,29 +19,24 @@ class Words(RecordDataset):
     FORMAT, EXTENSIONS, MARKERS = "words", (".words",), (".words-meta",)
 
     def __init__(self, pattern, transform=None, root=None, cache=None, cost=None, upper=False):
-        self.upper = upper
+        self.arguments = {"upper": upper}
         super().__init__(pattern, transform, root, cache, cost)
 
     def open_files(self):
         self._texts = [path.read_text().split("\n\n") for path in self.files]
         return [len(texts) for texts in self._texts]
 
-    def key(self, index):
-        number, row = self.place(index)
+    def name(self, number, row):
         return f"{self.files[number].stem}/{row}"
 
-    def raw(self, index, headers=False):  # noqa: ARG002
-        number, row = self.place(index)
+    def read(self, number, row, headers):  # noqa: ARG002
         text = self._texts[number][row]
         if not text:
-            raise SampleError(self.key(index), "no words", self.file_of(index))
-        return {"__key__": self.key(index), "txt": text.upper() if self.upper else text}
+            raise ValueError("no words")
+        return {"txt": text.upper() if self.arguments["upper"] else text}
 
     def file_digest(self, number):
         return str(hash(tuple(map(len, self._texts[number]))))
-
-    def fields(self):
-        return {"upper": True} if self.upper else {}
 
 
 class Counted:

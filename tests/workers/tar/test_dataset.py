@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.workers.sources.data_files import MOST_OPEN
-from counterpoise.workers.sources.interface import Probe, SampleError, as_source
+from counterpoise.workers.sources.interface import Probe, SampleError
+from counterpoise.workers.sources.plain import as_source
 from counterpoise.workers.sources.randomness import generator
 from counterpoise.workers.sources.registry import TRANSFORMS
 from counterpoise.workers.tar import dataset as tar_dataset

@@ -15,7 +15,7 @@ TRANSFORM = VisionLanguage(tile_size=8, tokens_per_tile=1)
 
 
 def raw(record):
-    return raw_form("a", record, lambda _: b"")
+    return {"__key__": "a", **raw_form(record, lambda _: b"")}
 
 
 def messages(record):

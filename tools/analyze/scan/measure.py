@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 
 from ....workers.mixture.mixture import Mixture
-from ....workers.mixture.order import refuse_unsaid_costs
 from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, checked_probe
-from ....workers.sources.records import RecordDataset
+from ....workers.sources.plain import data_of
 from ....workers.sources.urls import is_url, shown
-from ....workers.stores.samples import expect_samples, reads_stores
+from ....workers.stores.samples import expect_samples
 from ....workers.tar.index import NAME
 from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
-from .sources import ScanOptions, ScanTask, open_dataset, open_shard
+from .sources import Remembering, ScanOptions, ScanTask, open_dataset, open_shard
 
 TRUNCATED = re.compile(
     r"truncat|ends without|ends before|not enough image data|incomplete", re.IGNORECASE
@@ -72,20 +71,20 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
         source = open_dataset(task.paths[0], options)
         chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
         label = task.paths[0].rpartition(":")[2]
-        named = getattr(source, "source_named", None)
-        mixture: Any = getattr(source, "dataset", source)
-        refuse_unsaid_costs(getattr(source, "rows", source))
+        mixture: Any = data_of(source)
+        source.epoch_rows.refuse_unsaid_costs()
 
         def source_at(index: int) -> str:
             if isinstance(mixture, Mixture):
                 return mixture.source_of(mixture.key(index))
-            return named(index, options.source_field) if named is not None else label
+            if isinstance(source, Remembering):
+                return source.source_named(index, options.source_field)
+            return label
 
         try:
             return _measure(source, chosen, options, source_at)
         finally:
-            if isinstance(source, RecordDataset):
-                source.keep()
+            source.keep()
     chosen_by_shard = task.chosen or (None,) * len(task.paths)
     shards = zip(task.paths, chosen_by_shard, strict=True)
     return merge(_measure_shard(path, chosen, options) for path, chosen in shards)
@@ -123,7 +122,7 @@ def _measure(
     """Measure samples of a source one after another; `source_of` returns a sample's source."""
     measured, failures = list[tuple[Probe, str]](), list[Failure]()
     times = list[tuple[int, int]]()
-    stored = reads_stores(source)
+    stored = source.reads_stores
     for number, index in enumerate(indexes):
         if stored and number % STORED_AHEAD == 0:
             soon = indexes[number : number + 2 * STORED_AHEAD]
@@ -159,8 +158,7 @@ def _measure_sample(
     source: Source, index: int, decode: bool, clock: Callable[[], int]
 ) -> tuple[Probe, int, int]:
     """Return a sample's probe, and the nanoseconds of probing and of decoding; 0 if not done."""
-    known = getattr(source, "known", None)
-    probe: Probe | None = known(index) if known is not None else None
+    probe = source.known(index)
     start = clock()
     probed = decoded = start
     if probe is None:

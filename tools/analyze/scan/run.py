@@ -14,6 +14,7 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.data_identity import KnownData
 from ....workers.sources.fingerprint import digest, library_versions
+from ....workers.sources.plain import data_of
 from ...runners import Runner
 from .measure import count_samples, measure_task
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
@@ -122,9 +123,8 @@ def _cache_key(task: ScanTask, options: ScanOptions) -> str:
     """Return a hash of all that a task's rows depend on: files, options, code and libraries."""
     code: Any = ""
     if task.kind == "dataset":
-        source: Any = open_dataset(task.paths[0], options)
-        dataset = getattr(source, "dataset", source)
-        code = [source.fingerprint(), KnownData(dataset, len(source)).looked_at().identity]
+        source = open_dataset(task.paths[0], options)
+        code = [source.fingerprint(), KnownData(data_of(source), len(source)).looked_at().identity]
     elif hasattr(transform := make_transform(options), "fingerprint"):
         code = transform.fingerprint()
     chosen = [options.transform_path, options.cost_path, options.decode, options.source_field]

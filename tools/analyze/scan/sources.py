@@ -23,7 +23,8 @@ from ....workers.mixture.recipe_files import is_recipe
 from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
-from ....workers.sources.interface import Source, as_source, says_costs
+from ....workers.sources.interface import Source
+from ....workers.sources.plain import as_source
 from ....workers.sources.records import RecordDataset
 from ....workers.sources.registry import class_of, source_of
 from ....workers.sources.urls import is_url, shown
@@ -134,7 +135,7 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
         return opened
     dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
-    if options.found is None or says_costs(source):
+    if options.found is None or source.knows_costs:
         return source
     return FoundSource(dataset, options.found, None)
 
@@ -188,7 +189,7 @@ def with_found_costs(tasks: Sequence["ScanTask"], options: ScanOptions) -> ScanO
             for path in task.paths:
                 with suppress(ValueError):  # the scan says which shards are broken, and why
                     unknown.append(open_shard(path, options))
-    unknown = [source for source in unknown if not says_costs(source)]
+    unknown = [source for source in unknown if not source.knows_costs]
     samples = hold_first(_first_samples(unknown), LEAST_HELD) if unknown else []
     found = find_costs(samples) if samples else None
     return replace(options, found=found) if found is not None and found.found else options

@@ -1,0 +1,255 @@
+"""Makes a Source of any map-style data set: what one offers is asked here, and nowhere else.
+
+A data set may offer `key`, `probe`, `load` and `fingerprint` as a Source has them, `thread_safe`
+and `knows_costs`. torch's Subset and ConcatDataset are looked into: what parts know is known.
+"""
+
+import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import getitem
+from typing import Any
+
+import numpy as np
+
+from .costs import checked_key, checked_table
+from .interface import (
+    Cost,
+    Probe,
+    Sample,
+    Source,
+    View,
+    checked_probe,
+    class_fingerprint,
+    source_name,
+)
+from .randomness import run_seeded
+
+
+class PlainSource(View):
+    """Makes any map-style dataset a source; methods that it has (key, probe...) are used.
+
+    `cost` says what a sample costs, in one of two ways: a callable takes the loaded sample (so
+    probing loads it: `decode_first` is then true), a table says it beforehand, either as a mapping
+    from resource to n integers, or as an array (n,) whose resource is called "cost". Without
+    either, torch's Subset and ConcatDataset have the costs of what they are made of, where that
+    has `probe`; any other sample costs {"samples": 1}. `key` maps an index to a name; default: the
+    index.
+
+    >>> source = PlainSource(["a", "bcd"], cost=lambda text: {"tokens": len(text)})
+    >>> source.probe(1)
+    Probe(key='1', cost={'tokens': 3}, nbytes=3)
+    >>> PlainSource(["a", "bcd"], cost={"tokens": [5, 7]}, key="n{}".format).probe(0)
+    Probe(key='n0', cost={'tokens': 5}, nbytes=None)
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
+        key: Callable[[int], str] | None = None,
+    ) -> None:
+        has_items = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+        if not has_items or not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"a source needs a map-style dataset, but {type(dataset).__name__} has no "
+                f"{'__len__' if has_items else '__getitem__'}; give an object with len() and "
+                "dataset[i]"
+            )
+        if len(dataset) == 0:
+            raise ValueError(f"the dataset ({type(dataset).__name__}) is empty: nothing to load")
+        super().__init__(part for part in whole_parts(dataset) if isinstance(part, Source))
+        self.dataset = dataset
+        self.pattern = source_name(dataset)
+        self._get = getter_of(dataset)
+        # A method of the dataset's own is used unless an argument replaces it.
+        self._key = key or key_of(dataset)
+        self._load = _offered(dataset, "load")
+        self.thread_safe = self._load is not None and bool(getattr(dataset, "thread_safe", False))
+        self.cost = cost if callable(cost) else None
+        self._table = None if cost is None or callable(cost) else checked_table(cost, len(dataset))
+        self._probe = self._probe_of(dataset) if cost is None else None
+
+    def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
+        """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
+        if _says_costs(dataset):
+            return _offered(dataset, "probe")
+        return self._probe_part if all(map(_says_costs, whole_parts(dataset))) else None
+
+    def _probe_part(self, index: int) -> Probe:
+        part, inside = part_at(self.dataset, index)
+        found = checked_probe(part.probe(inside), self.key(index))
+        return Probe(self.key(index), found.cost, found.nbytes)
+
+    @property
+    def knows_costs(self) -> bool:
+        """Return whether anybody has said what samples cost: else each counts as 1."""
+        return any(each is not None for each in (self.cost, self._table, self._probe))
+
+    @property
+    def names_samples(self) -> bool:
+        """Return whether samples have names of their own, not just their index."""
+        return self._key is not str or type(self).key is not PlainSource.key
+
+    @property
+    def mixing(self) -> Any:
+        """The Recipe of a mixture, where these are its rows; else None."""
+        return self.dataset.mixing if isinstance(self.dataset, Source) else None
+
+    def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+        """Return the table's columns of these resources, each (n,); None unless it has them all."""
+        table = self._table or {}
+        if not table or not all(name in table for name in resources):
+            return super().known_costs(resources)
+        return tuple(table[name] for name in resources)
+
+    def known(self, index: int) -> Probe | None:
+        """Return a sample's cost if its part has kept it (TarDataset), reading no sample."""
+        source, inside = self.origin(index) if self._probe and self.sources else (self, 0)
+        found = None if source is self else source.known(inside)
+        return None if found is None else Probe(self.key(index), found.cost, found.nbytes)
+
+    def origin(self, index: int) -> tuple[Source, int]:
+        """Return the source, made of no others, that has the sample, and its index there."""
+        part, inside = part_at(self.dataset, index) if self.sources else (None, index)
+        return part.origin(inside) if isinstance(part, Source) else (self, index)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return the dataset's sample, untouched."""
+        return self._get(self.dataset, index)
+
+    def key(self, index: int) -> str:
+        """Return the sample's permanent name; TypeError where the data set gives no text."""
+        return checked_key(self._key(index), index)
+
+    def probe(self, index: int) -> Probe:
+        """Find the cost of a sample; SampleError where it is none."""
+        if self._probe is not None:
+            return checked_probe(self._probe(index), self.key(index))
+        if self._table is None:
+            return super().probe(index)
+        return Probe(self.key(index), {name: int(row[index]) for name, row in self._table.items()})
+
+    def load(self, index: int, epoch: int, seed: int) -> Sample:
+        """Load a sample while the global generators are seeded from (seed, epoch, key)."""
+        if self._load is not None:
+            return self._load(index, epoch, seed)
+        return run_seeded(seed, epoch, self.key(index), self._get, self.dataset, index)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the dataset's type and length and of the libraries' versions."""
+        offered = _offered(self.dataset, "fingerprint")
+        return class_fingerprint(self.dataset) if offered is None else str(offered())
+
+    def why_one_thread(self) -> str:
+        """Return why only one thread may load samples, and what to do, to end an error with."""
+        if isinstance(self.dataset, Source):
+            return self.dataset.why_one_thread()
+        if self._load is not None:
+            return super().why_one_thread()
+        return (
+            "a plain dataset may draw from the generators of the process (random, numpy, torch), "
+            "which threads share; give it load(index, epoch, seed), which does not, and "
+            "thread_safe = True"
+        )
+
+
+def as_source(
+    dataset: Any,
+    cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
+    key: Callable[[int], str] | None = None,
+) -> Source:
+    """Return the dataset itself where it is a source, else a PlainSource around it."""
+    is_source = isinstance(dataset, Source) and cost is None and key is None
+    return dataset if is_source else PlainSource(dataset, cost, key)
+
+
+def data_of(source: Any) -> Any:
+    """Return the data set of a source: what a PlainSource is around, else itself."""
+    return source.dataset if isinstance(source, PlainSource) else source
+
+
+def key_of(dataset: Any) -> Callable[[int], str]:
+    """Return what names a data set's samples: its own method `key`, else str.
+
+    >>> key_of(["a"])(0)
+    '0'
+    """
+    is_unnamed = isinstance(dataset, Source) and not dataset.names_samples
+    return (None if is_unnamed else _offered(dataset, "key")) or str
+
+
+def _says_costs(dataset: Any) -> bool:
+    """Return whether a data set has a `probe`, and does not say that it knows no costs."""
+    return _offered(dataset, "probe") is not None and bool(getattr(dataset, "knows_costs", True))
+
+
+def _offered(dataset: Any, method: str) -> Callable[..., Any] | None:
+    found = getattr(dataset, method, None)
+    return found if callable(found) else None
+
+
+# What data sets are made of.
+
+
+def whole_parts(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets that a dataset is made of, down to those that are made of none.
+
+    A source is one by itself.
+    """
+    if is_subset(dataset):
+        yield from whole_parts(dataset.dataset)
+    elif is_concatenated(dataset):
+        for part in dataset.datasets:
+            yield from whole_parts(part)
+    else:
+        yield dataset
+
+
+def part_at(dataset: Any, index: int) -> tuple[Any, int]:
+    """Return the dataset, made of no others, that a sample is from, and its number in there."""
+    if is_subset(dataset):
+        return part_at(dataset.dataset, int(dataset.indices[index]))
+    if is_concatenated(dataset):
+        ends = dataset.cumulative_sizes
+        part = bisect.bisect_right(ends, index)
+        return part_at(dataset.datasets[part], index - (ends[part - 1] if part else 0))
+    return dataset, index
+
+
+def is_subset(dataset: Any) -> bool:
+    """Return whether a dataset is made like torch's Subset."""
+    is_plain = not isinstance(dataset, Source)
+    return is_plain and hasattr(dataset, "indices") and hasattr(dataset, "dataset")
+
+
+def is_concatenated(dataset: Any) -> bool:
+    """Return whether a dataset is made like torch's ConcatDataset."""
+    is_plain = not isinstance(dataset, Source)
+    return is_plain and hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
+
+
+def getter_of(dataset: Any) -> Callable[[Any, int], Sample]:
+    """Return what gets a sample of a dataset by its index: where it gives lists only, a list of 1.
+
+    >>> class Lists:
+    ...     __getitems__ = staticmethod(lambda indices: [10 * each for each in indices])
+    >>> getter_of(Lists())(Lists(), 3), getter_of("abc")("abc", 2)
+    (30, 'c')
+    """
+    return _of_lists if any(map(_gives_lists_only, whole_parts(dataset))) else getitem
+
+
+def _gives_lists_only(dataset: Any) -> bool:
+    own = getattr(type(dataset), "__getitem__", None)
+    # The class from which torch's data sets are made has one that raises NotImplementedError.
+    is_torchs = getattr(own, "__qualname__", "") == "Dataset.__getitem__"
+    return (own is None or is_torchs) and hasattr(dataset, "__getitems__")
+
+
+def _of_lists(dataset: Any, index: int) -> Sample:
+    part, inside = part_at(dataset, index)
+    return part.__getitems__([inside])[0] if _gives_lists_only(part) else part[inside]
