@@ -180,9 +180,8 @@ class Job:
         layers = layer_costs(self.model, self.device, self.layout, load)
         if method != "balanced":
             return BASELINES[method](layers, self.layout.pp)
-        usual = [other(layers, self.layout.pp) for other in BASELINES.values()]
         timer = step_timer(layers, self.device, self.layout)
-        return balanced_partition(layers, self.layout.pp, timer, also=usual)[0][0]
+        return balanced_partition(layers, self.layout.pp, timer)[0][0]
 
     def recompute(self, stages: Sizes, budgets: Sizes = BUDGETS) -> Recompute:
         """Return the layers to recompute for full microbatches to fit."""

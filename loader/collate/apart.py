@@ -55,9 +55,18 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
                 values = _parts(values, lengths)
         for sample, value in zip(samples, values, strict=True):
             sample[name] = value
-    if not IMAGE_FIELDS & rules.keys():
-        for pixels, grid in GRIDS.items():
-            _take_images(batch, pixels, grid, samples)
+    # tiles, patches with their grids, or images
+    for pixels, grid in GRIDS.items() if not IMAGE_FIELDS & rules.keys() else ():
+        owner = TILES if pixels == "pixel_values" and TILES in batch else grid
+        counts = np.asarray(batch.get(COUNTS[pixels], ()))
+        parts = {owner: counts.tolist(), pixels: counts.tolist()}
+        if owner in batch:
+            owned = _parts(np.asarray(batch[owner]), counts)
+            parts[pixels] = [int((o.prod(axis=1) if o.ndim > 1 else o).sum()) for o in owned]
+        for name in parts.keys() & batch.keys():
+            values = _parts(np.asarray(batch[name]), parts[name])
+            for sample, value in zip(samples, values, strict=True):
+                sample[name] = value
     return samples
 
 
@@ -72,24 +81,6 @@ def _places(batch: Mapping[str, Any]) -> list[tuple[int, slice]]:
         lengths = np.asarray(batch["attention_mask"]).sum(axis=1).tolist()
         every = [(row, slice(0, length)) for row, length in enumerate(lengths)]
     return every[: len(every) - batch.get("pad_sequences", 0)]
-
-
-def _take_images(
-    batch: Mapping[str, Any], pixels: str, grid: str, samples: list[dict[str, Any]]
-) -> None:
-    """Give samples their images: tiles, patches with their grids, or images."""
-    owner = TILES if pixels == "pixel_values" and TILES in batch else grid
-    counts = np.asarray(batch.get(COUNTS[pixels], ()))
-    rows = counts.tolist()
-    if owner in batch:
-        owned = _parts(np.asarray(batch[owner]), counts)
-        rows = [int(each.prod(axis=1).sum() if each.ndim > 1 else each.sum()) for each in owned]
-        for sample, each in zip(samples, owned, strict=True):
-            sample[owner] = each
-    if pixels in batch:
-        every = _parts(np.asarray(batch[pixels]), rows)
-        for sample, part in zip(samples, every, strict=True):
-            sample[pixels] = part
 
 
 def _parts(whole: Array, lengths: Any) -> list[Array]:

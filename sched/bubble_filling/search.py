@@ -4,8 +4,7 @@ After Optimus (2025), section 4.2, Algorithm 2, but: no enumeration of partition
 pipelines.py), the exposed time found by bisection instead of moving one microbatch after
 another, parts of a microbatch may be exposed, both directions agree on each microbatch's place
 (`match`), and microbatches of a fixed order may differ. First the even partition; if some time
-stays exposed, the one that ends forwards earliest, then single microbatches change pipelines while
-that helps.
+stays exposed, single microbatches change pipelines while that helps.
 """
 
 import functools
@@ -91,8 +90,9 @@ class _Search:
         the given order. Others are alike, so that only their numbers matter.
         """
         if not self.problem.fixed:
-            yield _sizes(self._even())
-            yield _sizes(self._earliest())
+            count, pipelines = self.problem.microbatches, self.problem.pipelines
+            until = [count * k // pipelines for k in range(pipelines + 1)]
+            yield _sizes([b - a for a, b in itertools.pairwise(until)])
             return
         given = list(range(self.problem.microbatches))
         cost = [self._cost(microbatch) for microbatch in given]
@@ -100,47 +100,6 @@ class _Search:
         for order in dict.fromkeys((tuple(longest), tuple(given))):
             rows = tuple(tuple(sorted(row)) for row in self._deal(order, cost))
             yield Assignment(rows, rows)
-
-    def _even(self) -> list[int]:
-        count, pipelines = self.problem.microbatches, self.problem.pipelines
-        return [(count * (k + 1)) // pipelines - (count * k) // pipelines for k in range(pipelines)]
-
-    def _earliest(self) -> list[int]:
-        """Return the sizes with which forwards need the least time before the step.
-
-        Each pipeline is filled as far as the extension allows; the earliest results of all of them
-        together must meet the deadlines, and where they come from gives the sizes.
-        """
-        problem = self.problem
-        # More than twice an even share on one pipeline is never the earliest.
-        most = min(problem.microbatches, problem.most or problem.microbatches)
-        most = min(most, 2 * -(-problem.microbatches // problem.pipelines))
-        rows = np.zeros(most, np.int64)
-        sizes: list[int] = []
-        need = problem.gaps.need_ns
-
-        def fits(extension: int) -> bool:
-            ends = []
-            for group, space in enumerate(self.spaces):
-                ranks = problem.groups[group]
-                stop = int(need[-1])
-                got = fill(
-                    space, problem.forward, ranks, rows, extension, problem.hop_ns, stop,
-                    problem.slower,
-                )  # fmt: skip
-                for copy in range(problem.copies):
-                    pipeline = group * problem.copies + copy
-                    ends += [(end, n, pipeline) for n, end in enumerate(got.done[: got.placed])]
-            ends.sort()
-            if len(ends) < len(need) or any(e[0] > by for e, by in zip(ends, need, strict=False)):
-                return False
-            taken = [pipeline for _, _, pipeline in ends[: len(need)]]
-            sizes[:] = [taken.count(pipeline) for pipeline in range(problem.pipelines)]
-            return True
-
-        high = enough(problem, problem.forward, problem.microbatches)
-        fits(least(fits, high, self.effort.tolerance_ns))
-        return sizes
 
     def _cost(self, microbatch: int) -> int:
         problem = self.problem

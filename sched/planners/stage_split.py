@@ -46,15 +46,15 @@ def balanced_partition(
     *,
     radius: int = 3,
     keep: int = 15,
-    also: Sequence[Sizes] = (),
 ) -> tuple[tuple[Sizes, int], ...]:
     """Return OmniBal's `keep` candidates with their step times, the fastest first.
 
-    `step_ns` times a partition; those of `also` are timed too, so the first is no slower than
-    they are. Of equally fast ones the most even comes first: where one stage decides, such as a
+    `step_ns` times a partition; the usual ones are timed too, so the first is no slower than they
+    are. Of equally fast ones the most even comes first: where one stage decides, such as a
     whole encoder, many are. Raises ValueError for fewer layers than stages.
     """
-    found = dict.fromkeys((*candidates(layers, stages, radius=radius, keep=keep), *also))
+    usual = (method(layers, stages) for method in BASELINES.values())
+    found = dict.fromkeys((*candidates(layers, stages, radius=radius, keep=keep), *usual))
     timed = [(sizes, step_ns(sizes)) for sizes in found]
     times = [layer.forward_ns for layer in layers]
     return tuple(sorted(timed, key=lambda one: (one[1], variance(times, one[0]))))

@@ -100,7 +100,9 @@ def test_a_job_s_credentials_open_no_other_job_s_worker(served):
     assert a.address != b.address
     assert (a.public, a.secret) != (b.public, b.secret)
     assert isinstance(pull(a, a, a.token), PulledFrames)
+    assert not pull(a, a, b.token).frames
     assert pull(a, b, a.token) is None
+    assert pull(a, b, b.token) is None
 
 
 def test_where_the_balancer_has_keys_nobody_serves_without():

@@ -89,16 +89,14 @@ def _report(found: Examination, as_json: bool, strict: bool) -> int:
     """Print the findings; return the exit status."""
     wrong = {BAD, WARN} if strict else {BAD}
     count = sum(one.level in wrong for one in found.findings)
-    report: dict[str, object] = {"findings": [asdict(one) for one in found.findings]}
-    report["wrong"] = count
+    findings = [asdict(one) for one in found.findings]
+    report: dict[str, object] = {"findings": findings, "wrong": count}
     if found.keys:
         report["keys"] = found.keys
     if found.status is not None:
         report["job"] = report_fields(found.status)
     emit(report, as_json, _table(found.findings))
-    if found.unanswered:
-        return 3
-    return 1 if count else 0
+    return 3 if found.unanswered else min(1, count)
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -13,7 +13,7 @@ from ..console.reporting import live_progress
 from ..inputs.models import single
 from ..inputs.programs import check_sizes
 from .job_data import read_samples
-from .question import Question
+from .question import PlanQuestion
 
 MOST_LAYERS = 1000
 MICROBATCHES = 32
@@ -60,7 +60,7 @@ class _LayerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: Annotated[tuple[_LayerEntry, ...], msgspec.Meta(min_length=1)]
 
 
-def read_chain(question: Question, *, largest: bool = False) -> Chain:
+def read_chain(question: PlanQuestion, *, largest: bool = False) -> Chain:
     """Return the layers of a model for a microbatch, or those of a file of measured ones.
 
     A microbatch is the model's usual one, or with --data the mean of a step's, or the `largest`.
@@ -89,7 +89,7 @@ def read_chain(question: Question, *, largest: bool = False) -> Chain:
 
 
 def _layers(
-    question: Question, device: Device, layout: ParallelLayout, largest: bool
+    question: PlanQuestion, device: Device, layout: ParallelLayout, largest: bool
 ) -> tuple[LayerCost, ...]:
     if question.costs is not None:
         if question.model or question.data or question.frozen:

@@ -21,7 +21,7 @@ from ..inputs.models import MODEL_METAVAR, device_option, single
 from .job_data import balance_of, order_microbatches, read_samples
 from .orchestrate import plan_orchestration
 from .partition import FRAMEWORKS, plan_partition
-from .question import PARTS, Answer, Json, Question
+from .question import PARTS, Json, PlanAnswer, PlanQuestion
 from .recompute import plan_recomputation
 
 _COUNT = click.IntRange(min=1)
@@ -70,7 +70,7 @@ def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
     """
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise ValueError(f"{out} cannot be written: name a file in a folder that there is")
-    question = Question(**given)
+    question = PlanQuestion(**given)
     match question.only:
         case "partition":
             answer = plan_partition(question)
@@ -87,7 +87,7 @@ def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
         click.echo("\n".join(answer.lines), nl=bool(answer.lines))
 
 
-def plan_whole(question: Question, out: Path) -> Answer:
+def plan_whole(question: PlanQuestion, out: Path) -> PlanAnswer:
     """Plan everything together. `out`: the file of the plan, whose costs an ordering reads."""
     question.need("model", "gpus", "data", "batch")
     model, device, batch = question.read_model(), question.gpu, question.batch or 1
@@ -110,7 +110,7 @@ def plan_whole(question: Question, out: Path) -> Answer:
         answer = plan_job(job, look=look)
         progress.update(task, total=1, completed=1)
     report = job_report(job, answer, time.perf_counter() - began)
-    return Answer(report, _tables(report), partial(_file, job, answer.best, out))
+    return PlanAnswer(report, _tables(report), partial(_file, job, answer.best, out))
 
 
 def _file(job: Job, best: PricedPlan, out: Path) -> Json:

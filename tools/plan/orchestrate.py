@@ -14,7 +14,7 @@ from ...sched.shapes import Device
 from ..console.reporting import live_progress, make_table
 from ..inputs.files import parse_text
 from .job_data import draw_costs, read_samples
-from .question import Answer, Json, Question
+from .question import Json, PlanAnswer, PlanQuestion
 
 # Layouts that are reported.
 KEEP = 5
@@ -25,7 +25,7 @@ NAMES = {
 }
 
 
-def plan_orchestration(question: Question) -> Answer:
+def plan_orchestration(question: PlanQuestion) -> PlanAnswer:
     """Place encoder, language model and generator on a cluster (DistTrain, section 5).
 
     The simulator runs the best plans by the formula; the fastest of them is the answer.
@@ -59,11 +59,11 @@ def plan_orchestration(question: Question) -> Answer:
         "device": device.origin,
     }
     tables = _unit_table(job, report), _candidate_table(job, report), _gain_table(report, published)
-    return Answer(report, tables, lambda: {"version": 1, "units": report["units"]})
+    return PlanAnswer(report, tables, lambda: {"version": 1, "units": report["units"]})
 
 
 def _modules(
-    question: Question, device: Device
+    question: PlanQuestion, device: Device
 ) -> tuple[list[tuple[Module, ...]], dict[str, list[int]]]:
     """Return the modules of the mean sample, and samples' work in thousandths of their times.
 

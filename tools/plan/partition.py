@@ -34,7 +34,7 @@ from ...sched.planners.stage_split import (
 from ...sched.shapes import ENCODER, memory_of
 from ..console.reporting import make_table
 from .chain import Chain, read_chain
-from .question import Answer, Question
+from .question import PlanAnswer, PlanQuestion
 
 # None: Megatron's string; else what the framework calls a model's modules.
 FRAMEWORKS: dict[str, ModuleNames | None] = {
@@ -56,7 +56,7 @@ class MeasuredPartition(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length=1)]
 
 
-def plan_partition(question: Question) -> Answer:
+def plan_partition(question: PlanQuestion) -> PlanAnswer:
     """Split layers over pipeline stages: OmniBal's balanced partition, compared with usual ones."""
     chain = read_chain(question)
     if question.whole_encoder:
@@ -66,8 +66,7 @@ def plan_partition(question: Question) -> Answer:
     start = time.perf_counter()
     usual = {name: method(layers, stages) for name, method in BASELINES.items()}
     if question.measured is None:
-        also = tuple(usual.values())  # timed too, so that the answer is no slower
-        timed = balanced_partition(layers, stages, step, keep=KEEP, also=also)[:KEEP]
+        timed = balanced_partition(layers, stages, step, keep=KEEP)[:KEEP]
     else:
         timed = _measured(question.measured, candidates(layers, stages, keep=KEEP))[:KEEP]
     milliseconds = 1000 * (time.perf_counter() - start)
@@ -90,7 +89,7 @@ def plan_partition(question: Question) -> Answer:
         split = _framework_split(FRAMEWORKS[question.framework], chain, best)
         report["split"] = split
         lines = [split if isinstance(split, str) else json.dumps(split)]
-    return Answer(report, _tables(report), lambda: dump_split(split_of(best)), lines)
+    return PlanAnswer(report, _tables(report), lambda: dump_split(split_of(best)), lines)
 
 
 def _memory(chain: Chain, sizes: Sizes) -> list[int]:

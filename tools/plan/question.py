@@ -28,7 +28,7 @@ _SIZES: Mapping[str | None, tuple[str, ...]] = {
 }
 
 
-class Answer(NamedTuple):
+class PlanAnswer(NamedTuple):
     """A report with its tables, the plan that --out writes, and lines below the tables."""
 
     report: Json
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanQuestion:
     """The options of `plan job`; None, or empty, where one is not given."""
 
     only: str | None

@@ -21,11 +21,11 @@ from ...sched.planners.recompute import (
     plan_recompute,
     savings,
 )
-from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, step_timer
+from ...sched.planners.stage_split import Sizes, balanced_partition, step_timer
 from ...sched.shapes import Recompute, step_of
 from ..console.reporting import make_table
 from .chain import Chain, read_chain
-from .question import Answer, Json, Question
+from .question import Json, PlanAnswer, PlanQuestion
 
 GB = 10**9
 
@@ -50,7 +50,7 @@ class _Planned(NamedTuple):
     more: Json
 
 
-def plan_recomputation(question: Question) -> Answer:
+def plan_recomputation(question: PlanQuestion) -> PlanAnswer:
     """Choose the layers to recompute: as few, and as cheap, as memory allows (OmniBal, 4.3).
 
     Memory comes from a model's shapes, or from measurements (recompute.md has the file).
@@ -72,7 +72,7 @@ def plan_recomputation(question: Question) -> Answer:
         "recomputed_layers": sum(len(one.recompute) for one in policies),
         "all_or_nothing_layers": sum(len(one.recompute) for one in usual),
     }
-    return Answer(report, [_table(planned, usual)], lambda: policy)
+    return PlanAnswer(report, [_table(planned, usual)], lambda: policy)
 
 
 def _modelled(chain: Chain, limit: int) -> _Planned:
@@ -113,8 +113,7 @@ def _measured(path: Path, limit: int | None) -> _Planned:
 
 def _balanced(chain: Chain) -> Sizes:
     step = step_timer(chain.layers, chain.device, chain.layout)
-    also = [method(chain.layers, chain.stages) for method in BASELINES.values()]
-    return balanced_partition(chain.layers, chain.stages, step, also=also)[0][0]
+    return balanced_partition(chain.layers, chain.stages, step)[0][0]
 
 
 def _policy(planned: _Planned) -> Json:

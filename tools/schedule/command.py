@@ -10,15 +10,12 @@ from rich.console import Console
 from ...sched import Program, format_program, lower, problems, schedules, simulate
 from ...sched.checking import marked_grid
 from ...sched.ir.torch_csv import write_csv
-from ...sched.render.html import render_html
-from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text
-from ...sched.render.trace import render_trace
 from ...sched.simulation.measured import MeasuredStep, dump_step
 from ..console.reporting import emit
 from ..inputs.cost_options import CostSource, read_costed, read_timelines, with_costs
 from ..inputs.programs import Size, read_program, with_size
-from .compare import compare_command, list_table, picture, rank_table, timeline_report
+from .compare import compare_command, draw, list_table, picture, rank_table, timeline_report
 from .fill import command as fill_command
 
 FORMATS = ("csv", "svg", "trace", "html", "text", "timeline", "times")
@@ -161,12 +158,8 @@ def _exported(program: Program, form: str, costs: CostSource) -> str:
     if form == "text":
         return format_program(program) + "\n"
     timeline, unit = simulate(program, costs.of(program)), costs.unit
-    if form == "svg":
-        return render_svg([timeline], unit=unit)
-    if form == "html":
-        return render_html([timeline], title=timeline.name, unit=unit)
-    if form == "trace":
-        return render_trace([timeline]) + "\n"
     if form == "times":
         return dump_step(MeasuredStep(timeline)) + "\n"
-    return render_text(timeline, unit=unit) + "\n"
+    suffix = {"svg": ".svg", "html": ".html", "trace": ".json"}.get(form, "")
+    drawn = draw(suffix, [timeline], timeline.name if form == "html" else "", "", unit)
+    return drawn or render_text(timeline, unit=unit) + "\n"

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
-from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Gaps, Stretches
-from counterpoise.sched.bubble_filling.instance import FilledSchedule, FillProblem, Work, make_work
+from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Stretches
+from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
 from counterpoise.sched.bubble_filling.pipelines import fill, space_of
 from counterpoise.sched.bubble_filling.search import Assignment, Effort, _Search, fill_bubbles
-from counterpoise.sched.bubble_filling.setup import Kernel
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled, proofs
 from tests.sched.bubble_filling.validate import filled_problems
 
@@ -123,16 +122,6 @@ def test_microbatches_move_from_the_fullest_to_the_emptiest_of_another_group() -
     assert two.problem.copies == 2
     assert list(two._moves([3, 1, 2, 2])) == [(0, 2), (2, 1)]
     assert list(two._moves([0, 0, 1, 3])) == [(3, 0)]
-
-
-def test_the_sizes_with_which_forwards_are_there_first() -> None:
-    # One GPU is free at once, the other after 50 ns; the first result is wanted at 0.
-    need = np.array([0, 100, 100, 100], np.int64)
-    gaps = Gaps((free(100), free(100, 50)), need, need, 100)
-    work = make_work((Kernel("a", "compute", 10),))
-    problem = FillProblem(gaps, ((0,), (1,)), 1, work, make_work(()), 0, np.array([10]))
-    # Both begin 10 ns before the step: results at 0, 10 and 20 here, and at 0 there.
-    assert _Search(problem, Effort(tolerance_ns=1))._earliest() == [3, 1]
 
 
 def test_no_pipeline_is_given_more_than_its_memory_holds() -> None:

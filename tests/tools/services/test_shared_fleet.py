@@ -11,18 +11,9 @@ import threading
 from collections import Counter, defaultdict
 
 import pytest
-import zmq
 
-from counterpoise.balancer.job.messages import PulledFrames, PullFrames
-from counterpoise.balancer.parties.messages import JoinJob
-from counterpoise.balancer.protocol.messages import ListJobs, PeerRejected
-from counterpoise.balancer.protocol.status_messages import GetStatus
-from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, peer_keys
-from counterpoise.balancer.transport.naming import job_of, peer_name
-from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import Balance, DataLoader, LoaderError, RemoteDataset
-from counterpoise.loader.remote.puller import PiecePuller
-from tests.security.key_party import Peer, keygen
+from tests.security.key_party import keygen
 from tests.tools.services.commands import LIMIT_S
 
 pytestmark = pytest.mark.long
@@ -30,11 +21,6 @@ JOBS = "abc"
 # Of a job: more than it can have decoded before the test ends.
 SAMPLES = 8000
 DECODE_S = "0.01"
-SPEAKERS = [
-    ("trainer", JoinJob((0,), 0, 1, "{}", "{}", 0, "")),
-    ("trainer", GetStatus()),
-    ("worker", ListJobs()),
-]
 
 
 class Trainers:
@@ -141,14 +127,7 @@ def order(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(processes, root, keys, order):
-    """The jobs at work: the balancer's address, trainers, and by job what they pulled from whom."""
-    pulled, ask = defaultdict(list), PiecePuller._ask
-
-    def noted(self, worker, pull):
-        message = PullFrames(1, worker.server.token, pull.piece.piece.serial, ())
-        pulled[job_of(self._sockets.name)].append((worker.server, message))
-        ask(self, worker, pull)
-
+    """The jobs at work: the balancer's address, and trainers."""
     balancer = processes(
         "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", str(keys / "balancer")
     )
@@ -164,11 +143,9 @@ def served(processes, root, keys, order):
     ]  # fmt: skip
     for each in workers:
         each.wait_for("answers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PiecePuller, "_ask", noted)
-        trainers = Trainers(address, keys)
-        yield address, trainers, pulled
-        trainers.end()
+    trainers = Trainers(address, keys)
+    yield address, trainers
+    trainers.end()
 
 
 def within(shares, due):
@@ -178,7 +155,7 @@ def within(shares, due):
 
 
 def test_hungry_jobs_share_the_fleet_by_weights_and_have_what_an_idle_one_leaves(served, order):
-    _, trainers, _ = served
+    _, trainers = served
     while len(order.next(100)) < len(JOBS):  # until all have come
         pass
     order.next(200)
@@ -201,40 +178,6 @@ def test_each_job_gets_its_own_samples_only(served):
         assert {key[0] for key in found} == {job}
 
 
-@pytest.mark.parametrize(("role", "message"), SPEAKERS)
-def test_a_job_s_key_speaks_in_no_other_job_s_name(served, keys, role, message):
-    own = peer_keys(keys / f"{role}-b", role)
-    with Peer(served[0], own, peer_name("a", "thief"), message) as peer:
-        refused = peer.answer()
-    assert isinstance(refused, PeerRejected)
-    assert "this key is for job b only" in refused.reason
-
-
 def test_a_loader_with_another_job_s_key_is_refused(served, keys):
     with pytest.raises((LoaderError, ValueError), match="job b"):
         next(iter(make(served[0], keys / "trainer-b", "a")))
-
-
-def test_a_job_s_credentials_open_no_worker_for_another_job(served, order):
-    pulled = served[2]
-    for _ in range(100):  # until workers have served both
-        if pulled["a"] and pulled["b"]:
-            break
-        order.next(10)
-    (own, mine), (other, theirs) = pulled["a"][-1], pulled["b"][-1]
-    assert own.address != other.address
-    assert (own.public, own.secret, own.token) != (other.public, other.secret, other.token)
-    assert isinstance(pull(own, own, mine), PulledFrames)
-    assert pull(own, other, mine) is None  # at the other's address
-    assert pull(own, other, theirs) is None  # with its token, too
-    assert not pull(own, own, theirs).frames  # with its token, at its own worker's address
-
-
-def pull(pair, server, message):
-    """Return what a worker answers a rank that connects with a pair's keys, None if nothing."""
-    own = PeerKeys(KeyPair("trainer", pair.public, pair.secret), server.key)
-    with zmq.Context() as context, connect(context, server.address, b"thief", own) as socket:
-        send(socket, message)
-        wait_ms = 1000 * LIMIT_S if pair is server else 500
-        received = receive(socket) if socket.poll(wait_ms) else None
-        return None if received is None else received[0]

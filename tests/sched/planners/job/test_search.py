@@ -22,7 +22,6 @@ from counterpoise.sched.planners.orchestration.simulated import plan_layouts
 from counterpoise.sched.planners.orchestration.units import OrchestrationProblem
 from counterpoise.sched.planners.recompute import modelled_stages, plan_recompute
 from counterpoise.sched.planners.stage_split import (
-    BASELINES,
     balanced_partition,
     even_stages,
     step_timer,
@@ -135,8 +134,7 @@ def stages_by_time(pricer: Pricer, plan: JobPlan) -> Layers:
     most = pricer.loads(plan.unit.dp, plan.batch).most
     layers = pricer.layers(plan, most)
     timer = step_timer(layers, pricer.job.device, layout)
-    usual = [method(layers, layout.pp) for method in BASELINES.values()]
-    return balanced_partition(layers, layout.pp, timer, also=usual)[0][0]
+    return balanced_partition(layers, layout.pp, timer)[0][0]
 
 
 def orchestrated(pricer: Pricer) -> Iterator[JobPlan]:
