@@ -27,7 +27,7 @@ from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import parse_budgets
+from counterpoise.tools.inputs.budgets import parse_budgets
 
 from .bounds import least_pipeline_time
 from .costs import read_costs

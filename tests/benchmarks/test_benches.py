@@ -17,7 +17,6 @@ from benchmarks.__main__ import BENCHES, group
 from benchmarks.loading.systems import peers
 from benchmarks.planning import picture
 from benchmarks.planning.costs import synthetic
-from counterpoise.tools.bench.command import BENCHES as USERS
 from counterpoise.tools.cli import main
 
 BUDGETS = "--budget tiles=9 --budget tokens=4096"
@@ -232,11 +231,6 @@ def test_every_bench_is_run() -> None:
     tried = {name for name, *_ in (*SHORT, *LONG)}
     # of others' loaders in an environment of its own; of tar shards in a store of its own
     assert set(BENCHES) - tried == {"peers", "stores", "row_groups"}
-
-
-def test_no_bench_is_on_both_sides() -> None:
-    assert not set(USERS) & set(BENCHES)
-    assert len(USERS) <= 5
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_mixture_takes_them(root: Path, other: Open) -> None:
 def test_analyze_scans_what_it_scans_in_the_tars(root: Path, name: str, tmp_path: Path) -> None:
     def scanned(folder: Path) -> Any:
         tasks = find_tasks([str(folder)])
-        options = ScanOptions(transform=tuple(SMALL.items()), cache=str(root / "cache"))
+        options = ScanOptions(cache=str(root / "cache"))
         return scan_all(tasks, options, tmp_path / folder.name, on_cores(1))[0]
 
     wanted, found = scanned(root / "tars"), scanned(root / name)

@@ -127,7 +127,7 @@ def test_views_and_mixtures_of_them(forms: Forms, tar: cp.TarDataset) -> None:
 
 
 def test_analyze_scans_what_it_scans_of_the_tar(folder: Path, tmp_path: Path) -> None:
-    options = ScanOptions(transform=(("tile_size", 28),), cache=str(tmp_path))
+    options = ScanOptions(cache=str(tmp_path))
     tables = []
     for name in ("a.tar", "parquet", "hf"):
         tasks = find_tasks([str(folder / name)])

@@ -1,4 +1,4 @@
-"""Formats numbers and keys for the page, and draws horizontal bars: stacked, and for table cells.
+"""Formats numbers and keys for pages, and draws stacked bars.
 
 Functions of one value are the templates' filters. Each chart is drawn twice, for wide and for
 narrow screens, and the style sheet shows one of them: a picture that is only scaled down has
@@ -13,11 +13,8 @@ from functools import cache
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ....sched.render.elements import Scale, element, inline, number, text, tooltip
-from ..model.strategies import STRATEGIES
+from ....sched.render.elements import element, inline, text, tooltip
 
-# The CSS variable of each strategy's colour.
-COLOURS = {name: f"--{name}" for name in STRATEGIES}
 KEY_LENGTH = 34
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -49,15 +46,6 @@ def whole(value: float) -> str:
     '12,346'
     """
     return f"{value:,.0f}"
-
-
-def millions(value: float) -> str:
-    """Return a number, in millions where that is shorter.
-
-    >>> millions(8_005), millions(3_265_146)
-    ('8,005', '3.27 M')
-    """
-    return f"{value / 1e6:,.2f} M" if value >= 1e6 else whole(value)
 
 
 def size(value: float) -> str:
@@ -95,11 +83,9 @@ def both_widths(draw: Callable[[int], Markup], wide: int = WIDE) -> Markup:
     return Markup("").join(Markup('<div class="{}">{}</div>').format(*each) for each in pair)
 
 
-STACKED_PITCH, PITCH = 66, 32
+STACKED_PITCH = 66
 # A part narrower than this has no room for its figure.
 ROOM_FOR_TEXT = 54
-# An interval of half the axis or more says that it is not known: it is neither drawn nor written.
-UNKNOWN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,38 +113,6 @@ def stacked(rows: Sequence[tuple[str, Sequence[Part]]], width: int = 560) -> Mar
     return Markup(inline(width, height, pieces, label="; ".join(words)))
 
 
-def bars(rows: Sequence[tuple[str, str, float, float]], width: int = 560) -> Markup:
-    """Return a bar for each (name, CSS colour, share, half-width of its interval)."""
-    left, room_for_figures = 76, 92
-    highest = max(0.05, *(share + half for *_, share, half in rows))
-    across = Scale(0, highest, start=left, end=width - room_for_figures)
-    pieces = []
-    for row, (name, colour, share, half) in enumerate(rows):
-        top, end, figure = PITCH * row, across(share), percent(share)
-        pieces.append(text(0, top + 18, name, "strong"))
-        pieces.append(_bar(left, top + 4, max(1.0, end - left), 20, colour))
-        if 0 < half < UNKNOWN:
-            end = across(share + half)
-            whisker = f"M{number(across(share - half))} {top + 14}H{number(end)}"
-            pieces.append(element("path", class_="whisker", d=whisker))
-            figure += f" ± {100 * half:.1f}"
-        pieces.append(text(end + 8, top + 18, figure))
-    label = ", ".join(f"{name} {percent(share)}" for name, _, share, _ in rows)
-    return Markup(inline(width, PITCH * len(rows), pieces, label=label))
-
-
-def meter(share: float, colour: str, width: int = 90) -> Markup:
-    """Return a small bar for a table cell: a share of the full width, at least a pixel."""
-    filled = max(1.0, min(1.0, share) * width)
-    bar = element("rect", width=filled, height=10, rx=2, fill=f"var({colour})")
-    return Markup(
-        element(
-            "svg", bar, class_="meter", width=width, height=10, viewBox=f"0 0 {width} 10",
-            aria_hidden="true",
-        )
-    )  # fmt: skip
-
-
 def _parts(parts: Sequence[Part], top: float, scale: float) -> Iterator[str]:
     """Yield the pieces of one stacked bar, each with its figure if it fits."""
     at = 0.0
@@ -180,7 +134,7 @@ def _bar(x: float, y: float, width: float, height: float, colour: str, words: st
 
 @cache
 def page_environment(package: str) -> Environment:
-    """Return the templates of a package; all pages have page.css and parts.html.j2.
+    """Return the templates of a package; all pages have page.css.
 
     Autoescape is on, and a name that is not defined is an error.
     """
@@ -191,8 +145,5 @@ def page_environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "percent": percent, "whole": whole, "millions": millions, "bytes": size, "shorten": shorten
-    }  # fmt: skip
-    environment.globals |= {"colours": COLOURS, "strategies": STRATEGIES, "meter": meter}
+    environment.filters |= {"percent": percent, "whole": whole, "bytes": size}
     return environment
