@@ -67,10 +67,8 @@ class SampleWork(NamedTuple):
 
         cells: how many there are; those of all ranks that run side by side have numbers in a row.
         """
-        encoder, llm = (
-            np.bincount(cell_of, part.astype(np.float64), cells)
-            for part in (self.encoder, self.llm)
-        )
+        encoder = np.bincount(cell_of, self.encoder, cells)
+        llm = np.bincount(cell_of, self.llm, cells).astype(np.float64)
         if self.padded.any():
             largest = np.zeros(cells)
             np.maximum.at(largest, cell_of, self.padded)
