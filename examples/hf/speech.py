@@ -28,16 +28,14 @@ class Speech:
     def __call__(self, raw: dict) -> dict:
         """Return input_features (frames, mels) and labels (tokens,)."""
         sound = cp.media.decode_audio(raw["wav"])
-        mel = self.features(
-            sound, sampling_rate=16_000, padding=False, truncation=False, return_tensors="np"
-        ).input_features[0]
+        mel = self.features(sound, sampling_rate=16_000, padding=False, truncation=False)
         ids = self.tokenizer(raw["txt"], add_special_tokens=False).input_ids
-        return {"input_features": mel.T, "labels": ids}
+        return {"input_features": mel.input_features[0].T, "labels": ids}
 
     def probe(self, raw: dict) -> Probe:
         """Return the sample's cost; nothing is decoded."""
-        frames = cp.media.probe_audio(raw["wav"]).samples // self.features.hop_length
-        return Probe(raw["__key__"], {"mel_frames": frames})
+        sound = cp.media.probe_audio(raw["wav"])
+        return Probe(raw["__key__"], {"mel_frames": sound.samples // 160})
 
 
 def main() -> None:
@@ -50,7 +48,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="at most, of one epoch")
     parser.add_argument("--workers", type=int, default=4)
     args = parser.parse_args()
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = AutoConfig.from_pretrained(args.model, ctc_loss_reduction="sum")
     model = AutoModelForCTC.from_config(config).to(device).train()
