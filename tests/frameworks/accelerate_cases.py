@@ -35,20 +35,6 @@ def evaluated(kind: str, count: int) -> list[int]:
     return found
 
 
-def saved_and_loaded(folder: str) -> tuple[list[list[int]], list[list[int]]]:
-    """The rest of an epoch after save_state, and after load_state in another loader."""
-    accelerator = Accelerator()
-    loader = accelerator.prepare(balanced())
-    iterator = iter(loader)
-    next(iterator)
-    accelerator.save_state(folder)
-    rest = seen(iterator)
-    accelerator.free_memory()
-    again = accelerator.prepare(balanced())
-    accelerator.load_state(folder)
-    return rest, seen(again)
-
-
 def gradient_state() -> list[tuple[bool, bool, bool]]:
     """(in a loader, at its end, synchronising) before, at each batch of, and after an epoch."""
     accelerator = Accelerator(gradient_accumulation_steps=2)

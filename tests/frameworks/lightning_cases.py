@@ -48,11 +48,11 @@ class Module(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
-def fitted(kind: str, epochs: int = 1) -> list[list[int]]:
+def fitted(kind: str) -> list[list[int]]:
     """The samples of each batch that Lightning trains on."""
     module = Module()
     loader = balanced() if kind == "balanced" else plain(shuffle=True)
-    trainer(max_epochs=epochs).fit(module, loader)
+    trainer(max_epochs=1).fit(module, loader)
     return module.seen
 
 
@@ -69,10 +69,10 @@ def evaluated(framework: str, count: int) -> list[list[int]]:
     return [numbers_of(batch) for batch in fabric.setup_dataloaders(loader)]
 
 
-def alone(epochs: int = 1) -> list[list[int]]:
+def alone() -> list[list[int]]:
     """The samples of each batch of the same loader in a loop of one's own."""
     loader = balanced()
-    return [numbers_of(batch) for _ in range(epochs) for batch in loader]
+    return [numbers_of(batch) for batch in loader]
 
 
 def set_up(kind: str) -> list[list[int]]:

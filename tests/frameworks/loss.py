@@ -26,21 +26,6 @@ def test_check_equivalence_names_attention_across_borders(one: Pool) -> None:
     assert causes == (BORDERS,)
 
 
-@pytest.mark.long  # the matrix (training.py) has Lightning
-@pytest.mark.parametrize(("ranks", "accumulate"), [(2, 3), (1, 3)])
-def test_lightning_divides_once_and_each_info_is_that_of_its_batch(
-    one: Pool, two: Pool, ranks: int, accumulate: int
-) -> None:
-    pool = {1: one, 2: two}[ranks]
-    found = pool.run(f"{CASES}:lightning_trained", accumulate=accumulate)
-    (expected,) = one.run(f"{CASES}:reference", accumulate=accumulate, ranks=ranks)
-    for matching, trained in found:
-        assert len(matching) == 4 * accumulate
-        assert all(matching)
-        for ours, theirs in zip(trained, expected, strict=True):
-            assert np.abs(ours - theirs).max() <= 1e-6 * np.abs(theirs).max()
-
-
 @pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_ranks_that_count_in_their_batches_all_know_the_same_total(two: Pool, named: bool) -> None:
     ranks = two.run(f"{CASES}:counted_in_batches", named=named)

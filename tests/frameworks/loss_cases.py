@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import counterpoise as cp
 
 from .lightning_cases import Module, trainer
-from .tiny import KEPT, VOCABULARY, Texts, TinyModel, collate, numbers_of
+from .tiny import KEPT, VOCABULARY, Texts, collate, numbers_of
 from .tiny import cost as tiny_cost
 
 
@@ -115,14 +115,6 @@ class Scaled(Module):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def lightning_trained(accumulate: int) -> tuple[list[bool], list[np.ndarray]]:
-    """(does each info belong to its batch, the weights) after Lightning's epoch over pairs."""
-    module = Scaled(cp.loss_rule("lightning", accumulate))
-    made = trainer(max_epochs=1, accumulate_grad_batches=accumulate)
-    made.fit(module, loader(accumulate).with_info())
-    return module.matching, weights(module.model)
-
-
 def lightning_ahead() -> list[bool]:
     """Does each info belong to its batch where Lightning, not knowing a length, fetches ahead."""
     module = Scaled(cp.loss_rule("ddp"))
@@ -163,18 +155,6 @@ def lightning_resumed(folder: str, at: int) -> tuple[Any, ...]:
     fit(second, 4, f"{folder}/steps.ckpt")
     found = [list(zip(each.numbers, each.seen, strict=True)) for each in (whole, first, second)]
     return found, weights(whole.model), weights(second.model)
-
-
-def reference(accumulate: int, ranks: int) -> list[np.ndarray]:
-    """The weights of one process that takes each step's mean over all label tokens."""
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in loader(accumulate, ranks=ranks).steps():
-        total = sum(model.loss_sum(batch) for batch in step.microbatches)
-        (total / step.infos[0].step_label_tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return weights(model)
 
 
 def weights(model: torch.nn.Module) -> list[np.ndarray]:

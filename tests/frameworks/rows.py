@@ -29,23 +29,6 @@ def test_an_evaluation_counts_every_sample_once(two: Pool, kind: str, count: int
         assert Counter(gathered) == Counter(range(count))
 
 
-def test_skip_first_batches_is_an_error_that_names_the_right_line(two: Pool) -> None:
-    for error in two.run(f"{CASES}:skipped"):
-        assert "loader.load_state_dict(state)" in error
-
-
-@pytest.mark.long  # the matrix (training.py) has save_state
-def test_save_state_carries_the_ledger(two: Pool, tmp_path: Path) -> None:
-    for rest, again in two.run(f"{CASES}:saved_and_loaded", folder=str(tmp_path)):
-        assert rest == again
-        assert len(rest) == 3
-
-
-def test_a_balanced_batch_sampler_refuses_to_be_sharded_again(two: Pool) -> None:
-    for error in two.run(f"{CASES}:sampler_prepared"):
-        assert "cp.adapters.prepare_accelerate(accelerator, loader)" in error
-
-
 def test_gradient_state_knows_the_loader_and_its_end(two: Pool) -> None:
     outside = (False, False, True)
     inside = [(True, False, False), (True, False, True)] * 3
@@ -64,14 +47,6 @@ def test_accumulation_is_checked_at_the_first_batch(
 
 def test_batches_are_placed_on_the_device_of_accelerate(one: Pool) -> None:
     assert one.run(f"{CASES}:placed") == [("cpu", "meta")]
-
-
-@pytest.mark.long  # the matrix (training.py) has both frameworks
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_lightning_trains_on_the_planned_microbatches(two: Pool, epochs: int) -> None:
-    expected = two.run("lightning_cases:alone", epochs=epochs)
-    assert two.run("lightning_cases:fitted", kind="balanced", epochs=epochs) == expected
-    assert Counter(flat(expected)) == Counter(list(range(96)) * epochs)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +87,6 @@ def test_lightning_and_fabric_evaluate_every_sample_once(
     assert Counter(flat(found)) == Counter(range(91))
 
 
-@pytest.mark.long  # as above
-def test_fabric_hands_out_the_planned_microbatches(two: Pool) -> None:
-    assert two.run("lightning_cases:set_up", kind="balanced") == two.run("lightning_cases:alone")
-
-
 @pytest.mark.parametrize("case", ["fitted", "set_up"])
 def test_lightning_and_fabric_shard_a_plain_loader(two: Pool, case: str) -> None:
     assert sorted(flat(two.run(f"lightning_cases:{case}", kind="plain"))) == list(range(96))
@@ -125,17 +95,6 @@ def test_lightning_and_fabric_shard_a_plain_loader(two: Pool, case: str) -> None
 def test_a_plain_loader_that_is_made_again_keeps_its_options(two: Pool) -> None:
     expected = ("counterpoise.loader.dataloader", "skip", 3)
     assert two.run("lightning_cases:skipping_kept") == [expected, expected]
-
-
-def test_prediction_with_a_balanced_loader_is_an_error(one: Pool, two: Pool) -> None:
-    for error in one.run("lightning_cases:predicted") + two.run("lightning_cases:predicted"):
-        assert "for prediction in the data's order make a loader without balance" in error
-
-
-@pytest.mark.parametrize("framework", ["lightning", "fabric"])
-def test_lightning_cannot_shard_a_balanced_batch_sampler(two: Pool, framework: str) -> None:
-    for error in two.run("lightning_cases:sampler_fitted", framework=framework):
-        assert "use_distributed_sampler=False" in error
 
 
 def test_prepare_accelerate_gives_a_plain_loaders_samples_with_our_workers(

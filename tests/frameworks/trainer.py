@@ -26,37 +26,6 @@ def by_step(seen: Any) -> dict[int, list[int]]:
     return {step: sorted(numbers) for step, numbers in found.items()}
 
 
-@pytest.mark.long  # the matrix (training.py) has Trainer
-@pytest.mark.parametrize(("ranks", "accumulate"), [(2, 3), (1, 1), (2, 1), (1, 3)])
-def test_trainer_is_a_loop_of_ones_own(
-    one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int
-) -> None:
-    pool = {1: one, 2: two}[ranks]
-    found = pool.run(f"{CASES}:trained", folder=str(tmp_path), accumulate=accumulate)
-    ((seen, weights),) = one.run(f"{CASES}:reference", accumulate=accumulate, ranks=ranks)
-    expected = by_step([(step, numbers) for _, step, numbers in seen])
-    assert by_step([pair for rank, _ in found for pair in rank]) == expected
-    for _, trained in found:
-        assert_close(trained, weights)
-
-
-@pytest.mark.long  # as above
-@pytest.mark.parametrize(
-    ("ranks", "accumulate", "at", "steps"), [(2, 3, 5, 9), (1, 1, 2, 4), (2, 1, 4, 6)]
-)
-def test_resuming_goes_on_with_the_same_samples(
-    one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int, at: int, steps: int
-) -> None:
-    named: dict[str, Any] = {"accumulate": accumulate, "at": at, "steps": steps}
-    pool = {1: one, 2: two}[ranks]
-    for late, weights, again, resumed, epochs in pool.run(
-        f"{CASES}:resumed", folder=str(tmp_path), **named
-    ):
-        assert again == late
-        assert_close(resumed, weights)
-        assert epochs[0] == epochs[1] == steps / 4
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["window", "epoch"])
 def test_epochs_of_unknown_length_follow_each_other(one: Pool, tmp_path: Path, mode: str) -> None:

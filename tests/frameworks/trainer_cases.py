@@ -69,44 +69,6 @@ def weights(made: Any) -> list[np.ndarray]:
     return [each.detach().numpy().copy() for each in made.model.parameters()]
 
 
-def trained(folder: str, accumulate: int, steps: int = 8) -> tuple[Any, ...]:
-    """(the samples of each microbatch by step, the weights) of Trainer on a balanced loader."""
-    made = trainer(folder, accumulate, max_steps=steps)
-    cp.adapters.attach_trainer(made, balanced(accumulate)).train()
-    return made.seen, weights(made)
-
-
-def reference(accumulate: int, ranks: int, steps: int = 8) -> tuple[Any, ...]:
-    """The same by a loop of one's own, in one process that plays all ranks."""
-    loader, made, seen = balanced(accumulate, virtual_ranks=ranks), model(), []
-    optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
-    made.train()
-    step = 0
-    while step < steps:
-        for whole in loader.steps():
-            optimizer.zero_grad()
-            tokens = sum(counted(each["labels"]) for each in whole.microbatches)
-            for batch, info in zip(whole.microbatches, whole.infos, strict=True):
-                seen.append((info.rank, step, numbers_of(batch)))
-                made(**batch, num_items_in_batch=tokens).loss.backward()
-            optimizer.step()
-            step += 1
-            if step == steps:
-                break
-    return seen, [each.detach().numpy() for each in made.parameters()]
-
-
-def resumed(folder: str, accumulate: int, at: int, steps: int) -> tuple[Any, ...]:
-    """(samples and weights without a pause, the same after a checkpoint at step `at`)."""
-    first = trainer(folder, accumulate, max_steps=steps, save_strategy="steps", save_steps=at)
-    cp.adapters.attach_trainer(first, balanced(accumulate)).train()
-    again = trainer(folder, accumulate, max_steps=steps)
-    cp.adapters.attach_trainer(again, balanced(accumulate))
-    again.train(resume_from_checkpoint=f"{folder}/checkpoint-{at}")
-    late = [pair for pair in first.seen if pair[0] >= at]
-    return late, weights(first), again.seen, weights(again), (first.state.epoch, again.state.epoch)
-
-
 class TextStream(IterableDataset[Any]):
     """Every n-th of the samples, on each of n ranks."""
 
