@@ -3,7 +3,6 @@
 import io
 import json
 import random
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.deliveries.library import Probe, SampleError, VisionLanguage
+from tests.tars import write_tar
 
 COUNT, MANY = 61, 5700
 SHARDED, SHARDS = 40, 2
@@ -175,12 +175,9 @@ def write_shards(folder: Path, damaged: bool = False) -> None:
     """Write tar files of pictures and conversations; `damaged`: with some that are broken."""
     folder.mkdir()
     for shard in range(SHARDS):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for index in range(shard, SHARDED, SHARDS):
-                for name, body in _members(index, damaged):
-                    info = tarfile.TarInfo(name)
-                    info.size = len(body)
-                    tar.addfile(info, io.BytesIO(body))
+        indexes = range(shard, SHARDED, SHARDS)
+        members = (each for index in indexes for each in _members(index, damaged))
+        write_tar(folder / f"{shard}.tar", members)
 
 
 def _members(index: int, damaged: bool) -> Iterator[tuple[str, bytes]]:

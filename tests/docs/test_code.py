@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import sys
-import tarfile
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -28,6 +27,7 @@ from counterpoise.workers.stores.options import VARIABLE, StoreOptions
 from tests.docs.pages import Block, all_pages, blocks, commands
 from tests.forking.popen import run
 from tests.imports import ROOT, imported
+from tests.tars import write_tar
 
 pytestmark = pytest.mark.slow
 
@@ -98,21 +98,17 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few_shards(folder: Path) -> Path:
     """Make a folder of tar shards with as many samples as README's step takes, and a few more."""
     folder.mkdir()
-    with tarfile.open(folder / "few-0.tar", "w") as tar:
-        for number in range(SAMPLES):
-            said = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "Red. "}]
-            said[1]["value"] *= number % 40 + 1
-            members = {}
-            if number % 3 == 0:
-                said[0]["value"] = f"<image>\n{said[0]['value']}"
-                picture = io.BytesIO()
-                Image.new("RGB", (64 + number % 40, 64), "red").save(picture, "JPEG")
-                members["img0.jpg"] = picture.getvalue()
-            members["json"] = json.dumps({"conversations": said}).encode()
-            for name, content in members.items():
-                info = tarfile.TarInfo(f"{number:05}.{name}")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+    members = {}
+    for number in range(SAMPLES):
+        said = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "Red. "}]
+        said[1]["value"] *= number % 40 + 1
+        if number % 3 == 0:
+            said[0]["value"] = f"<image>\n{said[0]['value']}"
+            picture = io.BytesIO()
+            Image.new("RGB", (64 + number % 40, 64), "red").save(picture, "JPEG")
+            members[f"{number:05}.img0.jpg"] = picture.getvalue()
+        members[f"{number:05}.json"] = json.dumps({"conversations": said}).encode()
+    write_tar(folder / "few-0.tar", members)
     return folder
 
 

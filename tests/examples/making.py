@@ -6,7 +6,6 @@ Real processors of Qwen-VL need torchvision, for videos; `without_videos` stands
 import importlib
 import io
 import json
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.tars import write_tar
 from tests.workers.hf_processor.families import _NoVideos, make, tokenizer
 from tests.workers.hf_processor.models import TEXT, make_model
 
@@ -98,15 +98,11 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> str:
     return str(path)
 
 
-def write_tar(samples: Sequence[Mapping[str, bytes]], path: Path) -> str:
+def write_samples(samples: Sequence[Mapping[str, bytes]], path: Path) -> str:
     """Write samples, each of members by extension, and return the path."""
-    with tarfile.open(path, "w") as tar:
-        for number, members in enumerate(samples):
-            for name, content in members.items():
-                info = tarfile.TarInfo(f"{number:04}.{name}")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    return str(path)
+    numbered = enumerate(samples)
+    members = {f"{n:04}.{name}": each[name] for n, each in numbered for name in each}
+    return str(write_tar(path, members))
 
 
 def tar_of(rows: list[dict[str, Any]], path: Path) -> str:
@@ -116,7 +112,7 @@ def tar_of(rows: list[dict[str, Any]], path: Path) -> str:
         said = json.dumps({"messages": row["messages"]}).encode()
         members = {f"img{place}.png": png(image) for place, image in enumerate(row["images"])}
         samples.append({**members, "json": said})
-    return write_tar(samples, path)
+    return write_samples(samples, path)
 
 
 def png(image: Image.Image) -> bytes:
@@ -136,7 +132,7 @@ def sounds(count: int, path: Path) -> str:
         noise = draw.normal(0, 0.1, int(draw.integers(4_800, 48_000)))
         soundfile.write(file, noise, 16_000, format="WAV")
         samples.append({"wav": file.getvalue(), "txt": b"so many apples"})
-    return write_tar(samples, path)
+    return write_samples(samples, path)
 
 
 def write_lines(count: int, path: Path) -> str:

@@ -8,7 +8,6 @@ import pytest
 
 from counterpoise.loader import Balance
 from tests.frameworks.pool import Pool
-from tests.frameworks.trainer import assert_close
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +24,6 @@ def test_ranks_share_what_one_of_them_has_found(one: Pool, ranks: Any) -> None:
     assert json.loads(ledger["auto"])["padded"] == ["tokens"]
     assert length == len(alone)
     assert ranks[0][2] == len(ranks[0][0]) == len(alone) // 2
-
-
-@pytest.mark.long  # tests/loader/auto has both, of one process
-def test_other_ranks_of_the_same_global_batch_find_the_same(one: Pool, two: Pool) -> None:
-    found = two.run("auto_cases:together", accumulate=1, count=88)
-    ((alone, ledger, _),) = one.run("auto_cases:together", accumulate=2, count=88)
-    assert found[0][1]["auto"] == found[1][1]["auto"] == ledger["auto"]
-
-    def steps(taken: list[Any]) -> dict[int, list[int]]:
-        return {
-            step: sorted(n for s, _, _, some in taken if s == step for n in some)
-            for step in {each[0] for each in taken}
-        }
-
-    assert steps(found[0][0] + found[1][0]) == steps(alone)
 
 
 @pytest.mark.long
@@ -76,19 +60,6 @@ def test_ranks_wait_once_a_step_where_accelerate_says_so(
     assert once == {"prepare", "prepare_accelerate", "trainer"}
     alone = one.run("auto_cases:waits", folder=str(tmp_path), balance=balance)
     assert set(alone[0].values()) == {"microbatch"}
-
-
-@pytest.mark.long  # the matrix (training.py) has checkpoints of Trainer
-def test_a_checkpoint_of_trainer_inside_an_epoch_goes_on_exactly(two: Pool, tmp_path: Path) -> None:
-    # an epoch has 4 steps, the last of them short
-    found = two.run("auto_cases:hf_resumed", folder=str(tmp_path), at=2, steps=7)
-    for (taken, weights), (again, resumed), _ in found:
-        assert again == taken
-        assert {step for step, _ in again} == {2, 3, 4, 5, 6}
-        assert_close(resumed, weights)
-    lines = [line for _, _, told in found for line in told]
-    assert lines
-    assert all("times computed from LlamaConfig; step 0." in line for line in lines)
 
 
 @pytest.mark.parametrize("is_trl", [False, True])

@@ -124,23 +124,3 @@ def waits(folder: str, balance: Any) -> dict[str, str]:
     loader = _make(balance=balance)
     cp.adapters.attach_trainer(trainer(folder, 2, max_steps=1), loader)
     return {**found, "trainer": planned(loader)}
-
-
-def hf_resumed(folder: str, at: int, steps: int) -> Any:
-    """(samples and weights without a pause; the same after a checkpoint; the line at the start)."""
-    from .trainer_cases import trainer, weights
-
-    made, lines = [], list[str]()
-    module: Any = automatic
-    told, module.tell = module.tell, lambda _, text: lines.append(text)
-    for more in ({"save_strategy": "steps", "save_steps": at}, {}):
-        each = trainer(folder, 3, max_steps=steps, **more)
-        loader = _make(count=76, num_workers=int(dist.is_initialized()))
-        cp.adapters.attach_trainer(each, loader)
-        made.append(each)
-    module.tell = told
-    first, again = made
-    first.train()
-    again.train(resume_from_checkpoint=f"{folder}/checkpoint-{at}")
-    taken = [pair for pair in first.seen if pair[0] >= at]
-    return (taken, weights(first)), (again.seen, weights(again)), lines

@@ -215,7 +215,9 @@ def _() -> str:
 
 @way("a `BalancedBatchSampler` in a loader for Lightning or Fabric")
 def _() -> str:
-    return lightning_cases.sampler_fitted("fabric")
+    errors = [lightning_cases.sampler_fitted(each) for each in ("lightning", "fabric")]
+    said = "use_distributed_sampler=False"
+    return next((error for error in errors if said not in error), errors[0])
 
 
 @way("`copy.deepcopy(loader)`")

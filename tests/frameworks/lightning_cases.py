@@ -71,7 +71,8 @@ def evaluated(framework: str, count: int) -> list[list[int]]:
 
 def alone() -> list[list[int]]:
     """The samples of each batch of the same loader in a loop of one's own."""
-    return [numbers_of(batch) for batch in balanced()]
+    loader = balanced()
+    return [numbers_of(batch) for batch in loader]
 
 
 def set_up(kind: str) -> list[list[int]]:

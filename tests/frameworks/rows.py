@@ -97,17 +97,6 @@ def test_a_plain_loader_that_is_made_again_keeps_its_options(two: Pool) -> None:
     assert two.run("lightning_cases:skipping_kept") == [expected, expected]
 
 
-def test_prediction_with_a_balanced_loader_is_an_error(one: Pool, two: Pool) -> None:
-    for error in one.run("lightning_cases:predicted") + two.run("lightning_cases:predicted"):
-        assert "for prediction in the data's order make a loader without balance" in error
-
-
-@pytest.mark.parametrize("framework", ["lightning", "fabric"])
-def test_lightning_cannot_shard_a_balanced_batch_sampler(two: Pool, framework: str) -> None:
-    for error in two.run("lightning_cases:sampler_fitted", framework=framework):
-        assert "use_distributed_sampler=False" in error
-
-
 def test_prepare_accelerate_gives_a_plain_loaders_samples_with_our_workers(
     two: Pool, tmp_path: Path
 ) -> None:

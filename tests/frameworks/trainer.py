@@ -26,23 +26,6 @@ def by_step(seen: Any) -> dict[int, list[int]]:
     return {step: sorted(numbers) for step, numbers in found.items()}
 
 
-@pytest.mark.long  # the matrix (training.py) has Trainer
-@pytest.mark.parametrize(
-    ("ranks", "accumulate", "at", "steps"), [(2, 3, 5, 9), (1, 1, 2, 4), (2, 1, 4, 6)]
-)
-def test_resuming_goes_on_with_the_same_samples(
-    one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int, at: int, steps: int
-) -> None:
-    named: dict[str, Any] = {"accumulate": accumulate, "at": at, "steps": steps}
-    pool = {1: one, 2: two}[ranks]
-    for late, weights, again, resumed, epochs in pool.run(
-        f"{CASES}:resumed", folder=str(tmp_path), **named
-    ):
-        assert again == late
-        assert_close(resumed, weights)
-        assert epochs[0] == epochs[1] == steps / 4
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["window", "epoch"])
 def test_epochs_of_unknown_length_follow_each_other(one: Pool, tmp_path: Path, mode: str) -> None:

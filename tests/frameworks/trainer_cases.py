@@ -69,17 +69,6 @@ def weights(made: Any) -> list[np.ndarray]:
     return [each.detach().numpy().copy() for each in made.model.parameters()]
 
 
-def resumed(folder: str, accumulate: int, at: int, steps: int) -> tuple[Any, ...]:
-    """(samples and weights without a pause, the same after a checkpoint at step `at`)."""
-    first = trainer(folder, accumulate, max_steps=steps, save_strategy="steps", save_steps=at)
-    cp.adapters.attach_trainer(first, balanced(accumulate)).train()
-    again = trainer(folder, accumulate, max_steps=steps)
-    cp.adapters.attach_trainer(again, balanced(accumulate))
-    again.train(resume_from_checkpoint=f"{folder}/checkpoint-{at}")
-    late = [pair for pair in first.seen if pair[0] >= at]
-    return late, weights(first), again.seen, weights(again), (first.state.epoch, again.state.epoch)
-
-
 class TextStream(IterableDataset[Any]):
     """Every n-th of the samples, on each of n ranks."""
 

@@ -25,10 +25,11 @@ import counterpoise as cp
 
 RANKS, ACCUMULATE, EACH, STEPS = 4, 4, 8, 7
 POSITION_S = 1e-4
-# how batches are made, and what the loop does: torch's loader, "auto", "auto" with weights
+# how batches are made, and what the loop does: torch's loader, "auto", "auto" with weights, and
+# what Trainer has itself
 WAYS = (
     ("joined", "random"), ("joined", "equal"), ("padded", "random"), ("padded", "equal"),
-    ("padded", "free"),
+    ("padded", "free"), ("padded", "batch_rebalance"),
 )  # fmt: skip
 
 
@@ -157,10 +158,11 @@ def hf_trainer(kind: str, way: str) -> None:
         gradient_accumulation_steps=ACCUMULATE, report_to=[], save_strategy="no", max_grad_norm=0,
         disable_tqdm=True, logging_strategy="no", remove_unused_columns=False,
         dataloader_num_workers=1,
+        **({"train_sampling_strategy": way} if way == "batch_rebalance" else {}),
     )  # fmt: skip
-    loader = _loader(kind, way)
+    loader = _loader(kind, "random" if way == "batch_rebalance" else way)
     trainer = Trainer(StandIn(), args, data_collator=loader.collate_fn, train_dataset=Texts())
-    if way != "random":
+    if way not in ("random", "batch_rebalance"):
         cp.adapters.attach_trainer(trainer, loader)
     trainer.train()
 
@@ -208,7 +210,7 @@ def main() -> None:
     pool = Pool(RANKS)
     try:
         for framework in parser.parse_args().frameworks:
-            for kind, way in WAYS:
+            for kind, way in WAYS if framework == "trainer" else WAYS[:-1]:
                 named = {"framework": framework, "kind": kind, "way": way}
                 waiting, step_s = np.mean(pool.run("waiting:measured", **named), axis=0)
                 found = {**named, "waiting": round(waiting, 4), "step_s": round(step_s, 3)}

@@ -1,9 +1,7 @@
 """Broken samples and bad input: what is left out is on record, all else is one clear line."""
 
-import io
 import json
 import resource
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.failures import read_letters
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
+from tests.tars import write_tar
 
 
 class Numbers(IterableDataset):
@@ -31,15 +30,6 @@ class Numbers(IterableDataset):
 
 
 TRANSFORM = VisionLanguage(tile_size=28, max_tiles=4, tokens_per_tile=4)
-
-
-def write_tar(path, members):
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return str(path)
 
 
 def make(dataset, **changes):
@@ -135,7 +125,7 @@ def no_samples(folder):
 
 def truncated(folder):
     path = write_tar(folder / "a.tar", [("x.txt", b"a" * 5000), ("y.txt", b"b" * 5000)])
-    Path(path).write_bytes(Path(path).read_bytes()[:6000])
+    path.write_bytes(path.read_bytes()[:6000])
     return TarDataset(path)
 
 
@@ -147,7 +137,7 @@ def same_key(folder):
 
 def no_transform(folder):
     path = write_tar(folder / "a.tar", [("x.txt", b"a")])
-    spec = {"source": "tar", "pattern": path, "transform": {"name": "a.b:c", "args": {}}}
+    spec = {"source": "tar", "pattern": str(path), "transform": {"name": "a.b:c", "args": {}}}
     return TarDataset.from_spec(spec, None)
 
 
@@ -247,11 +237,7 @@ def test_a_sample_that_kills_workers_is_given_up():
 
 def test_a_key_cannot_act_on_a_terminal(tmp_path):
     tar, key = tmp_path / "a.tar", "\x1b[31mred"
-    with tarfile.open(tar, "w") as file:
-        for name, body in ((f"{key}.txt", b"<image>"), (f"{key}.\x1bimg.jpg", b"no picture")):
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            file.addfile(info, io.BytesIO(body))
+    write_tar(tar, {f"{key}.txt": b"<image>", f"{key}.\x1bimg.jpg": b"no picture"})
     data = TarDataset(tar, VisionLanguage())
     for balance in (None, Balance(budgets={"tokens": 9}, samples_per_step=1)):
         with pytest.raises((LoaderError, ValueError)) as raised:

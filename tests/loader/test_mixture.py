@@ -94,25 +94,6 @@ def test_a_state_goes_on_at_any_position_with_other_workers_and_ranks() -> None:
     assert max(map(len, states)) < 4096
 
 
-@pytest.mark.long
-def test_a_state_goes_on_at_500_positions() -> None:
-    """With other ranks at each, and other workers at some: these are processes."""
-
-    def one(ranks: int, workers: int = 0) -> Any:
-        balance = cp.Balance(budgets={"tokens": 60}, samples_per_step=4, accumulate="auto")
-        return loader(mixture(epoch=2000), workers, ranks, balance=balance)
-
-    whole, made = steps_of(one(1)), one(2)
-    assert len(whole) == 500
-    for step in made.steps():
-        other = one((1, 2, 3, 4)[step.number % 4], 2 if step.number % 25 == 0 else 0)
-        other.load_state_dict(made.state_dict())
-        rest = other.steps()
-        for number in range(step.number + 1, min(step.number + 4, 500)):
-            infos = next(rest).infos
-            assert sorted(key for info in infos for key in info.keys) == whole[number]
-
-
 def test_another_recipe_is_other_data() -> None:
     made = loader(mixture())
     next(made.steps())

@@ -1,8 +1,6 @@
 """Mixtures whose samples a balancer hands out, or workers on other machines open."""
 
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from counterpoise.loader import assembly
 from counterpoise.workers.sources.registry import open_source
 from tests.loader.local.both_ways import by_balancer
 from tests.loader.mixtures import loader, mixture, steps_of
+from tests.tars import write_tar
 
 
 def test_a_balancer_hands_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,11 +51,7 @@ def test_workers_elsewhere_open_its_parts(tmp_path: Path) -> None:
 
 
 def write_shard(path: Path, count: int) -> None:
-    with tarfile.open(path, "w") as shard:
-        for number in range(count):
-            member = tarfile.TarInfo(f"{path.stem}{number}.txt")
-            member.size = 2
-            shard.addfile(member, io.BytesIO(b"ab"))
+    write_tar(path, {f"{path.stem}{number}.txt": b"ab" for number in range(count)})
 
 
 def test_a_mixture_by_cost_goes_to_a_balancer_with_its_costs(

@@ -2,10 +2,8 @@
 
 import contextlib
 import functools
-import io
 import os
 import sys
-import tarfile
 import tempfile
 import threading
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, from_json, to_json
 from counterpoise.workers.sources.registry import open_source
+from tests.tars import write_tar
 
 PLAN = PlanConfig(1, 1, 1, ("tokens",), (None,))
 EXECUTING = {
@@ -65,7 +64,7 @@ def root(tmp_path):
     folder = tmp_path / "root"
     for name in ("root", "outside"):
         (tmp_path / name).mkdir()
-        write_shard(tmp_path / name / "a.tar", {"0.txt": b"hello", "0.cls": b"1"})
+        write_tar(tmp_path / name / "a.tar", {"0.txt": b"hello", "0.cls": b"1"})
     (tmp_path / "secret").write_text("secret")
     (folder / "link").symlink_to(tmp_path / "outside")
     (folder / "passwd.tar").symlink_to("/etc/passwd")
@@ -77,21 +76,12 @@ def open_once():
     """Open some data: modules, and what is installed, are read once in a process."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write_shard(root / "a.tar", {"0.txt": b"hello"})
+        write_tar(root / "a.tar", {"0.txt": b"hello"})
         (root / "a.jsonl").write_text('{"text": "a"}')
         for source in ("tar", "jsonl"):
             open_job(root, source=source, pattern=[f"a.{source}"]).load(0)
         with contextlib.suppress(ValueError):
             open_job(root, pattern=["http://127.0.0.1:1/a.tar"])
-
-
-def write_shard(path, members):
-    with tarfile.open(path, "w") as tar:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
 
 
 def open_job(root, **source):

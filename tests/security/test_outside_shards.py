@@ -15,8 +15,9 @@ from counterpoise.workers.sources.cache_files import identity, kept_path
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
-from tests.security.outside import WATCH, write_shard
+from tests.security.outside import WATCH
 from tests.security.outside import root as root
+from tests.tars import write_tar
 
 
 class Evil:
@@ -38,7 +39,7 @@ def evil(tmp_path):
     "extension", ["pkl", "pickle", "pyd", "pth", "pt", "joblib", "PTH", "weights.pth", "seg.pkl"]
 )
 def test_pickled_members_are_refused_unread(root, evil, extension):
-    write_shard(root / "a.tar", {"0.txt": b"hello", f"0.{extension}": evil})
+    write_tar(root / "a.tar", {"0.txt": b"hello", f"0.{extension}": evil})
     dataset = TarDataset("a.tar", root=root)
     with WATCH as watch:
         for action in (dataset.load, dataset.raw, dataset.probe):
@@ -52,7 +53,7 @@ def test_pickled_members_are_refused_unread(root, evil, extension):
     "extension", ["txt", "json", "cls", "npy", "jpg", "png", "bin", "npz", "dill"]
 )
 def test_a_pickle_under_another_name_is_not_unpickled(root, evil, extension):
-    write_shard(root / "a.tar", {f"0.{extension}": evil})
+    write_tar(root / "a.tar", {f"0.{extension}": evil})
     dataset = TarDataset("a.tar", root=root)
     with WATCH as watch:
         try:
@@ -86,19 +87,19 @@ def npy(shape, dtype="<f4", data=b""):
     ],
 )
 def test_an_array_that_is_not_what_it_says_is_a_broken_sample(root, data):
-    write_shard(root / "a.tar", {"0.npy": data})
+    write_tar(root / "a.tar", {"0.npy": data})
     with WATCH as watch, pytest.raises(SampleError, match="npy"):
         TarDataset("a.tar", root=root).load(0)
     assert not watch.executed
 
 
 def test_an_honest_array_is_read(root):
-    write_shard(root / "a.tar", {"0.npy": npy((2,), data=np.ones(2, "<f4").tobytes())})
+    write_tar(root / "a.tar", {"0.npy": npy((2,), data=np.ones(2, "<f4").tobytes())})
     assert TarDataset("a.tar", root=root).load(0)["npy"].tolist() == [1, 1]
 
 
 def test_members_named_outside_are_only_names(root):
-    write_shard(root / "a.tar", {"../../secret.txt": b"mine", "/etc/passwd.txt": b"mine"})
+    write_tar(root / "a.tar", {"../../secret.txt": b"mine", "/etc/passwd.txt": b"mine"})
     with WATCH as watch:
         dataset = TarDataset("a.tar", root=root)
         assert [dataset.load(index)["txt"] for index in range(2)] == ["mine", "mine"]
@@ -108,7 +109,7 @@ def test_members_named_outside_are_only_names(root):
 def test_postscript_that_says_it_is_a_picture_starts_no_interpreter(root):
     file = io.BytesIO()
     Image.new("RGB", (40, 40)).save(file, "EPS")
-    write_shard(root / "a.tar", {"0.txt": b"hello", "0.jpg": file.getvalue()})
+    write_tar(root / "a.tar", {"0.txt": b"hello", "0.jpg": file.getvalue()})
     dataset = TarDataset("a.tar", VisionLanguage(tile_size=32, max_tiles=1), root=root)
     with WATCH as watch:
         for action in (dataset.probe, dataset.load):
@@ -158,7 +159,7 @@ def test_a_kept_file_that_is_no_plain_file_is_neither_read_nor_written(root, kin
     image = io.BytesIO()
     Image.new("RGB", (40, 40)).save(image, "PNG")
     members = {f"{n}.txt": b"hello" for n in range(8)}  # an index is kept from 8 samples on
-    write_shard(root / "a.tar", members | {"0.png": image.getvalue()})
+    write_tar(root / "a.tar", members | {"0.png": image.getvalue()})
     before = TarDataset("a.tar", transform, root=root)
     cost = before.probe(0)
     kept = [path for path in root.iterdir() if path.suffix in (".npz", ".costs")]
@@ -197,7 +198,7 @@ def test_a_kept_index_that_holds_a_pickle_is_not_believed(root, evil):
 
 
 def test_deep_json_is_a_broken_sample(root):
-    write_shard(root / "a.tar", {"0.json": b"[" * 100_000, "1.json": json.dumps({"a": 1}).encode()})
+    write_tar(root / "a.tar", {"0.json": b"[" * 100_000, "1.json": json.dumps({"a": 1}).encode()})
     dataset = TarDataset("a.tar", root=root)
     with pytest.raises(SampleError, match="json"):
         dataset.load(0)

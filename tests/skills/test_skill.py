@@ -10,7 +10,6 @@ import random
 import re
 import subprocess
 import sys
-import tarfile
 from operator import attrgetter
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.docs.pages import all_pages
 from tests.forking.ranks import torchrun
 from tests.imports import ROOT
 from tests.skills.cases import CASES, SKILL, WEBDATASET_IN_ORDER, Case, write_watched
+from tests.tars import write_tar
 
 FIGURES = re.compile(r"samples, padding ([\d.]+)%, waiting ([\d.]+)%")
 PAGES = [path for path in all_pages() if SKILL in path.parents]
@@ -34,15 +34,14 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     draw = random.Random(0)
     for shard in range(4):
-        with tarfile.open(folder / f"pictures-{shard}.tar", "w") as tar:
-            for number in range(32 * shard, 32 * shard + 32):
-                picture = io.BytesIO()
-                wide, high = (16 + min(200, int(draw.expovariate(1 / 60))) for _ in range(2))
-                Image.new("RGB", (wide, high), (number, wide, high)).save(picture, "JPEG")
-                for name, content in (("jpg", picture.getvalue()), ("cls", b"%d" % (number % 3))):
-                    info = tarfile.TarInfo(f"{number:05}.{name}")
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
+        members = {}
+        for number in range(32 * shard, 32 * shard + 32):
+            picture = io.BytesIO()
+            wide, high = (16 + min(200, int(draw.expovariate(1 / 60))) for _ in range(2))
+            Image.new("RGB", (wide, high), (number, wide, high)).save(picture, "JPEG")
+            members[f"{number:05}.jpg"] = picture.getvalue()
+            members[f"{number:05}.cls"] = b"%d" % (number % 3)
+        write_tar(folder / f"pictures-{shard}.tar", members)
     return folder
 
 

@@ -1,9 +1,7 @@
 """What is held, and what a step costs, after 300 epochs or 20,000 steps: `make soak`."""
 
-import io
 import itertools
 import json
-import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 import counterpoise as cp
 from counterpoise.workers import Probe, TarDataset
 from tests.soak.growth import held, series_of, soak
+from tests.tars import write_tar
 
 prometheus_client: Any = pytest.importorskip("prometheus_client")
 pytestmark = pytest.mark.long
@@ -136,11 +135,7 @@ class Captions:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_kept_costs_do_not_grow(tmp_path: Path, workers: int) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for index in range(COUNT):
-            body = json.dumps({"caption": "x" * (1 + index % 50)}).encode()
-            member = tarfile.TarInfo(f"s{index:04}.json")
-            member.size = len(body)
-            tar.addfile(member, io.BytesIO(body))
-    data = TarDataset(tmp_path / "a.tar", Captions(), cache=tmp_path)
+    captions = [{"caption": "x" * (1 + index % 50)} for index in range(COUNT)]
+    members = {f"s{n:04}.json": json.dumps(each).encode() for n, each in enumerate(captions)}
+    data = TarDataset(write_tar(tmp_path / "a.tar", members), Captions(), cache=tmp_path)
     over_epochs(balanced(data, cost=None, num_workers=workers), folder=tmp_path)

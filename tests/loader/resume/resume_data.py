@@ -1,9 +1,7 @@
 """Datasets with holes for resuming: map-style, and shards; each notes what it decodes."""
 
-import io
 import json
 import random
-import tarfile
 
 import numpy as np
 import torch
@@ -11,6 +9,7 @@ import torch
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.interface import Probe, SampleError
 from tests.loader import balanced_data as made
+from tests.tars import write_tar
 
 COUNT = 40
 # Samples that cannot be measured, and such that can but do not decode.
@@ -66,14 +65,13 @@ class GloballyRolled(Rolled):
 
 def write_shards(folder):
     """Write the samples' texts as tar files."""
+    bodies = []
+    for index in range(COUNT):
+        kind = "broken" * (index in BROKEN) or "unreadable" * (index in UNREADABLE)
+        bodies.append((f"{index:04}.txt", (kind + "text " * (1 + index * 7919 % 9)).encode()))
     for shard in range(SHARDS):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for index in range(shard * COUNT // SHARDS, (shard + 1) * COUNT // SHARDS):
-                kind = "broken" * (index in BROKEN) or "unreadable" * (index in UNREADABLE)
-                body = (kind + "text " * (1 + index * 7919 % 9)).encode()
-                info = tarfile.TarInfo(f"{index:04}.txt")
-                info.size = len(body)
-                tar.addfile(info, io.BytesIO(body))
+        some = bodies[shard * COUNT // SHARDS : (shard + 1) * COUNT // SHARDS]
+        write_tar(folder / f"{shard}.tar", some)
 
 
 def shards(folder, transform=Rolled):

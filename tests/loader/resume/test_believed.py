@@ -111,6 +111,7 @@ MAKE = {
         ("plain", {"batches": 2**40}),
         ("plain", {"batches": 7}),
         ("plain", {"batch_size": 0}),
+        ("plain", {"batch_size": 8}),
         ("plain", {"seed": -4}),
         ("plain", {"seed": None}),
         ("plain", {"worker_seed": 2**70}),

@@ -6,12 +6,10 @@ What follows is right, the rest of the epoch once and no other steps, or it is r
 of what differs: never other samples without a word.
 """
 
-import io
 import json
 import logging
 import random
 import re
-import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +23,7 @@ from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo, asse
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.interface import Probe
 from tests.loader.local.both_ways import by_balancer
+from tests.tars import write_tar
 
 FEW, MANY = 50, 1000
 SIZES = (40, 43)
@@ -322,11 +321,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for count in SIZES:
         (path / str(count)).mkdir()
         for shard in range(2):
-            with tarfile.open(path / str(count) / f"{shard}.tar", "w") as tar:
-                for sample in range(shard * count // 2, (shard + 1) * count // 2):
-                    info = tarfile.TarInfo(f"{sample:04}.txt")
-                    info.size = 1 + sample * 7919 % 23
-                    tar.addfile(info, io.BytesIO(b"t" * info.size))
+            samples = range(shard * count // 2, (shard + 1) * count // 2)
+            texts = {f"{each:04}.txt": b"t" * (1 + each * 7919 % 23) for each in samples}
+            write_tar(path / str(count) / f"{shard}.tar", texts)
     return path
 
 

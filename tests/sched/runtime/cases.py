@@ -1,5 +1,6 @@
 """What the processes of the pool run: a pipeline of small stages beside a one-process reference."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,15 @@ from torch.nn.parallel import DistributedDataParallel
 from counterpoise.sched import Program, schedule
 from counterpoise.sched.runtime import Pipeline, VocabParallel
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
-from tests.sched.runtime.models import HIDDEN, Block, copies, freeze, make_batches, make_stages
+from tests.sched.runtime.models import (
+    HIDDEN,
+    Block,
+    copies,
+    freeze,
+    make_batches,
+    make_stages,
+    total_loss,
+)
 from tests.sched.runtime.pool import WORLD, make_mesh
 
 # By the end of a schedule's name. Interlaced 1F1B stops all ranks for the passes of Algorithm 1.
@@ -86,6 +95,35 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / (theirs.abs().max() + 1e-12))
 
 
+def worst_of(pairs: Any, *, gradients: bool) -> float:
+    """Return the largest error of what `parameter_pairs` gives."""
+    return max(
+        (
+            relative(whole(a.grad if gradients else a)[r], (b.grad if gradients else b)[q])
+            for a, r, b, q in pairs
+        ),
+        default=0.0,
+    )
+
+
+def worst_of_own(
+    pipe: Pipeline, both: Iterable[tuple[nn.Module, nn.Module]], *, gradients: bool
+) -> float:
+    """Return the largest error of what this rank has of modules, beside one process'."""
+    own, errors = {id(p) for p in pipe.parameters()}, [0.0]
+    for ours, theirs in both:
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            if id(p) not in own:
+                continue
+            if not gradients:
+                errors.append(relative(whole(p.detach()), q.detach()))
+            elif q.grad is None:
+                assert p.grad is None
+            else:
+                errors.append(relative(whole(gradient(p)), gradient(q)))
+    return max(errors)
+
+
 def run_case(rank: int, case: Case) -> Found:
     """Train some steps both ways and compare; every process computes the reference for itself."""
     mesh = make_mesh(case.ranks)
@@ -107,14 +145,7 @@ def make_pipe(
 ) -> tuple[Pipeline, dict[int, nn.Module]]:
     """Return a pipeline of the stages, and this rank's; the head may leave the last for shards."""
     own = mesh["pp"].get_local_rank()
-    made: dict[str, Any] = {}
-    if any(item.kind in "SL" for row in program.ranks for item in row):
-        *body, head = stages[-1].children()
-        assert isinstance(head, nn.Linear)
-        made["vocabulary"] = VocabParallel(head, algorithm=ALGORITHMS[case.name.rpartition("-")[2]])
-        stages[-1] = nn.Sequential(*body)
-    else:
-        made["loss"] = mean_loss
+    made = loss_or_vocabulary(program, stages, case.name, mean_loss)
     mine = {s: stages[s] for s in program.stages_of(own)}
     if case.sharded:
         stages = [*mine.values()]
@@ -124,6 +155,18 @@ def make_pipe(
             fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
     options: dict[str, Any] = dict(case.options) | {"hidden": HIDDEN} | more
     return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **made, **options), mine
+
+
+def loss_or_vocabulary(
+    program: Program, stages: list[nn.Module], name: str, loss: Any = total_loss
+) -> dict[str, Any]:
+    """Return what a pipeline is given of the two; the head leaves the last stage for shards."""
+    if not any(item.kind in "SL" for row in program.ranks for item in row):
+        return {"loss": loss}
+    *body, head = stages[-1].children()
+    assert isinstance(head, nn.Linear)
+    stages[-1] = nn.Sequential(*body)
+    return {"vocabulary": VocabParallel(head, algorithm=ALGORITHMS[name.rpartition("-")[2]])}
 
 
 class Shift(nn.Module):
@@ -196,15 +239,7 @@ def _compare(pipe, mine, reference, case: Case, replica: int, count: int) -> Fou
         total = sum(len(ids) for batches in every for ids in batches.ids)
         loss = pipe.step(loader_step(every[replica], total)).loss
         expected = _reference_loss(model, every, total)
-        gradients = max(
-            [
-                0.0,
-                *(
-                    relative(whole(a.grad)[r], b.grad[q])
-                    for a, r, b, q in parameter_pairs(pipe, mine, reference)
-                ),
-            ]
-        )
+        gradients = worst_of(parameter_pairs(pipe, mine, reference), gradients=True)
         if case.adds_up and step < case.steps - 1:
             continue
         norm = relative(pipe.clip_grad_norm_(0.5), nn.utils.clip_grad_norm_(both, 0.5))
@@ -212,7 +247,7 @@ def _compare(pipe, mine, reference, case: Case, replica: int, count: int) -> Fou
             optimizer.step()
             optimizer.zero_grad()
         pairs = parameter_pairs(pipe, mine, reference, gradients=False)
-        weights = max(relative(whole(a.detach())[r], b.detach()[q]) for a, r, b, q in pairs)
+        weights = worst_of(pairs, gradients=False)
         found = Found(
             max(found.loss, relative(loss, expected)),
             max(found.gradients, gradients),

@@ -4,8 +4,9 @@ import os
 import random
 import re
 import signal
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,31 +72,47 @@ def train_for_ever(rank: int, name: str, pp: int, folder: str, hangs: int = -1) 
         pipe.deadline_s = DEADLINE_S
 
 
-def lose(name: str, victim: int, how: signal.Signals, draw: float, folder: Path, pp: int) -> None:
-    """Start pipelines, kill or stop one rank, and check what the others say."""
-    pool = Pool()
+def lose(
+    train: Callable[..., None],
+    given: tuple[Any, ...],
+    victim: int,
+    how: signal.Signals,
+    draw: float,
+    folder: Path,
+    world: int = WORLD,
+) -> Iterator[tuple[int, str]]:
+    """Let processes train, kill or stop one, and yield what each of the others says."""
+    pool = Pool(world)
     try:
         for pipe in pool.pipes:
-            pipe.send((train_for_ever, (name, pp, str(folder))))
-        while len(list(folder.iterdir())) < WORLD:
+            pipe.send((train, (*given, str(folder))))
+        while len(list(folder.iterdir())) < world:
             pool.processes[victim].join(0.1)
             failed = [pipe.recv()[1] for pipe in pool.pipes if pipe.poll()]
             assert not failed, "\n".join(failed)
-        # Any moment of a step.
+        # Any moment of a step: passes, messages under way, or sums after them.
         pool.processes[victim].join(draw)
-        pid = pool.processes[victim].pid
-        assert pid is not None
-        os.kill(pid, how)
-        lost_at = time.monotonic()
+        os.kill(pool.processes[victim].pid or 0, how)
         for rank, pipe in enumerate(pool.pipes):
             if rank != victim:
                 assert pipe.poll(DEADLINE_S + 30), f"rank {rank} hangs"
-                fine, text = pipe.recv()
+                try:
+                    fine, text = pipe.recv()
+                except EOFError:
+                    pool.processes[rank].join()
+                    fine, text = False, f"ended with {pool.processes[rank].exitcode}"
                 assert not fine
-                _check_report(text, rank, victim, pp)
-        print(f"{time.monotonic() - lost_at:.1f} s until all others had said why")
+                yield rank, text
     finally:
         pool.kill()
+
+
+def lose_rank(
+    name: str, victim: int, how: signal.Signals, draw: float, folder: Path, pp: int
+) -> None:
+    """Lose one rank of pipelines, and check what the others say."""
+    for rank, text in lose(train_for_ever, (name, pp), victim, how, draw, folder):
+        _check_report(text, rank, victim, pp)
 
 
 def _check_report(text: str, rank: int, victim: int, pp: int) -> None:
@@ -118,7 +135,7 @@ def _check_report(text: str, rank: int, victim: int, pp: int) -> None:
     ids=["killed", "stopped", "killed in the other pipeline"],
 )
 def test_all_others_say_who_waits_for_whom(victim, how, pp, tmp_path) -> None:
-    lose("1f1b", victim, how, 0.5, tmp_path, pp)
+    lose_rank("1f1b", victim, how, 0.5, tmp_path, pp)
 
 
 def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path) -> None:
@@ -142,4 +159,4 @@ def test_at_any_moment(seed, tmp_path) -> None:
     draw = random.Random(seed)
     how = draw.choice([signal.SIGKILL, signal.SIGSTOP])
     name = draw.choice(["1f1b", "zb-h1", "zbv", "interleaved"])
-    lose(name, draw.randrange(WORLD), how, 2 * draw.random(), tmp_path, draw.choice([4, 4, 2]))
+    lose_rank(name, draw.randrange(WORLD), how, 2 * draw.random(), tmp_path, draw.choice([4, 4, 2]))

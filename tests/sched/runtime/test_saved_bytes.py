@@ -106,6 +106,8 @@ def test_the_most_that_is_saved_is_what_the_simulator_says(name: str, inputs: bo
     program = schedule(name, ranks=RANKS, microbatches=MICROBATCHES, **options)
     sizes = profile(program)
     assert all(any(sizes[name]) for name in buffers(program))
+    pairs = zip(sizes["weight"], sizes["activation"], strict=True)
+    assert all(left_for_w < saved for left_for_w, saved in pairs)
     expected = simulate(lowered(program), replace(unit_costs(10, 20, 3), buffer_bytes=sizes))
     ledgers = run(program)
     assert [ledger.most for ledger in ledgers] == pytest.approx(expected.peak_bytes, rel=0.02)

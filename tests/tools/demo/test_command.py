@@ -99,7 +99,7 @@ def test_a_table_compares_the_runs_and_three_lines_say_what_is_next(
     ]
 
 
-@pytest.mark.long  # tests/loader/test_balanced.py looks at every real sample, too
+@pytest.mark.long  # tests/deliveries looks at every real sample, too
 def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
     words = ["--data", str(data / "shards" / "*.tar"), "--text-limit", "64", "--width", "32"]
     check(report_of(counterpoise(tmp_path, "demo", "--json", *words)), 1336)

@@ -1,6 +1,5 @@
 """Checkpoints of real processes: whole or absent, and any layout goes on as if nothing had been."""
 
-import io
 import json
 import multiprocessing
 import os
@@ -9,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
@@ -23,6 +21,7 @@ from counterpoise.sched.runtime import Pipeline, load_checkpoint, newest_checkpo
 from tests.sched.runtime.cases import mean_loss
 from tests.sched.runtime.models import HIDDEN, make_stages
 from tests.sched.runtime.pool import WORLD, make_mesh
+from tests.tars import write_tar
 
 pytestmark = pytest.mark.slow
 
@@ -77,16 +76,14 @@ def shards(tmp_path_factory) -> str:
     """Texts of a few words that often follow each other."""
     folder = tmp_path_factory.mktemp("text")
     draw = random.Random(5)
-    with tarfile.open(folder / "text.tar", "w") as tar:
-        for number in range(96):
-            words = [draw.randrange(50)]
-            for _ in range(draw.randint(4, 60)):
-                words.append((3 * words[-1] + draw.randrange(2)) % 50)
-            text = json.dumps({"document": " ".join(map(str, words))}).encode()
-            member = tarfile.TarInfo(f"t{number:03}.json")
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
-    return str(folder / "text.tar")
+    texts = {}
+    for number in range(96):
+        words = [draw.randrange(50)]
+        for _ in range(draw.randint(4, 60)):
+            words.append((3 * words[-1] + draw.randrange(2)) % 50)
+        text = json.dumps({"document": " ".join(map(str, words))})
+        texts[f"t{number:03}.json"] = text.encode()
+    return str(write_tar(folder / "text.tar", texts))
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,15 @@ from counterpoise.sched import (
     with_encoders,
 )
 from counterpoise.sched.ir.kinds import kind, layer_kind
-from counterpoise.sched.runtime import Pipeline, VocabParallel
-from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative, whole
+from counterpoise.sched.runtime import Pipeline
+from tests.sched.runtime.cases import (
+    gradient,
+    loss_or_vocabulary,
+    parameter_pairs,
+    relative,
+    whole,
+    worst_of,
+)
 from tests.sched.runtime.encoders.models import (
     Model,
     Sample,
@@ -33,7 +40,7 @@ from tests.sched.runtime.encoders.models import (
     reference,
     specs_of,
 )
-from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.models import HIDDEN
 from tests.sched.runtime.pool import make_mesh
 from tests.sched.runtime.tensor_parallel import divide
 from tests.sched.runtime.training import train_beside
@@ -109,18 +116,12 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
     mesh = make_mesh(setting.ranks, setting.replicas, setting.tp)
     own = mesh["pp"].get_local_rank()
     base = setting.program(setting.ranks, 2 * setting.ranks)
-    made: dict[str, Any] = {"loss": total_loss}
-    if any(item.kind in "SL" for row in base.ranks for item in row):
-        *body, head = model.stages[-1].children()
-        assert isinstance(head, nn.Linear)
-        model.stages[-1] = nn.Sequential(*body)
-        algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
-        embedding: nn.Embedding | None = None
-        if setting.divided:
-            words, *body = model.stages[0].children()
-            assert isinstance(words, nn.Embedding)
-            embedding, model.stages[0] = words, nn.Sequential(*body)
-        made = {"vocabulary": VocabParallel(head, embedding, algorithm=algorithm)}
+    made = loss_or_vocabulary(base, model.stages, setting.name)
+    if setting.divided:
+        words, *body = model.stages[0].children()
+        assert isinstance(words, nn.Embedding)
+        made["vocabulary"] = replace(made["vocabulary"], embedding=words)
+        model.stages[0] = nn.Sequential(*body)
     mine = {s: model.stages[s] for s in base.stages_of(own)}
     if setting.inside:
         offer_points(mine.values())
@@ -192,7 +193,7 @@ def _errors(
         errors = [relative(whole(gradient(a)), gradient(b)) for a, b in both]
     else:
         errors = [relative(whole(a.detach()), b.detach()) for a, b in pairs]
-    return {"stages": _worst(found, gradients=gradients), "encoders": max([0.0, *errors])}
+    return {"stages": worst_of(found, gradients=gradients), "encoders": max([0.0, *errors])}
 
 
 def _check_order(pipe: Pipeline, setting: Setting) -> None:
@@ -206,17 +207,6 @@ def _check_order(pipe: Pipeline, setting: Setting) -> None:
     row = [slot.what for slot in pipe.timeline().ranks[pipe.rank]]
     # Lowering adds the continuations of barriers.
     assert [item for item in row if item.kind != "C"] == planned
-
-
-def _worst(pairs: Any, *, gradients: bool = True) -> float:
-    """Return the largest error of what `parameter_pairs` gives."""
-    return max(
-        (
-            relative(whole(a.grad if gradients else a)[r], (b.grad if gradients else b)[q])
-            for a, r, b, q in pairs
-        ),
-        default=0.0,
-    )
 
 
 def _encoder_pairs(

@@ -11,8 +11,14 @@ from torch import Tensor, nn
 
 from counterpoise.loader import ImageDispatch
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline, TravellingImages, VocabParallel
-from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative
+from counterpoise.sched.runtime import Pipeline, TravellingImages
+from tests.sched.runtime.cases import (
+    gradient,
+    loss_or_vocabulary,
+    parameter_pairs,
+    relative,
+    worst_of,
+)
 from tests.sched.runtime.encoders.models import (
     INPUTS,
     Model,
@@ -23,7 +29,7 @@ from tests.sched.runtime.encoders.models import (
     reference,
 )
 from tests.sched.runtime.encoders.processes import loader_step
-from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.models import HIDDEN
 from tests.sched.runtime.pool import make_mesh
 from tests.sched.runtime.training import train_beside
 
@@ -64,13 +70,7 @@ def make_travelling(
     """Return a pipeline of the model, this rank's stages, and what moves its images."""
     mesh = make_mesh(setting.ranks)
     base = schedule(setting.name, ranks=setting.ranks, microbatches=setting.microbatches)
-    made: dict[str, Any] = {"loss": total_loss}
-    if any(item.kind in "SL" for row in base.ranks for item in row):
-        *body, head = model.stages[-1].children()
-        assert isinstance(head, nn.Linear)
-        model.stages[-1] = nn.Sequential(*body)
-        algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
-        made = {"vocabulary": VocabParallel(head, None, algorithm=algorithm)}
+    made = loss_or_vocabulary(base, model.stages, setting.name)
     if not setting.stage_merges:
         made["merge"] = merge
     mine = {s: model.stages[s] for s in base.stages_of(mesh["pp"].get_local_rank())}
@@ -162,10 +162,8 @@ def _errors(
         pair = (gradient(ours), gradient(theirs)) if gradients else (ours.detach(), theirs.detach())
         return float(relative(*pair))
 
-    found = [0.0]
-    for ours, r, theirs, q in parameter_pairs(pipe, mine, expected.stages, gradients=gradients):
-        both = (ours.grad, theirs.grad) if gradients else (ours, theirs)
-        found.append(float(relative(both[0][r], both[1][q])))
+    found = parameter_pairs(pipe, mine, expected.stages, gradients=gradients)
     encoder = nn.Sequential(*expected.encoders[0])
     pairs = zip(dispatch.encoder.parameters(), encoder.parameters(), strict=True)
-    return {"stages": max(found), "encoder": max(error(*pair) for pair in pairs)}
+    stages = worst_of(found, gradients=gradients)
+    return {"stages": stages, "encoder": max(error(*pair) for pair in pairs)}

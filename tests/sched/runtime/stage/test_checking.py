@@ -2,59 +2,18 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from transformers import (
-    CohereConfig,
-    CohereForCausalLM,
-    GemmaConfig,
-    GemmaForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
 from transformers.masking_utils import create_causal_mask
 
-from counterpoise.sched import schedule
 from counterpoise.sched.planners.stage_split import split_of
-from counterpoise.sched.runtime import Pipeline, split
-from tests.sched.runtime.cases import gradient, relative
-from tests.sched.runtime.pool import make_mesh
+from counterpoise.sched.runtime import split
+from tests.sched.runtime.families import models
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GRANITE = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2}
-GPT2 = {"vocab_size": 64, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 64}
-GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
-MADE: dict[str, Callable[[bool], nn.Module]] = {
-    "llama": lambda tied: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=tied)),
-    "granite": lambda tied: GraniteForCausalLM(
-        GraniteConfig(**SIZES, **GRANITE, tie_word_embeddings=tied)
-    ),
-    "cohere": lambda tied: CohereForCausalLM(CohereConfig(**SIZES, tie_word_embeddings=tied)),
-    "gemma": lambda tied: GemmaForCausalLM(
-        GemmaConfig(**SIZES, head_dim=8, tie_word_embeddings=tied)
-    ),
-    "gpt2": lambda tied: GPT2LMHeadModel(GPT2Config(**GPT2, tie_word_embeddings=tied)),
-}
+FAMILIES = ("llama", "granite", "cohere", "gemma", "gpt2")
 # What forward multiplies embeddings and logits with.
 SCALES = {"granite": (12.0, 1 / 8), "cohere": (1.0, 0.0625)}
 
@@ -120,8 +79,9 @@ def describe(family: str, model: Any, *, masked: bool = True, shift: int = 0) ->
 
 
 def make(family: str, tied: bool = True) -> Any:
-    torch.manual_seed(0)
-    return MADE[family](tied)
+    """Return a tiny model of three layers."""
+    more = {"n_layer": 3} if family == "gpt2" else {"num_hidden_layers": 3}
+    return models.make(family, tied=tied, **more)
 
 
 def half(module: nn.Module, x: Tensor, extras: Mapping[str, Tensor]) -> Any:
@@ -137,7 +97,7 @@ def apart(head: Any, x: Tensor, extras: Mapping[str, Tensor]) -> Any:
     return head(x)
 
 
-@pytest.mark.parametrize("family", MADE)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_stages_that_do_what_forward_does_pass(family: str, tied: bool) -> None:
     model = make(family, tied).train()
@@ -187,7 +147,7 @@ def faults(family: str, model: Any) -> dict[str, tuple[Description, str]]:
 
 
 @pytest.mark.parametrize("fault", list(faults("llama", make("llama"))))
-@pytest.mark.parametrize("family", MADE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_planted_faults_are_found_and_the_first_module_is_named(family: str, fault: str) -> None:
     model = make(family)
     wrong, named = faults(family, model)[fault]
@@ -274,74 +234,3 @@ def test_a_model_for_which_no_microbatch_can_be_made_asks_for_one() -> None:
         split(Two(), split_of((2,)))
     with pytest.raises(ValueError, match="begin with a Tanh"):
         split(nn.Sequential(nn.Tanh(), nn.Linear(2, 2)), split_of((2,)), layers="")
-
-
-def microbatches(seed: int) -> list[dict[str, Tensor]]:
-    """Return packed microbatches of several sizes, two samples in each."""
-    chance = torch.Generator().manual_seed(seed)
-    found = []
-    for first, second in ((5, 3), (2, 7), (4, 4), (1, 2)):
-        ids = torch.randint(3, 64, (1, first + second), generator=chance)
-        positions = torch.cat([torch.arange(first), torch.arange(second)])[None]
-        found.append({"input_ids": ids, "labels": ids.roll(-1, -1), "position_ids": positions})
-    return found
-
-
-def summed(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-
-
-def train_family(rank: int, family: str, tied: bool, name: str) -> float:
-    """Return the largest relative error of three steps on two ranks beside HF's own forward."""
-    del rank
-    mesh, model = make_mesh(2), make(family, tied).eval()  # GPT-2 has dropout
-    expected = copy.deepcopy(model)
-    program = schedule(name, ranks=2, microbatches=4)
-    given = describe(family, model).given()
-    stages = split(model, split_of((1, 2) if program.stages == 2 else (1, 1, 1, 0)), **given)
-    mine = {stage: stages[stage] for stage in program.stages_of(mesh["pp"].get_local_rank())}
-    pipe = Pipeline(
-        mesh,
-        schedule=name,
-        stages=mine,
-        extras=("position_ids",),
-        hidden=lambda info: (1, info.costs["tokens"], 16),
-        loss=summed,
-        deadline_s=40,
-    )
-    optimizers = [torch.optim.SGD(p, lr=0.1) for p in (pipe.parameters(), expected.parameters())]
-    theirs, worst = dict(expected.named_parameters(remove_duplicate=False)), 0.0
-    pairs = [(p, theirs[n]) for stage in mine.values() for n, p in stage.named_parameters()]
-    try:
-        for step in range(3):
-            batches = microbatches(step)
-            sizes = [batch["input_ids"].numel() for batch in batches]
-            infos = [
-                # two replicas do the same
-                SimpleNamespace(step_label_tokens=2 * sum(sizes), costs={"tokens": n})
-                for n in sizes
-            ]
-            loss = pipe.step(SimpleNamespace(microbatches=batches, infos=infos)).loss
-            wanted = torch.zeros(())
-            for batch in batches:
-                fields = {n: batch[n] for n in ("input_ids", "position_ids")}
-                one = summed(expected(**fields, use_cache=False).logits, batch["labels"])
-                (one / sum(sizes)).backward()
-                wanted += one.detach() / sum(sizes)
-            errors = [relative(gradient(a), gradient(b)) for a, b in pairs]
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-            errors += [relative(a.detach(), b.detach()) for a, b in pairs]
-            worst = max(worst, relative(loss, wanted), *errors)
-    finally:
-        pipe.close()
-    return worst
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["1f1b", "zbv"])
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", MADE)
-def test_two_ranks_train_as_the_models_own_forward_does(pool, family, tied, name) -> None:
-    assert max(pool.run(train_family, family, tied, name)) <= 1e-5

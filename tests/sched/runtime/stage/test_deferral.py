@@ -1,7 +1,6 @@
 """The split backward: every case in which torch's own is wrong, fails, or computes twice."""
 
 import copy
-import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
-from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from counterpoise.sched.runtime.stage.deferral import (
@@ -272,48 +271,3 @@ def test_a_compiled_stage_is_left_whole() -> None:
     compiled: Any = torch.compile(Block(), backend="aot_eager")
     module = nn.Sequential(nn.Linear(H, H), compiled)
     assert defer_linear_layers(module) == 1
-
-
-class Held:
-    """Counts the bytes of saved tensors that are alive, each storage once."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.parameters = {p.data_ptr() for p in module.parameters()}
-        self.boxes: list[weakref.ref] = []
-
-    class Box:
-        def __init__(self, tensor) -> None:
-            self.tensor = tensor
-
-    def pack(self, tensor):
-        if tensor.data_ptr() in self.parameters:
-            return tensor
-        box = self.Box(tensor)
-        self.boxes.append(weakref.ref(box))
-        return box
-
-    def unpack(self, box):
-        return box.tensor if isinstance(box, self.Box) else box
-
-    def bytes(self) -> int:
-        return stored(box.tensor for ref in self.boxes if (box := ref()) is not None)
-
-
-def stored(tensors) -> int:
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
-
-
-def test_less_is_held_between_i_and_w_than_f_saved() -> None:
-    module, pending = nn.Sequential(*(Block(64) for _ in range(4))), DeferredGradients()
-    defer_linear_layers(module)
-    held = Held(module)
-    x, gradient = torch.randn(2, 128, 64, requires_grad=True), torch.randn(2, 128, 64)
-    with deferring(), saved_tensors_hooks(held.pack, held.unpack):
-        edge = get_gradient_edge(module(x))
-    saved = held.bytes()
-    pending.backward([edge], [gradient])
-    del edge
-    assert held.bytes() + stored(t for product in pending.products for t in product[1:]) < saved
-    pending.compute()
-    assert not pending.products

@@ -10,9 +10,14 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline, Units, UnitSize, VocabParallel
+from counterpoise.sched.runtime import Pipeline, Units, UnitSize
 from counterpoise.sched.transforms.training import with_whole_last_backward
-from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative, whole
+from tests.sched.runtime.cases import (
+    loss_or_vocabulary,
+    parameter_pairs,
+    worst_of,
+    worst_of_own,
+)
 from tests.sched.runtime.encoders.models import (
     Model,
     Sample,
@@ -23,7 +28,7 @@ from tests.sched.runtime.encoders.models import (
     specs_of,
 )
 from tests.sched.runtime.encoders.processes import FIELDS, loader_step
-from tests.sched.runtime.models import HIDDEN, Block, total_loss
+from tests.sched.runtime.models import HIDDEN, Block
 from tests.sched.runtime.tensor_parallel import divide_in
 from tests.sched.runtime.training import train_beside
 
@@ -90,13 +95,7 @@ def make_pipe(
     """
     units = setting.units
     base = schedule(setting.name, ranks=units.backbone.pp, microbatches=setting.microbatches)
-    made: dict[str, Any] = {"loss": total_loss}
-    if any(item.kind in "SL" for row in base.ranks for item in row):
-        *body, head = model.stages[-1].children()
-        assert isinstance(head, nn.Linear)
-        model.stages[-1] = nn.Sequential(*body)
-        algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
-        made = {"vocabulary": VocabParallel(head, None, algorithm=algorithm)}
+    made = loss_or_vocabulary(base, model.stages, setting.name)
     seat = units.seat(at)
     stages = base.stages_of(seat) if seat < units.backbone.pp else ()
     mine = {s: model.stages[s] for s in stages}
@@ -133,29 +132,11 @@ def compare(
     gradients: bool,
 ) -> dict[str, float]:
     """Return the largest errors of what this rank has: stages, or encoder layers."""
-    pairs = parameter_pairs(pipe, mine, expected.stages, gradients=gradients)
-    if not mine:
-        pairs = []
-
-    def error(ours: Any, r: Any, theirs: Any, q: Any) -> float:
-        both = (ours.grad, theirs.grad) if gradients else (ours, theirs)
-        return float(relative(whole(both[0])[r], both[1][q]))
-
-    found = {"stages": max([0.0, *(error(*pair) for pair in pairs)])}
-    own = {id(p) for p in pipe.parameters()}
-    errors = [0.0]
-    for ours, theirs in zip(model.encoders, expected.encoders, strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            for p, q in zip(one.parameters(), other.parameters(), strict=True):
-                if id(p) not in own:
-                    continue
-                if not gradients:
-                    errors.append(float(relative(whole(p.detach()), q.detach())))
-                elif q.grad is not None:
-                    errors.append(float(relative(whole(gradient(p)), gradient(q))))
-                else:
-                    assert p.grad is None
-    return found | {"encoders": max(errors)}
+    pairs = parameter_pairs(pipe, mine, expected.stages, gradients=gradients) if mine else []
+    found = {"stages": worst_of(pairs, gradients=gradients)}
+    encoders = zip(model.encoders, expected.encoders, strict=True)
+    both = [pair for layers in encoders for pair in zip(*layers, strict=True)]
+    return found | {"encoders": worst_of_own(pipe, both, gradients=gradients)}
 
 
 def check_order(pipe: Pipeline, setting: UnitSetting) -> None:

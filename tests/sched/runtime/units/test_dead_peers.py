@@ -1,6 +1,5 @@
 """A rank of a unit that is killed or stopped: all others, of both units, say why they end."""
 
-import os
 import random
 import re
 import signal
@@ -12,12 +11,11 @@ import torch
 from counterpoise.sched.runtime import Units
 from tests.sched.runtime.encoders.models import make_model, make_samples
 from tests.sched.runtime.encoders.processes import loader_step
-from tests.sched.runtime.pool import Pool
+from tests.sched.runtime.test_dead_peers import DEADLINE_S, lose
 from tests.sched.runtime.units.processes import UnitSetting, make_pipe
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_S = 4.0
 ENDED = "ended with 70"
 # Two ranks of the language model, then two encoders; and two replicas with one encoder of two.
 ENCODERS_APART = UnitSetting("1f1b", (1, 2), (2, 1), (4,))
@@ -50,32 +48,14 @@ def train_for_ever(rank: int, setting: UnitSetting, folder: str) -> None:
         pipe.deadline_s = pipe._board._deadline_s = DEADLINE_S
 
 
-def lose(setting: UnitSetting, victim: int, how: signal.Signals, draw: float, folder: Path) -> None:
-    """Start units, kill or stop one process, and check what the others say."""
-    world, rank_of = setting.units.processes, setting.units.rank_of
-    pool = Pool(world)
-    try:
-        for pipe in pool.pipes:
-            pipe.send((train_for_ever, (setting, str(folder))))
-        while len(list(folder.iterdir())) < world:
-            pool.processes[victim].join(0.1)
-            failed = [pipe.recv()[1] for pipe in pool.pipes if pipe.poll()]
-            assert not failed, "\n".join(failed)
-        # Any moment of a step: passes, features and gradients under way, or sums after them.
-        pool.processes[victim].join(draw)
-        os.kill(pool.processes[victim].pid or 0, how)
-        for process, pipe in enumerate(pool.pipes):
-            if process != victim:
-                assert pipe.poll(DEADLINE_S + 30), f"process {process} hangs"
-                try:
-                    fine, text = pipe.recv()
-                except EOFError:
-                    pool.processes[process].join()
-                    fine, text = False, f"ended with {pool.processes[process].exitcode}"
-                assert not fine
-                check_report(text, setting.units, rank_of(process), rank_of(victim))
-    finally:
-        pool.kill()
+def lose_process(
+    setting: UnitSetting, victim: int, how: signal.Signals, draw: float, folder: Path
+) -> None:
+    """Lose one process of units, and check what the others say."""
+    units = setting.units
+    said = lose(train_for_ever, (setting,), victim, how, draw, folder, units.processes)
+    for process, text in said:
+        check_report(text, units, units.rank_of(process), units.rank_of(victim))
 
 
 def check_report(text: str, units: Units, rank: int, victim: int) -> None:
@@ -119,7 +99,7 @@ def check_report(text: str, units: Units, rank: int, victim: int) -> None:
 def test_all_ranks_of_both_units_say_who_is_lost(
     setting: UnitSetting, victim: int, how: signal.Signals, tmp_path: Path
 ) -> None:
-    lose(setting, victim, how, 0.5, tmp_path)
+    lose_process(setting, victim, how, 0.5, tmp_path)
 
 
 @pytest.mark.long
@@ -129,4 +109,4 @@ def test_at_any_moment(seed: int, tmp_path: Path) -> None:
     apart = [ENCODERS_APART, SHARED_ENCODER, VOCABULARY]
     setting = draw.choice(apart if seed < 24 else [LANES, LANES_OF_ENCODERS])
     how = draw.choice([signal.SIGKILL, signal.SIGSTOP])
-    lose(setting, draw.randrange(setting.units.processes), how, 2 * draw.random(), tmp_path)
+    lose_process(setting, draw.randrange(setting.units.processes), how, 2 * draw.random(), tmp_path)

@@ -16,14 +16,18 @@ from counterpoise.sched.runtime import (
     Pipeline,
     Units,
     UnitSize,
-    VocabParallel,
     load_checkpoint,
     save_checkpoint,
 )
-from tests.sched.runtime.cases import ALGORITHMS, parameter_pairs, relative, whole
+from tests.sched.runtime.cases import (
+    loss_or_vocabulary,
+    parameter_pairs,
+    worst_of,
+    worst_of_own,
+)
 from tests.sched.runtime.encoders.models import Sample, make_samples, merge, specs_of
 from tests.sched.runtime.encoders.processes import FIELDS
-from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.models import HIDDEN
 from tests.sched.runtime.pool import make_mesh
 from tests.sched.runtime.stage.generator.decoder import (
     Generating,
@@ -135,14 +139,10 @@ def make_pipe(
     stages, where = model.model.stages, setting.where
     base = schedule(setting.name, ranks=setting.backbone[1], microbatches=2 * setting.backbone[1])
     # The hidden states come before the head, which is in the last stage, or divided.
-    made: dict[str, Any] = {"loss": total_loss}
     states = str(len(list(stages[-1].children())) - 2)
-    if any(item.kind in "SL" for row in base.ranks for item in row):
-        *body, head = stages[-1].children()
-        assert isinstance(head, nn.Linear)
-        stages[-1], states = nn.Sequential(*body), ""
-        algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
-        made = {"vocabulary": VocabParallel(head, None, algorithm=algorithm)}
+    made = loss_or_vocabulary(base, stages, setting.name)
+    if "vocabulary" in made:
+        states = ""
     if isinstance(where, Units):
         seat = where.seat(where.rank_of(rank))
         divide_in(where, model.pieces())
@@ -208,26 +208,9 @@ def errors(
 ) -> dict[str, float]:
     """Return the largest errors of what this rank has: stages, encoder layers, the decoder."""
 
-    def error(ours: Any, r: Any, theirs: Any, q: Any) -> float:
-        both = (ours.grad, theirs.grad) if gradients else (ours, theirs)
-        return float(relative(whole(both[0])[r], both[1][q]))
-
-    pairs = parameter_pairs(pipe, mine, expected.model.stages, gradients=gradients)
-    found = {"stages": max([0.0, *(error(*pair) for pair in (pairs if mine else []))])}
-    own = {id(p) for p in pipe.parameters()}
-    beside = [0.0]
-    rest: list[tuple[nn.Module, nn.Module]] = [(model.decoder, expected.decoder)]
+    pairs = parameter_pairs(pipe, mine, expected.model.stages, gradients=gradients) if mine else []
+    both: list[tuple[nn.Module, nn.Module]] = [(model.decoder, expected.decoder)]
     for ours, theirs in zip(model.model.encoders, expected.model.encoders, strict=True):
-        rest += list(zip(ours, theirs, strict=True))
-    for one, other in rest:
-        for p, q in zip(one.parameters(), other.parameters(), strict=True):
-            if id(p) not in own:
-                continue
-            if not gradients:
-                beside.append(float(relative(whole(p.detach()), q.detach())))
-            elif q.grad is None:
-                assert p.grad is None
-            else:
-                assert p.grad is not None
-                beside.append(float(relative(whole(p.grad), q.grad)))
-    return found | {"beside": max(beside)}
+        both += list(zip(ours, theirs, strict=True))
+    beside = worst_of_own(pipe, both, gradients=gradients)
+    return {"stages": worst_of(pairs, gradients=gradients), "beside": beside}
