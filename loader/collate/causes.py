@@ -101,7 +101,7 @@ def find_causes(
             [each if place == number else _unlabelled(each) for place, each in enumerate(pack)]
             for number in range(len(pack))
         ]
-        return [torch.tensor([[[total("packed", each)]]]) for each in labelled]
+        return [torch.tensor([[[total("packed", each)]]], dtype=torch.float64) for each in labelled]
 
     def is_far(one: float, other: float) -> bool:
         return not abs(one - other) <= tolerance * max(abs(one), abs(other))

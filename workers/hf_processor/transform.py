@@ -211,7 +211,7 @@ class RecordProcessor:
         if not self._fingerprint:
             # the fast tokenizers say all of themselves
             backend = getattr(self.tokenizer, "backend_tokenizer", None)
-            words = backend.to_str() if backend else sorted(self.tokenizer.get_vocab())
+            words = backend.to_str() if backend is not None else sorted(self.tokenizer.get_vocab())
             facts = {"class": type(self.processor).__name__, "vocabulary": digest(words)}
             if self.processor is not self.tokenizer:
                 facts["processor"] = self.processor.to_json_string()

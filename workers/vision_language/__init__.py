@@ -1,5 +1,1 @@
 """The vision-language transform: turns conversations and images into tokens and tiles."""
-
-from .transform import VisionLanguage
-
-__all__ = ["VisionLanguage"]
