@@ -8,8 +8,8 @@ and input embedding are divided over all ranks. `--data` takes WebDataset shards
 with images. With `--checkpoints FOLDER` a job that was killed goes on where it was saved, on
 whatever layout: the losses stay the same. Where the encoder runs is planned again when steps take
 other times than simulated (`--replan off`: never). `--json` ends with one object of figures, and
-`--page FILE` has the last step's timeline, measured over simulated. `counterpoise demo --pipeline`
-runs this file.
+`--page FILE` has the last step's timeline, measured over simulated. It comes with the package:
+`torchrun ... -m counterpoise.examples.train_vlm`.
 """
 
 import argparse

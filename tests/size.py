@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.imports import ROOT, module_graph, modules
 
-# What `counterpoise demo --pipeline` runs, which the wheel has beside the modules.
+# Which the wheel has beside the modules, for torchrun.
 EXAMPLE = ROOT / "examples" / "train_vlm.py"
 # The remote wing: what a local loop alone needs nothing of (ADR 63).
 WING = (

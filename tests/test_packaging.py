@@ -18,7 +18,7 @@ from tests.imports import FOLDERS, modules, package_of
 
 LONG = pytest.mark.long
 NOT_SOURCE = {"docs", "build"}
-# What `counterpoise demo --pipeline` runs.
+# For torchrun -m counterpoise.examples.train_vlm.
 EXAMPLE = "examples/train_vlm.py"
 LEFT_BY_TOOLS = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "compiled.c", "*.so")
 # The folders whose sources become an extension, by setup.py.

@@ -225,6 +225,8 @@ def test_other_programs_are_given_what_is_there(block: Block, words: list[str], 
             StoreOptions.parse(value)
         case ["torchrun", "train.py"]:
             pass  # the reader's own
+        case ["torchrun", *_, "-m", module]:
+            assert (root / f"{module.removeprefix('counterpoise.').replace('.', '/')}.py").is_file()
         case ["torchrun", *_]:
             (script,) = (word for word in words if word.endswith(".py"))
             assert (root / script).is_file()  # tests/test_examples.py runs it

@@ -68,7 +68,7 @@ def report(folder: Path) -> Path:
     return folder / "page.html"
 
 
-# `schedule show` and the demo's pipeline have the page of compare.
+# `schedule show` and examples/train_vlm.py have the page of compare.
 PAGES: Mapping[str, Callable[[Path], Path]] = {
     "analyze": analyze, "report": report, "schedule compare": compare, "try": trial,
 }  # fmt: skip

@@ -1,14 +1,10 @@
-"""`counterpoise demo`: train a small vision-language model by three loaders, and compare.
-
-With --pipeline it is the flagship example instead, in a small form (`pipeline.py`).
-"""
+"""`counterpoise demo`: train a small vision-language model by three loaders, and compare."""
 
 import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,10 +19,8 @@ from ...loader import Balance, DataLoader
 from ...workers.collate.layouts import collate_padded
 from ...workers.sources.registry import source_of
 from ..console.reporting import PLAIN, emit, live_progress, make_table, progress_console
-from ..inputs.programs import with_options
 from .data import ensure_demo_data
 from .model import DemoModelShape
-from .pipeline import PIPELINE_OPTIONS, refuse_other_options, show_pipeline
 from .train import DemoMicrobatch, StepRecord, summarize, timed, train
 from .transform import VIRTUAL_RANKS, ClippedBytes, DemoSettings, make_transform
 
@@ -67,30 +61,18 @@ With your own data:
 @click.option("--text-limit", default=256, show_default=True, help="Most tokens of a text piece.")
 @click.option("--width", default=64, show_default=True, help="Width of the model.")
 @click.option("--depth", default=2, show_default=True, help="Layers of the decoder.")
-@with_options(PIPELINE_OPTIONS)
-def command(
-    data: str | None, as_json: bool, samples: int, pipeline: bool, steps: int, pp: str,
-    replan: str, out: Path | None, **sizes: int,
-) -> None:  # fmt: skip
+def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None:
     """Train a small vision-language model with torch's loader, with ours, and balanced.
 
     One process plays the microbatches of 8 data-parallel ranks. All runs see the same samples in
     the same steps from the same seed, so their losses are the same up to rounding; the first two
     have a fixed number of samples in a padded microbatch, `balanced` packs them by their cost.
 
-    With --pipeline, 4 processes train a language model on a pipeline with its image encoder in the
-    bubbles; balanced batches, ordered microbatches and divided vocabulary layers included.
-
     \b
     Example:
       counterpoise demo
-      counterpoise demo --pipeline --pp 2
       counterpoise demo --data 'shards/*.tar' --workers 4 --json
     """  # noqa: D301
-    refuse_other_options(pipeline)
-    if pipeline:
-        show_pipeline(data, steps, pp, replan, out, as_json=as_json)
-        return
     settings = DemoSettings(data or "", **sizes)
     check_work("the demo", plain_s=0.0)  # says what is not compiled now, not between two bars
     if data is None:
