@@ -21,8 +21,8 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import COUNTED, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
-from ...workers.sources.failures import resources_of
 from ...workers.sources.interface import Source
+from ...workers.sources.plain import resources_of
 from ..step.ranks import RankArguments
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")

@@ -20,7 +20,7 @@ from ...workers.batches.envelope import Envelope
 from ...workers.batches.map_reader import SEVERAL, NumberedIndex
 from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.failures import SkippedSample
-from ...workers.sources.plain import key_of
+from ...workers.sources.offered import key_of
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
 from .torch_names import (

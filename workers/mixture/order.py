@@ -5,7 +5,7 @@ from typing import Any
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.shuffle import permutation
 from ..sources.interface import Source
-from ..sources.plain import whole_parts
+from ..sources.offered import whole_parts
 
 
 def epoch_order(source: Source, seed: int, epoch: int, shuffle: bool) -> Int64:

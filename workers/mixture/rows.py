@@ -12,10 +12,9 @@ from ...balancer.planning.mixing.recipe import Recipe, name_number
 from ...balancer.planning.problem.shuffle import derive_seed
 from ..sources.costs import checked_key
 from ..sources.data_identity import KnownData
-from ..sources.failures import resources_of
 from ..sources.fingerprint import digest
 from ..sources.interface import DEFAULT_COST, Probe, SampleError, Source, View, checked_probe
-from ..sources.plain import data_of
+from ..sources.plain import data_of, resources_of
 from ..sources.registry import open_source
 
 # Not in a source's name, since keys are NAME/KEY, and NAME@2/KEY in the second pass.

@@ -20,7 +20,7 @@ import numpy as np
 
 from .fingerprint import digest, digest_arrays
 from .interface import Source
-from .plain import is_concatenated, is_subset, whole_parts
+from .offered import is_concatenated, is_subset, whole_parts
 
 # Keys, or indices of a subset, that are looked at: evenly spaced, the first and the last among
 # them.

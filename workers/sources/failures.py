@@ -15,14 +15,13 @@ import json
 import logging
 import os
 import stat
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
-from .interface import SampleError, Source
+from .interface import SampleError
 
 OnError = Literal["raise", "skip", "refill"]
 ON_ERROR: tuple[OnError, ...] = get_args(OnError)
@@ -142,25 +141,6 @@ def load_with_retries(
                 raise
             else:
                 raise _located(error, source(), tries) from error
-
-
-def resources_of(
-    source: Source, sleep: Callable[[float], None] = time.sleep, tries: int = 100
-) -> tuple[str, ...]:
-    """Return the names of a source's costs, in its order: of the first that can be probed.
-
-    A failed read is repeated after `sleep(seconds)`. Raises ValueError where the first `tries`
-    samples are all broken.
-    """
-    if source.resources is not None:
-        return source.resources
-    reason = ""
-    for index in range(min(len(source), tries)):
-        try:
-            return tuple(load_with_retries(source.probe, sleep, arguments=(index,)).cost)
-        except SampleError as error:
-            reason = str(error)
-    raise ValueError(f"none of the first {tries} samples can be measured, the last: {reason}")
 
 
 def kind_of(error: Exception) -> Kind:

@@ -1,26 +1,32 @@
-"""Makes a Source of any map-style data set: what one offers is asked here, and nowhere else.
+"""Makes a Source of any map-style data set, of what that offers (see offered.py)."""
 
-A data set may offer `key`, `probe`, `load` and `fingerprint` as a Source has them, `thread_safe`
-and `knows_costs`. torch's Subset and ConcatDataset are looked into: what parts know is known.
-"""
-
-import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import getitem
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .costs import checked_key, checked_table
+from .failures import load_with_retries
 from .interface import (
     Cost,
     Probe,
     Sample,
+    SampleError,
     Source,
     View,
     checked_probe,
     class_fingerprint,
     source_name,
+)
+from .offered import (
+    getter_of,
+    is_thread_safe,
+    key_of,
+    offered_method,
+    part_at,
+    says_costs,
+    whole_parts,
 )
 from .randomness import run_seeded
 
@@ -63,17 +69,17 @@ class PlainSource(View):
         self._get = getter_of(dataset)
         # A method of the dataset's own is used unless an argument replaces it.
         self._key = key or key_of(dataset)
-        self._load = _offered(dataset, "load")
-        self.thread_safe = self._load is not None and bool(getattr(dataset, "thread_safe", False))
+        self._load = offered_method(dataset, "load")
+        self.thread_safe = self._load is not None and is_thread_safe(dataset)
         self.cost = cost if callable(cost) else None
         self._table = None if cost is None or callable(cost) else checked_table(cost, len(dataset))
         self._probe = self._probe_of(dataset) if cost is None else None
 
     def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
         """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
-        if _says_costs(dataset):
-            return _offered(dataset, "probe")
-        return self._probe_part if all(map(_says_costs, whole_parts(dataset))) else None
+        if says_costs(dataset):
+            return offered_method(dataset, "probe")
+        return self._probe_part if all(map(says_costs, whole_parts(dataset))) else None
 
     def _probe_part(self, index: int) -> Probe:
         part, inside = part_at(self.dataset, index)
@@ -141,7 +147,7 @@ class PlainSource(View):
 
     def fingerprint(self) -> str:
         """Return a hash of the dataset's type and length and of the libraries' versions."""
-        offered = _offered(self.dataset, "fingerprint")
+        offered = offered_method(self.dataset, "fingerprint")
         return class_fingerprint(self.dataset) if offered is None else str(offered())
 
     def why_one_thread(self) -> str:
@@ -172,84 +178,20 @@ def data_of(source: Any) -> Any:
     return source.dataset if isinstance(source, PlainSource) else source
 
 
-def key_of(dataset: Any) -> Callable[[int], str]:
-    """Return what names a data set's samples: its own method `key`, else str.
+def resources_of(
+    source: Source, sleep: Callable[[float], None] = time.sleep, tries: int = 100
+) -> tuple[str, ...]:
+    """Return the names of a source's costs, in its order: of the first that can be probed.
 
-    >>> key_of(["a"])(0)
-    '0'
+    A failed read is repeated after `sleep(seconds)`. Raises ValueError where the first `tries`
+    samples are all broken.
     """
-    is_unnamed = isinstance(dataset, Source) and not dataset.names_samples
-    return (None if is_unnamed else _offered(dataset, "key")) or str
-
-
-def _says_costs(dataset: Any) -> bool:
-    """Return whether a data set has a `probe`, and does not say that it knows no costs."""
-    return _offered(dataset, "probe") is not None and bool(getattr(dataset, "knows_costs", True))
-
-
-def _offered(dataset: Any, method: str) -> Callable[..., Any] | None:
-    found = getattr(dataset, method, None)
-    return found if callable(found) else None
-
-
-# What data sets are made of.
-
-
-def whole_parts(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets that a dataset is made of, down to those that are made of none.
-
-    A source is one by itself.
-    """
-    if is_subset(dataset):
-        yield from whole_parts(dataset.dataset)
-    elif is_concatenated(dataset):
-        for part in dataset.datasets:
-            yield from whole_parts(part)
-    else:
-        yield dataset
-
-
-def part_at(dataset: Any, index: int) -> tuple[Any, int]:
-    """Return the dataset, made of no others, that a sample is from, and its number in there."""
-    if is_subset(dataset):
-        return part_at(dataset.dataset, int(dataset.indices[index]))
-    if is_concatenated(dataset):
-        ends = dataset.cumulative_sizes
-        part = bisect.bisect_right(ends, index)
-        return part_at(dataset.datasets[part], index - (ends[part - 1] if part else 0))
-    return dataset, index
-
-
-def is_subset(dataset: Any) -> bool:
-    """Return whether a dataset is made like torch's Subset."""
-    is_plain = not isinstance(dataset, Source)
-    return is_plain and hasattr(dataset, "indices") and hasattr(dataset, "dataset")
-
-
-def is_concatenated(dataset: Any) -> bool:
-    """Return whether a dataset is made like torch's ConcatDataset."""
-    is_plain = not isinstance(dataset, Source)
-    return is_plain and hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
-
-
-def getter_of(dataset: Any) -> Callable[[Any, int], Sample]:
-    """Return what gets a sample of a dataset by its index: where it gives lists only, a list of 1.
-
-    >>> class Lists:
-    ...     __getitems__ = staticmethod(lambda indices: [10 * each for each in indices])
-    >>> getter_of(Lists())(Lists(), 3), getter_of("abc")("abc", 2)
-    (30, 'c')
-    """
-    return _of_lists if any(map(_gives_lists_only, whole_parts(dataset))) else getitem
-
-
-def _gives_lists_only(dataset: Any) -> bool:
-    own = getattr(type(dataset), "__getitem__", None)
-    # The class from which torch's data sets are made has one that raises NotImplementedError.
-    is_torchs = getattr(own, "__qualname__", "") == "Dataset.__getitem__"
-    return (own is None or is_torchs) and hasattr(dataset, "__getitems__")
-
-
-def _of_lists(dataset: Any, index: int) -> Sample:
-    part, inside = part_at(dataset, index)
-    return part.__getitems__([inside])[0] if _gives_lists_only(part) else part[inside]
+    if source.resources is not None:
+        return source.resources
+    reason = ""
+    for index in range(min(len(source), tries)):
+        try:
+            return tuple(load_with_retries(source.probe, sleep, arguments=(index,)).cost)
+        except SampleError as error:
+            reason = str(error)
+    raise ValueError(f"none of the first {tries} samples can be measured, the last: {reason}")

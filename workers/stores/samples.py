@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..sources.interface import Source
-from ..sources.plain import part_at, whole_parts
+from ..sources.offered import part_at, whole_parts
 
 
 def reads_stores(dataset: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from counterpoise.workers.sources.interface import Source
 from tests.imports import FOLDERS, ROOT
 
-ASKED_IN = ROOT / "workers/sources/plain.py"
+ASKED_IN = ROOT / "workers/sources/offered.py"
 # What a source may offer, but for what every object has; and what makes one of others.
 OFFERED = {name for name in dir(Source) if not name.startswith("_")} - {"cost"} | {
     "dataset",
