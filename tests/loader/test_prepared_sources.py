@@ -21,6 +21,7 @@ from tests.loader.local.both_ways import by_balancer
 from tests.workers.prepared import image_list, prepare, write_mds
 
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 2}
+small = cp.VisionLanguage(**SMALL)
 SHARDS = 2
 COLUMNS = {"json": "json", "images": "list[jpeg]"}
 
@@ -127,13 +128,10 @@ def test_a_mixture_takes_them(root: Path, other: Open) -> None:
 def test_analyze_scans_what_it_scans_in_the_tars(root: Path, name: str, tmp_path: Path) -> None:
     def scanned(folder: Path) -> Any:
         tasks = find_tasks([str(folder)])
-        options = ScanOptions(cache=str(root / "cache"))
+        options = ScanOptions(f"{__name__}:small", cache=str(root / "cache"))
         return scan_all(tasks, options, tmp_path / folder.name, on_cores(1))[0]
 
     wanted, found = scanned(root / "tars"), scanned(root / name)
     assert found.resources == wanted.resources
     assert found.costs.tolist() == wanted.costs.tolist()
-    assert found.nbytes.tolist() == wanted.nbytes.tolist()
-    named = [[rows.sources[n] for n in rows.source_of.tolist()] for rows in (wanted, found)]
-    assert named[0] == named[1]
     assert not found.failures

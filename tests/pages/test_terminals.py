@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from rich.progress import Progress
 
 from counterpoise.tools.cli import main
 from counterpoise.tools.console.reporting import fitted, make_table
@@ -53,21 +52,3 @@ def test_a_table_that_is_too_wide_becomes_a_list() -> None:
     assert "…" not in text
     wide = Console(width=200)
     assert fitted(table, wide) is table
-
-
-def test_planning_shows_how_far_it_is(
-    named: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown: list[tuple[int, int]] = []
-    update = Progress.update
-
-    def watched(self: Progress, *given: object, **fields: object) -> None:
-        if fields.get("live") and "total" in fields:
-            shown.append((fields["completed"], fields["total"]))  # type: ignore[arg-type]
-        update(self, *given, **fields)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Progress, "update", watched)
-    with pytest.raises(SystemExit):
-        main(["analyze", named["costs"], "--out", named["out"], "--json"])
-    stages = [pair for pair in shown if pair[1] > 4]
-    assert stages == [(number, len(stages)) for number in range(len(stages))]

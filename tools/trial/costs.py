@@ -120,7 +120,7 @@ def find_costs(
         some = [] if labels else first_samples(samples)
         batched = np.size(part_at(question.collate(some), "labels")) if some else 0
         labels = "batches" if batched > len(some) else labels
-    loads = bool(getattr(known, "decode_first", False))
+    loads = known.decode_first
     return TrialCosts(
         KnownCosts(choice, terms, table), tuple(indexes), loads, tuple(broken), labels
     )

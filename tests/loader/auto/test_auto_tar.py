@@ -44,7 +44,7 @@ def by_analyze(capsys: pytest.CaptureFixture[str], out: Path, *words: object) ->
         main(["analyze", *map(str, words), "--out", str(out), "--jobs", "1", "--ranks", "2"])
     assert end.value.code == 0, capsys.readouterr().err
     table = np.load(out / "index.npz")
-    names = [name for name in table if name not in ("key", "nbytes", "source", "sources")]
+    names = [name for name in table if name not in ("key", "source", "sources")]
     rows = zip(*(table[name].tolist() for name in names), strict=True)
     return {
         key: dict(zip(names, row, strict=True)) for key, row in zip(table["key"], rows, strict=True)

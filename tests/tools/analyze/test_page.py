@@ -157,51 +157,6 @@ def test_characters_that_something_would_act_on_are_made_visible(report: dict[st
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", text)
 
 
-NARROW = """(() => {
-  const visible = (node) => node.getClientRects().length > 0;
-  const texts = [...document.querySelectorAll("svg text")].filter(visible);
-  const sizes = texts.map((t) => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a);
-  return [Math.min(...sizes), texts.length];
-})()"""
-
-
-def test_at_400_pixels_letters_of_charts_can_be_read(page: Browser) -> None:
-    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    page.call("Emulation.setDeviceMetricsOverride", **size)
-    smallest, count = page.see(NARROW)
-    page.call("Emulation.setDeviceMetricsOverride", **{**size, "width": 1400})
-    assert count >= 6
-    assert smallest >= 10
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance (WCAG 2) of a text like rgb(1, 2, 3)."""
-    shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    parts = [s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-
-COLOURS = """(() => {
-  const of = (query, name) => getComputedStyle(document.querySelector(query))[name];
-  return [of(".card", "backgroundColor"), of("h2", "color"), of(".decides", "color"),
-          of(".card svg text", "fill")];
-})()"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_text_and_lines_stand_out_from_the_paper(page: Browser, scheme: str) -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    if scheme == "print":
-        page.call("Emulation.setEmulatedMedia", media="print", features=[])
-    else:
-        page.call("Emulation.setEmulatedMedia", media="screen", features=features)
-    paper, *inks = (luminance(colour) for colour in page.see(COLOURS))
-    assert (paper < 0.1) == (scheme == "dark")
-    for ink, least in zip(inks, (7, 4.5, 4.5), strict=True):
-        low, high = sorted((paper, ink))
-        assert (high + 0.05) / (low + 0.05) >= least
-
-
 def test_on_paper_nothing_is_cut_off(page: Browser) -> None:
     page.call("Emulation.setEmulatedMedia", media="print", features=[])
     size = {"width": 720, "height": 1000, "deviceScaleFactor": 1, "mobile": False}

@@ -89,10 +89,9 @@ def test_analyze_shows_the_sources_of_a_recipe(folder: Path) -> None:
     costs = sorted(data.probe(index).cost["bytes"] for index in range(16))
     own, other = (found[name]["resources"]["bytes"] for name in ("docs", "web"))
     assert own["mean"] * 16 == sum(costs)
-    assert (own["p50"], own["p99"]) == (costs[7], costs[15])
     assert own["share"] + other["share"] == pytest.approx(1)
     assert own["share"] == pytest.approx(sum(costs) / (sum(costs) + 48 * other["mean"]))
-    assert "What sources cost" in (folder / "report" / "report.html").read_text()
+    assert "Data quality" in (folder / "report" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
