@@ -88,41 +88,19 @@ EQUIVALENTS: dict[str, str] = {
     f"{_FILLING}/matching:match: place = [0] * len(done) -> place = [1] * len(done)": (
         "each place is set, or there is no matching"
     ),
-    f"{_FILLING}/bound:<module>: _TOLERANCE_NS = 20000 -> _TOLERANCE_NS = 20001": (
-        "accepted: the bound is a nanosecond looser"
-    ),
     f"{_FILLING}/search:_Search._by_microbatch: done = [0] * self.problem.microbatches -> "
     "done = [1] * self.problem.microbatches": "each is set, as each microbatch is on a pipeline",
-    f"{_FILLING}/replay:_Joined._chain: "
-    "self._edge(nodes[:, :, :-1].ravel(), nodes[:, :, 1:].ravel(), 0) -> pass": (
-        "a pipeline's kernels on a GPU are ordered by `streams` as well"
-    ),
     f"{_FILLING}/gaps:_stretches: "
     "names = sorted({slot.what.kind for slot in row} - {GATHER, SCATTER}) -> "
     "names = list({slot.what.kind for slot in row} - {GATHER, SCATTER})": (
         "stretches are sorted by their start afterwards"
     ),
-    f"{_FILLING}/search:_Search.candidates: "
-    "rows = self._deal(range(self.problem.microbatches), [1] * self.problem.microbatches) -> "
-    "rows = self._deal(range(self.problem.microbatches), [2] * self.problem.microbatches)": (
-        "all cost the same"
-    ),
-    f"{_FILLING}/replay:host_kernels_graph: "
-    "crosses = np.flatnonzero((graph.sender >= 0) & (graph.target < graph.passes)) -> "
-    "crosses = np.flatnonzero((graph.sender >= 0) & (graph.target <= graph.passes))": (
-        "a language model's step has no barriers, so no node follows the passes"
-    ),
     f"{_FILLING}/jit_place:place: if j == 0 and t < begin + release[q]: -> "
     "if j == 0 and t <= begin + release[q]:": "t is set to the value it has",
-    f"{_FILLING}/bound:_Room.between: return np.asarray(early + np.maximum(inner, 0)) -> "
-    "return np.asarray(early + np.maximum(inner, 1))": "accepted: the bound is a nanosecond looser",
     f"{_FILLING}/instance:FilledSchedule.order: "
     "pairs = [pair for p in self.pipelines for pair in zip(p.position, p.microbatches, "
     "strict=True)] -> pairs = [pair for p in self.pipelines for pair in zip(p.position, "
     "p.microbatches, strict=False)]": _ALIKE,
-    f"{_FILLING}/causes:bubble_causes: "
-    "for row, one in zip(rows, gaps.ranks, strict=True): -> "
-    "for row, one in zip(rows, gaps.ranks, strict=False):": _ALIKE,
     f"{_FILLING}/setup:dump_setup: return json.dumps(asdict(setup), indent=1) -> "
     "return json.dumps(asdict(setup), indent=2)": "accepted: the same JSON",
     f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (

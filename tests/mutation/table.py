@@ -74,7 +74,6 @@ TRIED = (
     Tried(
         "sched/bubble_filling",
         (
-            "bound",
             "choose",
             "encoder_plans",
             "filled_program",
