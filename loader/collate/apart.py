@@ -63,7 +63,7 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
         if owner in batch:
             owned = _parts(np.asarray(batch[owner]), counts)
             parts[pixels] = [int((o.prod(axis=1) if o.ndim > 1 else o).sum()) for o in owned]
-        for name in parts.keys() & batch.keys():
+        for name in [each for each in parts if each in batch]:
             values = _parts(np.asarray(batch[name]), parts[name])
             for sample, value in zip(samples, values, strict=True):
                 sample[name] = value
