@@ -142,7 +142,7 @@ def test_lines_are_the_samples_of_the_shards_that_they_were_made_of(root: Path) 
 def test_what_is_outside_or_pickled_is_refused_in_one_line(
     pattern: str, kind: str | None, options: Any, reason: str, address: str
 ) -> None:
-    named = {} if kind is None else {"source": kind}
+    named: Any = {} if kind is None else {"source": kind}
     loader = make(cp.RemoteDataset(pattern, options=options, **named), balancer=address, budgets={})
     with pytest.raises(LoaderError, match=reason) as raised:
         list(loader.steps())
