@@ -12,8 +12,8 @@ CASES = "auto_loops"
 FRAMEWORKS = ("by_hand", "accelerate", "lightning", "trainer")
 
 
-OFTEN = {("by_hand", "token", 3), ("accelerate", "sample", 2), ("trainer", "token", 3)}
-MATRIX = [
+ALWAYS_TRIED = {("by_hand", "token", 3), ("accelerate", "sample", 2), ("trainer", "token", 3)}
+LOOPS_TRIED = [
     (framework, *how)
     for how in (("sample", 2), ("token", 3), ("sample", 1), ("token", 1))
     for framework in FRAMEWORKS
@@ -22,7 +22,10 @@ MATRIX = [
 
 @pytest.mark.parametrize(
     ("framework", "per", "accumulate"),
-    [pytest.param(*case, marks=[] if case in OFTEN else pytest.mark.long) for case in MATRIX],
+    [
+        pytest.param(*case, marks=[] if case in ALWAYS_TRIED else pytest.mark.long)
+        for case in LOOPS_TRIED
+    ],
 )
 def test_a_loop_written_for_torch_has_the_gradients_of_one_process(
     one: Pool, two: Pool, tmp_path: Path, framework: str, per: str, accumulate: int
