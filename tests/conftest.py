@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # ./sched would hide the standard library's module of the same name.
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != ROOT]
 
-# A folder with nothing but links makes `tests.loader.ddp_trainer` and `benchmarks` importable, here
+# A folder with nothing but links makes `tests.loader.delivered` and `benchmarks` importable, here
 # and in the processes that tests start, without the root on the path.
 _LINKED = tempfile.TemporaryDirectory(prefix="counterpoise-tests-")
 for _name in ("tests", "benchmarks"):

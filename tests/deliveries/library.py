@@ -3,9 +3,7 @@
 Everything that the cases take from counterpoise is imported here, and every loader is made here.
 """
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
@@ -13,7 +11,6 @@ from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.interface import Probe, SampleError
 
 __all__ = [
-    "COMMAND",
     "INFO",
     "Probe",
     "RemoteDataset",
@@ -26,7 +23,6 @@ __all__ = [
     "plain_loader",
 ]
 
-COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 # What a StepInfo says, by the names that the digests know it under.
 INFO = (
     "epoch", "step", "microbatch", "microbatches", "rank", "ranks", "samples", "label_tokens",

@@ -1,9 +1,6 @@
 """Where the delivery cases run: a folder of data, the datasets by name, and remote workers."""
 
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +8,7 @@ from typing import Any
 
 from tests.deliveries import data as made
 from tests.deliveries import library
-from tests.forking.popen import Popen
+from tests.tools.services.commands import Process
 
 HERE = Path(__file__).parent
 
@@ -21,7 +18,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._processes: list[Popen] = []
+        self._processes: list[Any] = []
         self._address = ""
         made.write_shards(folder / "shards")
         made.write_shards(folder / "broken", damaged=True)
@@ -45,21 +42,9 @@ class Place:
 
     def _start(self, *words: str, until: str) -> str:
         """Start a command; return the line of its standard error that has the words `until`."""
-        process = Popen(
-            [library.COMMAND, *words],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self._processes.append(process)
-        assert process.stderr is not None
-        heard = []
-        for line in process.stderr:
-            heard.append(line)
-            if until in line:
-                threading.Thread(target=process.stderr.read, daemon=True).start()
-                return line
-        raise RuntimeError(f"{words[0]} ended: {''.join(heard)}")
+        started = Process(*words)
+        self._processes.append(started.process)
+        return str(started.wait_for(until))
 
 
 def real_shards() -> Path | None:

@@ -10,22 +10,21 @@ from tests.frameworks.trainer import assert_close, by_step
 
 CASES = "auto_loops"
 FRAMEWORKS = ("by_hand", "accelerate", "lightning", "trainer")
-LONG = pytest.mark.long
+
+
+ALWAYS_TRIED = {("by_hand", "token", 3), ("accelerate", "sample", 2), ("trainer", "token", 3)}
+LOOPS_TRIED = [
+    (framework, *how)
+    for how in (("sample", 2), ("token", 3), ("sample", 1), ("token", 1))
+    for framework in FRAMEWORKS
+]
 
 
 @pytest.mark.parametrize(
     ("framework", "per", "accumulate"),
     [
-        ("accelerate", "sample", 2),
-        ("trainer", "token", 3),
-        *[
-            pytest.param(each, "sample", 2, marks=LONG)
-            for each in FRAMEWORKS
-            if each != "accelerate"
-        ],
-        *[pytest.param(each, "token", 3, marks=LONG) for each in FRAMEWORKS if each != "trainer"],
-        *[pytest.param(each, "sample", 1, marks=LONG) for each in FRAMEWORKS],
-        *[pytest.param(each, "token", 1, marks=LONG) for each in FRAMEWORKS],
+        pytest.param(*case, marks=[] if case in ALWAYS_TRIED else pytest.mark.long)
+        for case in LOOPS_TRIED
     ],
 )
 def test_a_loop_written_for_torch_has_the_gradients_of_one_process(

@@ -11,7 +11,6 @@ for name in (
     "loss",
     "other_adapters",
     "packed",
-    "pools",
     "rows",
     "trainer",
     "training",

@@ -87,11 +87,6 @@ def test_lightning_and_fabric_evaluate_every_sample_once(
     assert Counter(flat(found)) == Counter(range(91))
 
 
-@pytest.mark.parametrize("case", ["fitted", "set_up"])
-def test_lightning_and_fabric_shard_a_plain_loader(two: Pool, case: str) -> None:
-    assert sorted(flat(two.run(f"lightning_cases:{case}", kind="plain"))) == list(range(96))
-
-
 def test_a_plain_loader_that_is_made_again_keeps_its_options(two: Pool) -> None:
     expected = ("counterpoise.loader.dataloader", "skip", 3)
     assert two.run("lightning_cases:skipping_kept") == [expected, expected]

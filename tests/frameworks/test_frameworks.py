@@ -9,7 +9,6 @@ from tests.frameworks.damage import *  # noqa: F403
 from tests.frameworks.loss import *  # noqa: F403
 from tests.frameworks.other_adapters import *  # noqa: F403
 from tests.frameworks.packed import *  # noqa: F403
-from tests.frameworks.pools import *  # noqa: F403
 from tests.frameworks.rows import *  # noqa: F403
 from tests.frameworks.trainer import *  # noqa: F403
 from tests.frameworks.training import *  # noqa: F403

@@ -65,12 +65,6 @@ def test_exact_steps_are_the_reference_shuffles() -> None:
         assert found == sorted(order[15 * step : 15 * step + 15])
 
 
-def test_torch_dataloader_takes_it() -> None:
-    one = sampler(ranks=1, accumulate="auto")
-    seen = torch.cat(list(DataLoader(range(600), batch_sampler=one, collate_fn=torch.tensor)))  # type: ignore[arg-type]
-    assert sorted(seen.tolist()) == list(range(600))
-
-
 @pytest.mark.parametrize("mode", ["exact", "window"])
 @pytest.mark.parametrize("taken", [0, 1, 7, 64, 10_000])
 def test_a_resumed_sampler_goes_on_with_the_same_batches(mode: str, taken: int) -> None:
@@ -99,15 +93,6 @@ def test_a_state_can_stand_before_what_was_fetched_ahead() -> None:
     assert list(second) == everything[3:]
     with pytest.raises(ValueError, match="given out"):
         second.state_dict(delivered=10_000)
-
-
-def test_epochs_differ_and_repeat() -> None:
-    one = sampler(ranks=1, accumulate="auto", accumulate_from=4)
-    first = list(one)
-    one.set_epoch(1)
-    assert list(one) != first
-    one.set_epoch(0)
-    assert list(one) == first
 
 
 def test_another_configuration_cannot_resume() -> None:

@@ -1,7 +1,6 @@
 """The suites: where their files are in a checkout, and which classes take turns in them."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class Suite:
     """One file of tests, run once with `control` and once with `ours`."""
 
     name: str
-    path: str  # below the folder of checkouts, or one of ours
+    path: str  # below the folder of checkouts
     control: LoaderClass
     ours: LoaderClass
 
@@ -42,7 +41,6 @@ class CheckoutSuite:
     ours: LoaderClass = OURS
 
 
-_CHECKS = Path(__file__).with_name("accelerate_checks.py")
 _STATEFUL = "data/test/stateful_dataloader"
 # Files that make or read a DataLoader and need no GPU and no network. Left out of lhotse is
 # test_multinode_resume (torchdata's loader, 20 minutes), of litData test_parallel (20 minutes).
@@ -112,7 +110,6 @@ SUITES: tuple[Suite | CheckoutSuite, ...] = (
     Suite("sampler", f"{_STATEFUL}/test_sampler.py", TORCHDATA, OURS_WITH_STATE),
     Suite("hugging-face", f"{_STATEFUL}/test_hugging_face.py", TORCHDATA, OURS_WITH_STATE),
     Suite("accelerate", "accelerate/tests/test_data_loader.py", TORCH, OURS),
-    Suite("accelerate-distributed", str(_CHECKS), TORCH, OURS),
     CheckoutSuite(
         "lhotse",
         "lhotse",

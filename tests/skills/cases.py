@@ -31,7 +31,6 @@ class Case:
 
 CASES = (
     Case("own_loop"),
-    Case("hf_trainer"),
     Case(
         "webdataset_pictures", "model",
         "lambda pictures, mask: (len(mask), mask.sum(), mask.numel())",

@@ -1,4 +1,4 @@
-"""The skill was followed on three scripts: each ends with the same steps, and with less waiting.
+"""The skill was followed on two scripts: each ends with the same steps, and with less waiting.
 
 The blocks of the skill's pages run with those of the docs (tests/docs/test_code.py).
 """

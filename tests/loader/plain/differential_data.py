@@ -1,8 +1,6 @@
 """Deterministic datasets and collate functions. Imported by name, here and in worker processes."""
 
 import collections
-import os
-import signal
 
 import numpy as np
 import torch
@@ -126,18 +124,6 @@ class Gated(Dataset):
     def __getitem__(self, index):
         if index == 0:
             self.gate.wait()
-        return index
-
-
-class Deadly(Dataset):
-    """Its third sample kills the process."""
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        if index == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
         return index
 
 

@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch.utils.data as torch_data
 from counterpoise.balancer.server.embedded import directory_of
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
-from tests.forking.popen import run
 from tests.loader import balanced_data as made
 
 pytestmark = pytest.mark.slow
@@ -102,14 +100,6 @@ def test_a_wait_that_took_too_long_can_be_gone_on_with(tmp_path, expected):
     loader.close()
 
 
-def test_two_loaders_at_once_do_not_disturb_each_other(expected):
-    first, second = make(), make(num_workers=1)
-    pairs = list(zip(first, second, strict=True))
-    assert digests(a for a, _ in pairs) == digests(b for _, b in pairs) == expected
-    first.close()
-    second.close()
-
-
 def test_a_loader_that_is_dropped_ends_its_processes():
     loader = make()
     iterator = iter(loader)
@@ -145,17 +135,6 @@ def test_a_worker_that_is_killed_ends_the_loop_as_torchs_does_and_it_can_be_used
     for each in (loader, rest):
         each.load_state_dict(ledger)
     assert digests(loader) == digests(rest)
-    loader.close()
-
-
-def test_with_restarts_another_worker_is_started_and_the_batches_do_not_change():
-    data = made.Augmented(600)
-    loader = make(data, worker_restarts=1)
-    iterator = iter(loader)
-    found = digests([next(iterator)])
-    first = workers_of(loader)
-    os.kill(first[0], signal.SIGKILL)
-    assert found + digests(iterator) == digests(make(data, num_workers=0))
     loader.close()
 
 
@@ -265,32 +244,3 @@ def test_torchs_own_workers_end_by_themselves_beside_a_balanced_loader(expected)
     kept.set_epoch(0)
     assert digests(kept) == expected
     kept.close()
-
-
-FORKING = """
-import os, sys
-from tests.loader import balanced_data as made
-from counterpoise.loader import Balance, DataLoader
-
-if __name__ == "__main__":
-    loader = DataLoader(
-        made.Augmented(40), shuffle=True, virtual_ranks=2, num_workers=2,
-        balance=Balance(grouping="isf", budgets={"tokens": 120}, accumulate="auto", seed=3,
-                        samples_per_step=8, layout="padded"),
-    )
-    iterator = iter(loader)
-    found = [made.digest(next(iterator))]
-    if (child := os.fork()) == 0:
-        del iterator, loader
-        sys.exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    print(*found, *map(made.digest, iterator))
-"""
-
-
-def test_a_forked_copy_of_the_trainer_leaves_its_loader_alone(tmp_path, expected):
-    script = tmp_path / "forking.py"
-    script.write_text(FORKING)
-    done = run([sys.executable, str(script)], timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == expected

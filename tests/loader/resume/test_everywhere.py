@@ -101,15 +101,6 @@ def test_after_every_step_four_ranks_become_two_and_then_eight(opened):
         assert some + steps(third)[0] == whole[done:]
 
 
-def test_in_window_mode_the_same_plan_goes_on_after_every_step_twice(opened):
-    whole, ledgers = whole_run(opened, mode="window")
-    for done, ledger in enumerate(ledgers):
-        second = make(opened()[0], mode="window", ledger=ledger)
-        some, _ = steps(second, most=1)
-        third = make(opened()[0], mode="window", ledger=second.state_dict())
-        assert some + steps(third)[0] == whole[done:]
-
-
 def test_in_window_mode_other_ranks_go_on_at_the_edge_of_a_window_or_are_refused(opened):
     whole, ledgers = whole_run(opened, mode="window")
     refused = 0
