@@ -29,7 +29,6 @@ from ..workers.sources.failures import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
-    COSTLESS,
     check_decode_threads,
     checked_shuffle,
     find_resources,
@@ -232,7 +231,7 @@ class BalancedSettings:
     def make(self, place: Place, waits: Waits | None) -> BalancedLoader:
         """Return the balanced loader of a place; ValueError for what its ranks cannot do."""
         balance = self.given.balance
-        if self.resources == UNKNOWN and 0 in place.played and balance.grouping not in COSTLESS:
+        if self.resources == UNKNOWN and 0 in place.played and balance.grouping != "fixed":
             logger.warning(
                 "nothing is balanced: what a sample of this %s costs is not known, and each counts "
                 "as 1; give DataLoader(cost=...), a function from a sample to its costs or a table "

@@ -73,7 +73,7 @@ def test_the_report_has_the_figures_that_are_promised(
     assert (found["samples"], found["unreadable"], found["duplicate_keys"]) == (3000, 0, 10)
     assert set(found["resources"]) == {"tiles", "tokens"}
     assert set(found["resources"]["tokens"]) >= {"p50", "p90", "p99", "max"}
-    assert set(found["waiting"]) == {"random", "length", "isf", "balanced"}
+    assert set(found["waiting"]) == {"random", "isf", "balanced"}
     assert set(found["recommended"]["balance"]) >= {"budgets", "accumulate", "mode"}
     assert found["waiting"]["balanced"] < found["waiting"]["isf"] < found["waiting"]["random"]
 
@@ -269,7 +269,7 @@ def test_a_tokenizer_needs_no_id_of_an_image(
     # costs are kept for the transform of training, which its image_token_id belongs to
     again = analyze(capsys, *words, "--image-token-id", 7)
     assert again["resources"] == found["resources"]
-    assert len([*tmp_path.glob("*.costs")]) == 2
+    assert len([*tmp_path.glob("*.costs.npz")]) == 2
 
 
 def test_steps_of_another_size_are_marked_on_the_terminal(

@@ -25,9 +25,9 @@ from ....balancer.planning.problem.options import (
 )
 from ...inputs.cost_tables import CostTable, encoder_and_llm, from_planner
 
-STRATEGIES = ("random", "length", "isf", "balanced")
+STRATEGIES = ("random", "isf", "balanced")
 # The strategies that count samples, and the planner's name for each.
-COUNTED: dict[str, GroupingName] = {"random": "fixed", "length": "length"}
+COUNTED: dict[str, GroupingName] = {"random": "fixed"}
 NORMAL = 1.96  # 95 % of a normal distribution lie within this many standard errors
 
 
