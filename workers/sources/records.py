@@ -65,7 +65,6 @@ class RecordDataset(ABC):
     EXTENSIONS: ClassVar[tuple[str, ...]] = ()
     MARKERS: ClassVar[tuple[str, ...]] = ()
     HINT: ClassVar[str] = ""  # what an error about files without samples says besides
-    keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
     files: tuple[Path, ...]
 
     def __init__(
@@ -228,7 +227,7 @@ class RecordDataset(ABC):
         return Probe(self.key(index), *kept) if kept is not None else None
 
     def keep(self) -> None:
-        """Write the gathered costs; needed only with keep_every above 1."""
+        """Write the costs that are not in their files yet."""
         for costs in self._costs.values():
             costs.keep()
 
@@ -266,7 +265,6 @@ class RecordDataset(ABC):
                 digest(facts),
                 self._ends[number] - (self._ends[number - 1] if number else 0),
                 self.cache,
-                self.keep_every,
             )
         return self._costs[number]
 

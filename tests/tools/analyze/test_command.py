@@ -269,7 +269,7 @@ def test_a_tokenizer_needs_no_id_of_an_image(
     # costs are kept for the transform of training, which its image_token_id belongs to
     again = analyze(capsys, *words, "--image-token-id", 7)
     assert again["resources"] == found["resources"]
-    assert len([*tmp_path.glob("*.costs.npz")]) == 2
+    assert len([*tmp_path.glob("*.costs")]) == 2
 
 
 def test_steps_of_another_size_are_marked_on_the_terminal(

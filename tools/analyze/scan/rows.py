@@ -174,8 +174,11 @@ def save_rows(path: Path, rows: Rows) -> bool:
 
 def load_rows(path: Path) -> Rows | None:
     """Return the rows that `save_rows` wrote, None if the file is missing or damaged."""
-    arrays = read_or_remove(path, STAMP)
-    if arrays is None or "about" not in arrays:
+    return read_or_remove(path, STAMP, _unpacked, "measured samples")
+
+
+def _unpacked(arrays: Arrays) -> Rows | None:
+    if "about" not in arrays:
         return None
     about = json.loads(arrays.pop("about").tobytes())
     return Rows(

@@ -34,8 +34,6 @@ from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, first_row, is_table
 from .rows import DEFAULT_RESOURCES
 
-# Costs that are written to their file at once: a killed scan measures at most 63 samples again.
-WRITE_EVERY = 64
 # First samples that are held whatever their size: as many as a loader collates at batch size 4.
 LEAST_HELD = 16
 
@@ -89,7 +87,6 @@ def remembering(kind: type[Any]) -> type[Any]:
 class Remembering:
     """What `remembering` adds to a class."""
 
-    keep_every = WRITE_EVERY
     last: Mapping[str, Any] = {}
 
     def raw(self: Any, index: int, headers: bool = False) -> dict[str, Any]:
