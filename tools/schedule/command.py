@@ -10,7 +10,7 @@ from rich.console import Console
 from ...sched import Program, format_program, lower, problems, schedules, simulate
 from ...sched.checking import marked_grid
 from ...sched.ir.torch_csv import write_csv
-from ...sched.render.html import render_html
+from ...sched.render.page import render_html
 from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text
 from ...sched.render.trace import render_trace

@@ -12,7 +12,6 @@ from ....sched.render.elements import (
     element,
     inline,
     labels_below,
-    labels_left,
     line,
     text,
     tooltip,
@@ -75,7 +74,7 @@ def _heat_map(joint: Json, budgets: tuple[int, int] | None, width: int) -> Marku
         *_cells(joint, across, up),
         element("path", class_="axis", d=line([(LEFT, foot), (width - MAP_RIGHT, foot)])),
         *labels_below(across, token_labels, foot + 16),
-        *labels_left(up, tile_labels, LEFT - 7),
+        *(text(LEFT - 7, up(value) + 4, words, anchor="end") for value, words in tile_labels),
         text((LEFT + width - MAP_RIGHT) / 2, foot + BOTTOM - 4, "tokens", anchor="middle"),
         text(0, 11, "tiles"),
     ]
