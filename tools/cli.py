@@ -19,7 +19,6 @@ LONGEST = 2000
 COMMANDS = {
     "analyze": ("analyze.command", "Forecast waiting on a data set, and recommend settings."),
     "balancer": ("services.balancer", "Serve trainers and workers on other machines."),
-    "bench": ("bench.command", "Compare counterpoise with baselines in the same run."),
     "demo": ("demo.command", "Train a small model with random and with balanced batches."),
     "doctor": ("doctor.command", "Check an installation or a running job."),
     "fleet": ("services.fleet", "Run workers here, on a Ray cluster, or in a Slurm job."),

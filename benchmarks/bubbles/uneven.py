@@ -25,9 +25,8 @@ from counterpoise.sched.bubble_filling.encoder_plans import (
 from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
 from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.setup import FillSetup
-from counterpoise.tools.inputs.cost_tables import CostTable
 
-from ..planning.costs import read_costs
+from ..planning.costs import CostTable, read_costs
 
 SAMPLES = 4
 REPLICAS = 4

@@ -19,7 +19,6 @@ from typing import Any
 import click
 from rich.progress import Progress
 
-from counterpoise.tools.bench.loader import parse_cores
 from counterpoise.tools.console.reporting import emit, progress_console
 
 from . import matrix_report
@@ -81,6 +80,20 @@ def command(
                 passes[each][name].append(measured)
     report = matrix_report.report(passes, pairs, peers, failures)
     emit(report, as_json, *matrix_report.tables(report))
+
+
+def parse_cores(text: str | None) -> tuple[int, ...]:
+    """Return the cores of a text such as "0,1", all that are allowed for None; else ValueError."""
+    allowed = os.sched_getaffinity(0)
+    if text is None:
+        return tuple(sorted(allowed))
+    try:
+        cores = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"--cores got {text!r}; give numbers such as 0,1") from error
+    if not set(cores) <= allowed:
+        raise ValueError(f"--cores got {text}; allowed on this machine are {sorted(allowed)}")
+    return cores
 
 
 def measure(

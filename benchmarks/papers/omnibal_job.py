@@ -31,10 +31,9 @@ from counterpoise.sched.shapes import (
     read_model,
     step,
 )
-from counterpoise.tools.inputs.cost_tables import CostTable
 
 from ..planning import epochs
-from ..planning.costs import read_costs
+from ..planning.costs import CostTable, read_costs
 
 BUDGETS = (9, 4096)
 SIZE, MICROBATCHES = 4, 32

@@ -1,11 +1,27 @@
 """Costs that the benches plan: from a table, or a seeded synthetic set."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from counterpoise.tools.inputs.cost_tables import CostTable
+from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.tools.inputs.files import open_table
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Costs (n, resources) of named resources, and the source of each sample (n,)."""
+
+    resources: tuple[str, ...]
+    costs: Int64
+    sources: Int64
+
+    def column(self, name: str) -> Int64:
+        """Return one resource's costs; zeros if it is not there."""
+        if name not in self.resources:
+            return np.zeros(len(self.costs), dtype=np.int64)
+        return self.costs[:, self.resources.index(name)]
 
 
 def read_costs(path: Path | None, resources: tuple[str, ...], samples: int, seed: int) -> CostTable:

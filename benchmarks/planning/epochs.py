@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 from rich.table import Table
 
+from counterpoise.balancer.planning.forecast import plan_windows
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig
@@ -22,25 +23,25 @@ from counterpoise.balancer.planning.problem.loads import (
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.planning.problem.shuffle import derive_seed, permutation
 from counterpoise.tools.console.reporting import make_table, progress_console
-from counterpoise.tools.inputs.cost_tables import (
-    CostTable,
-    EpochPlan,
-    encoder_and_llm,
-    from_batches,
-    plan_windows,
-)
 
 from ..baselines.omnibal_groupings import device_group, length_group, random_group
 from . import randomness
+from .costs import CostTable
 
 
 @dataclass(frozen=True, slots=True)
-class TimedPlan(EpochPlan):
-    """An epoch with CPU seconds of planning, and until its first window was planned.
+class TimedPlan:
+    """Groups of sample numbers, and rows (m, ranks) of group numbers that run side by side.
 
+    step_of_row (m,): the step of each row. whole_rows: rows before the epoch's padded last step.
     left_over: samples in no microbatch; raised_steps: those with more microbatches than usual.
+    seconds, first_seconds: CPU time of planning, and until the first window was planned.
     """
 
+    groups: list[list[int]]
+    rows: Int64
+    step_of_row: Int64
+    whole_rows: int
     left_over: int = 0
     raised_steps: int = 0
     seconds: float = 0.0
@@ -56,10 +57,18 @@ def timed(table: CostTable, config: PlanConfig, epoch: int = 0) -> TimedPlan:
         batches += window
         first = first or time.process_time() - begin
     seconds = time.process_time() - begin
-    raised = sum(len(batch.ranks[0]) > steps_of(config) for batch in batches)
-    plan = from_batches(batches, order, config)
-    found = plan.groups, plan.rows, plan.step_of_row, plan.whole_rows
-    return TimedPlan(*found, raised_steps=raised, seconds=seconds, first_seconds=first)
+    numbers, groups, depths = order.tolist(), list[list[int]](), list[int]()
+    for batch in batches:
+        depths.append(len(batch.ranks[0]))
+        side_by_side = chain.from_iterable(zip(*batch.ranks, strict=True))
+        groups += [[numbers[ordinal] for ordinal in one.ordinals] for one in side_by_side]
+    steps = np.repeat([batch.step for batch in batches], depths)
+    rows = np.arange(len(groups), dtype=np.int64).reshape(-1, config.ranks)
+    raised = sum(depth > steps_of(config) for depth in depths)
+    return TimedPlan(
+        groups, rows, steps, len(rows) - depths[-1],
+        raised_steps=raised, seconds=seconds, first_seconds=first,
+    )  # fmt: skip
 
 
 # Plans an epoch of the costs, the number of which is the last argument.
@@ -186,8 +195,10 @@ def measure(table: CostTable, config: PlanConfig, plan: TimedPlan) -> dict[str, 
     loads = group_loads(table.costs, group_of, len(plan.groups))
     rows = plan.rows[: plan.whole_rows] if plan.whole_rows else plan.rows
     side = loads[rows]
-    tiles, llm = encoder_and_llm(table.resources, side)
-    encoder = tiles * metrics.TILE_TOKENS
+    none = np.zeros(side.shape[:-1], np.int64)
+    by_name = dict(zip(table.resources, np.moveaxis(side, -1, 0), strict=True))
+    encoder = by_name.pop("tiles", none) * metrics.TILE_TOKENS
+    llm = by_name.get("tokens", next(iter(by_name.values()), none))
     step_of_group = np.full(len(plan.groups), -1, dtype=np.int64)
     step_of_group[rows] = plan.step_of_row[: len(rows), None]
     step_of = np.where(group_of >= 0, step_of_group[group_of], -1)

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.tools.inputs.cost_tables import CostTable
 from counterpoise.workers.vision_language.tiles import grid, tile_count
+
+from .costs import CostTable
 
 TOKENS_PER_TILE = 256
 

@@ -17,11 +17,11 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.cost_tables import CostTable, parse_budgets
+from counterpoise.tools.inputs.budgets import parse_budgets
 
 from ..baselines.published_samplers import megatron_dp_balanced, transformers_rebalance
 from . import epochs
-from .costs import read_costs
+from .costs import CostTable, read_costs
 
 
 def isf_printed(flush: bool, table: CostTable, config: PlanConfig, epoch: int) -> epochs.TimedPlan:

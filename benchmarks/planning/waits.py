@@ -22,11 +22,10 @@ from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.options import Waits
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit, progress_console
-from counterpoise.tools.inputs.cost_tables import CostTable
 
 from ..baselines.step_greedy import greedy_rows, loads_of, single_key
 from .bounds import least_rows, least_slowest
-from .costs import read_costs
+from .costs import CostTable, read_costs
 from .image_sizes import read_image_sizes
 
 WORK = np.array([TILE_TOKENS, 1])  # of a tile and of a token, in tokens

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...balancer.planning.forecast import Outlook, forecast
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.options import ADD_UP
 from ...balancer.protocol.job_spec import LABEL_TOKENS
@@ -33,7 +34,6 @@ from ...workers.sources.failures import describe_error, kind_of, load_with_retri
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
 from ...workers.sources.labels import labels_of
 from .choice import Choice, PlanTerms, padded_if_said, rounded_costs, said_work
-from .forecast import Outlook, forecast
 
 # Samples of so many microbatches are held, however large they are.
 COLLATED = 4

@@ -16,15 +16,15 @@ NOT_KNOWN = "not known: only a balanced loop without a balancer sees what all ra
 
 
 def read_forecast(path: Path) -> dict[str, Any]:
-    """Return the forecast in a report.json of `counterpoise analyze`; ValueError for others."""
+    """Return the forecast in a report of `counterpoise analyze` or `try`; ValueError for others."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        shares = {name: float(found["waiting"][name]) for name in ("balanced", RANDOM)}
-        return {"ranks": int(found["plan"]["ranks"]), **shares}
+        shares = {name: float(found["forecast"][name]) for name in ("waiting", "waited")}
+        return {"ranks": int(found["settings"]["ranks"]), **shares}
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is no forecast ({type(error).__name__}: {error}): give the "
-            "report.json that `counterpoise analyze DATA` has written"
+            "report.json that `counterpoise analyze DATA` has written, or what `try --json` says"
         ) from error
 
 
@@ -65,7 +65,7 @@ def _ranks(stats: Mapping[str, Any]) -> str:
 def _foretold(stats: Mapping[str, Any], forecast: Mapping[str, Any] | None) -> str:
     if forecast is None:
         return ""
-    said = f"; analyze foretold {forecast['balanced']:.1%}, in random order {forecast[RANDOM]:.1%}"
+    said = f"; foretold {forecast['waiting']:.1%}, in random order {forecast['waited']:.1%}"
     is_other = stats["ranks"] not in (None, forecast["ranks"])
     return said + (f", for {forecast['ranks']} ranks" if is_other else "")
 

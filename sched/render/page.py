@@ -17,7 +17,6 @@ from .picture import chunks
 from .summary import BYTES, CAUSES, MemoryUnit, causes, format_memory, format_time, peak
 from .svg import STYLE, draw_timelines
 
-UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 # Of bars beside lines to paste, alone, and on a telephone; of the picture.
 WIDE, ALONE, NARROW, WHOLE = 560, 720, 320, 1154
 PITCH = 66
@@ -66,9 +65,8 @@ Bars = Sequence[tuple[str, Sequence[Part]]]
 
 
 def render_report(
-    title: str, subtitle: str, *, bars: Bars = (), bars_title: str = "Where a step's time goes",
-    paste: Paste | None = None, cards: Iterable[Card] = (), footer: str = "", doubts: str = "",
-    picture: str = "",
+    title: str, subtitle: str, bars: Bars, paste: Paste | None, cards: Iterable[Card], footer: str,
+    doubts: str = "", *, bars_title: str = "Where a step's time goes", picture: str = "",
 ) -> str:  # fmt: skip
     """Return the page as HTML. bars: by their names, on one scale; doubts: in red; picture: SVG."""
     # Only those who write a page pay for importing jinja2.
@@ -119,11 +117,11 @@ def render_html(
         for one in timelines
     ]  # fmt: skip
     return render_report(
-        title, subtitle, bars=bars, bars_title="Where the ranks' time goes, of the longest",
-        cards=[Card("figures", "Key figures", heads=heads, rows=rows)],
+        title, subtitle, bars, None, [Card("figures", "Key figures", heads=heads, rows=rows)],
+        "Point at a pass for its name and times. All panels have one time axis and one memory "
+        "axis. To zoom, write a trace (--out FILE.json) and open it in ui.perfetto.dev.",
+        bars_title="Where the ranks' time goes, of the longest",
         picture=inline(WHOLE, height, parts, label=f"timelines of {names}", look="timeline"),
-        footer="Point at a pass for its name and times. All panels have one time axis and one "
-        "memory axis. To zoom, write a trace (--out FILE.json) and open it in ui.perfetto.dev.",
     )  # fmt: skip
 
 
@@ -154,19 +152,6 @@ def whole(value: float) -> str:
     '12,346'
     """
     return f"{value:,.0f}"
-
-
-def size(value: float) -> str:
-    """Return bytes in the largest unit that fits, with one decimal below 100.
-
-    >>> size(3_600_000), size(12)
-    ('3.6 MB', '12 B')
-    """
-    for unit, name in UNITS:
-        if abs(value) >= unit:
-            digits = 1 if value < 100 * unit else 0
-            return f"{value / unit:.{digits}f} {name}"
-    return f"{value:.0f} B"
 
 
 def _widths(paste: Paste | None) -> tuple[tuple[str, int], ...]:

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import BENCHES, group
-from counterpoise.tools.bench.command import BENCHES as USERS
 
 
 @pytest.mark.parametrize("name", BENCHES)
@@ -16,11 +15,6 @@ def test_every_bench_explains_itself(name: str) -> None:
     result = CliRunner().invoke(group, [name, "--help"], catch_exceptions=False)
     assert result.exit_code == 0
     assert "--json" in result.stdout
-
-
-def test_no_bench_is_on_both_sides() -> None:
-    assert not set(USERS) & set(BENCHES)
-    assert len(USERS) <= 5
 
 
 def test_a_mistake_is_one_line_on_standard_error(tmp_path: Path) -> None:

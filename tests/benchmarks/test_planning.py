@@ -14,7 +14,7 @@ from benchmarks.planning import padded as bench_padded
 from benchmarks.planning import step as bench_step
 from benchmarks.planning import waits as bench_waits
 from benchmarks.planning.costs import read_costs, synthetic
-from counterpoise.tools.inputs.cost_tables import parse_budgets
+from counterpoise.tools.inputs.budgets import parse_budgets
 
 
 def last_line(command: click.Command, *arguments: str) -> Any:

@@ -59,7 +59,7 @@ NOT_RUN = {
     "run.json": "kept by a loop of the reader's; tests/tools/analyze sets one beside a forecast",
     "mydata:dataset": "a module of the reader's; tests/tools/trial tries others",
     "train:Texts": "the reader's own script; tests/tools/trial runs others",
-    "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
+    "my_data:transform": "a module of the reader's; tests/tools/analyze uses one",
 }
 FRAMEWORKS = (
     ("transformers.trainer", "lightning", "torch.distributed.pipelining")
@@ -241,9 +241,7 @@ def test_every_reason_is_for_a_command_that_is_there() -> None:
     assert set(NOT_RUN) <= said
 
 
-NAMED = re.compile(
-    r"make bench NAME=(\w+)(?: ARGS=\"([^\"]*)\")?|counterpoise bench (\w+)([^`\n]*)"
-)
+NAMED = re.compile(r"make bench NAME=(\w+)(?: ARGS=\"([^\"]*)\")?")
 
 
 @pytest.mark.parametrize(
@@ -251,11 +249,8 @@ NAMED = re.compile(
     [str(path.relative_to(ROOT)) for path in all_pages()],
 )
 def test_the_benches_that_a_page_names_are_there(page: str, root: Path) -> None:
-    users = group.get_command(click.Context(group), "bench")
-    assert isinstance(users, click.Group)
-    for ours, given, theirs, more in NAMED.findall((root / page).read_text()):
-        lab = benches if ours else users
-        command = lab.get_command(click.Context(lab), ours or theirs)
-        assert command is not None, f"{page}: no bench {ours or theirs}"
+    for name, given in NAMED.findall((root / page).read_text()):
+        command = benches.get_command(click.Context(benches), name)
+        assert command is not None, f"{page}: no bench {name}"
         options = {name for each in command.params for name in each.opts}
-        assert set(re.findall(r"--[a-z-]+", given or more)) <= options, f"{page}: {ours or theirs}"
+        assert set(re.findall(r"--[a-z-]+", given)) <= options, f"{page}: {name}"

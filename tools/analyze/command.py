@@ -3,104 +3,75 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
 
-from ...balancer.planning.problem.options import MODES
-from ...sched.shapes import ParallelLayout, read_device, read_model
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
-from ..console.reporting import emit, live_progress
-from ..inputs.cost_tables import parse_budgets
-from ..inputs.models import device_option, memory_limit, model_option, size_option
-from ..inputs.programs import Command, check_sizes, with_options
+from ..console.reporting import emit, live_progress, make_table
+from ..inputs.budgets import parse_budgets
+from ..inputs.programs import check_sizes, with_options
 from ..runners import on_cores, on_ray
-from .model.pipelines import DEFAULT_MODEL, PipelineMachine, tile_tokens
-from .model.report import Json, ReportOptions, make_report
-from .model.strategies import Plan
-from .page.document import render_page
-from .printed import BALANCE, report_tables
+from .document import headline, plan_rows, render_page
+from .report import Json, LoopNow, make_report
 from .scan.rows import Rows
 from .scan.run import scan_all
 from .scan.sources import ScanOptions, find_tasks, reads_samples, with_found_costs
 
-OUT = Path("counterpoise-analysis")
+OUT, BALANCE = Path("counterpoise-analysis"), "balance.json"
 COUNT = click.IntRange(min=1)
-
-
-def _count(name: str, what: str, default: int | None = None) -> Callable[[Command], Command]:
-    """Return an option whose value is a number of 1 or more."""
-    shown = default is not None
-    return click.option(f"--{name}", type=COUNT, default=default, show_default=shown, help=what)
-
-
-def _text(name: str, form: str, what: str, argument: str = "") -> Callable[[Command], Command]:
-    """Return an option whose value is a text, by default an empty one; form: how it is written."""
-    argument = argument or name.replace("-", "_")
-    return click.option(f"--{name}", argument, default="", metavar=form, help=what)
-
-
-def _choice(name: str, default: str, what: str, *allowed: str) -> Callable[[Command], Command]:
-    """Return an option whose value is one of a few."""
-    kind = click.Choice(allowed)
-    return click.option(f"--{name}", default=default, show_default=True, type=kind, help=what)
-
-
 _OPTIONS: tuple[Any, ...] = (
     click.option(
         "--out", default=OUT, show_default=True, type=click.Path(path_type=Path),
         help="Folder for report.html, report.json, balance.json, index.npz and the saved parts.",
     ),
-    _count("sample", "Measure only this many samples, drawn at random."),
-    click.option("--decode", is_flag=True, help="Also decode every sample: finds damaged images."),
-    _count("jobs", "Number of scanning processes.  [default: all cores]"),
-    _text("ray", "ADDRESS", "Scan on a Ray cluster instead.", "ray_address"),
-    _count("ranks", "Data-parallel ranks.", 8),
-    _count("accumulate", "Microbatches per rank and step.", 4),
-    _count("batch-size", "Samples in a microbatch of your loop now.", 4),
-    _count("samples-per-step", "Global batch.  [default: ranks x accumulate x batch size]"),
-    _choice(
-        "mode", "auto", "Contract of a step's samples; auto recommends exact or window.",
-        "auto", *MODES,
+    click.option("--sample", type=COUNT, help="Measure only so many samples, drawn at random."),
+    click.option(
+        "--decode", is_flag=True, help="Also decode every sample: finds damaged images."
+    ),
+    click.option("--jobs", type=COUNT, help="Number of scanning processes.  [default: all cores]"),
+    click.option(
+        "--ray", "ray_address", default="", metavar="ADDRESS", help="Scan on a Ray cluster instead."
+    ),
+    click.option(
+        "--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks."
+    ),
+    click.option(
+        "--accumulate", default=4, show_default=True, type=COUNT,
+        help="Microbatches per rank and step.",
+    ),
+    click.option(
+        "--batch-size", default=4, show_default=True, type=COUNT,
+        help="Samples in a microbatch of your loop now.",
+    ),
+    click.option(
+        "--layout", default="padded", show_default=True, type=click.Choice(("padded", "packed")),
+        help="Layout of your loop's microbatches now.",
     ),
     click.option(
         "--budget", "budgets", multiple=True, metavar="NAME=MOST",
-        help="The most of a cost in a microbatch; give one for each cost.  [default: recommended]",
+        help="The most of a cost in a microbatch; repeat.  [default: recommended]",
     ),
-    _choice("layout", "padded", "Layout of your loop's microbatches now.", "padded", "packed"),
-    _count("tile-tokens", "Tokens of the LLM that cost as much as a tile.  [default: by model]"),
-    model_option(DEFAULT_MODEL),
-    device_option(),
-    size_option("--pp", "Pipeline stages, to model memory and schedules.", 4),
-    size_option("--tp", "Tensor-parallel GPUs of a stage.", 8),
-    click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of it]"),
-    _count("part", "Plan a random part of at most this many samples.", 65_536),
-    click.option("--seed", default=0, show_default=True, help="Seed of samples and plans."),
-    _count("tile-size", "Pixels of a tile.", 448),
-    _count("max-tiles", "The most tiles of an image.", 12),
-    _count("tokens-per-tile", "Tokens of a tile.", 256),
-    _count("max-tokens", "Longest sample that the transform makes."),
-    _text("tokenizer", "MODULE:NAME", "Tokenizer of the transform.  [default: a byte is a token]"),
     click.option(
-        "--image-token-id", type=click.IntRange(min=0),
-        help="As in training, so that it can use the costs kept here; changes no figure.",
+        "--transform", default="", metavar="MODULE:NAME",
+        help="Your transform of raw samples instead of VisionLanguage.",
     ),
-    _text("transform", "MODULE:NAME", "Your transform of raw samples instead of VisionLanguage."),
-    _text("cost", "MODULE:NAME", "A function of a loaded sample to its cost; all are loaded."),
+    click.option(
+        "--cost", default="", metavar="MODULE:NAME",
+        help="A function of a loaded sample to its cost; all are loaded.",
+    ),
     click.option(
         "--resource", "resources", multiple=True, metavar="NAME",
         help="A cost to analyze: a column of a table, or a cost that all sources have; repeat.",
     ),
-    click.option(
-        "--source-field", default="source", show_default=True,
-        help="Field of a sample's JSON that names its source.",
-    ),
-    _text("cache", "FOLDER", "Folder for indexes and costs."),
+    click.option("--cache", default="", metavar="FOLDER", help="Folder for indexes and costs."),
     click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
 )  # fmt: skip
 
@@ -108,7 +79,10 @@ _OPTIONS: tuple[Any, ...] = (
 @click.command("analyze")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @with_options(_OPTIONS)
-def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
+def command(
+    sources: tuple[str, ...], out: Path, as_json: bool, ranks: int, accumulate: int,
+    batch_size: int, layout: Any, budgets: tuple[str, ...], **given: Any,
+) -> None:  # fmt: skip
     """Forecast how much of a training step is waiting on this data, and recommend settings.
 
     SOURCE is a tar shard or a file of records (JSONL, JSON), a folder, a glob or brace pattern of
@@ -124,76 +98,38 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
       counterpoise analyze costs.npz --budget tiles=9 --budget tokens=4096
     """  # noqa: D301
     began = time.perf_counter()
-    options = _report_options(sources, given)
+    check_sizes(ranks=ranks, accumulate=accumulate)
+    check_sizes(batch_size=batch_size)
+    loop, limits = LoopNow(ranks, accumulate, batch_size, layout), parse_budgets(budgets)
     named = [shown(source) if is_url(source) else source for source in sources]
     with live_progress() as progress:
         rows, total, found_costs = _scan(sources, out, given, progress)
         if not total:
             raise ValueError(f"{', '.join(named)}: there is no sample in it; give one or more")
-        task = progress.add_task("plan", total=None, live="")
-
-        def begin(stage: str, number: int, of: int) -> None:
-            progress.update(task, live=stage, completed=number, total=of)
-
-        report = make_report(rows, total, options, begin)
-        progress.update(task, completed=progress.tasks[-1].total, live="")
-    report = {"inputs": named, **report, "seconds": time.perf_counter() - began}
-    report["costs_found"] = found_costs
+        planning = progress.add_task("plan", total=None, live="")
+        report = {"inputs": named, **make_report(rows, total, loop, limits)}
+        progress.update(planning, total=1, completed=1)
+    reads = not given["transform"] and any(reads_samples(source) for source in sources)
+    report["bytes_as_tokens"] = reads and "tokens" in rows.resources
+    report |= {"seconds": time.perf_counter() - began, "costs_found": found_costs}
     if found_costs:
         report["recommended"]["settings"] = _with_table(report, rows, out)
     _write(out, rows, report)
-    emit(report, as_json, *report_tables(report, out))
-
-
-def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOptions:
-    each = given["ranks"] * given["batch_size"]
-    microbatches = (given["samples_per_step"] or 0) // each + 1
-    check_sizes(ranks=given["ranks"], accumulate=max(given["accumulate"], microbatches))
-    check_sizes(pp=given["pp"], microbatches=2 * given["pp"])
-    model, device = read_model(given["model"]), read_device(given["device"])
-    plan = Plan(
-        ranks=given["ranks"],
-        accumulate=given["accumulate"],
-        batch_size=given["batch_size"],
-        samples=given["samples_per_step"] or 0,
-        layout=given["layout"],
-        tile_tokens=given["tile_tokens"] or tile_tokens(model),
-        seed=given["seed"],
-    )
-    return ReportOptions(
-        plan=plan,
-        mode=given["mode"],
-        budgets=tuple(parse_budgets(given["budgets"]).items()),
-        part=given["part"],
-        machine=PipelineMachine(
-            model,
-            device,
-            ParallelLayout(tp=given["tp"], pp=given["pp"], dp=given["ranks"]),
-            memory_limit(given["memory_gb"], device),
-        ),
-        bytes_as_tokens=not given["tokenizer"]
-        and not given["transform"]
-        and any(reads_samples(source) for source in sources),
-    )
+    emit(report, as_json, *_tables(report, out))
 
 
 def _scan(
     sources: tuple[str, ...], out: Path, given: dict[str, Any], progress: Progress
 ) -> tuple[Rows, int, str]:
+    """Return the rows, the samples of the whole data set, and what costs were found."""
     listing = progress.add_task("list", total=None, live="")
     tasks = find_tasks(sources)
     progress.update(listing, total=1, completed=1)
-    names = ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens", "image_token_id")
-    transform: dict[str, Any] = {name: given[name] for name in names}
-    if given["tokenizer"]:
-        transform["tokenizer"] = given["tokenizer"]
     options = ScanOptions(
-        transform=tuple(transform.items()),
         transform_path=given["transform"],
         cost_path=given["cost"],
         resources=tuple(given["resources"]),
         decode=given["decode"],
-        source_field=given["source_field"],
         cache=given["cache"],
     )
     options = with_found_costs(tasks, options)
@@ -204,8 +140,7 @@ def _scan(
     def show(finished: int, pieces: int) -> None:
         progress.update(scanning, completed=finished, total=pieces)
 
-    few, seed = given["sample"] or 0, given["seed"]
-    rows, total = scan_all(tasks, options, out / "parts", run, few, seed, show)
+    rows, total = scan_all(tasks, options, out / "parts", run, given["sample"] or 0, show)
     return rows, total, "" if options.found is None else options.found.describe()
 
 
@@ -225,7 +160,7 @@ def _with_table(report: Json, rows: Rows, out: Path) -> str:
 def _write(out: Path, rows: Rows, report: Json) -> None:
     out.mkdir(parents=True, exist_ok=True)
     index: dict[str, Any] = {name: rows.column(name) for name in rows.resources}
-    index |= {"nbytes": rows.nbytes, "source": rows.source_of, "sources": np.array(rows.sources)}
+    index |= {"source": rows.source_of, "sources": np.array(rows.sources)}
     if rows.keys:
         index["key"] = np.array(rows.keys)
     np.savez_compressed(out / "index.npz", **index)
@@ -237,3 +172,19 @@ def _write(out: Path, rows: Rows, report: Json) -> None:
     for name, text in files.items():
         if not replace_file(out / name, text.encode()):
             raise OSError(f"{out / name} could not be written; choose another folder with --out")
+
+
+def _tables(report: Json, out: Path) -> Iterator[Table]:
+    """Yield the plans, and last the settings to paste and where the files are."""
+    heads, rows = plan_rows(report)
+    plans = make_table(headline(report), *heads, title_justify="left")
+    for row in rows:
+        plans.add_row(*row)
+    yield plans
+    table = Table(box=None, show_header=False, pad_edge=False)
+    advice = "Settings if you balance anyway:" if report["leave_off"] else "Settings to paste:"
+    table.add_row(Text(advice, style="bold"))
+    table.add_row(Text(report["recommended"]["settings"].rstrip()))
+    table.add_row(Text(f"\nThe same for Balance.load: {out / BALANCE}", style="dim"))
+    table.add_row(Text(f"The page: {out / 'report.html'}", style="dim"))
+    yield table

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ from ...sched.planners.job.plan import Job, JobPlan
 from ...sched.planners.job.planner import CAUSES, JobAnswer, PricedPlan, mfu, plan_job, tokens_per_s
 from ...sched.planners.job.pricing import Pricer
 from ...sched.planners.job.schema import dump_job, job_file
+from ...sched.render.page import Card, Part, Paste, percent, render_report
 from ...sched.shapes import read_device, read_model
-from ..analyze.page import bars
 from ..console.reporting import emit, live_progress, make_table, write_plan
 from ..inputs.models import device_option, memory_limit, parse_sizes
 from .job_data import balance_of, order_microbatches, read_samples
 
-_COLOURS = ("--waiting", "--isf", "--length", "--balanced", "--padding")
+_COLOURS = ("--waiting", "--imbalance", "--warm-up", "--communication", "--padding")
 
 _COUNT = click.IntRange(min=1)
 Json = dict[str, Any]
@@ -201,31 +200,53 @@ def _tables(report: Json) -> Sequence[Table]:
 
 
 def _render_job(report: Json, answer: JobAnswer) -> str:
-    """Return the page as HTML; nothing is loaded from elsewhere."""
+    """Return the page as HTML."""
     rows = [("This plan", _parts_of(report))]
     if report["today"]:
         rows.append(("As it would be run today", _parts_of(report["today"])))
-    plan = answer.best.plan
-    stages = [
-        {"layers": size, "again": len(again), "rank": rank}
-        for size, again, rank in zip(
-            plan.stages, plan.recompute, plan.layout().placement, strict=True
-        )
-    ]
-    template = bars.page_environment(__package__).get_template("job.html.j2")
-    page = template.render(
-        report=report,
-        stages=stages,
-        legend=list(zip(("work", *CAUSES), ("--work", *_COLOURS), strict=True)),
-        chart=bars.both_widths(partial(bars.stacked, rows)),
-    )
-    return bars.unbroken(page)
+    plan, limit = answer.best.plan, report["limit_bytes"]
+    stages = zip(plan.layout().placement, plan.stages, map(len, plan.recompute), strict=True)
+    others = [*report["others"], *([report["today"]] if report["today"] else [])]
+    cards = [
+        Card(
+            "plan", "The plan", "", report["plan"], ("stage", "rank", "layers", "recomputed"),
+            [(str(at), *map(str, stage)) for at, stage in enumerate(stages)],
+        ),
+        Card(
+            "memory", "Memory of each rank's fullest GPU", "", "",
+            ("rank", "peak", f"of {limit / 1e9:.1f} GB"),
+            [
+                (str(rank), f"{peak / 1e9:.1f} GB", percent(peak / limit))
+                for rank, peak in enumerate(report["memory_bytes"])
+            ],
+        ),
+        Card(
+            "others", "The next plans", "", "", ("plan", "step", "loses", "MFU"),
+            [
+                ("today: " * (one is report["today"]) + one["plan"], f"{one['step_s']:.3f} s",
+                 percent(one["loses"]), percent(one["mfu"]))
+                for one in others
+            ], (), (0,),
+        ),
+    ]  # fmt: skip
+    faster = f", {report['gain']:.2f} x as fast as it would be run today" if report["gain"] else ""
+    return render_report(
+        f"{report['step_s']:.3f} s a step, {percent(report['mfu'])} of the GPUs' peak{faster} "
+        "(simulated)",
+        f"{report['model']} on {report['gpus']} GPUs, {report['batch']:,} samples a step, "
+        f"{report['tokens_per_s']:,.0f} tokens a second. {report['device']}.",
+        rows, Paste("In other frameworks", "\n".join(report["arguments"])), cards,
+        "Times and bytes are a model's, the step a simulation. "
+        f"{report['evaluated']:,} steps were simulated; a replica of mean size needs "
+        f"{report['bound_s']:.3f} s for the work alone. Made by counterpoise plan job.",
+        bars_title="Where the GPUs' time goes",
+    )  # fmt: skip
 
 
-def _parts_of(one: Json) -> list[bars.Part]:
+def _parts_of(one: Json) -> list[Part]:
     lost = [one["lost"][cause] for cause in CAUSES]
     parts = zip(CAUSES, _COLOURS, lost, strict=True)
     return [
-        bars.Part("work", "--work", max(0.0, 1 - sum(lost))),
-        *(bars.Part(*part) for part in parts if part[2] > 0.0005),
+        Part("work", "--work", max(0.0, 1 - sum(lost))),
+        *(Part(*part) for part in parts if part[2] > 0.0005),
     ]

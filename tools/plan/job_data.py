@@ -19,7 +19,6 @@ from ...balancer.planning.problem.config import PlanConfig, Window
 from ...balancer.planning.problem.options import ATTENTION_PAIRS
 from ...sched.planners.job.plan import BatchChoice, Job, JobPlan, StepLoads
 from ...sched.shapes import Amounts, Model
-from ..analyze.model.pipelines import MOST_MODELLED
 from ..analyze.scan.run import scan_all
 from ..analyze.scan.sources import ScanOptions, find_tasks, with_found_costs
 from ..inputs.files import is_table, open_table
@@ -27,6 +26,8 @@ from ..runners import on_cores
 
 # What budgets allow above a step's largest microbatch: other steps have others.
 HEADROOM_PERCENT = 110
+# Tokens or tiles of a sample: the times of attention on more are no 64-bit nanoseconds.
+MOST_MODELLED = 2**24
 TOKENS, PAIRS = "tokens", "token_pairs"
 
 
@@ -133,7 +134,7 @@ def _scanned(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
 
     run = on_cores(len(sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as folder:
-        rows, _ = scan_all(tasks, options, Path(folder), run, 0, 0, show)
+        rows, _ = scan_all(tasks, options, Path(folder), run, 0, show)
     if missing := [name for name in names if name not in rows.resources]:
         raise ValueError(
             f"{data}: samples cost {', '.join(rows.resources) or 'nothing'}, and the model counts "

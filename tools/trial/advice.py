@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..bench.turns import SAME
+from .turns import SAME
 
 Json = dict[str, Any]
 LEAST_GAIN = 0.03

@@ -4,41 +4,31 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import torch.utils.data as torch_data
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
 from ...loader import DataLoader
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.failures import read_letters
-from ...workers.sources.visible_text import visible
-from ..analyze.page import bars
-from ..bench.turns import SAME, TORCH, Contender, compare, figures, take_turns
-from ..console.reporting import PLAIN, emit, live_progress, make_table
+from ..console.reporting import emit, live_progress
 from .advice import Json, advise, foretell_step
 from .costs import TrialCosts, find_costs
 from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unpicklable
+from .turns import SAME, TORCH, Contender, compare, figures, take_turns
+from .words import LABELS, make_notes, make_tables, print_advice, render_page
 
 COUNT = click.IntRange(min=1)
 STEP_MS = click.FloatRange(min=0, min_open=True)
 # The share of the time in which costs are measured, and broken samples that are named.
 MEASURING, NAMED = 0.2, 5
-LABELS = {
-    TORCH: "torch's DataLoader",
-    "ours": "cp.DataLoader",
-    "auto": '  balance="auto"',
-}
 # Samples whose costs are known: as many as the data set has, up to so many.
 MOST_KNOWN = 200_000
 
@@ -83,11 +73,11 @@ def command(
             "cores": len(os.sched_getaffinity(0)),
         }  # fmt: skip
         report = try_all(subject, given, seconds, progress, bar)
-    if html is not None and not replace_file(html, _render_page(report, LABELS).encode()):
+    if html is not None and not replace_file(html, render_page(report).encode()):
         raise OSError(f"{html} could not be written; choose another path")
-    emit(report, as_json, _speeds(report), _steps(report))
+    emit(report, as_json, *make_tables(report))
     if not as_json:
-        _print_advice(report, html)
+        print_advice(report, html)
     if report["systems"][TORCH]["failed"] and report["systems"]["ours"]["failed"]:
         raise UnusableDataError(report["verdict"])
 
@@ -126,13 +116,14 @@ def _contenders(subject: Subject, found: TrialCosts | None, letters: Path) -> li
 
     broken = found is not None and bool(found.broken)
     made = [Contender(TORCH, torchs, skips=broken), Contender("ours", ours, skips=broken)]
-    if found is None or not found.choice.varies:
+    if found is None or not found.known.choice.varies:
         return made
-    auto = Contender("auto", lambda skip: ours(skip, balance=found.terms.balance), skips=broken)
+    balance = found.known.terms.balance
+    auto = Contender("auto", lambda skip: ours(skip, balance=balance), skips=broken)
     if found.loads:
         # As in a later epoch, samples whose costs are known, in an epoch that is as long.
         auto.start, more = auto.make, _with_known_costs(subject, found)
-        auto.make = lambda skip: ours(skip, balance=found.terms.balance, **more)
+        auto.make = lambda skip: ours(skip, balance=balance, **more)
     return [*made, auto]
 
 
@@ -140,15 +131,15 @@ def _with_known_costs(subject: Subject, found: TrialCosts) -> dict[str, Any]:
     count = min(len(subject.samples), MOST_KNOWN)
     places = np.resize(np.arange(len(found.indexes)), count)
     known: Any = torch_data.Subset(subject.samples, np.array(found.indexes)[places].tolist())
-    names = found.choice.resources
-    return {"dataset": known, "cost": {name: found.rows[places, k] for k, name in enumerate(names)}}
+    names, rows = found.known.choice.resources, found.known.rows
+    return {"dataset": known, "cost": {name: rows[places, k] for k, name in enumerate(names)}}
 
 
 def _report(
     subject: Subject, found: TrialCosts | None, contenders: list[Contender], given: Json,
     broken: dict[str, str],
 ) -> Json:  # fmt: skip
-    told = None if found is None else found.foretell()
+    told = None if found is None else found.known.foretell()
     measured = {one.name: one for one in contenders if one.turns}
     others = [name for name in measured if name != TORCH and TORCH in measured]
     apart = {name: compare(measured[name], measured[TORCH]) for name in others}
@@ -174,99 +165,26 @@ def _report(
         "steps": steps,
         "forecast": None if told is None else asdict(told),
         "other_plans": {} if found is None else found.other_plans(),
-        "costs": {
-            "found": "" if found is None else found.choice.costs_said,
-            "work": "" if found is None else found.choice.work_said,
-            "vary": found is not None and found.choice.varies,
-            "recognised": found is None or not found.choice.unrecognised,
-            "labels": "" if found is None else found.labels,
-            "only_loading_shows": found is not None and found.loads,
-            "labels_shifted": found is not None and not found.terms.balance.shift_labels,
-        },
+        "costs": _costs(found),
         "broken": {"count": len(broken), "named": dict(list(broken.items())[:NAMED])},
         "unpicklable": why_unpicklable(subject),
     }
     report |= advise(report, subject.setup, subject.line)
-    return {**report, "notes": [*_notes(report), *subject.notes]}
+    return {**report, "notes": [*make_notes(report), *subject.notes]}
 
 
-def _notes(report: Json) -> Iterator[str]:
-    """Yield what else there is to say, one sentence or more each."""
-    costs, told, broken = report["costs"], report["forecast"], report["broken"]
-    if costs["found"]:
-        work = f"; {costs['work']}" if costs["work"] else ""
-        of = f" The forecast is from {told['samples']:,} samples." if told else ""
-        yield f"Costs: {costs['found']}{work}.{of}"
-    if costs["labels_shifted"]:
-        yield "Each label is the next token already, which shift_labels=False says."
-    if broken["count"]:
-        name, reason = next(iter(broken["named"].items()))
-        yield (
-            f"{broken['count']:,} of the samples that were read are broken, such as {name}: "
-            f"{reason}. torch's DataLoader ends there; ours leaves them out with "
-            'on_error="skip".'
-        )
-    for name, one in report["systems"].items():
-        if one["failed"]:
-            yield f"{LABELS[name].strip()} failed: {one['failed']}."
-    if report["unpicklable"]:
-        yield (
-            f"It cannot be pickled ({report['unpicklable']}). torch's workers and ours read it "
-            "where they are forked, as on Linux up to Python 3.13. Elsewhere, and on other "
-            "machines (balancer=), neither do."
-        )
-
-
-def _speeds(report: Json) -> Table:
-    columns = ("", "samples/s", "range", "against\ntorch", "first\nbatch", "trainer CPU\na batch")
-    table = make_table(None, *columns, **PLAIN)
-    count = "a stream" if report["samples"] is None else f"{report['samples']:,} samples"
-    table.title = Text(f"{report['source']}: {count}")
-    for name, one in report["systems"].items():
-        if "samples_per_s" not in one:
-            table.add_row(LABELS[name], "failed")
-            continue
-        rate, apart = one["samples_per_s"], report["against_torch"].get(name)
-        ratio = "" if apart is None else f"{apart['median']:.2f} x"
-        table.add_row(
-            LABELS[name], f"{rate['median']:,.0f}", f"{rate['low']:,.0f} to {rate['high']:,.0f}",
-            "same" if apart and apart["says"] == SAME else ratio,
-            f"{one['first_batch_s']:.2f} s", f"{one['trainer_cpu_ms_per_batch']:.2f} ms",
-        )  # fmt: skip
-    return table
-
-
-def _steps(report: Json) -> Table:
-    told = report["forecast"] or {}
-    columns = (
-        "a step (foretold)",
-        "time",
-        "ranks wait\nfor each other",
-        "and for\ndata",
-        "padding",
-    )
-    table = make_table(None, *columns, **PLAIN)
-    table.title = ""  # a line between
-    for name, step in report["steps"].items():
-        padding = told.get("padding" if name == "auto" else "padding_random")
-        shares = (step["ranks"] if told else None, step["data"], padding)
-        words = ("" if share is None else f"{100 * share:.0f} %" for share in shares)
-        table.add_row(LABELS[name], f"{step['ms']:,.0f} ms", *words)
-    return table
-
-
-def _print_advice(report: Json, html: Path | None) -> None:
-    console = Console()
-    lines = [Text("\n" + report["verdict"], "bold"), *map(Text, report["notes"])]
-    lines += [Text("\nWhat would be better:", "bold")] if report["better"] else []
-    for each in report["better"]:
-        step = f"step {each['time']:.2f} of random order's; " if each["time"] else ""
-        lines.append(Text(f"- {each['change']}: {step}{each['why']}"))
-    lines += [Text(f"\nThe page: {html}")] if html is not None else []
-    for line in (*lines, Text("\nPaste:", "bold")):
-        console.print(line)
-    # as they are: a line that is wrapped cannot be pasted
-    click.echo("\n".join(report["paste"]))
+def _costs(found: TrialCosts | None) -> Json:
+    """Return what samples cost, in words."""
+    choice = None if found is None else found.known.choice
+    return {
+        "found": choice.costs_said if choice else "",
+        "work": choice.work_said if choice else "",
+        "vary": choice is not None and choice.varies,
+        "recognised": choice is None or not choice.unrecognised,
+        "labels": "" if found is None else found.labels,
+        "only_loading_shows": found is not None and found.loads,
+        "labels_shifted": found is not None and not found.known.terms.balance.shift_labels,
+    }
 
 
 @contextmanager
@@ -279,23 +197,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-def _render_page(report: Json, labels: Mapping[str, str]) -> str:
-    """Return the page as HTML; nothing is loaded from elsewhere."""
-    rows = [(labels[name].strip(), _parts(report, name)) for name in report["steps"]]
-    page = bars.page_environment(__package__).get_template("trial.html.j2")
-    chart = bars.both_widths(partial(bars.stacked, rows)) if rows else ""
-    return visible(page.render(report=report, labels=labels, chart=chart))
-
-
-def _parts(report: Json, name: str) -> list[bars.Part]:
-    """Return the parts of a step, in units of torch's."""
-    step, whole = report["steps"][name], report["steps"].get("torch", report["steps"][name])
-    unit = step["ms"] / whole["ms"]
-    shares = (
-        ("work", "--work", 1 - step["ranks"] - step["data"]),
-        ("ranks wait", "--waiting", step["ranks"]),
-        ("waits for data", "--padding", step["data"]),
-    )
-    return [bars.Part(word, colour, unit * each) for word, colour, each in shares if each > 0.001]

@@ -1,8 +1,4 @@
-"""What the samples of a trial cost, and the step that is foretold from it.
-
-Costs are found as `balance="auto"` finds them, then measured of as many samples as time allows: the
-forecast is auto's own, from more than its 64 samples.
-"""
+"""What the samples of a trial cost: as `balance="auto"` finds it, of more samples than its 64."""
 
 import time
 from collections.abc import Callable
@@ -13,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch.utils.data as torch_data
 
-from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.forecast import MOST_SAMPLES
 from ...balancer.planning.problem.balance import Balance
 from ...loader.auto.answer import Question
-from ...loader.auto.choice import Choice, PlanTerms, source_of
+from ...loader.auto.choice import PlanTerms, source_of
 from ...loader.auto.first_samples import ask_worker
-from ...loader.auto.forecast import MOST_SAMPLES, Outlook, forecast
 from ...loader.local.workers import WorkerStart
 from ...workers.discovery import FIRST
 from ...workers.discovery.fields import part_at
@@ -26,56 +21,30 @@ from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source, as_source, says_costs
 from ...workers.sources.labels import LABEL_TOKENS
+from ..analyze.plans import KnownCosts
 from .subject import Subject, UnusableDataError, first_samples
 
-# Steps that are planned for a forecast, and samples that a worker measures at a time.
-STEPS, AT_ONCE = 64, 8
+# Samples that a worker measures at a time.
+AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TrialCosts:
-    """What was found: auto's choice, and the costs (n, resources) of the samples `indexes`.
+    """Costs of the samples `indexes`, and what they show.
 
     loads: only loading shows what a sample costs. broken: samples that could not be used. labels:
     whether "samples" or only "batches" have them, one for each token; "" for none.
     """
 
-    choice: Choice
-    terms: PlanTerms
+    known: KnownCosts
     indexes: tuple[int, ...]
-    rows: Int64
     loads: bool
     broken: tuple[SkippedSample, ...]
     labels: str = ""
 
-    def foretell(self, padded: bool = True, **changed: Any) -> Outlook | None:
-        """Return auto's forecast for these costs, with options of its Balance changed.
-
-        padded: False as if batches that are padded were packed, random order's too.
-        """
-        if not (self.choice.varies and len(self.rows)):
-            return None
-        terms = replace(self.terms, balance=replace(self.terms.balance, **changed))
-        choice = self.choice if padded else replace(self.choice, padded=())
-        return forecast(terms.plan(choice)[1], self.rows, terms.batch_size, STEPS)
-
     def other_plans(self) -> dict[str, float]:
         """Return a step of other plans, over random order's as it is now, by their code."""
-        accumulate = self.terms.balance.accumulate
-        more = f", accumulate={accumulate}" if accumulate != 1 else ""
-        more += "" if self.terms.balance.shift_labels else ", shift_labels=False"
-        counted = ', label_tokens="batch"' if self.labels == "batches" else ""
-        free = f'cp.Balance("auto"{more}, counts="free"{counted})'
-        told = {free: self.foretell(counts="free")}
-        if accumulate == 1:
-            told[f'cp.Balance("auto", accumulate=4{more})'] = self.foretell(accumulate=4)
-        times = {code: each.time for code, each in told.items() if each is not None}
-        now, packed = self.foretell(), self.foretell(padded=False)
-        if self.choice.padded and now is not None and packed is not None:
-            # random order's step without padding, over its step with it
-            shorter = (1 - now.padding_random) * (1 - now.waited) / (1 - packed.waited)
-            times[f'cp.Balance("auto"{more}, layout="packed")'] = packed.time * shorter
-        return times
+        return self.known.other_plans(', label_tokens="batch"' if self.labels == "batches" else "")
 
 
 class CostRows:
@@ -131,8 +100,8 @@ def find_costs(
         if choice.costs is not None:
             choice = replace(choice, costs={**choice.costs, "shift_labels": False})
     known: Any = source_of(choice, source, samples, None)
-    rows: Any = CostRows(known, choice.resources)
     ways["num_workers"] = settings["num_workers"]
+    rows: Any = CostRows(known, choice.resources)
     loader: Any = torch_data.DataLoader(rows, AT_ONCE, sampler=order, collate_fn=list, **ways)
     indexes, costs, broken = list[int](), list[list[int]](), list[SkippedSample]()
     ends = time.perf_counter() + seconds
@@ -145,10 +114,12 @@ def find_costs(
         if time.perf_counter() > ends and len(costs) >= FIRST:
             break
     table = np.array(costs, np.int64).reshape(len(costs), len(choice.resources))
-    loads = bool(getattr(known, "decode_first", False))
     labels = "samples" if LABEL_TOKENS in choice.resources else ""
     with suppress(Exception):  # the trial says what is broken
         some = [] if labels else first_samples(samples)
         batched = np.size(part_at(question.collate(some), "labels")) if some else 0
         labels = "batches" if batched > len(some) else labels
-    return TrialCosts(choice, terms, tuple(indexes), table, loads, tuple(broken), labels)
+    loads = bool(getattr(known, "decode_first", False))
+    return TrialCosts(
+        KnownCosts(choice, terms, table), tuple(indexes), loads, tuple(broken), labels
+    )

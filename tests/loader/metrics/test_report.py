@@ -237,11 +237,11 @@ def test_a_forecast_stands_beside(tmp_path):
     loader = balanced()
     list(loader)
     saved = tmp_path / "forecast.json"
-    forecast = {"plan": {"ranks": RANKS}, "waiting": {"balanced": 0.03, "random": 0.4}}
+    forecast = {"settings": {"ranks": RANKS}, "forecast": {"waiting": 0.03, "waited": 0.4}}
     saved.write_text(json.dumps(forecast))
     said = loader.report(forecast=saved)
-    assert "; analyze foretold 3.0%, in random order 40.0%\n" in said
-    saved.write_text(json.dumps(forecast | {"plan": {"ranks": 8}}))
+    assert "; foretold 3.0%, in random order 40.0%\n" in said
+    saved.write_text(json.dumps(forecast | {"settings": {"ranks": 8}}))
     assert "in random order 40.0%, for 8 ranks\n" in loader.report(forecast=saved)
     for wrong in ("[]", "{}", "no"):
         saved.write_text(wrong)

@@ -109,8 +109,6 @@ def test_a_report_escapes_all_that_it_is_given(page: Browser) -> None:
     bad = "</pre></td><img src=x onerror=alert(1)>"
     card = Card("rows", bad, "measured", bad, (bad,), [[bad]], [bad])
     bars = [(bad, [Part(bad, "--work", 1.0)])]
-    page.open(
-        render_report(bad, bad, bars=bars, paste=Paste(bad, bad, bad), cards=[card], footer=bad)
-    )
+    page.open(render_report(bad, bad, bars, Paste(bad, bad, bad), [card], bad, bad))
     assert page.see('document.querySelectorAll("img").length') == 0
     assert page.see('document.getElementById("settings").textContent') == bad

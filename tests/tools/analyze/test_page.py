@@ -10,16 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.tools.analyze.page import document
-from counterpoise.tools.analyze.page.bars import percent
-from counterpoise.tools.analyze.page.document import SECTIONS, headline
+from counterpoise.tools.analyze import document
+from counterpoise.tools.analyze.document import headline
 from counterpoise.tools.cli import main
 
 Browser = Any  # the driver of tests/sched
-IDS = (
-    "step", "paste", "waiting", "padding", "budgets", "costs", "data", "heaviest",
-    "images", "host", "pipelines",
-)  # fmt: skip
+IDS = ("step", "paste", "plans", "costs", "data", "reasons", "heaviest")
 
 
 def render_page(report: dict[str, Any]) -> str:
@@ -52,40 +48,26 @@ def page(chromium: Browser, report: dict[str, Any]) -> Iterator[Browser]:
 
 def test_the_first_line_says_what_there_is_to_gain(page: Browser, report: dict[str, Any]) -> None:
     first = page.see("document.body.innerText.trim().split('\\n')[0]")
-    waiting, gain = (f"{100 * v:.0f} %" for v in (report["waiting"]["random"], report["gain"]))
-    assert re.sub(r"\s+", " ", first).startswith(
-        f"Of your step, {waiting} is waiting for the slowest rank; the settings below recover "
-        f"{gain} (model, not measurement)"
+    told = (report["forecast"]["waited"], report["gain"])
+    waiting, gain = (f"{100 * v:.0f} %" for v in told)
+    line = (
+        f"Of your step, {waiting} is waiting for the slowest rank; with the settings below it is "
+        f"{gain} shorter (model, not measurement)"
     )
-    assert page.see("document.title") == headline(report)
+    assert re.sub(r"\s+", " ", first) == line
+    assert re.sub(r"\s+", " ", page.see("document.title")) == line
+    assert headline(report).startswith(line)
 
 
-def test_it_says_what_each_plan_gives_for_each_kind_of_loop(
-    page: Browser, report: dict[str, Any]
-) -> None:
+def test_it_says_what_each_plan_gives(page: Browser, report: dict[str, Any]) -> None:
     rows = page.see(
-        "[...document.querySelectorAll('#waiting table')[1].querySelectorAll('tbody tr')]"
-        ".map(row => [...row.cells].map(cell => cell.innerText.trim()).join(' | '))"
+        "[...document.querySelectorAll('#plans tbody tr')]"
+        ".map(row => [...row.cells].slice(0, 2).map(cell => cell.innerText.trim()))"
     )
-    names = {"random": "random", "microbatch": 'waits="microbatch"', "step": 'waits="step"'}
-    assert rows == [
-        f"{shown} | {percent(found['microbatch'])} | {percent(found['step'])}"
-        for shown, found in ((names[name], found) for name, found in report["waits"].items())
-    ]
-
-
-def test_it_says_what_images_that_travel_gain(page: Browser, report: dict[str, Any]) -> None:
-    rows = page.see(
-        "[...document.querySelectorAll('#waiting table')[2].querySelectorAll('tbody tr')]"
-        ".map(row => [...row.cells].map(cell => cell.innerText.trim()).join(' | '))"
-    )
-    figures = ("encoder", "llm", "waiting", "time")
-    assert rows == [
-        " | ".join([f'dispatch="{name}"', *(percent(found[each]) for each in figures)])
-        for name, found in report["dispatch"].items()
-    ]
-    assert report["dispatch"]["images"]["encoder"] < report["dispatch"]["samples"]["encoder"]
-    assert "Balance(dispatch=" not in render_page({**report, "dispatch": None})
+    times = [1, report["forecast"]["time"], *report["other_plans"].values()]
+    assert [time for _, time in rows] == [f"{100 * time:.0f} %" for time in times]
+    codes = [f"the same with {code}" for code in ('waits="step"', 'dispatch="images"')]
+    assert [name for name, _ in rows][-2:] == codes
 
 
 def test_where_nothing_is_to_gain_it_says_so(report: dict[str, Any]) -> None:
@@ -99,7 +81,7 @@ def test_the_first_line_says_what_makes_it_doubtful(report: dict[str, Any]) -> N
     whole = headline(sound)
     share = sound["usable"] * 0.0674
     for change, said in (
-        ({"bytes_as_tokens": True}, "A byte counts as a token here: give --tokenizer MODULE:NAME"),
+        ({"bytes_as_tokens": True}, "A byte counts as a token here: give --transform MODULE:NAME"),
         ({"over_budget": share}, "6.74 % of the samples exceed a budget alone"),
         ({"unreadable": 5}, "5 of 2,000 samples and shards cannot be read"),
     ):
@@ -107,8 +89,6 @@ def test_the_first_line_says_what_makes_it_doubtful(report: dict[str, Any]) -> N
         doubtful = {**sound, **change}
         assert headline(doubtful).startswith(f"{whole}. {said}")
         text = unescape(render_page(doubtful))
-        assert headline(doubtful) in text
-        # not only in the title of the tab
         assert f'<p class="doubts">{said}' in text
 
 
@@ -122,12 +102,11 @@ def test_without_costs_the_first_line_gives_no_advice(report: dict[str, Any]) ->
 def test_every_section_is_there_with_its_decision_and_its_origin(page: Browser) -> None:
     found = page.see("[...document.querySelectorAll('section.card')].map((s) => s.id)")
     assert found == list(IDS)
-    assert len(SECTIONS) + 2 == len(IDS)
     words = page.see(
         "[...document.querySelectorAll('main section')].map((s) => "
         "[s.querySelector('.decides').innerText, s.querySelectorAll('.tag').length])"
     )
-    assert all(text.startswith("Decides ") and tags for text, tags in words)
+    assert all(text and tags for text, tags in words)
 
 
 def test_nothing_is_loaded_from_elsewhere(page: Browser, report: dict[str, Any]) -> None:
@@ -139,12 +118,6 @@ def test_nothing_is_loaded_from_elsewhere(page: Browser, report: dict[str, Any])
 
 
 def test_figures_on_the_page_are_the_reports(page: Browser, report: dict[str, Any]) -> None:
-    rows = page.see(
-        "[...document.querySelectorAll('#waiting .pair tbody tr')]"
-        ".map((row) => row.innerText.split('\\t'))"
-    )
-    for name, efficiency, *_ in rows:
-        assert efficiency == f"{100 * (1 - report['waiting'][name]):.1f} %"
     tokens = page.see("document.querySelectorAll('#costs tbody tr')[1].innerText.split('\\t')")
     found = report["resources"]["tokens"]
     assert tokens[:4] == ["tokens", *(f"{found[q]:,}" for q in ("p50", "p90", "p99"))]
@@ -169,7 +142,7 @@ def test_text_from_the_data_is_escaped(report: dict[str, Any]) -> None:
     text = render_page({**report, **hostile})
     assert evil not in text
     assert text.count("<script>") == 1
-    assert text.count("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;") >= 5
+    assert text.count("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;") >= 4
 
 
 def test_the_settings_can_be_pasted(report: dict[str, Any]) -> None:
@@ -182,15 +155,6 @@ def test_characters_that_something_would_act_on_are_made_visible(report: dict[st
     text = render_page({**report, **hostile})
     assert text.count(r"\x1b[31m\x07\u202eevil\udcff") == 2
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", text)
-
-
-def test_steps_of_another_size_are_marked(report: dict[str, Any]) -> None:
-    found = report["strategies"]
-    other = {**found["isf"], "samples_per_step": 1103.0, "other_size": True}
-    text = render_page({**report, "strategies": {**found, "isf": other}})
-    assert '<span class="bad">1,103 *</span>' in text
-    assert "these figures are not comparable" in text
-    assert "these figures are not comparable" not in render_page(report)
 
 
 NARROW = """(() => {
@@ -206,7 +170,7 @@ def test_at_400_pixels_letters_of_charts_can_be_read(page: Browser) -> None:
     page.call("Emulation.setDeviceMetricsOverride", **size)
     smallest, count = page.see(NARROW)
     page.call("Emulation.setDeviceMetricsOverride", **{**size, "width": 1400})
-    assert count > 30
+    assert count >= 6
     assert smallest >= 10
 
 

@@ -19,9 +19,13 @@ from counterpoise.tools.analyze.scan.rows import Rows
 from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, ScanTask, find_tasks
 from counterpoise.tools.runners import TaskFunction, in_this_process, on_cores
+from counterpoise.workers import VisionLanguage
 from tests.forking.popen import COMMAND, Popen, run
 
-OPTIONS = ScanOptions((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
+OPTIONS = ScanOptions("tests.tools.analyze.test_scan:small")
+
+small = VisionLanguage(tile_size=32, max_tiles=6, tokens_per_tile=4)
+larger = VisionLanguage(tile_size=32, max_tiles=6, tokens_per_tile=8)
 
 
 def picture(width: int = 40, height: int = 30) -> bytes:
@@ -40,8 +44,8 @@ def write_shard(path: Path, samples: dict[str, dict[str, bytes]]) -> Path:
     return path
 
 
-def samples(prefix: str, count: int, source: str = "web") -> dict[str, dict[str, bytes]]:
-    about = json.dumps({"source": source, "document": "some text"}).encode()
+def samples(prefix: str, count: int) -> dict[str, dict[str, bytes]]:
+    about = json.dumps({"document": "some text"}).encode()
     return {f"{prefix}{n}": {"json": about, "png": picture()} for n in range(count)}
 
 
@@ -64,7 +68,7 @@ def mixed(tmp_path: Path) -> Path:
     (folder / "b-0.tar").write_bytes(b"this is no tar file" * 100)
     whole = write_shard(folder / "c-0.tar", samples("c", 6)).read_bytes()
     (folder / "c-0.tar").write_bytes(whole[: len(whole) // 2])
-    broken = samples("d", 3, "book")
+    broken = samples("d", 3)
     broken["d1"]["png"] = b""
     broken["d2"]["png"] = picture()[:40]
     write_shard(folder / "d-0.tar", broken)
@@ -80,12 +84,10 @@ def test_what_is_broken_is_named_and_the_rest_is_there(mixed: Path, tmp_path: Pa
     found = {(bad.kind, bad.key): bad for bad in rows.failures}
     assert ("shard", "b-0.tar") in found
     assert ("shard", "f-0.tar") in found
-    cut = [bad for bad in rows.failures if bad.kind == "truncated" and bad.source == "c-0.tar"]
-    assert [bad.key for bad in cut] == [f"c{n}" for n in range(len(cut))]
-    assert cut
-    assert {bad.key: bad.source for bad in rows.failures if bad.key[0] == "d"} == {
-        "d1": "book",
-        "d2": "book",
+    assert ("shard", "c-0.tar") in found
+    assert {bad.key: bad.source for bad in rows.failures if bad.key in ("d1", "d2")} == {
+        "d1": "d",
+        "d2": "d",
     }
     assert all(bad.reason for bad in rows.failures)
 
@@ -140,11 +142,8 @@ def test_a_shard_that_changed_is_scanned_again(tmp_path: Path) -> None:
 def test_other_settings_find_other_costs(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", samples("a", 2))
     few, _ = scanned(tasks_of(shard), tmp_path / "parts")
-    more, _ = scanned(
-        tasks_of(shard),
-        tmp_path / "parts",
-        ScanOptions((*OPTIONS.transform[:2], ("tokens_per_tile", 8))),
-    )
+    options = ScanOptions("tests.tools.analyze.test_scan:larger")
+    more, _ = scanned(tasks_of(shard), tmp_path / "parts", options)
     assert (more.column("tokens") > few.column("tokens")).all()
 
 
@@ -156,7 +155,6 @@ def test_a_sample_is_drawn_once_and_the_same_for_everybody(tmp_path: Path) -> No
     assert (len(rows), total) == (7, 30)
     assert len(set(rows.keys)) == 7
     assert scanned(tasks, tmp_path / "other", sample=7)[0].keys == rows.keys
-    assert scanned(tasks, tmp_path / "seed", sample=7, seed=1)[0].keys != rows.keys
 
 
 def test_decoding_finds_what_headers_do_not_say(tmp_path: Path) -> None:
@@ -167,11 +165,10 @@ def test_decoding_finds_what_headers_do_not_say(tmp_path: Path) -> None:
     found["a1"]["png"] = whole.getvalue()[:4000]
     shard = write_shard(tmp_path / "a.tar", found)
     assert len(scanned(tasks_of(shard), tmp_path / "parts")[0]) == 2
-    deep = ScanOptions(OPTIONS.transform, decode=True)
+    deep = ScanOptions(OPTIONS.transform_path, decode=True)
     rows, _ = scanned(tasks_of(shard), tmp_path / "parts", deep)
     assert rows.keys == ("a0",)
     assert [bad.key for bad in rows.failures] == ["a1"]
-    assert rows.cpu_times.decoded == 1
 
 
 def test_a_dataset_by_import_path_is_scanned_in_ranges(

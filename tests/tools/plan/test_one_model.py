@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from click.testing import CliRunner
 
 from counterpoise.sched.planners.orchestration.models import modules_of
@@ -34,17 +33,10 @@ from counterpoise.sched.shapes import (
     Vocabulary,
     layer_costs,
     memory,
-    partition,
     read_device,
     read_model,
     step,
     time_of,
-)
-from counterpoise.tools.analyze.command import command as analyze
-from counterpoise.tools.analyze.model.pipelines import (
-    PipelineMachine,
-    peak_bytes,
-    simulate_schedule,
 )
 from counterpoise.tools.plan.command import command
 from tests.sched.bubble_filling.test_model_jobs import filling_costs_what_shapes_say
@@ -73,14 +65,6 @@ def test_one_job_is_priced_alike_by_all_commands() -> None:
     kept = report("recompute", *JOB, "--layers", ",".join(map(str, stages)))
     assert [one["predicted_bytes"] for one in kept["stages"]] == sizes
     assert kept["seconds_per_step"]["plan"] == seconds
-
-    # `analyze` chooses the shortest longest stage, as partition's "minmax".
-    row = split["methods"]["minmax"]
-    machine = PipelineMachine(model, device, replace(layout, stages=()), 80 * 10**9, TILES)
-    found = simulate_schedule("1f1b", machine, [amounts] * MICROBATCHES)
-    assert found.total_ns / 1e9 == row["seconds_per_step"]
-    assert max(found.memory_bytes) / 1e9 == row["memory_gb"]
-    assert peak_bytes(machine, TILES, TOKENS) == max(found.memory_bytes)
 
     modules_cost_what_shapes_say(model, device, layout, amounts)
     filling_costs_what_shapes_say(model, device, layout, amounts)
@@ -152,22 +136,8 @@ def random_layout(seed: int) -> tuple[ParallelLayout, dict[str, int]]:
     return layout, SMALL.amounts(tiles=draw.randint(0, 9), tokens=draw.randint(1, 900))
 
 
-def analysis_costs_what_shapes_say(layout: ParallelLayout, amounts: Amounts) -> None:
-    """Check `analyze`, which recomputes nothing and splits the layers for 4,096 tokens."""
-    device = DEVICES["h200"]
-    layout = replace(layout, recompute="none", stages=())
-    typical = SMALL.amounts(tokens=4096, token_pairs=4096**2, tiles=3)
-    layers = layer_costs(SMALL, device, layout, typical)
-    both = [one.forward_ns + one.backward_ns for one in layers]
-    cut = replace(layout, stages=partition(both, layout.placement))
-    machine = PipelineMachine(SMALL, device, layout, 10**12, tiles=3)
-    found = simulate_schedule(layout.schedule, machine, [amounts] * layout.microbatches)
-    expected = step(SMALL, device, cut, amounts)
-    assert (found.total_ns, found.memory_bytes) == (expected.total_ns, expected.memory_bytes)
-
-
 def test_random_layouts_are_priced_alike() -> None:
-    """All five planners, formula and simulation, where they model the same: 200 layouts."""
+    """All planners, formula and simulation, where they model the same: 200 layouts."""
     device: Device = DEVICES["h200"]
     planned = 0
     for seed in range(200):
@@ -184,7 +154,6 @@ def test_random_layouts_are_priced_alike() -> None:
             if layout.recompute == "all":
                 equal = replace(equal, recompute="all")
             filling_costs_what_shapes_say(SMALL, device, equal, amounts)
-        analysis_costs_what_shapes_say(layout, amounts)
         stages = time_of(layers, device, layout).stages
         assert sum(one.forward_ns for one in stages) == sum(one.forward_ns for one in layers)
         if layout.vpp == 1:
@@ -229,13 +198,3 @@ def test_a_config_of_ones_own_is_taken_by_all_commands(tmp_path: Path) -> None:
     assert sum(one["layers"] for one in report("recompute", *given, "--pp", "2")["stages"]) == 10
     units = report("orchestrate", *given, "--gpus", "4", "--batch", "8")["units"]
     assert {*units} == {"encoder", "backbone"}
-    rng = np.random.default_rng(0)
-    tiles, tokens = rng.integers(0, 4, 200), rng.integers(50, 900, 200)
-    np.savez(tmp_path / "costs.npz", tiles=tiles, tokens=tokens)
-    sizes = ("--pp", "2", "--tp", "1", "--out", str(tmp_path / "out"), "--json")
-    found = CliRunner().invoke(
-        analyze, [str(tmp_path / "costs.npz"), *given, *sizes], catch_exceptions=False
-    )
-    budgets = json.loads(found.stdout.splitlines()[-1])["budgets"]
-    assert budgets["model"] == read_model(str(path)).name
-    assert "a100: roofline, not measured" in budgets["machine"]["device"]

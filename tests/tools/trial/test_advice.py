@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from counterpoise.tools.bench.turns import SAME, TORCH, Contender, LoaderTurn, compare, take_turns
 from counterpoise.tools.trial.advice import advise, foretell_step
+from counterpoise.tools.trial.turns import SAME, TORCH, Contender, LoaderTurn, compare, take_turns
 
 FREE = 'cp.Balance("auto", counts="free")'
 

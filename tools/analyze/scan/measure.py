@@ -7,11 +7,7 @@ would fail every later read too, ends the scan.
 """
 
 import re
-import tarfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +15,19 @@ import numpy as np
 
 from ....workers.mixture.mixture import Mixture
 from ....workers.mixture.order import refuse_unsaid_costs
-from ....workers.sources.costs import sample_nbytes
 from ....workers.sources.failures import kind_of, reason_of
-from ....workers.sources.interface import Probe, Source, checked_probe
+from ....workers.sources.interface import Probe, Source, checked_probe, file_of
 from ....workers.sources.records import RecordDataset
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.samples import expect_samples, reads_stores
-from ....workers.tar.index import NAME
-from .rows import CpuTimes, Failure, FailureKind, Rows, merge, no_rows, read_table
-from .sources import ScanOptions, ScanTask, open_dataset, open_shard
+from .rows import Failure, FailureKind, Rows, merge, no_rows, read_table
+from .sources import ScanOptions, ScanTask, open_dataset, open_shard, shard_series
 
 TRUNCATED = re.compile(
     r"truncat|ends without|ends before|not enough image data|incomplete", re.IGNORECASE
 )
 
 
-def broken_shard(path: Path, reason: str) -> list[Failure]:
-    """Return the failures of a shard that cannot be opened.
-
-    If it is cut off, these are the samples before the cut, by name; otherwise the shard itself.
-    """
-    keys = _keys_before_cut(path) if TRUNCATED.search(reason) else []
-    if not keys:
-        return [Failure(path.name, path.name, "shard", reason)]
-    return [Failure(key, path.name, "truncated", reason) for key in keys]
-
-
-def _keys_before_cut(path: Path) -> list[str]:
-    keys: dict[str, None] = {}
-    try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                if match := NAME.fullmatch(member.name):
-                    keys.setdefault(match[1])
-    except (tarfile.TarError, OSError, EOFError):
-        # The cut: what was read so far is the answer.
-        pass
-    return list(keys)
-
-
-# Reading the CPU clock takes time, so without decoding only every 16th sample is timed.
-TIMED_EVERY = 16
 # Samples that a store is asked for before they are probed, twice as many at most.
 STORED_AHEAD = 64
 
@@ -72,14 +40,13 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
         source = open_dataset(task.paths[0], options)
         chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
         label = task.paths[0].rpartition(":")[2]
-        named = getattr(source, "source_named", None)
         mixture: Any = getattr(source, "dataset", source)
         refuse_unsaid_costs(getattr(source, "rows", source))
 
         def source_at(index: int) -> str:
             if isinstance(mixture, Mixture):
                 return mixture.source_of(mixture.key(index))
-            return named(index, options.source_field) if named is not None else label
+            return _series_of(source, index) if isinstance(source, RecordDataset) else label
 
         try:
             return _measure(source, chosen, options, source_at)
@@ -108,13 +75,18 @@ def _measure_shard(path: str, chosen: Sequence[int] | None, options: ScanOptions
     try:
         dataset = open_shard(path, options)
     except ValueError as error:
-        return no_rows(broken_shard(Path(shown(path) if is_url(path) else path), str(error)))
+        name = Path(shown(path) if is_url(path) else path).name
+        return no_rows([Failure(name, name, "shard", str(error))])
     try:
         indexes = range(len(dataset)) if chosen is None else chosen
-        named = partial(dataset.source_named, field=options.source_field)
-        return _measure(dataset, indexes, options, named)
+        return _measure(dataset, indexes, options, lambda index: _series_of(dataset, index))
     finally:
         dataset.keep()
+
+
+def _series_of(dataset: Any, index: int) -> str:
+    """Return the name that a sample's file shares with others of its series."""
+    return shard_series(Path(file_of(dataset, index)))
 
 
 def _measure(
@@ -122,16 +94,13 @@ def _measure(
 ) -> Rows:
     """Measure samples of a source one after another; `source_of` returns a sample's source."""
     measured, failures = list[tuple[Probe, str]](), list[Failure]()
-    times = list[tuple[int, int]]()
     stored = reads_stores(source)
     for number, index in enumerate(indexes):
         if stored and number % STORED_AHEAD == 0:
             soon = indexes[number : number + 2 * STORED_AHEAD]
             expect_samples(source, ((each, not options.decode) for each in soon))
-        timed = options.decode or number % TIMED_EVERY == 0
-        clock = time.process_time_ns if timed else lambda: 0
         try:
-            probe, probe_ns, decode_ns = _measure_sample(source, index, options.decode, clock)
+            probe = _measure_sample(source, index, options.decode)
         except Exception as error:
             # A failing disk is not the sample's fault, and a report without its samples is wrong.
             if kind_of(error) == "io":
@@ -141,7 +110,6 @@ def _measure(
             failures.append(Failure(source.key(index), source_of(index), kind, reason))
             continue
         label = source_of(index)
-        times.append((probe_ns, decode_ns))
         first = measured[0][0] if measured else probe
         if probe.cost.keys() == first.cost.keys():
             measured.append((probe, label))
@@ -149,46 +117,32 @@ def _measure(
             # One table holds all samples, so all need the same costs as the first.
             reason = f"costs {', '.join(probe.cost)}, others {', '.join(first.cost)}"
             failures.append(Failure(probe.key, label, "unreadable", reason))
-    both = np.array(times, np.int64).reshape(-1, 2)
-    (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
-    cpu_times = CpuTimes(int(probed), int(probe_ns), int(decoded), int(decode_ns))
-    return _rows(measured, failures, cpu_times)
+    return _rows(measured, failures)
 
 
-def _measure_sample(
-    source: Source, index: int, decode: bool, clock: Callable[[], int]
-) -> tuple[Probe, int, int]:
-    """Return a sample's probe, and the nanoseconds of probing and of decoding; 0 if not done."""
+def _measure_sample(source: Source, index: int, decode: bool) -> Probe:
+    """Return what a sample is said to cost; it is decoded where that is asked for."""
     known = getattr(source, "known", None)
     probe: Probe | None = known(index) if known is not None else None
-    start = clock()
-    probed = decoded = start
     if probe is None:
         probe = checked_probe(source.probe(index), source.key(index))
-        probed = decoded = clock()
     if decode:
-        sample = source.load(index, epoch=0, seed=0)
-        decoded = clock()
-        probe = Probe(probe.key, probe.cost, sample_nbytes(sample))
-    return probe, probed - start, decoded - probed
+        source.load(index, epoch=0, seed=0)
+    return probe
 
 
-def _rows(
-    measured: Sequence[tuple[Probe, str]], failures: Sequence[Failure], cpu_times: CpuTimes
-) -> Rows:
+def _rows(measured: Sequence[tuple[Probe, str]], failures: Sequence[Failure]) -> Rows:
     """Return probes with their sources as rows."""
     if not measured:
-        return replace(no_rows(failures), cpu_times=cpu_times)
+        return no_rows(failures)
     probes = [probe for probe, _ in measured]
     # Sources are numbered in the order in which they are found.
     numbers = {label: number for number, label in enumerate(dict.fromkeys(s for _, s in measured))}
     return Rows(
         resources=tuple(probes[0].cost),
         costs=np.array([list(probe.cost.values()) for probe in probes], np.int64),
-        nbytes=np.array([-1 if p.nbytes is None else p.nbytes for p in probes], np.int64),
         source_of=np.array([numbers[label] for _, label in measured], np.int64),
         sources=tuple(numbers),
         keys=tuple(probe.key for probe in probes),
         failures=tuple(failures),
-        cpu_times=cpu_times,
     )

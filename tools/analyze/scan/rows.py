@@ -4,14 +4,14 @@ Each part of a data set yields `Rows`. Merging all parts in order gives the same
 work was split and wherever each part was scanned.
 
 They are read from a table, too: npz, JSONL or parquet, with a column per resource and a row per
-sample. Three columns are not resources: `key` (the sample's name), `source` (a name, or an index
-into the npz array `sources`) and `nbytes` (decoded bytes). A value that is missing, NaN, negative
-or not a whole number makes its row unreadable; the other rows stay.
+sample. Two columns are not resources: `key` (the sample's name) and `source` (a name, or an index
+into the npz array `sources`). A value that is missing, NaN, negative or not a whole number makes
+its row unreadable; the other rows stay.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,39 +39,19 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuTimes:
-    """CPU time of samples: the number that was timed, and the sum of their nanoseconds."""
-
-    probed: int = 0
-    probe_ns: int = 0
-    decoded: int = 0
-    decode_ns: int = 0
-
-    def __add__(self, other: "CpuTimes") -> "CpuTimes":
-        return CpuTimes(
-            self.probed + other.probed,
-            self.probe_ns + other.probe_ns,
-            self.decoded + other.decoded,
-            self.decode_ns + other.decode_ns,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Rows:
     """Usable samples as columns, and failures.
 
-    costs (n, resources); nbytes (n,), a sample's decoded bytes or -1 if unknown; source_of (n,), an
-    index into `sources`; keys: n names, or none if samples have only a row number.
+    costs (n, resources); source_of (n,), an index into `sources`; keys: n names, or none if samples
+    have only a row number.
     """
 
     resources: tuple[str, ...]
     costs: Int64
-    nbytes: Int64
     source_of: Int64
     sources: tuple[str, ...]
     keys: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
-    cpu_times: CpuTimes = field(default_factory=CpuTimes)
 
     def __len__(self) -> int:
         return len(self.costs)
@@ -90,13 +70,13 @@ class Rows:
 def no_rows(failures: Sequence[Failure] = ()) -> Rows:
     """Return rows without samples, and so without resources."""
     none = np.zeros(0, np.int64)
-    return Rows((), none.reshape(0, 0), none, none, (), (), tuple(failures))
+    return Rows((), none.reshape(0, 0), none, (), (), tuple(failures))
 
 
 def merge(parts: Iterable[Rows]) -> Rows:
     """Return all rows in one, in order; raises ValueError if the resources differ.
 
-    >>> one = Rows(("tokens",), np.array([[5]]), np.array([9]), np.array([0]), ("web",), ("a",))
+    >>> one = Rows(("tokens",), np.array([[5]]), np.array([0]), ("web",), ("a",))
     >>> both = merge([one, no_rows(), one])
     >>> both.costs.tolist(), both.keys, both.sources, both.source_of.tolist()
     ([[5], [5]], ('a', 'a'), ('web',), [0, 0])
@@ -104,10 +84,9 @@ def merge(parts: Iterable[Rows]) -> Rows:
     every = list(parts)
     filled = [part for part in every if len(part)]
     failures = tuple(failure for part in every for failure in part.failures)
-    cpu_times = sum((part.cpu_times for part in every), CpuTimes())
-    # Without samples there are no resources to compare, only failures and times.
+    # Without samples there are no resources to compare, only failures.
     if not filled:
-        return replace(no_rows(failures), cpu_times=cpu_times)
+        return no_rows(failures)
     resources = filled[0].resources
     for part in filled:
         if part.resources != resources:
@@ -130,20 +109,17 @@ def merge(parts: Iterable[Rows]) -> Rows:
     return Rows(
         resources=resources,
         costs=np.concatenate([part.costs for part in filled]),
-        nbytes=np.concatenate([part.nbytes for part in filled]),
         source_of=np.concatenate(renumbered),
         sources=tuple(numbers),
         keys=keys,
         failures=failures,
-        cpu_times=cpu_times,
     )
 
 
 def select_rows(rows: Rows, numbers: Int64) -> Rows:
     """Return the rows of those numbers, in that order; failures stay."""
     keys = tuple(rows.keys[k] for k in numbers.tolist()) if rows.keys else ()
-    columns = (rows.costs[numbers], rows.nbytes[numbers], rows.source_of[numbers])
-    return Rows(rows.resources, *columns, rows.sources, keys, rows.failures, rows.cpu_times)
+    return replace(rows, costs=rows.costs[numbers], source_of=rows.source_of[numbers], keys=keys)
 
 
 def select_resources(rows: Rows, names: tuple[str, ...]) -> Rows:
@@ -165,11 +141,11 @@ def save_rows(path: Path, rows: Rows) -> bool:
         "sources": rows.sources,
         "keys": rows.keys,
         "failures": [asdict(failure) for failure in rows.failures],
-        "cpu_times": asdict(rows.cpu_times),
     }
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    arrays: Arrays = {name: getattr(rows, name) for name in ("costs", "nbytes", "source_of")}
-    return write_arrays(path, STAMP, {**arrays, "about": text})
+    return write_arrays(
+        path, STAMP, {"costs": rows.costs, "source_of": rows.source_of, "about": text}
+    )
 
 
 def load_rows(path: Path) -> Rows | None:
@@ -186,13 +162,12 @@ def _unpacked(arrays: Arrays) -> Rows | None:
         sources=tuple(about["sources"]),
         keys=tuple(about["keys"]),
         failures=tuple(Failure(**failure) for failure in about["failures"]),
-        cpu_times=CpuTimes(**about["cpu_times"]),
         **arrays,
     )
 
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
-OTHER_COLUMNS = ("key", "source", "nbytes")
+OTHER_COLUMNS = ("key", "source")
 Columns = Mapping[str, Column]
 Fits = npt.NDArray[np.bool_]
 
@@ -216,7 +191,6 @@ def read_table(path: Path, resources: tuple[str, ...] = ()) -> Rows:
     return Rows(
         resources=wanted,
         costs=np.stack([columns[name][usable].astype(np.int64) for name in wanted], axis=1),
-        nbytes=_nbytes(path, columns.get("nbytes"), usable),
         **_sources(table, columns.get("source"), usable),
         keys=() if names is None else tuple(map(str, names[usable].tolist())),
         failures=failures,
@@ -244,16 +218,6 @@ def _resources(table: Table, wanted: tuple[str, ...]) -> tuple[str, ...]:
             "say which are costs with --resource NAME"
         )
     return found
-
-
-def _nbytes(path: Path, column: Column | None, usable: npt.NDArray[np.intp]) -> Int64:
-    """Return the bytes of samples, -1 where they are not known."""
-    if column is None:
-        return np.full(len(usable), -1)
-    if column.dtype.kind not in "iuf":
-        raise ValueError(f"{path}: column 'nbytes' holds {column.dtype}; give whole numbers")
-    known = (column >= 0) & (column <= MAX_COST)
-    return np.where(known, column, -1)[usable].astype(np.int64)
 
 
 def _unusable_rows(

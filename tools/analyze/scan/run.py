@@ -21,7 +21,7 @@ from .sources import TASK_ROWS, ScanOptions, ScanTask, make_transform, open_data
 
 Progress = Callable[[int, int], object]
 # Changes whenever the saved rows change their form.
-FORMAT = 2
+FORMAT = 3
 # Looking up saved rows is fast; the progress bar need not follow every one.
 REPORT_EVERY = 64
 
@@ -32,7 +32,6 @@ def scan_all(
     parts: Path,
     run: Runner,
     sample: int = 0,
-    seed: int = 0,
     progress: Progress = lambda _finished, _tasks: None,
 ) -> tuple[Rows, int]:
     """Return the merged rows, and the number of samples in the whole data set.
@@ -44,7 +43,7 @@ def scan_all(
     others = [task for task in tasks if task.kind != "table"]
     # A table is read as a whole, so with tables the sample is drawn from the merged rows.
     if sample and not tables:
-        pieces, total = _draw_pieces(others, options, run, sample, seed)
+        pieces, total = _draw_pieces(others, options, run, sample)
     else:
         pieces, total = whole_pieces(others, options), 0  # counted below
     found = _scan_pieces(pieces, options, parts, run, progress)
@@ -53,7 +52,7 @@ def scan_all(
         return rows, total
     total = len(rows) + len(rows.failures)
     if sample and len(rows) > sample:
-        rows = select_rows(rows, _draw(len(rows), sample, seed))
+        rows = select_rows(rows, _draw(len(rows), sample))
     return rows, total
 
 
@@ -82,7 +81,7 @@ def _scan_pieces(
 
 
 def _draw_pieces(
-    tasks: Sequence[ScanTask], options: ScanOptions, run: Runner, sample: int, seed: int
+    tasks: Sequence[ScanTask], options: ScanOptions, run: Runner, sample: int
 ) -> tuple[list[ScanTask], int]:
     """Count all samples, and return the tasks with the rows drawn from each, and the count."""
     counts: list[tuple[int, ...]] = [()] * len(tasks)
@@ -92,7 +91,7 @@ def _draw_pieces(
     total = int(sizes.sum())
     if total <= sample:
         return whole_pieces(tasks, options), total
-    drawn = _draw(total, sample, seed)
+    drawn = _draw(total, sample)
     ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, drawn, side="right")
     rows = [drawn[shard_of == shard] - (ends[shard] - sizes[shard]) for shard in range(len(sizes))]
@@ -127,11 +126,11 @@ def _cache_key(task: ScanTask, options: ScanOptions) -> str:
         code = [source.fingerprint(), KnownData(dataset, len(source)).looked_at().identity]
     elif hasattr(transform := make_transform(options), "fingerprint"):
         code = transform.fingerprint()
-    chosen = [options.transform_path, options.cost_path, options.decode, options.source_field]
+    chosen = [options.transform_path, options.cost_path, options.decode]
     found = None if options.found is None else options.found.to_dict()
     return digest([FORMAT, task.fingerprint(), *chosen, found, code, library_versions()])
 
 
-def _draw(total: int, sample: int, seed: int) -> Int64:
+def _draw(total: int, sample: int) -> Int64:
     """Return `sample` of `total` numbers, drawn at random, ascending."""
-    return np.sort(np.random.default_rng(seed).choice(total, sample, replace=False))
+    return np.sort(np.random.default_rng(0).choice(total, sample, replace=False))

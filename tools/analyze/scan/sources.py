@@ -6,7 +6,7 @@ A task is a piece of a data set that any process can scan.
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +24,6 @@ from ....workers.sources.failures import kind_of
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source, as_source, says_costs
-from ....workers.sources.records import RecordDataset
 from ....workers.sources.registry import class_of, source_of
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.files import list_urls, open_url
@@ -42,18 +41,16 @@ LEAST_HELD = 16
 class ScanOptions:
     """The settings of a scan: values only, since they travel to other machines.
 
-    transform: arguments of VisionLanguage, used unless transform_path names another transform;
-    cost_path: import path of a function from a loaded sample to its cost; resources: the costs to
-    keep, all by default; cache: folder for indexes and costs, beside the shards by default; found:
-    what samples cost, where the data do not say it (`with_found_costs`).
+    transform_path: VisionLanguage by default. cost_path: import path of a function from a loaded
+    sample to its cost. resources: the costs to keep, all by default. cache: folder for indexes and
+    costs, beside the shards by default. found: what samples cost, where the data do not say it
+    (`with_found_costs`).
     """
 
-    transform: tuple[tuple[str, Any], ...] = ()
     transform_path: str = ""
     cost_path: str = ""
     resources: tuple[str, ...] = ()
     decode: bool = False
-    source_field: str = "source"
     cache: str = ""
     found: FoundCosts | None = None
 
@@ -61,53 +58,10 @@ class ScanOptions:
 @lru_cache(maxsize=4)
 def make_transform(options: ScanOptions) -> Any:
     """Return the transform at transform_path (called first if it is a class), or VisionLanguage."""
-    if options.transform_path:
-        return _instance(options.transform_path)
-    arguments = dict(options.transform)
-    tokenizer = arguments.pop("tokenizer", "")
-    if not tokenizer:
-        return VisionLanguage(**arguments)
-    found = _instance(tokenizer)
-    if arguments.get("image_token_id") is None and getattr(found, "image_id", None) is None:
-        # Which token stands for an image changes no cost, and here only costs are looked at.
-        arguments["image_token_id"] = 0
-    return VisionLanguage(found, **arguments)
-
-
-@lru_cache(maxsize=16)
-def remembering(kind: type[Any]) -> type[Any]:
-    """Return a class of files that remembers the last sample read.
-
-    Its source is then known without a read.
-    """
-    known = issubclass(kind, RecordDataset)
-    return type(kind.__name__, (Remembering, kind), {"__doc__": kind.__doc__}) if known else kind
-
-
-class Remembering:
-    """What `remembering` adds to a class."""
-
-    last: Mapping[str, Any] = {}
-
-    def raw(self: Any, index: int, headers: bool = False) -> dict[str, Any]:
-        """Return a sample's members and remember them."""
-        found: dict[str, Any] = super().raw(index, headers)  # type: ignore[misc]
-        self.last = found
-        return found
-
-    def source_named(self: Any, index: int, field: str) -> str:
-        """Return the source that a sample's JSON names, else the name that its files share."""
-        raw = self.last
-        try:
-            # Costs that were kept are not read again, so another sample may have been the last.
-            if raw.get("__key__") != self.key(index):
-                raw = self.raw(index, headers=True)
-        except (ValueError, OSError):
-            return shard_series(Path(self.file_of(index)))
-        about = raw.get("json")
-        found = about.get(field) if isinstance(about, Mapping) else None
-        name = "" if found is None else str(found)
-        return name or shard_series(Path(self.file_of(index)))
+    if not options.transform_path:
+        return VisionLanguage()
+    found = import_object(options.transform_path)
+    return found() if isinstance(found, type) else found
 
 
 def shard_series(path: Path) -> str:
@@ -127,7 +81,7 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
     A class or function is called first; files are opened with the options' transform.
     """
     if not (is_import_path(path) or is_recipe(path)):
-        opened: Source = _open_files(path, remembering(class_of(path)), options)
+        opened: Source = _open_files(path, class_of(path), options)
         return opened
     dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
@@ -151,11 +105,8 @@ def find_dataset(path: str, cache: str | None = None) -> Any:
 
 
 def open_shard(path: str, options: ScanOptions) -> Any:
-    """Open one shard with the options' transform; ValueError if it is no tar or is cut off.
-
-    It is a TarDataset that remembers the last sample read.
-    """
-    return _open_files([path], remembering(TarDataset), options)
+    """Open one shard with the options' transform; ValueError if it is no tar or is cut off."""
+    return _open_files([path], TarDataset, options)
 
 
 def _open_files(pattern: Any, kind: Callable[..., Any], options: ScanOptions) -> Any:
@@ -218,11 +169,6 @@ def import_object(path: str) -> Any:
         ) from None
     except AttributeError:
         raise ValueError(f"{path}: module {module} has no {name!r}; check the name") from None
-
-
-def _instance(path: str) -> Any:
-    found = import_object(path)
-    return found() if isinstance(found, type) else found
 
 
 # Files that people have, and that are neither shards nor one of SUFFIXES.

@@ -1,1 +1,0 @@
-"""Computes the analysis: figures of the data, budgets, forecasts, pipelines, the report."""

@@ -1,0 +1,61 @@
+"""Foretells steps of samples whose costs are known: as auto plans them, and in other ways."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...balancer.planning.forecast import MOST_SAMPLES, Outlook, forecast
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.problem.config import PlanConfig
+from ...loader.auto.choice import Choice, PlanTerms
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCosts:
+    """Costs (n, resources) of samples in their order, and the loop that they are for.
+
+    choice: what auto finds of them. terms: the loop as it is, with balance="auto". most_samples:
+    that are planned.
+    """
+
+    choice: Choice
+    terms: PlanTerms
+    rows: Int64
+    most_samples: int = MOST_SAMPLES
+
+    @property
+    def now(self) -> PlanConfig:
+        """The loop as it is: how its ranks wait, and what its batches pad."""
+        return self.terms.plan(self.choice)[1]
+
+    def foretell(self, is_packed: bool = False, **changed: Any) -> Outlook | None:
+        """Return auto's forecast, with options of its Balance changed; None where nothing varies.
+
+        is_packed: as if batches that are padded were packed, random order's as they are.
+        """
+        if not (self.choice.varies and len(self.rows)):
+            return None
+        terms = replace(self.terms, balance=replace(self.terms.balance, **changed))
+        choice = replace(self.choice, padded=()) if is_packed else self.choice
+        return self.compare(terms.plan(choice)[1])
+
+    def compare(self, plan: PlanConfig) -> Outlook | None:
+        """Return the forecast of a plan, over the loop as it is."""
+        return forecast(
+            plan, self.rows, self.terms.batch_size, now=self.now,
+            most_samples=self.most_samples, most_steps=self.most_samples // 64,
+        )  # fmt: skip
+
+    def other_plans(self, counted: str = "") -> dict[str, float]:
+        """Return a step of other plans of auto, over random order's as it is now, by their code.
+
+        counted: how labels are counted where counts are free, as an argument.
+        """
+        accumulate = self.terms.balance.accumulate
+        more = f", accumulate={accumulate}" if accumulate != 1 else ""
+        more += "" if self.terms.balance.shift_labels else ", shift_labels=False"
+        told = {f'cp.Balance("auto"{more}, counts="free"{counted})': self.foretell(counts="free")}
+        if accumulate == 1:
+            told[f'cp.Balance("auto", accumulate=4{more})'] = self.foretell(accumulate=4)
+        if self.choice.padded:
+            told[f'cp.Balance("auto"{more}, layout="packed")'] = self.foretell(is_packed=True)
+        return {code: each.time for code, each in told.items() if each is not None}

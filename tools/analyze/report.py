@@ -1,0 +1,156 @@
+"""Makes the report: one JSON object with every number of the page."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ...balancer.planning.forecast import sample_work
+from ...balancer.planning.problem.balance import DEFAULTS, Balance
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.options import ADD_UP, ENCODER, NO_WORK, OPTIONS
+from ...balancer.planning.problem.shuffle import permutation
+from ...loader.auto.choice import Choice, PlanTerms
+from ...loader.balanced.arguments import make_plan
+from .counts import data_figures, heaviest
+from .plans import KnownCosts
+from .scan.rows import Rows
+
+Json = dict[str, Any]
+# The first samples of epoch 0's order: so many are planned.
+PLANNED = 32_768
+# Below this gain the advice is not to balance.
+LEAVE_OFF = 0.03
+# Budgets above the largest microbatch of the steps that were planned: other steps have others.
+HEADROOM_PERCENT = 110
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNow:
+    """A training loop as it is: `accumulate` microbatches of batch_size samples a step and rank.
+
+    layout: whether samples of a microbatch are padded to its longest, or packed.
+    """
+
+    ranks: int = 8
+    accumulate: int = 4
+    batch_size: int = 4
+    layout: Literal["padded", "packed"] = "padded"
+
+    @property
+    def samples_per_step(self) -> int:
+        """Return the samples of a global batch."""
+        return self.ranks * self.accumulate * self.batch_size
+
+
+def make_report(rows: Rows, total: int, loop: LoopNow, budgets: Mapping[str, int]) -> Json:
+    """Return the report; total: samples of the data set, of which the rows may be a sample.
+
+    budgets: of microbatches, recommended where none is given. Raises ValueError if no sample can be
+    used, or if no plan can be made with these options.
+    """
+    if not len(rows):
+        first = [f"{one.source}, {one.key:.80}: {one.reason}" for one in rows.failures[:3]]
+        raise ValueError(
+            f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
+        )
+    if unknown := set(budgets) - set(rows.resources):
+        raise ValueError(
+            f"--budget {sorted(unknown)[0]}: no such cost; name one of {', '.join(rows.resources)}"
+        )
+    known = _known_costs(rows, loop)
+    balance = _recommended(known, loop, budgets)
+    told = known.compare(_plan_of(balance, rows.resources, loop))
+    gain = 1 - told.time if told else 0.0
+    work = np.sum(sample_work(known.now, rows.costs), axis=0)
+    return {
+        **data_figures(rows, total, balance.budgets),
+        "settings": {**asdict(loop), "samples_per_step": loop.samples_per_step},
+        "planned": len(known.rows),
+        "forecast": None if told is None else asdict(told),
+        "other_plans": _other_plans(known, balance, loop),
+        "gain": gain,
+        "leave_off": gain < LEAVE_OFF,
+        "recommended": _code_of(balance),
+        "heaviest": heaviest(rows, work),
+    }
+
+
+def _known_costs(rows: Rows, loop: LoopNow) -> KnownCosts:
+    """Return what is planned of the rows: as auto would find it, in the loop as it is."""
+    chosen = permutation(len(rows), 0, 0)[:PLANNED]
+    is_padded = loop.layout == "padded"
+    padded = tuple(name for name in rows.resources if is_padded and name not in ADD_UP)
+    choice = Choice(None, rows.resources, padded, bool(np.ptp(rows.costs, axis=0).any()))
+    accumulate = Balance("auto", accumulate=loop.accumulate)
+    terms = PlanTerms(accumulate, loop.ranks, loop.batch_size, drop_last=False, shuffle=True)
+    return KnownCosts(choice, terms, rows.costs[chosen], PLANNED)
+
+
+def _plan_of(balance: Balance, resources: tuple[str, ...], loop: LoopNow) -> PlanConfig:
+    """Return the plan that a DataLoader makes of a Balance."""
+    return make_plan(
+        balance, resources=resources, ranks=loop.ranks, batch_size=1, drop_last=False,
+        empty_microbatches=True,
+    )  # fmt: skip
+
+
+def _recommended(known: KnownCosts, loop: LoopNow, budgets: Mapping[str, int]) -> Balance:
+    """Return the Balance to train with: the loop's steps, packed, within budgets.
+
+    Budgets that nobody gives are a tenth above the largest microbatch of as many as there are now.
+    """
+    balance = Balance(
+        budgets=budgets, samples_per_step=loop.samples_per_step, layout="packed",
+        accumulate="auto" if budgets else loop.accumulate,
+    )  # fmt: skip
+    if budgets or not known.choice.varies:
+        return balance
+    told = known.compare(_plan_of(balance, known.choice.resources, loop))
+    if told is None:
+        return balance
+    most = {name: -(-size * HEADROOM_PERCENT // 100) for name, size in told.largest.items() if size}
+    return replace(balance, budgets=most, accumulate="auto")
+
+
+def _other_plans(known: KnownCosts, balance: Balance, loop: LoopNow) -> dict[str, float]:
+    """Return a step of other settings, over random order's as it is now.
+
+    By their code; those that begin with an option are the recommended Balance with it.
+    """
+    auto = known.foretell()
+    if auto is None:
+        return {}
+    accumulate = f", accumulate={loop.accumulate}" if loop.accumulate > 1 else ""
+    times = {f'cp.Balance("auto"{accumulate})': auto.time, **known.other_plans()}
+    resources = known.choice.resources
+    once = _plan_of(replace(balance, waits="step"), resources, loop)
+    # of a loop whose ranks meet once a step in random order, too
+    waits_once = replace(known.terms.balance, waits="step")
+    loop_once = replace(known, terms=replace(known.terms, balance=waits_once))
+    told = {'waits="step"': loop_once.compare(once)}
+    others = [name for name in resources if name not in (*ENCODER, *NO_WORK)]
+    if others and {*ENCODER} & {*resources}:
+        budgets = {name: most for name, most in balance.budgets.items() if name in others}
+        apart = replace(balance, dispatch="images", budgets=budgets)
+        told['dispatch="images"'] = known.compare(_plan_of(apart, resources, loop))
+    return times | {code: each.time for code, each in told.items() if each}
+
+
+def _code_of(balance: Balance) -> Json:
+    """Return a Balance as its JSON object, as an expression, and with the loader to paste."""
+    values = json.loads(balance.to_json())
+    options = (
+        f"    {name}={json.dumps(value, ensure_ascii=False)},\n"
+        for name, value in values.items()
+        if name in OPTIONS and value != getattr(DEFAULTS, name)
+    )
+    code = f"Balance(\n{''.join(options)})"
+    return {
+        "balance": values,
+        "code": code,
+        "settings": f"from counterpoise.loader import Balance, DataLoader\n\nbalance = {code}\n"
+        "loader = DataLoader(dataset, num_workers=8, shuffle=True, balance=balance)\n",
+    }

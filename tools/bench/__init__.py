@@ -1,1 +1,0 @@
-"""`counterpoise bench`: measures this project against baselines, interleaved in one run."""
