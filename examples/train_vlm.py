@@ -47,7 +47,7 @@ from counterpoise.sched import (
     simulate,
     with_encoders,
 )
-from counterpoise.sched.render.html import render_html
+from counterpoise.sched.render.page import render_html
 from counterpoise.sched.runtime import (
     EncoderSpec,
     Pipeline,

@@ -27,7 +27,6 @@ from ..workers.sources.interface import DEFAULT_COST, Source
 from ..workers.sources.plain import as_source
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
-    COSTLESS,
     check_decode_threads,
     checked_shuffle,
     find_resources,
@@ -152,7 +151,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Loade
 def make_loader(settings: LoaderSettings, place: Place, waits: Waits | None) -> BalancedLoader:
     """Return the balanced loader of a place; ValueError for what its ranks cannot do."""
     balance, resources = settings.given.balance, settings.resources
-    if resources == UNKNOWN and 0 in place.played and balance.grouping not in COSTLESS:
+    if resources == UNKNOWN and 0 in place.played and balance.grouping != "fixed":
         logger.warning(
             "nothing is balanced: what a sample of this %s costs is not known, and each counts as "
             "1; give DataLoader(cost=...), a function from a sample to its costs or a table of "

@@ -36,7 +36,7 @@ from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
-from .balanced.arguments import COSTLESS, check_label_tokens, check_order
+from .balanced.arguments import check_label_tokens, check_order
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .balanced.step_infos import OverBudget, info_of
 from .local.starts import digest_of
@@ -68,7 +68,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     shuffle          draw a new order in every epoch; False: the data's order, planned within
                      each step
     drop_last        leave out the last step if it is not full
-    batch_size       samples of a microbatch, for the groupings that count them only
+    batch_size       samples of a microbatch, for grouping "fixed" only
     accumulate_from  the fewest microbatches per rank and step, with accumulate="auto"
     empty_lists      collate_fn takes an empty list, which torch's default does not: then a last
                      step with fewer samples than microbatches is kept, and some lists are empty
@@ -104,7 +104,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
         self._rows = costs.rows if isinstance(costs, Mixture) else None
-        if self._rows is not None and wanted.grouping not in COSTLESS:
+        if self._rows is not None and wanted.grouping != "fixed":
             self._rows.refuse_unsaid_costs()
         columns, names = checked_columns(
             costs.rows.table() if isinstance(costs, Mixture) else costs

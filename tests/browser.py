@@ -22,24 +22,6 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--remote-debugging-pipe",
 )
-# Words for the scripts of the tests: a panel's plot, and the middle of a pass in it.
-WORDS = """
-const plot = (number) => document.querySelectorAll(".plot")[number];
-const find = (number, name) => plot(number).querySelector(`[data-pass="${name}"]`);
-const box = (node) => {
-  const at = node.getBoundingClientRect();
-  return [at.x, at.y, at.width, at.height];
-};
-const center = (node) => {
-  const [x, y, width, height] = box(node);
-  return [x + width / 2, y + height / 2];
-};
-const frame = () => new Promise(requestAnimationFrame);
-const tip = () => {
-  const node = document.getElementById("tip");
-  return node.hidden ? null : node.innerText;
-};
-"""
 
 
 class Browser:
@@ -120,27 +102,11 @@ class Browser:
 
     def see(self, expression: str) -> Any:
         """The value of an expression, once the page has drawn what it owes."""
-        code = f"(async () => {{ {WORDS} await frame(); await frame(); return ({expression}); }})()"
+        drawn = "for (let n = 0; n < 2; n += 1) await new Promise(requestAnimationFrame);"
+        code = f"(async () => {{ {drawn} return ({expression}); }})()"
         done = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
-
-    def mouse(self, kind: str, at: list[float], **more: object) -> None:
-        self.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], **more)
-
-    def move(self, at: list[float], pressed: bool = False) -> None:
-        self.mouse("mouseMoved", at, button="left" if pressed else "none", buttons=int(pressed))
-
-    def press(self, at: list[float]) -> None:
-        self.mouse("mousePressed", at, button="left", clickCount=1)
-
-    def release(self, at: list[float]) -> None:
-        self.mouse("mouseReleased", at, button="left", clickCount=1)
-
-    def key(self, key: str, text: str = "") -> None:
-        more = {"text": text} if text else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **more)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def close(self) -> None:
         self.process.kill()

@@ -120,7 +120,6 @@ ORDER = (
     "tools.runners",
     "tools.demo",
     "tools.analyze.scan",
-    "tools.analyze.page",
     "tools.analyze",
     "tools.prepare",
     "tools.plan",

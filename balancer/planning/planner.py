@@ -28,7 +28,6 @@ from .problem.config import (
 )
 from .problem.costs import OversizeError, check_costs
 from .problem.loads import budget_array, oversized
-from .problem.options import COUNTED
 from .problem.shuffle import derive_seed
 from .problem.work import is_timed, padded_loads, timed_config, timed_costs
 from .steps import StepGroups, first_accumulate, group_epoch, group_last, group_prefix, group_step
@@ -185,7 +184,7 @@ class Planner:
         config = self.config
         is_exact = config.mode == "exact" and samples == config.samples_per_step
         is_one = config.ranks == 1 and first_accumulate(config) == 1
-        is_counted = config.grouping in COUNTED and samples <= (config.batch_size or 0)
+        is_counted = config.grouping == "fixed" and samples <= (config.batch_size or 0)
         return is_exact and is_one and is_counted and not config.limited
 
     def _count_left_out(self, batches: GroupedBatches, used: int, oversize: int) -> int:

@@ -21,7 +21,6 @@ from .kernels.arrays import Int64, Mask
 from .problem.config import PlanConfig
 from .problem.last_step import last_kept, last_rows
 from .problem.loads import budget_array, common_unit, oversized
-from .problem.options import COUNTED
 from .problem.shuffle import derive_seed, permutation
 
 # A window of this many steps and samples is balanced as well as a longer one would be.
@@ -101,7 +100,7 @@ def group_last(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
     """
     kept, rows = last_kept(config, len(costs)), last_rows(config, len(costs))
     groups = config.ranks * rows
-    if config.grouping in COUNTED:
+    if config.grouping == "fixed":
         # In the order given, cut into groups whose counts differ by one at most.
         sizes = np.full(groups, kept // groups) + (np.arange(groups) < kept % groups)
         found = StepGroups(np.repeat(np.arange(groups), sizes), (np.arange(groups),))
@@ -140,7 +139,7 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     size = config.samples_per_step
     # Budgets with room for clearly more than the samples asked for do not decide; the number does.
     loose = config.fixes_step_size or (
-        config.grouping not in COUNTED
+        config.grouping != "fixed"
         and len(costs) * per_step > int(needed[-1]) * (size + (size >> _ROOM))
     )
     steps = len(costs) // size if loose else int(needed[-1]) // per_step
@@ -204,7 +203,7 @@ def _cut_to_steps(
     """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
     size = config.ranks * first_accumulate(config)
     # Groups that were made to run side by side, one on each rank, stay together.
-    block = config.ranks if config.grouping == "device" or config.plans_rows else 1
+    block = config.ranks if config.plans_rows else 1
     whole = len(chosen) // block
     order = permutation(whole, derive_seed(seed, 1), 0)
     blocks = chosen[: whole * block].reshape(whole, block)[order]
@@ -220,7 +219,7 @@ def _cut_to_steps(
 
 def _bound_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
     """Return a lower bound on the groups of each prefix: int64 (n,), never falling."""
-    if config.grouping in COUNTED:
+    if config.grouping == "fixed":
         size = config.batch_size or 1
         return np.arange(size, len(costs) + size, dtype=np.int64) // size
     grouped = costs.copy()
@@ -230,7 +229,7 @@ def _bound_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
 
 def _bound_of_all(config: PlanConfig, costs: Int64, over: Mask) -> int:
     """Return the last of _bound_groups: what takes all samples, without those of fewer."""
-    if config.grouping in COUNTED:
+    if config.grouping == "fixed":
         return -(-len(costs) // (config.batch_size or 1))
     sums = costs.sum(axis=0) - costs[over].sum(axis=0)
     return int(_bound(config, sums[None], np.array([np.count_nonzero(over)]))[0])

@@ -1,4 +1,6 @@
-"""Two short greedy plans of a step, which ours must not be behind: see `bench waits`."""
+"""Short greedy plans of a step, which ours must not be behind: see `bench waits` and `step`."""
+
+import heapq
 
 import numpy as np
 
@@ -40,6 +42,22 @@ def single_key(costs: Int64, work: Int64, ranks: int, accumulate: int) -> Int64:
         own = np.flatnonzero(rank_of == rank)
         cell[own] = rank * accumulate + greedy(work[own], accumulate)
     return cell
+
+
+def ascending(work: Int64, ranks: int) -> Int64:
+    """Return each sample's rank: smallest first to the least loaded rank.
+
+    DistTrain (2025), Algorithm 2 as printed; its bound is that of any list schedule, 2 - 1 / ranks.
+
+    >>> ascending(np.array([5, 4, 3, 3, 3]), ranks=2).tolist()
+    [0, 1, 0, 1, 0]
+    """
+    loads = [(0, rank) for rank in range(ranks)]
+    rank_of = np.empty(len(work), dtype=np.int64)
+    for sample in np.argsort(work, kind="stable").tolist():
+        load, rank_of[sample] = loads[0]
+        heapq.heapreplace(loads, (load + int(work[sample]), int(rank_of[sample])))
+    return rank_of
 
 
 def loads_of(costs: Int64, cell: Int64, ranks: int, accumulate: int) -> Int64:

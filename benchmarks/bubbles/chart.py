@@ -7,13 +7,11 @@ from counterpoise.sched.render.elements import (
     Scale,
     document,
     element,
-    horizontal_lines,
     labels_below,
-    labels_left,
     line,
     text,
-    theme,
 )
+from counterpoise.sched.render.palette import theme
 
 from .sensitivity import Point
 
@@ -76,10 +74,12 @@ def _panel(panel: Panel, at: int) -> Iterator[str]:
     across = Scale(min(xs), max(xs), start=left, end=left + PANEL)
     up = Scale(0, panel.high, start=foot, end=TOP)
     yield text(left, TOP - 38, panel.title, "title")
-    levels = up.ticks(5)
-    yield element("path", class_="grid", d=horizontal_lines(up, levels, left, left + PANEL))
-    yield from labels_left(up, [(level, f"{level:g} %") for level in levels], left - 6)
-    yield from labels_below(across, [(x, _number(x)) for x in across.ticks(3)], foot + 18)
+    for level in (panel.high * k / 4 for k in range(5)):
+        grid = line([(left, up(level)), (left + PANEL, up(level))])
+        yield element("path", class_="grid", d=grid)
+        yield text(left - 6, up(level) + 4, f"{level:g} %", anchor="end")
+    thirds = min(xs), (min(xs) + max(xs)) / 2, max(xs)
+    yield from labels_below(across, [(x, _number(x)) for x in thirds], foot + 18)
     yield text(left + PANEL / 2, foot + 40, panel.below, anchor="middle")
     for number, (name, points) in enumerate(panel.lines.items()):
         places = [(across(x), up(y)) for x, y in points]

@@ -106,23 +106,21 @@ def random_batches(costs: CostTable, ranks: int) -> Batches:
 
 
 def _padded(costs: CostTable, groups: Int64, ranks: int) -> Batches:
-    """Return mini-batches of these samples (n, size); -1 is none."""
-    tiles, tokens = np.where(groups[..., None] < 0, 0, costs.costs[groups]).transpose(2, 0, 1)
-    size, longest = (groups >= 0).sum(axis=1), tokens.max(axis=1)
-    loads = np.stack([tiles.sum(axis=1), size * longest, size * longest**2], axis=1)
-    padding = float(np.mean(1 - tokens.sum(axis=1) / (size * longest)))
-    return Batches(loads.reshape(-1, ranks, 3), float(size.mean()), padding)
+    """Return mini-batches of these samples (n, SIZE)."""
+    tiles, tokens = costs.costs[groups].transpose(2, 0, 1)
+    longest = tokens.max(axis=1)
+    loads = np.stack([tiles.sum(axis=1), SIZE * longest, SIZE * longest**2], axis=1)
+    padding = float(np.mean(1 - tokens.sum(axis=1) / (SIZE * longest)))
+    return Batches(loads.reshape(-1, ranks, 3), float(SIZE), padding)
 
 
 def planned_batches(costs: CostTable, strategy: str, ranks: int) -> Batches:
-    """Return mini-batches of up to 4 by a strategy that sorts, of some samples."""
+    """Return mini-batches of 4 by a strategy that sorts, of some samples."""
     drawn = permutation(len(costs.costs), 2, 0)[:FEW]
     some = CostTable(costs.resources, costs.costs[drawn], costs.sources[drawn])
     config = epochs.make_config(some, BUDGETS, ranks, MICROBATCHES, "window", 0)
     plan = epochs.STRATEGIES[strategy](some, config, 0)
-    groups = [plan.groups[at] for row in plan.rows[: plan.whole_rows] for at in row]
-    full = np.array([(*group, *[-1] * SIZE)[:SIZE] for group in groups], np.int64)
-    return _padded(some, full, ranks)
+    return _padded(some, np.array(plan.groups, np.int64), ranks)
 
 
 @cache

@@ -15,14 +15,16 @@ from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig
 from counterpoise.balancer.planning.problem.loads import (
     budget_array,
+    common_unit,
     group_loads,
     least_groups,
     oversized,
 )
-from counterpoise.balancer.planning.problem.options import GroupingName, Mode
-from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.balancer.planning.problem.options import Mode
+from counterpoise.balancer.planning.problem.shuffle import derive_seed, permutation
 from counterpoise.tools.console.reporting import make_table, progress_console
 
+from ..baselines.omnibal_groupings import device_group, length_group, random_group
 from . import randomness
 from .costs import CostTable
 
@@ -83,15 +85,29 @@ def steps_of(config: PlanConfig) -> int:
     return config.accumulate_from if config.accumulate == "auto" else config.accumulate
 
 
-def _counted(name: GroupingName, table: CostTable, config: PlanConfig, epoch: int) -> TimedPlan:
-    """Plan by a strategy that counts samples."""
-    rows = steps_of(config)
-    counted = replace(
-        config, grouping=name, partition="given", budgets=tuple(None for _ in config.budgets),
-        batch_size=SIZE, accumulate=rows, accumulate_from=1,
-        samples_per_step=config.ranks * rows * SIZE,
+def _counted(
+    group: Callable[[Int64, int, int, int], Int64], table: CostTable, config: PlanConfig, epoch: int
+) -> TimedPlan:
+    """Plan by a grouping that counts samples, as many steps of the shuffle at a time as we do."""
+    ranks, depth = config.ranks, steps_of(config)
+    step = ranks * depth * SIZE
+    order = permutation(len(table.costs), config.seed, epoch)
+    whole = len(order) // step * step
+    window = {"exact": step, "epoch": whole}.get(config.mode, step * max(4, -(-4096 // step)))
+    begin, first, numbers = time.process_time(), 0.0, list[Int64]()
+    for start in range(0, whole, window or 1):
+        some = order[start : min(start + window, whole)]
+        sizes = common_unit(table.costs[some], 1).sum(axis=1)
+        seed = derive_seed(config.seed, epoch, start)
+        numbers.append(some[group(sizes, ranks, SIZE, seed)].reshape(-1, SIZE))
+        first = first or time.process_time() - begin
+    seconds = time.process_time() - begin
+    groups = np.concatenate(numbers).tolist()
+    rows = np.arange(len(groups), dtype=np.int64).reshape(-1, ranks)
+    return TimedPlan(
+        groups, rows, np.arange(len(rows)) // depth, len(rows), left_over=len(order) - whole,
+        seconds=seconds, first_seconds=first,
     )  # fmt: skip
-    return timed(table, counted, epoch)
 
 
 def _isf(table: CostTable, config: PlanConfig, epoch: int) -> TimedPlan:
@@ -99,9 +115,9 @@ def _isf(table: CostTable, config: PlanConfig, epoch: int) -> TimedPlan:
 
 
 STRATEGIES: dict[str, EpochPlanner] = {
-    "random": partial(_counted, "random"),
-    "length": partial(_counted, "length"),
-    "device": partial(_counted, "device"),
+    "random": partial(_counted, random_group),
+    "length": partial(_counted, length_group),
+    "device": partial(_counted, device_group),
     "isf": _isf,
     "balanced": timed,
 }

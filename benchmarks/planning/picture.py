@@ -23,10 +23,10 @@ from counterpoise.sched.render.elements import (
     element,
     labels_below,
     text,
-    theme,
     tooltip,
     vertical_lines,
 )
+from counterpoise.sched.render.palette import theme
 from counterpoise.tools.console.reporting import emit, progress_console
 from counterpoise.tools.demo.data import ensure_demo_data
 

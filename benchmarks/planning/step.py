@@ -20,7 +20,6 @@ from counterpoise.balancer.planning.ordering.disttrain import disttrain
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.ordering.ranks import rank_ordering
 from counterpoise.balancer.planning.ordering.search import find_order
-from counterpoise.balancer.planning.partition.greedy import ascending
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import group_loads
@@ -29,6 +28,7 @@ from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
 from counterpoise.tools.inputs.budgets import parse_budgets
 
+from ..baselines.step_greedy import ascending
 from .bounds import least_pipeline_time
 from .costs import read_costs
 

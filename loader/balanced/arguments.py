@@ -18,7 +18,7 @@ from torch.utils.data import (
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.options import COUNTED, Waits
+from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
 from ...workers.sources.interface import Source
@@ -26,8 +26,6 @@ from ...workers.sources.plain import resources_of
 from ..step.ranks import RankArguments
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
-# Groupings that look at no cost.
-COSTLESS = ("fixed", "random")
 OWN = "a balanced loader plans its own order"
 
 
@@ -42,7 +40,7 @@ def make_plan(
 ) -> PlanConfig:
     """Return the plan configuration of a DataLoader.
 
-    batch_size counts for the groupings that count samples. Without balance.samples_per_step a step
+    batch_size counts for grouping "fixed". Without balance.samples_per_step a step
     has batch_size samples for every rank and microbatch. Raises ValueError for budgets of unknown
     resources and whatever PlanConfig refuses.
     """
@@ -53,7 +51,7 @@ def make_plan(
         ranks=ranks,
         resources=resources,
         samples_per_step=balance.samples_per_step or ranks * accumulate * (batch_size or 1),
-        batch_size=batch_size if balance.grouping in COUNTED else None,
+        batch_size=batch_size if balance.grouping == "fixed" else None,
         drop_last=drop_last,
         empty_microbatches=empty_microbatches,
     )
@@ -100,7 +98,7 @@ def find_resources(
         known = (*DEFAULT_RESOURCES, IN_BATCHES)
         extra = dict.fromkeys(name for name in named if name not in known)
         return (*DEFAULT_RESOURCES, *extra)
-    if balance.grouping not in COSTLESS:
+    if balance.grouping != "fixed":
         source.refuse_unsaid_costs()
     return resources_of(source, sleep)
 
@@ -142,7 +140,7 @@ def refuse_ignored(
             'balance="auto" keeps batch_size samples a microbatch, and batch_size is None: '
             "give batch_size, or balance=None for samples without batches"
         )
-    if balance.grouping not in (*COUNTED, "auto"):
+    if balance.grouping not in ("fixed", "auto"):
         # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
         one = batch_size is None or batch_size == 1
         if balance.samples_per_step is not None and not one:

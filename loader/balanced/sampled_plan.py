@@ -11,7 +11,6 @@ from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.balance import DEFAULTS, Balance, budgets_of
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.costs import check_costs
-from ...balancer.planning.problem.options import COUNTED
 from ...balancer.planning.problem.shapes import Sizing
 from ...balancer.planning.problem.shuffle import permutation
 from ...workers.sources.costs import checked_column
@@ -57,7 +56,7 @@ def checked_columns(
 
 def for_one_rank(balance: Balance, batch_size: int | None) -> Balance:
     """Return a balance that one rank can have: where samples are counted its steps are smaller."""
-    counts = balance.grouping in COUNTED and batch_size is not None
+    counts = balance.grouping == "fixed" and batch_size is not None
     return replace(balance, samples_per_step=None) if counts else balance
 
 

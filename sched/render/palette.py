@@ -1,11 +1,12 @@
-"""The table of colours of passes, used by every picture.
+"""The colours of all pages and pictures: of passes, and those that differ in light and dark.
 
-The colours of the first block differ by more than 25 (CIE76 distance in Lab) for any two kinds, as
-seen with normal, protan, deutan and tritan vision (Machado et al., 2009); a test holds it. Colour
-is never the only sign: passes carry their letter where it fits, and kinds that finish another
-kind's work (W, T, encoder backward) are striped.
+The colours of the first block of PAINTS differ by more than 25 (CIE76 distance in Lab) for any two
+kinds, as seen with normal, protan, deutan and tritan vision (Machado et al., 2009); a test holds
+it. Colour is never the only sign: passes carry their letter where it fits, and kinds that finish
+another kind's work (W, T, encoder backward) are striped.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 WHITE = "#ffffff"
@@ -48,8 +49,34 @@ PAINTS = {
     "CI": Paint("embedding sum", "#8f9a6b"),
     "CJ": Paint("embedding gradient", "#8d86a8"),
 }
-PAPERS = {"light": "#f3f3f0", "dark": "#1b1f24"}
 OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
+# CSS variables, each with its light and its dark value.
+THEME: Mapping[str, tuple[str, str]] = {
+    "paper": ("#ffffff", "#15181c"), "sheet": ("#f7f7f5", "#0e1013"), "row": ("#f3f3f0", "#1b1f24"),
+    "ink": ("#16191d", "#eceae4"), "muted": ("#5f6770", "#98a0a9"), "rule": ("#e2e3e0", "#2b3036"),
+    "hatch": ("#d9d9d3", "#3d444d"), "edge": ("rgb(0 0 0/.28)", "rgb(255 255 255/.34)"),
+    "work": ("#2f3e4e", "#8496a8"), "waiting": ("#bb4a26", "#ea7b5e"),
+    "padding": ("#b9b4a8", "#565a60"), "inside": ("#ffffff", "#0e1013"),
+    "bad": ("#b8492f", "#f08a6e"), "measured": ("#1f8a6b", "#57c8a4"),
+    "probed": ("#3f57cf", "#93a5ff"), "modelled": ("#c8562b", "#ee8a62"),
+    "memory": ("#74b9c4", "#3f7f9c"), "peak": ("#1c4e80", "#a9dcf0"),
+    # Why a rank of a pipeline is idle: see summary.CAUSES.
+    "warm-up": ("#efc4ae", "#8a5a45"), "steady": ("#b4552f", "#c27a5d"),
+    "cool-down": ("#f5dccf", "#5f4438"), "imbalance": ("#8c2f1b", "#e0694b"),
+    "communication": ("#7d66a3", "#9d88c4"),
+}  # fmt: skip
+
+
+def theme(colours: Mapping[str, tuple[str, str]] = THEME, selector: str = "svg") -> str:
+    r"""Return a style sheet that defines CSS variables, with other values in the dark.
+
+    >>> theme({"ink": ("#000", "#fff")})
+    'svg{--ink:#000}\n@media screen and (prefers-color-scheme:dark){svg{--ink:#fff}}\n'
+    """
+    light = ";".join(f"--{name}:{values[0]}" for name, values in colours.items())
+    dark = ";".join(f"--{name}:{values[1]}" for name, values in colours.items())
+    media = "@media screen and (prefers-color-scheme:dark)"
+    return f"{selector}{{{light}}}\n{media}{{{selector}{{{dark}}}}}\n"
 
 
 def paint(kind: str, kinds: tuple[str, ...] = ()) -> Paint:
@@ -83,31 +110,17 @@ def ink(fill: str) -> str:
     >>> ink("#4961d4"), ink("#fbb02d")
     ('#ffffff', '#101418')
     """
-    return max((WHITE, INK), key=lambda text: contrast(text, fill))
+    return WHITE if luminance(fill) < 0.19 else INK
 
 
-def edge(fill: str) -> str:
-    """Return the theme, light or dark, in which a fill needs an edge to stand out, or nothing.
+def luminance(colour: str) -> float:
+    """Return the relative luminance of an sRGB colour (WCAG 2.2), 0 to 1.
 
-    >>> edge("#bff1fb"), edge("#2b3a42"), edge("#fbb02d")
-    ('light', 'dark', '')
+    >>> round(luminance("#ffffff"), 3)
+    1.0
     """
-    least = {"light": 1.5, "dark": 2.2}
-    return next((name for name in PAPERS if contrast(fill, PAPERS[name]) < least[name]), "")
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2, 1.4.3).
-
-    >>> round(contrast("#000000", "#ffffff"))
-    21
-    """
-    dark, light = sorted((_luminance(one), _luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _bytes(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def linear(colour: str) -> tuple[float, float, float]:
@@ -119,6 +132,5 @@ def linear(colour: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _luminance(colour: str) -> float:
-    red, green, blue = linear(colour)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+def _bytes(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

@@ -189,17 +189,13 @@ RESUMED: dict[str, tuple[Case, int, Case]] = {
 # Groupings that the loader has no batch_size for: by a sampler in torch's loader, for each rank.
 SAMPLED: dict[str, Case] = {
     **{
-        f"sampler, {grouping}, {mode}": Case(
-            "sized", {**FIXED, "grouping": grouping, "mode": mode}, epochs=2
-        )
-        for grouping in ("fixed", "random", "length", "device")
+        f"sampler, fixed, {mode}": Case("sized", {**FIXED, "mode": mode}, epochs=2)
         for mode in ("exact", "window")
     },
     **{
         f"sampler, {grouping}": Case("sized", {**options, "accumulate": 4}, epochs=2)
         for grouping, options in [("isf", {}), ("balanced", BALANCED)]
     },
-    "sampler, karmarkar_karp": Case("sized", {"partition": "karmarkar_karp"}),
     "sampler, many, window": Case("many", {**BALANCED, "mode": "window"}, {"drop_last": True}),
     "sampler, many, epoch": Case("many", {**BALANCED, "mode": "epoch"}),
 }

@@ -17,7 +17,6 @@ from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo
 
 TIMES = {"attention_pairs": 10}
 IGNORED = -100
-COUNTED = ("fixed", "random", "length")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Setting:
             given["budgets"] = {"tokens": self.budget}
         if self.collate in ("padded", "packed"):
             given["layout"] = self.collate
-        is_counted = self.is_auto or given.get("grouping") in COUNTED
+        is_counted = self.is_auto or given.get("grouping") == "fixed"
         return DataLoader(
             self.data,
             balance=Balance(accumulate=self.accumulate, **given),
@@ -131,7 +130,7 @@ def make(seed: int) -> Setting:
         options |= {"grouping": "auto", "counts": r.choice((None, "free", "equal"))}
         options |= {} if collate in ("padded", "packed") else {"work": "packed"}
     elif kind == "counted":
-        mode, options["grouping"] = "exact", r.choice(COUNTED)
+        mode, options["grouping"] = "exact", "fixed"
     else:
         accumulate = r.choice(("auto", rows))
         budget = 0 if mode == "exact" and r.random() < 0.3 else r.choice((4, 9, 9, 15, 20))

@@ -64,7 +64,7 @@ def test_a_mistyped_name_is_refused_with_the_name_that_was_meant(name: str) -> N
 
 
 def test_a_name_that_is_near_to_none_is_refused_with_those_that_are_allowed() -> None:
-    with pytest.raises(ValueError, match=r"'device', 'auto'$"):
+    with pytest.raises(ValueError, match=r"'fixed', 'auto'$"):
         Balance("magic")
 
 

@@ -61,6 +61,9 @@
     const ink = over(rgb(drawn ? style.fill : style.color), below);
     const [light, dark] = [luminance(ink), luminance(below)].sort((a, b) => b - a);
     const contrast = (light + .05) / (dark + .05);
+    // what a box has scrolled away lies on nothing that could be asked for
+    const box = parent.getBoundingClientRect(), frame = parent.closest(".scroll")?.getBoundingClientRect();
+    if (frame && (box.left + box.right) / 2 > frame.right) continue;
     // strokes around letters (halo) and disabled buttons have their own ground
     if (contrast < 4.5 && !(drawn && style.paintOrder.startsWith("stroke"))) {
       say(`contrast ${contrast.toFixed(1)}`, `${text} (${parent.tagName}.${parent.getAttribute("class") || ""})`);

@@ -7,13 +7,14 @@ decision that it serves, and whether its figures are measured, probed or modelle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...sched.render.page import Card, Part, Paste, percent, render_report, whole
+from ...workers.sources.visible_text import visible
 from .counts import KINDS
-from .page.bars import Part, percent, shorten, whole
-from .page.cards import Card, Paste, render_report
 
 Json = dict[str, Any]
 # Sources that the page lists; report.json has the others.
 MOST_SOURCES = 14
+KEY_LENGTH = 34
 
 
 def headline(report: Json) -> str:
@@ -88,7 +89,7 @@ def render_page(report: Json) -> str:
     )  # fmt: skip
     part = "" if planned == report["usable"] else f" Planned on {planned:,}."
     title = "Settings if you balance anyway" if report["leave_off"] else "Settings to paste"
-    return render_report(
+    page = render_report(
         _gain(report),
         f"{', '.join(report['inputs'])}: {report['samples']:,} samples. A step has "
         f"{loop['samples_per_step']} samples on {loop['ranks']} data-parallel ranks, in "
@@ -108,6 +109,7 @@ def render_page(report: Json) -> str:
         "Made by counterpoise analyze.",
         "".join(f"{each}. " for each in doubts(report)).strip(),
     )
+    return visible(page)
 
 
 def _step_bars(report: Json) -> list[tuple[str, list[Part]]]:
@@ -202,3 +204,12 @@ def _data(report: Json) -> Iterator[Card]:
 def _mean_of(cost: Json | None) -> str:
     """Return a source's mean, and its share of what all samples cost."""
     return "" if cost is None else f"{whole(cost['mean'])} ({percent(cost['share'])})"
+
+
+def shorten(key: str) -> str:
+    """Return a sample's key; of a long one, the end.
+
+    >>> shorten("part-00012/" + "0" * 30)
+    '…12/000000000000000000000000000000'
+    """
+    return key if len(key) <= KEY_LENGTH else "…" + key[1 - KEY_LENGTH :]

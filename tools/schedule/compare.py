@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...sched import Schedule, Timeline
-from ...sched.render.html import render_html
+from ...sched.render.page import render_html
 from ...sched.render.palette import ink, paint
 from ...sched.render.picture import kind_names
 from ...sched.render.summary import (

@@ -1,12 +1,8 @@
 """The command `counterpoise top`: shows a running job, live, by its balancer's status reports."""
 
-import select
-import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 
 import click
 from rich.console import Console
@@ -33,7 +29,7 @@ def command(
 ) -> int:
     """Show the jobs of the balancer at ADDRESS, live: who waits for whom, how fast workers are.
 
-    It takes no part in them. q or Ctrl-C ends it. Exit status: 0; 3 where no balancer answers.
+    It takes no part in them. Ctrl-C ends it. Exit status: 0; 3 where no balancer answers.
 
     \b
     Example:
@@ -71,41 +67,14 @@ def _print(address: str, sight: Sight, console: Console, as_object: bool) -> Non
 def _show(
     address: str, sight: Sight, console: Console, interval: float, look: Callable[[], None]
 ) -> None:
-    """Fill the screen, again and again, until q or Ctrl-C."""
+    """Fill the screen, again and again, until Ctrl-C."""
     with (
-        _keys() as pressed,
+        suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
-        try:
-            while True:
-                width, height = console.size
-                clock = time.strftime("%X")
-                live.update(screen(address, sight, clock, width, height), refresh=True)
-                if pressed(interval) == "q":
-                    return
-                look()
-        except KeyboardInterrupt:
-            return
-
-
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
-
-
-@contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that returns the key pressed within some seconds, "" if none is."""
-    if not sys.stdin.isatty():
-        yield _no_key
-        return
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    try:
-        yield (
-            lambda seconds: (
-                sys.stdin.read(1) if select.select([sys.stdin], [], [], seconds)[0] else ""
-            )
-        )
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        while True:
+            width, height = console.size
+            clock = time.strftime("%X")
+            live.update(screen(address, sight, clock, width, height), refresh=True)
+            time.sleep(interval)
+            look()

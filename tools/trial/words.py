@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..analyze.page.bars import Part
-from ..analyze.page.cards import Card, Paste, render_report
+from ...sched.render.page import Card, Part, Paste, render_report
+from ...workers.sources.visible_text import visible
 from ..console.reporting import PLAIN, make_table
 from .advice import Json
 from .turns import SAME, TORCH
@@ -108,7 +108,7 @@ def print_advice(report: Json, html: Path | None) -> None:
 def render_page(report: Json) -> str:
     """Return the report as a page."""
     loop = report["settings"]
-    return render_report(
+    page = render_report(
         report["verdict"],
         f"{report['source']}: {_count(report)}, batches of {loop['batch_size']}, "
         f"{loop['workers']} workers. Speeds are measured here, in turns; the step of "
@@ -118,6 +118,7 @@ def render_page(report: Json) -> str:
         _cards(report),
         'Made by counterpoise try. Differences within the range of the rounds are called "same".',
     )
+    return visible(page)
 
 
 def _cards(report: Json) -> Iterator[Card]:

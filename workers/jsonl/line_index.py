@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,12 +20,9 @@ import numpy as np
 
 from ..sources.cache_files import (
     Arrays,
-    DamagedFileError,
     identity,
     kept_path,
-    log_damaged,
     read_or_remove,
-    remove_file,
     write_arrays,
 )
 from ..sources.fingerprint import digest, digest_arrays
@@ -92,16 +89,12 @@ def open_index(path: Path, id_field: str | None, cache: Path | None = None) -> L
     be kept is no error. Raises ValueError for what is no JSON file, and an id that occurs twice.
     """
     kept, about = kept_index(path, id_field, cache), identity(path)
-    arrays = read_or_remove(kept, about)
-    if arrays is not None:
-        index = _unpacked(arrays, about[0])
-        if index is not None:
-            return index
-        log_damaged(DamagedFileError(kept, "holds no index of this file"))
-        remove_file(kept)
-    index = scan(path, id_field)
-    if len(index) >= WORTH_KEEPING:
-        write_arrays(kept, about, _packed(index))
+    unpack = partial(_unpacked, length=about[0])
+    index = read_or_remove(kept, about, unpack, "index of this file")
+    if index is None:
+        index = scan(path, id_field)
+        if len(index) >= WORTH_KEEPING:
+            write_arrays(kept, about, _packed(index))
     return index
 
 

@@ -12,6 +12,7 @@ nothing in it may ask for more memory than the file has bytes.
 """
 
 import errno
+import fcntl
 import hashlib
 import io
 import logging
@@ -21,10 +22,10 @@ import stat
 import struct
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 from numpy.lib.format import (
@@ -90,7 +91,13 @@ def open_kept(path: Path) -> BinaryIO:
 
 def replace_file(path: Path, data: bytes) -> bool:
     """Replace a file as a whole; return whether that was possible."""
-    return _put(path, data, Path.replace)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_file(path) as file:
+            file.write(data)
+    except OSError:
+        return False
+    return True
 
 
 def remove_file(path: Path) -> None:
@@ -99,25 +106,8 @@ def remove_file(path: Path) -> None:
         path.unlink()
 
 
-def begin_file(path: Path, data: bytes) -> bool:
-    """Make a file that holds `data` from its first moment, unless there is one already."""
-    return _put(path, data, lambda temporary, final: final.hardlink_to(temporary))
-
-
-def _put(path: Path, data: bytes, place: Callable[[Path, Path], object]) -> bool:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_file(path, place) as file:
-            file.write(data)
-    except OSError:
-        return False
-    return True
-
-
 @contextmanager
-def written_file(
-    path: Path, place: Callable[[Path, Path], object] = Path.replace
-) -> Iterator[BinaryIO]:
+def written_file(path: Path) -> Iterator[BinaryIO]:
     """Give a file to write that is put at a path once it is whole; else nothing stays of it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
@@ -125,9 +115,26 @@ def written_file(
         with os.fdopen(handle, "wb") as file:
             yield file
         temporary.chmod(0o644)
-        place(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Have others wait who would add to a kept file, where its folder can be locked (not on NFS).
+
+    Elsewhere the later of two that write at once wins, and what the other found is found again.
+    """
+    handle = None
+    with suppress(OSError):
+        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _may_write(folder: Path) -> bool:
@@ -139,6 +146,7 @@ def _may_write(folder: Path) -> bool:
 
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+Kept = TypeVar("Kept")
 logger = logging.getLogger(__name__)
 NAME = f"counterpoise {FORMAT} ".encode()
 DIGEST_BYTES = 16
@@ -162,7 +170,7 @@ def log_damaged(error: DamagedFileError) -> None:
     logger.warning("%s: it is made again", error)
 
 
-def read_arrays(path: Path, about: Stamp) -> Arrays | None:
+def read_arrays(path: Path, about: Sequence[int]) -> Arrays | None:
     """Return the arrays of a file that was written about the same state of its shard.
 
     None where there is no such file, or it is about another state; DamagedFileError where it is no
@@ -180,7 +188,7 @@ def read_arrays(path: Path, about: Stamp) -> Arrays | None:
     return arrays if stamp == list(about) else None
 
 
-def write_arrays(path: Path, about: Stamp, arrays: Arrays) -> bool:
+def write_arrays(path: Path, about: Sequence[int], arrays: Arrays) -> bool:
     """Replace a file of arrays as a whole; return whether that was possible."""
     file = io.BytesIO()
     np.savez(file, stamp=np.array(about, np.int64), **arrays)  # type: ignore[arg-type]
@@ -188,15 +196,27 @@ def write_arrays(path: Path, about: Stamp, arrays: Arrays) -> bool:
 
 
 def read_or_remove(
-    path: Path, about: Stamp, report: Callable[[DamagedFileError], None] = log_damaged
-) -> Arrays | None:
-    """Return what `read_arrays` does; a damaged file is reported and removed, and is None too."""
+    path: Path,
+    about: Sequence[int],
+    unpack: Callable[[Arrays], Kept | None],
+    what: str,
+    report: Callable[[DamagedFileError], None] = log_damaged,
+) -> Kept | None:
+    """Return what `unpack` makes of the arrays that `read_arrays` returns, or None.
+
+    A file that is damaged, or of which unpack makes nothing, is reported and removed. what: is to
+    be in it.
+    """
     try:
-        return read_arrays(path, about)
+        arrays = read_arrays(path, about)
+        kept = None if arrays is None else unpack(arrays)
+        if arrays is not None and kept is None:
+            raise DamagedFileError(path, f"holds no {what}")
     except DamagedFileError as error:
         report(error)
         remove_file(path)
         return None
+    return kept
 
 
 def _sealed(data: bytes) -> bytes:

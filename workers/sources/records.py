@@ -61,7 +61,6 @@ class RecordDataset(Source):
     MAY_REPEAT: ClassVar[bool] = True
     REPEAT_HINT: ClassVar[str] = ""
     arguments: Mapping[str, Any] = MappingProxyType({})  # beside those of all formats; JSON-able
-    keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
     files: tuple[Path, ...]
     pattern: tuple[str, ...]
 
@@ -272,7 +271,7 @@ class RecordDataset(Source):
         return Probe(self.key(index), *kept) if kept is not None else None
 
     def keep(self) -> None:
-        """Write the gathered costs; needed only with keep_every above 1."""
+        """Write the costs that are not in their files yet."""
         for costs in self._costs.values():
             costs.keep()
 
@@ -302,7 +301,6 @@ class RecordDataset(Source):
                 digest(facts),
                 self._ends[number] - self.begin(number),
                 self.cache,
-                self.keep_every,
             )
         return self._costs[number]
 

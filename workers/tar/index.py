@@ -25,7 +25,6 @@ from ..sources.cache_files import (
     log_damaged,
     opened_arrays,
     read_or_remove,
-    remove_file,
     write_arrays,
 )
 from ..sources.data_identity import spread
@@ -133,13 +132,10 @@ def open_index(
     Raises ValueError for a damaged shard.
     """
     path, about = kept_path(shard, "index.npz", cache), shard_stamp(shard)
-    kept = read_or_remove(path, about, report)
-    if kept is not None:
-        index = _unpacked(kept)
-        if index is not None and _fits(index, about[0]):
-            return index
-        report(DamagedFileError(path, "holds no index of this shard"))
-        remove_file(path)
+    unpack = partial(_unpacked, length=about[0])
+    index = read_or_remove(path, about, unpack, "index of this shard", report)
+    if index is not None:
+        return index
     index = None if isinstance(shard, Path) else _stored_index(shard, report)
     index = scan(shard) if index is None else index
     if len(index) >= WORTH_KEEPING:
@@ -160,8 +156,8 @@ def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> Sha
         return None
     # It was made of a copy of the shard, whose time was another.
     size = arrays.pop("stamp", np.empty(0)).tolist()[:1]
-    index = _unpacked(arrays)
-    if size == [shard.size] and index is not None and _fits(index, shard.size):
+    index = _unpacked(arrays, shard.size)
+    if size == [shard.size] and index is not None:
         some = [index.sample(row)[0] for row in spread(len(index), 3) if row not in index.faults]
         if are_there(shard, some):
             return index
@@ -230,42 +226,32 @@ def _packed(index: ShardIndex) -> Arrays:
     }
 
 
-def _unpacked(arrays: Arrays) -> ShardIndex | None:
-    """Return the index in a kept file, or None where its parts are of other types."""
+def _unpacked(arrays: Arrays, length: int) -> ShardIndex | None:
+    """Return the index in a kept file; None where it can be none of a shard of `length` bytes."""
     # A checksum says that the file is as it was written, not that this version wrote it.
     if {name: array.dtype for name, array in arrays.items()} != TYPES:
         return None
-    texts = {name: array.tobytes() for name, array in arrays.items() if TYPES[name] == np.uint8}
+    names, members, name_ends = arrays["names"].tobytes(), arrays["members"], arrays["name_ends"]
+    member_ends = arrays["member_ends"]
     try:
-        texts["names"].decode()
-        extensions = texts["extensions"].decode()
-        faults = {int(row): str(fault) for row, fault in json.loads(texts["faults"])}
+        names.decode()
+        kinds = arrays["extensions"].tobytes().decode()
+        faults = {int(row): str(why) for row, why in json.loads(arrays["faults"].tobytes())}
     except (ValueError, TypeError, RecursionError):
         return None
-    return ShardIndex(
-        names=texts["names"],
-        name_ends=arrays["name_ends"],
-        member_ends=arrays["member_ends"],
-        members=arrays["members"],
-        extensions=tuple(extensions.split("\0")) if len(arrays["members"]) else (),
-        faults=faults,
-    )
-
-
-def _fits(index: ShardIndex, length: int) -> bool:
-    """Return whether an index can be one of a shard of `length` bytes."""
-    members = index.members
+    extensions = tuple(kinds.split("\0")) if len(members) else ()
     if members.ndim != 2 or members.shape[1] != 4:
-        return False
-    kinds, offsets, sizes, _ = members.T
-    return bool(
-        are_ends(index.name_ends, len(index.names))
-        and are_between_characters(index.name_ends, index.names)
-        and are_ends(index.member_ends, len(members))
-        and len(index.name_ends) == len(index.member_ends)
-        and ((kinds >= 0) & (kinds < len(index.extensions))).all()
+        return None
+    numbers, offsets, sizes, _ = members.T
+    fits = (
+        are_ends(name_ends, len(names))
+        and are_between_characters(name_ends, names)
+        and are_ends(member_ends, len(members))
+        and len(name_ends) == len(member_ends)
+        and ((numbers >= 0) & (numbers < len(extensions))).all()
         and ((offsets >= BLOCK) & (sizes >= 0) & (sizes <= length - offsets)).all()
     )
+    return ShardIndex(names, name_ends, member_ends, members, extensions, faults) if fits else None
 
 
 def are_ends(ends: Integers, length: int) -> bool:

@@ -15,8 +15,7 @@ import numpy as np
 from ..kernels.arrays import Int64
 from ..kernels.loops import assign_rows
 from ..problem.loads import UNLIMITED, alike, common_unit, scale_costs
-from ..problem.shuffle import permutation
-from .greedy import ascending, greedy
+from .greedy import greedy
 
 _MOST = 2**26  # scaled deviations are cut here, so that sums of products stay in 64 bits
 
@@ -68,31 +67,16 @@ def _given(loads: Int64, ranks: int, _: int) -> Int64:
     return np.ascontiguousarray(np.arange(len(loads), dtype=np.int64).reshape(-1, ranks).T)
 
 
-def _by_size(rank_of: Callable[[Int64, int, int], Int64]) -> Partition:
-    """Return the partition by a function of one size per group: (sizes, ranks, seed) -> rank."""
-
-    def partition(loads: Int64, ranks: int, seed: int) -> Int64:
-        sizes = common_unit(loads, len(loads)).sum(axis=1)
-        numbers = np.arange(len(sizes))
-        # each rank's groups by number, the empty ones last
-        order = np.lexsort((numbers, sizes == 0, rank_of(sizes, ranks, seed)))
-        return order.reshape(ranks, -1)
-
-    return partition
+def _greedy(loads: Int64, ranks: int, _: int) -> Int64:
+    """Assign by one size per group; each rank runs its groups by number, the empty ones last."""
+    sizes = common_unit(loads, len(loads)).sum(axis=1)
+    order = np.lexsort((np.arange(len(sizes)), sizes == 0, greedy(sizes, ranks, equal=True)))
+    return order.reshape(ranks, -1)
 
 
-def _karmarkar_karp(sizes: Int64, ranks: int, _: int) -> Int64:
-    from .karmarkar_karp import karmarkar_karp  # here: few plans use it
-
-    return karmarkar_karp(sizes, ranks, equal=True)
-
-
-# To add a partition, add a line here and its name to PartitionName in problem/balance.py.
+# To add a partition, add a line here and its name to PartitionName in problem/options.py.
 BY_NAME: dict[str, Partition] = {
     "multi_resource": micro_steps,
-    "greedy": _by_size(lambda sizes, ranks, _: greedy(sizes, ranks, equal=True)),
-    "ascending": _by_size(lambda sizes, ranks, _: ascending(sizes, ranks, equal=True)),
-    "karmarkar_karp": _by_size(_karmarkar_karp),
-    "random": _by_size(lambda sizes, ranks, seed: permutation(len(sizes), seed, 0) % ranks),
+    "greedy": _greedy,
     "given": _given,
 }

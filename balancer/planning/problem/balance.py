@@ -13,7 +13,6 @@ from typing import Any
 from .frozen_mapping import FrozenMapping
 from .layout import Layout, LayoutName, as_layout
 from .options import (
-    COUNTED,
     ENCODER,
     GROUPINGS,
     OPTIONS,
@@ -48,8 +47,8 @@ _MAPPINGS = ("budgets", "time_ns", "pipeline", "align", "buckets")
 class Balance:
     """The rules by which samples become microbatches and steps; wrong values raise ValueError.
 
-    grouping: what makes microbatches: "balanced" or "isf" fill budgets; "fixed", "random",
-        "length" and "device" put batch_size samples into each; "auto" is "balanced" with costs and
+    grouping: what makes microbatches: "balanced" or "isf" fill budgets; "fixed" puts batch_size
+        samples into each, in their order; "auto" is "balanced" with costs and
         work that DataLoader finds in the first samples, and steps of ranks x accumulate x
         batch_size samples.
     budgets: the most of each resource that a microbatch may hold, such as {"tokens": 4096};
@@ -156,7 +155,7 @@ class Balance:
         self._set_sizes()
         padded, limited = self.resolved_work == "padded", bool(self.budgets)
         check_shapes(
-            self.shapes, self.layout, self.grouping, self.oversize, padded, self.grouping in COUNTED
+            self.shapes, self.layout, self.grouping, self.oversize, padded, self.grouping == "fixed"
         )
         check_limits(self.grouping, self.mode, limited, padded or self.counts == "equal")
         check_waits(self.resolved_waits, self.partition)

@@ -17,7 +17,6 @@ from .costs import check_resources
 from .layout import own_layout
 from .options import (
     ATTENTION_PAIRS,
-    COUNTED,
     LLM,
     NO_WORK,
     Accumulate,
@@ -61,7 +60,7 @@ class PlanConfig:
 
     ranks: data-parallel ranks. resources and budgets: the costs' columns, and the most of each
     that a microbatch may hold (None: no limit). batch_size: samples of a microbatch, for the
-    groupings that count (COUNTED) only. accumulate_from: where accumulate="auto" starts; all ranks
+    grouping "fixed" only. accumulate_from: where accumulate="auto" starts; all ranks
     raise it together, step by step. samples_per_step also sizes the window that is planned at
     once. empty_microbatches: False where a loop cannot take a microbatch without samples (torch's
     default_collate cannot): a last step with fewer samples than microbatches is left out.
@@ -178,12 +177,12 @@ class PlanConfig:
     @property
     def equal_counts(self) -> bool:
         """True if every microbatch is given as many samples as others by grouping "balanced"."""
-        return self.counts == "equal" and self.grouping not in COUNTED
+        return self.counts == "equal" and self.grouping != "fixed"
 
     @property
     def plans_rows(self) -> bool:
         """True if grouping decides which microbatches run side by side: for padded work."""
-        return bool(self.padded) and self.grouping not in COUNTED
+        return bool(self.padded) and self.grouping != "fixed"
 
     @property
     def fixes_step_size(self) -> bool:
@@ -349,11 +348,11 @@ def _check_budgets(config: PlanConfig) -> None:
 
 
 def _check_batch_size(config: PlanConfig) -> None:
-    if config.grouping not in COUNTED:
+    if config.grouping != "fixed":
         if config.batch_size is not None:
-            raise ValueError(f"batch_size belongs to {COUNTED}, not to {config.grouping!r}")
+            raise ValueError(f"batch_size belongs to grouping 'fixed', not to {config.grouping!r}")
         return
-    _check_positive(f"batch_size of grouping {config.grouping!r}", config.batch_size)
+    _check_positive("batch_size of grouping 'fixed'", config.batch_size)
     if config.accumulate == "auto" or config.mode == "epoch":
         return
     wanted = config.ranks * config.accumulate * (config.batch_size or 0)

@@ -6,11 +6,9 @@ from typing import Literal, get_args
 from .layout import Layout, LayoutName
 from .pipeline_costs import SCHEDULES, is_pipeline
 
-GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device", "auto"]
+GroupingName = Literal["balanced", "isf", "fixed", "auto"]
 Mode = Literal["exact", "window", "epoch"]
-PartitionName = Literal[
-    "multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"
-]
+PartitionName = Literal["multi_resource", "greedy", "given"]
 OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
 Oversize = Literal["alone", "refuse", "error"]
 Waits = Literal["microbatch", "step"]
@@ -29,8 +27,6 @@ WORK: tuple[Work, ...] = get_args(Work)
 COUNTS: tuple[Counts, ...] = get_args(Counts)
 DISPATCHES: tuple[Dispatch, ...] = get_args(Dispatch)
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
-# Groupings whose microbatches all have batch_size samples; the others fill budgets.
-COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
 # Resources that add up in every batch, padded or not: work="padded" is about all others.
 ADD_UP = ("tiles", "patches", "images", "label_tokens")
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
@@ -172,10 +168,10 @@ def check_limits(grouping: str, mode: str, limited: bool, fixes_size: bool = Fal
 
     fixes_size: whether samples_per_step says what a step holds, as for padded work.
     """
-    if grouping in COUNTED:
+    if grouping == "fixed":
         if limited:
             raise ValueError(
-                f"grouping {grouping!r} puts batch_size samples into a microbatch and cannot hold "
+                "grouping 'fixed' puts batch_size samples into a microbatch and cannot hold "
                 "budgets: give none, or use grouping 'balanced'"
             )
     elif mode != "exact" and not limited and not fixes_size and grouping != "auto":
@@ -187,7 +183,7 @@ def check_limits(grouping: str, mode: str, limited: bool, fixes_size: bool = Fal
 
 def check_timed(grouping: str, mode: str, timed: bool) -> None:
     """Raise ValueError where times are given to a plan that does not look at them."""
-    if timed and (grouping in (*COUNTED, "isf") or mode == "epoch"):
+    if timed and (grouping in ("fixed", "isf") or mode == "epoch"):
         raise ValueError(
             f"time_ns weighs what grouping 'balanced' plans in modes 'exact' and 'window', not "
             f"{grouping!r} in {mode!r}: leave time_ns out"
@@ -211,12 +207,12 @@ def check_counts(
     counts: str | None, grouping: str, mode: str, oversize: str, limited: bool
 ) -> None:
     """Raise ValueError where microbatches of equal or free counts contradict other options."""
-    if counts == "free" and grouping in COUNTED:
+    if counts == "free" and grouping == "fixed":
         raise ValueError(
-            f"counts is 'free', but grouping {grouping!r} puts batch_size samples into every "
+            "counts is 'free', but grouping 'fixed' puts batch_size samples into every "
             "microbatch: use grouping 'balanced', or leave counts out"
         )
-    if counts != "equal" or grouping in COUNTED:
+    if counts != "equal" or grouping == "fixed":
         return
     if grouping not in ("balanced", "auto") or mode == "epoch":
         raise ValueError(

@@ -10,13 +10,12 @@ from counterpoise.balancer import Balance, PlanConfig, Window, make_planner
 RESOURCES = ("tiles", "tokens", "frames")
 EVERY = (
     {"grouping": "fixed"},
-    {"grouping": "device"},
     {"grouping": "balanced"},
     {"grouping": "balanced", "counts": "equal"},
     {"grouping": "balanced", "time_ns": {"tokens": 3, "attention_pairs": 1}},
     {"grouping": "balanced", "mode": "window"},
     {"grouping": "balanced", "mode": "epoch"},
-    {"grouping": "balanced", "partition": "karmarkar_karp"},
+    {"grouping": "balanced", "partition": "greedy"},
     {"grouping": "balanced", "work": "padded"},
     {"grouping": "balanced", "work": "padded", "counts": "free"},
     {"grouping": "isf", "mode": "window"},
@@ -31,7 +30,7 @@ def random_case(seed: int) -> tuple[PlanConfig, Window]:
     size = int(draw.integers(1, 4))
     resources = RESOURCES[: draw.integers(2, 4)]
     costs = draw.integers(0, 10 ** draw.integers(1, 11, len(resources)), (40, len(resources)))
-    counted = options["grouping"] in ("fixed", "device")
+    counted = options["grouping"] == "fixed"
     needs_budgets = options["grouping"] == "isf" or options.get("mode") in ("window", "epoch")
     if not counted and (needs_budgets or draw.integers(2)):
         some = resources if needs_budgets else resources[: draw.integers(1, 3)]

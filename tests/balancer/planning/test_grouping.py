@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from benchmarks.baselines.omnibal_groupings import device_group, length_group, random_group
 from benchmarks.baselines.published_samplers import (
     megatron_dp_balanced,
     transformers_rebalance,
 )
 from counterpoise.balancer.planning.grouping.balanced import balanced
-from counterpoise.balancer.planning.grouping.by_name import BY_NAME, device, fixed, length, random
+from counterpoise.balancer.planning.grouping.by_name import BY_NAME
 from counterpoise.balancer.planning.grouping.groups import GroupingResult, members
 from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.problem.loads import (
@@ -125,18 +126,20 @@ def test_balanced_is_close_to_the_bound_and_even() -> None:
     assert (loads.std(axis=0) / loads.mean(axis=0) < 0.15).all()
 
 
-@pytest.mark.parametrize(
-    "group",
-    [
-        lambda costs: fixed(len(costs), 4),
-        lambda costs: random(len(costs), 4, 1),
-        lambda costs: length(costs, 4, 1),
-        lambda costs: device(costs, 4, 2, 1),
-    ],
-)
-def test_counted_groups_hold_four_each(group: Callable[[np.ndarray], GroupingResult]) -> None:
-    costs = np.random.default_rng(0).integers(0, 50, (40, 2))
-    assert np.bincount(group(costs).group_of).tolist() == [4] * 10
+@pytest.mark.parametrize("group", [random_group, length_group, device_group])
+def test_counted_groups_hold_each_sample_once(group: Callable[..., np.ndarray]) -> None:
+    sizes = np.random.default_rng(0).integers(0, 50, 40)
+    rows = group(sizes, ranks=2, samples=4, seed=1)
+    assert rows.shape == (5, 2, 4)
+    assert sorted(rows.ravel()) == list(range(40))
+
+
+def test_lengths_are_alike_in_a_microbatch_or_across_ranks() -> None:
+    sizes = np.random.default_rng(0).permutation(40)
+    inside = sizes[length_group(sizes, ranks=2, samples=4, seed=1)]
+    assert (np.ptp(inside, axis=2) == 3).all()
+    across = np.sort(sizes[device_group(sizes, ranks=2, samples=4, seed=1)], axis=2)
+    assert (np.abs(across[:, 0] - across[:, 1]) == 1).all()
 
 
 def test_every_grouping_of_a_configuration_is_in_the_table() -> None:

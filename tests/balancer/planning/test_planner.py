@@ -52,7 +52,7 @@ def plan(config: PlanConfig, costs: np.ndarray, start: int = 0, last: bool = Fal
     ranks=st.integers(1, 9),
     seed=st.integers(0, 5),
     grouping=st.sampled_from(["isf", "fixed"]),
-    partition=st.sampled_from(["greedy", "ascending", "given"]),
+    partition=st.sampled_from(["greedy", "given"]),
 )
 @settings(max_examples=60, deadline=None)
 def test_every_sample_is_planned_once_within_budgets_on_equal_ranks(
@@ -109,12 +109,11 @@ def test_one_microbatch_of_one_rank_has_all_samples() -> None:
         assert (planned.consumed, planned.left_out) == (8, 0)
 
 
-@pytest.mark.parametrize("grouping", ["fixed", "random", "length", "device"])
 @pytest.mark.parametrize("accumulate", ["auto", 1])
 def test_a_step_of_one_microbatch_is_that_of_the_last_step_which_is_grouped(
-    grouping: Any, accumulate: Any
+    accumulate: Any,
 ) -> None:
-    config = replace(FIXED, ranks=1, grouping=grouping, accumulate=accumulate, batch_size=24)
+    config = replace(FIXED, ranks=1, accumulate=accumulate, batch_size=24)
     costs = draw(24)
     whole, grouped = plan(config, costs, 100), group_step(config, costs, seed=0, step=7)
     assert len(grouped.steps) == 1

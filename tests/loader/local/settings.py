@@ -195,7 +195,7 @@ def _draw_work(
 ) -> None:
     """Draw how samples are grouped and spread."""
     chance, choose = source.random, source.choice
-    counted = balance["grouping"] in ("fixed", "random", "length", "device", "auto")
+    counted = balance["grouping"] in ("fixed", "auto")
     budgets: dict[str, int] = {}
     if not counted and chance() < 0.75:
         names = {"array": ["cost"], "none": ["samples"]}.get(costs, ["tiles", "tokens"])

@@ -81,6 +81,6 @@ def test_a_ledger_of_other_readers_or_packs_is_refused(changes, reason):
 
 def test_a_ledger_of_a_planned_loop_is_refused():
     rows = [made.sample(number) for number in range(10)]
-    planned = cp.DataLoader(rows, batch_size=2, shuffle=True, balance="random")
+    planned = cp.DataLoader(rows, batch_size=2, shuffle=True, balance="fixed")
     with pytest.raises(ValueError, match="kind is 'balanced', needed is 'stream'"):
         loader().load_state_dict(planned.state_dict())

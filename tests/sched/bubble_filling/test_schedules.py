@@ -24,7 +24,7 @@ from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.sched.bubble_filling.setup import FillSetup, dump_setup, load_setup
 from counterpoise.sched.bubble_filling.timeline import bubble_causes, fill_timeline
-from counterpoise.sched.render.html import render_html
+from counterpoise.sched.render.page import render_html
 from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.render.trace import render_trace
 from tests.sched.bubble_filling.validate import check_filled, filled_problems

@@ -7,11 +7,10 @@ from counterpoise.sched.render.elements import (
     document,
     element,
     inline,
-    labels_left,
     text,
-    theme,
     tooltip,
 )
+from counterpoise.sched.render.palette import theme
 
 WORDS = "<b> & \"quoted\" 'words'"
 NS = "{http://www.w3.org/2000/svg}"
@@ -38,10 +37,3 @@ def test_values_outside_an_axis_are_placed_at_its_ends() -> None:
 
 def test_an_axis_without_extent_has_one_place() -> None:
     assert Scale(2, 2, start=30, end=90)(2) == 30
-
-
-def test_labels_are_level_with_their_values() -> None:
-    first, second = map(
-        ElementTree.fromstring, labels_left(Scale(0, 1, 100, 0), [(0, "a"), (1, "b")], x=9)
-    )
-    assert (first.attrib["y"], second.attrib["y"]) == ("104", "4")

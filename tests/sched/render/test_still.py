@@ -9,7 +9,8 @@ import pytest
 
 from counterpoise.sched import Costs, schedule, simulate
 from counterpoise.sched.render import svg as svg_module
-from counterpoise.sched.render.html import render_html
+from counterpoise.sched.render.page import render_html
+from counterpoise.sched.render.palette import PAINTS
 from counterpoise.sched.render.summary import MemoryUnit, causes, format_memory, format_time, peak
 from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.render.text import render_text
@@ -176,9 +177,9 @@ def test_where_passes_are_narrower_than_a_pixel_their_area_is_their_time(
     areas: defaultdict[str, float] = defaultdict(float)
     for node in root.iter(f"{NS}path"):
         for width, height in re.findall(r"h([\d.]+)v([\d.]+)", node.get("d", "")):
-            areas[node.get("class", "")] += float(width) * float(height)
+            areas[node.get("fill", "")] += float(width) * float(height)
     scale = (1200 - 64 - 48) / timeline.makespan_ns * 22
     for kind in "FB":
         slots = (slot for row in timeline.ranks for slot in row if slot.what.kind == kind)
         expected = sum(slot.end_ns - slot.start_ns for slot in slots) * scale
-        assert areas[f"k{kind}0"] == pytest.approx(expected, rel=0.02)
+        assert areas[PAINTS[kind].fill] == pytest.approx(expected, rel=0.02)

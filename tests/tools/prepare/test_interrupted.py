@@ -43,7 +43,7 @@ def run_until(moment: int, out: Path) -> None:
     for owner, name in (
         (os, "write"), (os, "fsync"), (os, "ftruncate"), (os, "open"), (Path, "replace"),
         (Path, "chmod"), (Path, "unlink"), (Path, "mkdir"), (tempfile, "mkstemp"),
-        (writing.ShardWriter, "write"), (shards, "open_index"), (cache_files, "_put"),
+        (writing.ShardWriter, "write"), (shards, "open_index"), (cache_files, "replace_file"),
         (log, "replace_file"),
     ):  # fmt: skip
         setattr(owner, name, watched(getattr(owner, name)))

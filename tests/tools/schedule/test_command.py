@@ -106,7 +106,7 @@ def test_compare_writes_the_page_and_prints_the_figures(run, tmp_path: Path) -> 
     assert status == 0
     assert "zb-h1" in out
     assert str(page) in err
-    assert "data-pass" in page.read_text()
+    assert "0F0, 0 ns to" in page.read_text()
 
 
 def test_a_measured_step_is_compared_with_the_program_that_it_ran(run, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_advice_that_is_taken_is_better(
         return step_of([*lines_of, f"{head}balance={code})"], monkeypatch)
 
     more_code = f", accumulate={accumulate}" if accumulate > 1 else ""
-    random = measured(f'cp.Balance("random"{more_code})')
+    random = measured(f'cp.Balance("fixed"{more_code})')
     taken = step_of(lines, monkeypatch)
     others = [measured(f'cp.Balance("auto"{more_code}, counts="{c}")') for c in ("equal", "free")]
     assert taken < 0.97 * random

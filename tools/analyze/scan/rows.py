@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....workers.sources.cache_files import read_or_remove, write_arrays
+from ....workers.sources.cache_files import Arrays, read_or_remove, write_arrays
 from ....workers.sources.costs import MAX_COST, bad_cost
 from ...inputs.files import Column, Table, open_table
 
@@ -150,8 +150,11 @@ def save_rows(path: Path, rows: Rows) -> bool:
 
 def load_rows(path: Path) -> Rows | None:
     """Return the rows that `save_rows` wrote, None if the file is missing or damaged."""
-    arrays = read_or_remove(path, STAMP)
-    if arrays is None or "about" not in arrays:
+    return read_or_remove(path, STAMP, _unpacked, "measured samples")
+
+
+def _unpacked(arrays: Arrays) -> Rows | None:
+    if "about" not in arrays:
         return None
     about = json.loads(arrays.pop("about").tobytes())
     return Rows(

@@ -25,7 +25,6 @@ from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source
 from ....workers.sources.plain import as_source
-from ....workers.sources.records import RecordDataset
 from ....workers.sources.registry import class_of, source_of
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.files import list_urls, open_url
@@ -35,8 +34,6 @@ from ....workers.vision_language.transform import VisionLanguage
 from ...inputs.files import SUFFIXES, first_row, is_table
 from .rows import DEFAULT_RESOURCES
 
-# Costs that are written to their file at once: a killed scan measures at most 63 samples again.
-WRITE_EVERY = 64
 # First samples that are held whatever their size: as many as a loader collates at batch size 4.
 LEAST_HELD = 16
 
@@ -118,10 +115,7 @@ def _open_files(pattern: Any, kind: Callable[..., Any], options: ScanOptions) ->
     cost = cost_function(options)
     if cost is None and options.found is not None and not hasattr(transform, "probe"):
         cost = options.found.measure
-    dataset = kind(pattern, transform=transform, cache=options.cache or None, cost=cost)
-    if isinstance(dataset, RecordDataset):
-        dataset.keep_every = WRITE_EVERY
-    return dataset
+    return kind(pattern, transform=transform, cache=options.cache or None, cost=cost)
 
 
 def cost_function(options: ScanOptions) -> Any:

@@ -1,1 +1,0 @@
-"""The analysis as one self-contained HTML page."""
