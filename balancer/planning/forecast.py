@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +72,7 @@ class SampleWork(NamedTuple):
         if self.padded.any():
             largest = np.zeros(cells)
             np.maximum.at(largest, cell_of, self.padded)
-            llm += np.bincount(cell_of, minlength=cells) * largest
+            llm = llm + np.bincount(cell_of, minlength=cells) * largest
         parts = np.stack([encoder, llm]).reshape(2, -1, ranks)
         by_rank = parts.sum(axis=(0, 1))
         slowest = by_rank.max() if waits == "step" else parts.max(axis=2).sum()
