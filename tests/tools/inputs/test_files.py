@@ -211,8 +211,8 @@ def test_costs_of_plans_are_read_so_too(
     run: Callable[..., Said], tmp_path: Path, name: str
 ) -> None:
     path = written(tmp_path / name, TABLES[name][0])
-    plan = ("plan", "orchestrate", "--model", "mllm-9b", "--gpus", 24, "--batch", 24)
-    status, error = run(*plan, "--data", path, "--resource", "tokens")
+    plan = (*ORCHESTRATE, "--model", "mllm-9b", "--gpus", 24, "--batch", 24)
+    status, error = run(*plan, "--data", path)
     if status:  # what is about other columns is nothing to it
         assert status == 2
         assert name in one_line(error)
@@ -240,7 +240,10 @@ def test_columns_of_parquet(
 
 
 DEEP, BYTES = b"[" * 100_000, b"\xff\xfe\0"
-PARTITION = ("plan", "partition", "--model", "internvit-6b+internlm2-20b", "--pp", "4")
+PART = ("plan", "job", "--only")
+MODEL = (*PART, "partition", "--model", "internvit-6b+internlm2-20b")
+PARTITION = (*MODEL, "--layout", "pp=4")
+ORCHESTRATE = (*PART, "orchestrate")
 LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "output_bytes": 1}
 
 
@@ -252,20 +255,19 @@ LAYER = {"kind": "a", "forward_ns": 1, "backward_ns": 1, "parameters": 1, "outpu
         ("schedule", "show", "FILE.json"),
         ("schedule", "simulate", "1f1b", "--costs", "FILE"),
         ("schedule", "fill", "--profile", "FILE"),
-        ("schedule", "fill", "--trace", "FILE"),
         ("schedule", "fill", "--contention", "FILE"),
-        ("plan", "orchestrate", "--gpus", "8", "--batch", "8", "--costs", "FILE"),
-        ("plan", "orchestrate", "--gpus", "8", "--batch", "8", "--model", "FILE"),
-        ("plan", "partition", "--pp", "2", "--model", "FILE"),
+        (*ORCHESTRATE, "--gpus", "8", "--batch", "8", "--costs", "FILE"),
+        (*ORCHESTRATE, "--gpus", "8", "--batch", "8", "--model", "FILE"),
+        (*PART, "partition", "--layout", "pp=2", "--model", "FILE"),
         (*PARTITION, "--device", "FILE"),
-        ("plan", "partition", "--pp", "2", "--costs", "FILE"),
+        (*PART, "partition", "--layout", "pp=2", "--costs", "FILE"),
         (*PARTITION, "--measured", "FILE"),
-        ("plan", "recompute", "--measured", "FILE"),
+        (*PART, "recompute", "--measured", "FILE"),
         ("doctor", "FILE"),
         ("doctor", "--dead-letter", "FILE"),
         ("profile", "FILE"),
     ],
-    ids=lambda words: " ".join(words[:2]) + words[-2],
+    ids=lambda words: " ".join(words[:4]) + words[-2],
 )
 @pytest.mark.parametrize("data", [b"{}", b"[]", DEEP, BYTES, b'{"a": %s}' % (b"9" * 5000)])
 def test_texts_are_named_in_a_line(
@@ -307,7 +309,6 @@ def test_a_short_file_of_a_huge_program_is_refused(
 
 
 HUGE = 10**9
-ORCHESTRATE = ("plan", "orchestrate", "--model", "mllm-72b")
 
 
 @pytest.mark.parametrize(
@@ -324,14 +325,14 @@ ORCHESTRATE = ("plan", "orchestrate", "--model", "mllm-72b")
             f"chunks {HUGE} are more",
         ),
         (("schedule", "simulate", "1f1b", "--f", "1e300"), "times of F"),
-        (("schedule", "fill", "--microbatches", HUGE), f"microbatches {HUGE} x chunks 12 are more"),
-        (("schedule", "fill", "--slack", "inf"), "--slack inf: give milliseconds"),
-        (("schedule", "fill", "--slack", "nan"), "--slack nan: give milliseconds"),
-        ((*PARTITION, "--microbatches", HUGE), f"microbatches {HUGE} are more than 200000"),
-        ((*PARTITION, "--pp", HUGE), "are more than 200000: give fewer"),
-        ((*PARTITION, "--tiles", "9" * 25), "a number that was given is too large"),
-        ((*ORCHESTRATE, "--gpus", 96, "--batch", "9" * 30), "too large"),
-        ((*ORCHESTRATE, "--gpus", 96, "--batch", 64, "--vpp", "9" * 5000), "--vpp got"),
+        (
+            ("schedule", "fill", "--layout", f"microbatches={HUGE}"),
+            f"--layout got 'microbatches={HUGE}'",
+        ),
+        ((*MODEL, "--layout", f"pp=4,microbatches={HUGE}"), f"--layout got 'microbatches={HUGE}'"),
+        ((*MODEL, "--layout", f"pp={HUGE}"), f"--layout got 'pp={HUGE}'"),
+        ((*MODEL, "--layout", f"pp={'9' * 5000}"), "--layout"),
+        ((*ORCHESTRATE, "--model", "mllm-72b", "--gpus", 96, "--batch", "9" * 30), "too large"),
         (("analyze", "costs.npz", "--budget", "tokens=²"), "--budget got 'tokens=²'"),
         (("analyze", "costs.npz", "--budget", f"tokens={'9' * 5000}"), "--budget got 'tokens=999"),
         *(
@@ -358,6 +359,6 @@ def test_huge_numbers_are_refused_before_anything_is_made(
 def test_a_file_of_layers_has_a_limit(run: Callable[..., Said], tmp_path: Path) -> None:
     path = tmp_path / "layers.json"
     path.write_text(json.dumps({"layers": [{**LAYER, "count": 10**12}]}))
-    status, error = run("plan", "partition", "--costs", path, "--pp", 2)
+    status, error = run(*PART, "partition", "--costs", path, "--layout", "pp=2")
     assert status == 2
     assert "layers.json has 1000000000000 layers, and 1000 are planned at most" in one_line(error)

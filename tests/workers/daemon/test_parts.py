@@ -28,6 +28,7 @@ from counterpoise.workers.batches import upcoming
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.local_frames import decode_local, encode_local
 from counterpoise.workers.daemon.job_worker import LOOK_S
+from counterpoise.workers.sources.interface import Source
 from counterpoise.workers.sources.plain import as_source
 from tests.workers.daemon.played import job_of
 from tests.workers.daemon.scripted import Numbers, ScriptedWorker, load, measure, tokens_of
@@ -197,7 +198,7 @@ def test_messages_are_looked_for_as_time_passes_and_when_all_is_done(
     assert worker.looks == looks
 
 
-class Safe:
+class Safe(Source):
     """A source that several threads may ask; beats: what its worker's said meanwhile."""
 
     thread_safe = True
@@ -214,10 +215,10 @@ class Safe:
     def key(self, index: int) -> str:
         return str(index)
 
-    def probe(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         raise NotImplementedError
 
-    def load(self, index: int, _epoch: int, seed: int) -> Any:
+    def load(self, index: int, epoch: int, seed: int) -> Any:  # noqa: ARG002
         self.beats.append(self.worker.beat())
         self.seeds.add(seed)
         self.threads.add(threading.current_thread())
@@ -348,15 +349,15 @@ def test_a_trace_has_a_span_of_each_part() -> None:
 
 
 def test_stores_are_told_of_the_parts_that_wait(monkeypatch) -> None:
-    class Stored(Numbers):
-        reads_stores = True
-
     told: list[list[int]] = []
 
     def expect(_source: Any, samples: Any) -> None:
         told.append([index for index, _ in samples])
 
     monkeypatch.setattr(upcoming, "expect_samples", expect)
-    worker = opened(Stored(30))
+    source = as_source(Numbers(30), tokens_of)
+    source.reads_stores = True
+    worker = ScriptedWorker(source)
+    worker.open()
     worker.hear(load(5, 1, 2), load(6, 3), load(7, 4))
     assert told == [[1, 2, 3, 4], [3, 4], [4]]
