@@ -2,7 +2,7 @@
 
 Lines are physical lines of .py files. What a loop imports is asked of fresh processes: the modules
 of ours that its trainer has after an epoch with two workers, and those that its workers add.
-LIMITS holds what may not grow; lower a limit in the commit that gets below it.
+LIMITS holds what may not grow: a limit only falls. A change that needs lines cuts them elsewhere.
 """
 
 import functools
@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.imports import ROOT, module_graph, modules
+from tests.imports import FOLDERS, ROOT, module_graph, modules
 
 # Which the wheel has beside the modules, for torchrun.
 EXAMPLE = ROOT / "examples" / "train_vlm.py"
@@ -31,6 +31,10 @@ SHORT = 60
 
 PLAIN, BALANCED = "a plain loop imports", "a local balanced loop imports"
 PRODUCT, WHEEL, REMOTE = "product", "wheel", "the remote wing"
+# Product, benchmarks, examples and tests, with scripts, styles and templates: so that nothing is
+# moved in place of being removed.
+EVERYTHING = "everything together"
+SOURCES = (".py", ".pyi", ".js", ".css", ".html", ".j2")
 
 # Upper limits of lines; they aim at 65,000, 65,000, 7,500, 20,000 and 6,500 (ADR 10).
 LIMITS = {
@@ -39,6 +43,7 @@ LIMITS = {
     PLAIN: 6_300,
     BALANCED: 18_490,
     REMOTE: 10_180,
+    EVERYTHING: 200_830,
 }
 
 _LOOP = """
@@ -86,6 +91,13 @@ def lines_of(path: Path) -> int:
     return len(path.read_bytes().splitlines())
 
 
+def everything() -> Iterator[Path]:
+    """Yield the files of the product, its benchmarks, examples and tests."""
+    yield ROOT / "__init__.py"
+    for folder in (*FOLDERS, "benchmarks", "examples", "tests"):
+        yield from (ROOT / folder).rglob("*.*")
+
+
 def size_of(paths: Iterable[Path]) -> Size:
     """Return the size of these files together."""
     found = list(paths)
@@ -100,6 +112,7 @@ def static_sizes() -> dict[str, Size]:
         PRODUCT: size_of(product.values()),
         WHEEL: size_of([*product.values(), EXAMPLE]),
         REMOTE: size_of(wing),
+        EVERYTHING: size_of(path for path in everything() if path.suffix in SOURCES),
     }
 
 
