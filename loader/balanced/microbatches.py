@@ -79,23 +79,30 @@ class BalancedLoader:
     _connection: MicrobatchSource | None = field(default=None, repr=False)
     _followed: FollowedCosts | None = None
     _costs: str = ""
-    _timeout_s: float | None = None
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
     job: JobSpec = field(init=False)
-    ranks: tuple[int, ...] = field(init=False)
-    batches: BatchMaker = field(init=False, repr=False)
-    _given: BalancedArguments = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        local = self.settings.local
-        self.job, self.ranks = self.settings.job, self.settings.place.played
-        self.batches, self._timeout_s = local.batches, local.timeout_s
-        self._given = local.given
+        self.job = self.settings.job
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
         is_laid = base_of(self.batches.balance.layout) is not None
         self._labels = LabelCheck(self.job.label_tokens, is_laid, self.job.shift_labels)
         self._over_budget = OverBudget(dict(limits), self.plan.padded)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The data-parallel ranks that this process plays."""
+        return self.settings.place.played
+
+    @property
+    def batches(self) -> BatchMaker:
+        """What makes batches of samples."""
+        return self.settings.local.batches
+
+    @property
+    def _given(self) -> BalancedArguments:
+        return self.settings.local.given
 
     @property
     def plan(self) -> PlanConfig:
@@ -141,7 +148,7 @@ class BalancedLoader:
         Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
         """
         count = self.data().samples if self.sources else None
-        count = count or self.open().wait_ready(self._timeout_s).count
+        count = count or self.open().wait_ready(self.settings.local.timeout_s).count
         if self._loaded is not None:
             check_counted(
                 self._loaded, replace(self.data(), samples=count), self._given.growing_data
@@ -265,7 +272,7 @@ class BalancedLoader:
             self._take_costs(at, source)
             source.recover(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, self._costs))
             self._tell_what_will_be_left_out()
-            return source.next(self._timeout_s)
+            return source.next(self.settings.local.timeout_s)
         except ComesAgainError:
             raise
         except LoaderError as error:
@@ -278,7 +285,7 @@ class BalancedLoader:
     def add_up_labels(self, step: int, tokens: Mapping[int, int]) -> int:
         """Return a step's label tokens on all ranks; LoaderError ends all processes."""
         try:
-            return self.open().add_up_labels(step, tokens, self._timeout_s)
+            return self.open().add_up_labels(step, tokens, self.settings.local.timeout_s)
         except LoaderError:
             self.close()
             raise
