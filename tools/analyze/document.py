@@ -67,7 +67,7 @@ def plan_rows(report: Json) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         (name, percent(time, 0), *map(percent, shares), *map(whole, largest.values()))
         for name, time, (shares, largest) in (
             ("your loop now, in random order", 1, now),
-            ("the settings below", told["time"], then),
+            ("the settings to paste", told["time"], then),
         )
     ]
     empty = ("",) * (len(heads) - 2)
