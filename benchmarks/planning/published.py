@@ -17,7 +17,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.options import Mode
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.budgets import parse_budgets
+from counterpoise.tools.inputs.programs import parse_budgets
 
 from ..baselines.published_samplers import megatron_dp_balanced, transformers_rebalance
 from . import epochs

@@ -26,7 +26,7 @@ from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
-from counterpoise.tools.inputs.budgets import parse_budgets
+from counterpoise.tools.inputs.programs import parse_budgets
 
 from ..baselines.step_greedy import ascending
 from .bounds import least_pipeline_time

@@ -16,8 +16,7 @@ from rich.text import Text
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.urls import is_url, shown
 from ..console.reporting import emit, live_progress, make_table
-from ..inputs.budgets import parse_budgets
-from ..inputs.programs import check_sizes, with_options
+from ..inputs.programs import check_sizes, parse_budgets, with_options
 from ..runners import on_cores, on_ray
 from .document import headline, plan_rows, render_page
 from .report import Json, LoopNow, make_report

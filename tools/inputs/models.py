@@ -7,7 +7,6 @@ import click
 
 from ...sched.shapes import DEFAULT_DEVICE, DEVICES, Device, Model
 
-_POSITIVE = click.IntRange(min=1)
 MODEL_METAVAR = "NAME|CONFIG|ENCODER+LANGUAGE"
 
 Option = Callable[[Any], Any]
@@ -31,11 +30,6 @@ def device_option() -> Option:
         "--device", default=DEFAULT_DEVICE, show_default=True, metavar=f"{names}|FILE",
         help="The GPU: peaks, links and memory.",
     )  # fmt: skip
-
-
-def size_option(name: str, text: str, default: int = 1) -> Option:
-    """Return an option of a size of 1 or more."""
-    return click.option(name, default=default, show_default=True, type=_POSITIVE, help=text)
 
 
 def amounts_of(model: Model, tiles: int | None, tokens: int | None) -> dict[str, int]:

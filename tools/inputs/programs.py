@@ -75,6 +75,23 @@ def is_count(word: str) -> bool:
     return word.isdecimal() and len(word) < 19 and int(word) > 0
 
 
+def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
+    """Return {resource: budget} from texts like tiles=9; raises ValueError if one is malformed.
+
+    >>> parse_budgets(("tiles=9", "tokens=4096"))
+    {'tiles': 9, 'tokens': 4096}
+    """
+    budgets = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not is_count(value):
+            raise ValueError(
+                f"--budget got {text!r:.80}; write RESOURCE=AMOUNT, such as tokens=4096"
+            )
+        budgets[name] = int(value)
+    return budgets
+
+
 def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command, in this order in its help."""
     return lambda command: functools.reduce(lambda made, add: add(made), reversed(options), command)
