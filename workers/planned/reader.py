@@ -21,7 +21,7 @@ from ..sources.data_identity import content_of
 from ..sources.fingerprint import digest
 from ..sources.interface import Source
 from ..sources.labels import count_label_tokens, labels_of
-from ..sources.randomness import global_randomness
+from ..sources.randomness import RandomnessWatch, global_randomness
 from .measuring import Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
@@ -61,6 +61,7 @@ class PlannedReader(Dataset[Any]):
         self._measurer = Measurer(source, resources, seed, shift_labels=shift_labels)
         self._shift_labels = shift_labels
         self._seed = seed
+        self._watch = RandomnessWatch()
         self._collate_fn = collate_fn
         self._skips = skips
         self._takes_empty = takes_empty
@@ -199,13 +200,22 @@ class PlannedReader(Dataset[Any]):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads)
             return self._loaded_by_threads(self._pool, task)
-        found = []
-        for index in task.indexes:
-            sample = self._one(task.epoch, index)
-            found.append(sample)
-            if type(sample) is FailedSample and not self._skips:
+        # The very first sample alone: where it draws, no whole microbatch is loaded twice.
+        first = 0 if self._watch.has_loaded else 1
+        samples: list[Any] = []
+        for indexes in filter(None, (task.indexes[:first], task.indexes[first:])):
+            samples += self._watch.run(partial(self._loaded_in_turn, task.epoch, indexes))
+            if samples and type(samples[-1]) is FailedSample and not self._skips:
                 break
-        return found
+        return samples
+
+    def _loaded_in_turn(self, epoch: int, indexes: Sequence[int]) -> list[Any]:
+        samples = []
+        for index in indexes:
+            samples.append(self._one(epoch, index))
+            if type(samples[-1]) is FailedSample and not self._skips:
+                break
+        return samples
 
     def _loaded_by_threads(self, pool: ThreadPoolExecutor, task: Load) -> list[Any]:
         if self.progress is not None:

@@ -4,15 +4,17 @@ Which worker decodes a sample, and when, must not change its augmentation. Trans
 `rng` get a generator of their own; for plain datasets, which draw from the global generators of
 `random`, numpy and torch, these are seeded around the call and put back afterwards.
 
-To seed them takes longer than to load a small sample, and most data sets draw from none. So in a
-worker, where nothing else draws, it is watched at first whether a sample does: two generators of
-our own are seeded as the global ones are, and as long as nobody draws both give the same numbers.
-The first sample that has drawn is loaded once more, seeded; so are all after it.
+To seed them takes longer than to load a small sample, and most data sets draw from none. So it is
+watched whether the samples of a microbatch do: whether the generators' states are the same after
+it. In a worker, where nothing else draws, that is told sooner by two generators of our own in the
+same state: they give the same numbers then. The first microbatch in which a sample has drawn is
+loaded once more, each sample seeded; so are all after it.
 """
 
 import hashlib
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -57,60 +59,48 @@ def held_generators(thing: Any, name: str = "", depth: int = 3) -> list[str]:
     return [found for place, each in inside for found in held_generators(each, place, depth - 1)]
 
 
-class _OwnGenerators:
-    """The global generators of a process in which samples alone draw from them."""
+class RandomnessWatch:
+    """Seeds the samples of a data set one by one only where one of them has drawn."""
 
     def __init__(self) -> None:
-        self._is_drawn_from = False
-        # Seeded as the global ones, at the first sample: worker_init_fn may have seeded those.
-        self._doubles: tuple[random.Random, np.random.MT19937] | None = None
+        """Begin with a data set of which nothing is known."""
+        self.has_loaded = self._draws = False
 
-    def seed(self, bits: int) -> None:
-        """Seed them; nothing is known of what is drawn before the next sample."""
-        _seed(bits)
-        self._doubles = None
+    def run(self, action: Callable[[], T]) -> T:
+        """Return action(), which loads samples, each within run_seeded.
 
-    def run(self, bits: int, action: Callable[..., T], given: tuple[Any, ...]) -> T:
-        """Do what run_seeded does."""
-        if not self._is_drawn_from:
-            self._doubles = doubles = self._doubles or _doubles()
-            _seed_torch(bits)  # takes no longer than to watch it
-            try:
-                found = action(*given)
-            except Exception:
-                if _give_the_same(*doubles):
-                    raise
-            else:
-                if _give_the_same(*doubles):
-                    return found
-            self._is_drawn_from = True
-        _seed(bits)
-        return action(*given)
-
-
-def _doubles() -> tuple[random.Random, np.random.MT19937]:
-    """Seed the global generators of `random` and numpy; return others in the same state."""
-    bits = entropy(0, 0, "doubles")
-    _seed(bits)
-    numpys: Any = np.random.MT19937()
-    numpys.state = _numpys_own().state
-    return random.Random(bits), numpys
+        It may be done twice, the first time for nothing. A sample that reads the generators' state
+        and draws nothing reads any.
+        """
+        self.has_loaded = True
+        if self._draws:
+            return action()
+        before = None if _are_samples_own else _states()
+        doubles = _doubles() if _are_samples_own else None
+        _unseeded.here = True
+        try:
+            samples = action()
+        finally:
+            _unseeded.here = False
+            if doubles is not None:
+                self._draws = not _give_the_same(*doubles)
+            elif before is not None and not _are_same(before, _states()):
+                self._draws = True
+                _set_states(before)
+        return action() if self._draws else samples
 
 
-def _give_the_same(randoms: random.Random, numpys: np.random.MT19937) -> bool:
-    """Return whether the global generators' next numbers are those of the doubles."""
-    if _numpys_own().random_raw() != numpys.random_raw():
-        return False
-    return random.getrandbits(32) == randoms.getrandbits(32)
+class _Unseeded(threading.local):
+    """Whether this thread watches samples instead of seeding them."""
+
+    here = False
 
 
-def _numpys_own() -> Any:
-    """Return what is behind numpy's functions: a caller may have put another there."""
-    return np.random.get_bit_generator()  # type: ignore[attr-defined]
-
-
-# None where this process draws from its global generators for other things, too.
-_own: _OwnGenerators | None = None
+_unseeded = _Unseeded()
+# Whether nothing in this process but samples draws from its global generators.
+_are_samples_own = False
+# Doubles of these, until they are seeded.
+_kept: tuple[random.Random, np.random.MT19937] | None = None
 
 
 @contextmanager
@@ -119,22 +109,18 @@ def own_generators() -> Iterator[None]:
 
     To put them back after each sample costs three times the rest.
     """
-    global _own
-    before, _own = _own, _OwnGenerators()
+    global _are_samples_own, _kept
+    before, _are_samples_own, _kept = _are_samples_own, True, None
     try:
         yield
     finally:
-        _own = before
+        _are_samples_own = before
 
 
 def run_seeded(seed: int, epoch: int, key: str, action: Callable[..., T], *given: Any) -> T:
-    """Return action(*given), done within global_randomness.
-
-    Within `own_generators` an action that draws may be done twice, the first time for nothing; one
-    that reads the generators' state and draws nothing reads any.
-    """
-    if _own is not None:
-        return _own.run(entropy(seed, epoch, key), action, given)
+    """Return action(*given), done within global_randomness; see RandomnessWatch."""
+    if _unseeded.here:
+        return action(*given)
     with global_randomness(seed, epoch, key):
         return action(*given)
 
@@ -145,29 +131,70 @@ def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
 
     Within `own_generators` they are left as they are then.
     """
-    bits = entropy(seed, epoch, key)
-    if _own is not None:
-        _own.seed(bits)
-        yield
-        return
-    torch = sys.modules.get("torch")
-    kept = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
-    _seed(bits)
+    global _kept
+    before = None if _are_samples_own else _states()
+    _kept = None
+    _seed(entropy(seed, epoch, key))
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        if torch:
-            torch.set_rng_state(kept[2])
+        if before is not None:
+            _set_states(before)
+
+
+def _states() -> tuple[Any, ...]:
+    """Return the state of each global generator."""
+    torch = sys.modules.get("torch")
+    return random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
+
+
+def _doubles() -> tuple[random.Random, np.random.MT19937, Any]:
+    """Return generators in the state of the global ones, after seeding those where need be."""
+    global _kept
+    if _kept is None:
+        bits = entropy(0, 0, "doubles")
+        _seed(bits)
+        numpys: Any = np.random.MT19937()
+        numpys.state = _numpys_own().state
+        _kept = random.Random(bits), numpys
+    torch = sys.modules.get("torch")
+    return *_kept, torch and torch.get_rng_state()
+
+
+def _are_same(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+    """Return whether nobody has drawn between two states."""
+    numpys, others = (before[1], after[1]), (before[2], after[2])
+    return (
+        before[0] == after[0]
+        and numpys[0][2:] == numpys[1][2:]
+        and np.array_equal(numpys[0][1], numpys[1][1])
+        and (others[0] is None or others[0].equal(others[1]))
+    )
+
+
+def _give_the_same(randoms: random.Random, numpys: np.random.MT19937, torchs: Any) -> bool:
+    """Return whether the global generators' next numbers are those of the doubles."""
+    if torchs is not None and not torchs.equal(sys.modules["torch"].get_rng_state()):
+        return False
+    if _numpys_own().random_raw() != numpys.random_raw():
+        return False
+    return random.getrandbits(32) == randoms.getrandbits(32)
+
+
+def _numpys_own() -> Any:
+    """Return what is behind numpy's functions: a caller may have put another there."""
+    return np.random.get_bit_generator()  # type: ignore[attr-defined]
+
+
+def _set_states(states: tuple[Any, ...]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    if states[2] is not None:
+        sys.modules["torch"].set_rng_state(states[2])
 
 
 def _seed(bits: int) -> None:
     random.seed(bits)
     np.random.seed(np.frombuffer(bits.to_bytes(16, "little"), "<u4"))
-    _seed_torch(bits)
-
-
-def _seed_torch(bits: int) -> None:
     if torch := sys.modules.get("torch"):
         torch.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)

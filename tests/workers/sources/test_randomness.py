@@ -5,6 +5,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.workers.sources.randomness import (
+    RandomnessWatch,
     entropy,
     global_randomness,
     held_generators,
@@ -85,42 +87,52 @@ DRAWS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.usefixtures("as_they_were")
-@given(st.lists(st.sampled_from([*DRAWS]), max_size=12), st.booleans())
+@given(st.lists(st.lists(st.sampled_from([*DRAWS])), max_size=8), st.booleans(), st.booleans())
 def test_samples_draw_the_same_whoever_drew_before_them(
-    names: list[str], seeds_itself: bool
+    microbatches: list[list[str]], in_worker: bool, is_seeded: bool
 ) -> None:
-    def draw(name: str, number: int) -> object:
-        return DRAWS[name](), DRAWS[name](), number
+    def draw(name: str, place: str) -> object:
+        return DRAWS[name](), DRAWS[name](), place
 
-    asked = [(0, 1, f"{n}", draw, name, n) for n, name in enumerate(names)]
-    wanted = [run_seeded(*each) for each in asked]
-    with own_generators():
-        if seeds_itself:  # as a worker_init_fn may
+    def load(number: int) -> list[object]:
+        places = [(name, f"{number} {n}") for n, name in enumerate(microbatches[number])]
+        return [run_seeded(0, 1, place, draw, name, place) for name, place in places]
+
+    wanted = [load(number) for number in range(len(microbatches))]
+    with own_generators() if in_worker else contextlib.nullcontext():
+        if is_seeded:  # as a worker_init_fn may
             np.random.seed(3)
             random.seed(3)
-        assert [run_seeded(*each) for each in asked] == wanted
-    with own_generators():
-        assert [run_seeded(*each) for each in reversed(asked)] == wanted[::-1]
+            np.random.normal()
+        watch, before = RandomnessWatch(), (random.getstate(), torch.get_rng_state().tolist())
+        assert [watch.run(partial(load, n)) for n in range(len(microbatches))] == wanted
+        after = (random.getstate(), torch.get_rng_state().tolist())
+        assert in_worker or after == before
 
 
 @pytest.mark.usefixtures("as_they_were")
-def test_only_the_first_sample_that_draws_is_loaded_twice() -> None:
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_only_the_first_microbatch_that_draws_is_loaded_twice(in_worker: bool) -> None:
     done = Counter[int]()
 
     def load(number: int) -> float:
         done[number] += 1
-        if number == 5:
-            random.random()
-            raise KeyError(number)
-        return random.random() if number > 2 else 0.0
+        return random.random() if number >= 4 else 0.0
 
-    with own_generators():
-        for number in range(9):
+    def load_all(first: int) -> None:
+        for number in range(first, first + 3):
+            run_seeded(0, 0, f"{number}", load, number)
+        if first == 6:
+            raise KeyError(first)
+
+    watch = RandomnessWatch()
+    with own_generators() if in_worker else contextlib.nullcontext():
+        for first in range(0, 12, 3):
             with contextlib.suppress(KeyError):
-                run_seeded(0, 0, f"{number}", load, number)
-            with global_randomness(0, 0, f"batch {number}"):
+                watch.run(partial(load_all, first))
+            with global_randomness(0, 0, f"batch {first}"):
                 random.random()  # as a collate_fn does
-    assert done == Counter(range(9)) + Counter([3])
+    assert done == Counter(range(12)) + Counter([3, 4, 5])
 
 
 @pytest.mark.usefixtures("as_they_were")
@@ -135,7 +147,7 @@ def test_an_error_after_a_draw_is_the_seeded_samples_error() -> None:
 
     wanted = error_of(fail)
     with own_generators():
-        assert error_of(fail) == wanted
+        assert RandomnessWatch().run(lambda: error_of(fail)) == wanted
 
 
 def states() -> tuple[object, ...]:
