@@ -30,7 +30,7 @@ from .problem.costs import OversizeError, check_costs
 from .problem.loads import budget_array, oversized
 from .problem.shuffle import derive_seed
 from .problem.work import is_timed, padded_loads, timed_config, timed_costs
-from .steps import StepGroups, first_accumulate, group_epoch, group_last, group_prefix, group_step
+from .steps import StepGroups, group_epoch, group_last, group_prefix, group_step
 
 
 class GroupedBatches(Sequence[GlobalBatch]):
@@ -183,7 +183,7 @@ class Planner:
         """
         config = self.config
         is_exact = config.mode == "exact" and samples == config.samples_per_step
-        is_one = config.ranks == 1 and first_accumulate(config) == 1
+        is_one = config.ranks == 1 and config.first_accumulate == 1
         is_counted = config.grouping == "fixed" and samples <= (config.batch_size or 0)
         return is_exact and is_one and is_counted and not config.limited
 

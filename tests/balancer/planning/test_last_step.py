@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig, Planned, Window
-from counterpoise.balancer.planning.problem.last_step import last_kept, last_rows
 
 
 def planned(count: int, ranks: int, rows: int, batch_size: int, **more: Any) -> Planned:
@@ -68,9 +67,9 @@ def test_short_leaves_nothing_out_and_sizes_differ_by_one(
 @pytest.mark.parametrize(("last", "kept"), [("whole", 23), ("even", 16), ("short", 23)])
 def test_the_configuration_says_beforehand_what_a_last_step_keeps(last: Any, kept: int) -> None:
     config = PlanConfig(4, 64, 4, ("n",), (None,), last_step=last)
-    assert (last_kept(config, 23), last_rows(config, 23)) == (kept, 4)
-    assert (last_kept(config, 7), last_rows(config, 7)) == (
-        (4, 1) if last == "even" else (7, last_rows(config, 7))
+    assert (config.last_kept(23), config.last_rows(23)) == (kept, 4)
+    assert (config.last_kept(7), config.last_rows(7)) == (
+        (4, 1) if last == "even" else (7, config.last_rows(7))
     )
     assert config.steps_of(64 + 3) == (1 if last == "even" else 2)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
-from counterpoise.balancer.planning.problem.options import PARTITIONS
+from counterpoise.balancer.planning.problem.options import NAMES
 
 BASE = PlanConfig(
     ranks=3,
@@ -66,7 +66,7 @@ def check(config: PlanConfig, costs: np.ndarray, batches: list[GlobalBatch]) -> 
     ranks=st.integers(1, 7),
     mode=st.sampled_from(["exact", "window", "epoch"]),
     grouping=st.sampled_from(["balanced", "isf"]),
-    partition=st.sampled_from(PARTITIONS),
+    partition=st.sampled_from(NAMES["partition"]),
 )
 @settings(max_examples=60, deadline=None)
 def test_an_epoch_holds_each_sample_once(

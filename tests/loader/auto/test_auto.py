@@ -37,14 +37,14 @@ def line(caplog: pytest.LogCaptureFixture) -> str:
     (found,) = [
         r.getMessage()
         for r in caplog.records
-        if r.name.endswith("auto.forecast") and r.levelno == logging.INFO
+        if r.name.endswith("automatic") and r.levelno == logging.INFO
     ]
     return found
 
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, "counterpoise.loader.auto.forecast")
+    caplog.set_level(logging.INFO, "counterpoise.loader.automatic")
     return caplog
 
 
