@@ -181,6 +181,9 @@ def test_the_digest_depends_on_every_field() -> None:
     ]
     digests = {replace(BASE, **change).digest() for change in changes} | {BASE.digest()}
     assert len(digests) == 5
+    # of ledgers that do not know later options
+    plain = PlanConfig(4, 64, 2, ("tiles", "tokens"), (None, None))
+    assert plain.digest() == "9566a1d319f8a021b8c291f8c4868cea"
 
 
 def test_costs_that_cannot_be_planned_are_refused() -> None:
