@@ -127,9 +127,11 @@ def check_microbatch(balance: Balance, config: PlanConfig, rows: Int64) -> set[i
     return {total}
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_random_settings(part: int) -> None:
-    for seed in range(part * 100, part * 100 + 100):
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 200), pytest.param(200, 1000, marks=pytest.mark.long)]
+)
+def test_random_settings(first: int, last: int) -> None:
+    for seed in range(first, last):
         check_setting(seed)
 
 
@@ -242,7 +244,7 @@ def test_a_compiled_model_compiles_at_most_so_often() -> None:
             )
             return self.head(mixed).logsumexp(-1).sum()
 
-    def compiled(most: int | None = None, **options: Any) -> int:
+    def compiled(most: int, **options: Any) -> int:
         torch._dynamo.reset()
         counters.clear()
         model = torch.compile(Model(), backend="eager", dynamic=False)
@@ -251,9 +253,8 @@ def test_a_compiled_model_compiles_at_most_so_often() -> None:
         return counters["stats"]["unique_graphs"]
 
     with torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=64):
-        assert compiled(max_shapes=3) <= 3
-        assert compiled(max_shapes=1) == 1
-        assert compiled(9, samples_per_step=20, align={}) > 3
+        assert compiled(20, max_shapes=2) <= 2
+        assert compiled(5, samples_per_step=20, align={}) > 2
 
 
 @pytest.mark.parametrize("grouping", ["balanced", "fixed"])

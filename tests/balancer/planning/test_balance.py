@@ -102,7 +102,9 @@ def test_every_field_is_an_option_with_a_check() -> None:
     assert [one.name for one in fields(Balance)] == list(OPTIONS)
 
 
-WRONG = [
+TIMES = {"tokens": 3}
+PIPELINE = {"schedule": "1f1b", "stages": 4, "profile": "p"}
+WRONG: list[tuple[dict[str, Any], str]] = [
     ({"grouping": "magic"}, "grouping is 'magic', allowed are 'balanced', 'isf', 'fixed', 'auto'"),
     ({"grouping": ["isf"]}, r"grouping is \['isf'\], allowed are"),
     ({"mode": "strict"}, "mode is 'strict', allowed are 'exact', 'window', 'epoch'"),
@@ -127,6 +129,31 @@ WRONG = [
     ({"report": "run.html"}, "report is 'run.html', allowed are True and False"),
     ({"grouping": "fixed", "budgets": {"tokens": 9}}, "cannot hold budgets: give none"),
     ({"mode": "window"}, "mode 'window' needs a budget"),
+    ({"waits": "step", "partition": "greedy"}, "partition 'greedy' does not look"),
+    ({"waits": "often"}, "waits is 'often', allowed are 'microbatch', 'step'"),
+    ({"work": "padded", "grouping": "isf"}, "grouping 'isf' fills microbatches by sums"),
+    ({"work": "padded", "mode": "epoch"}, "mode 'epoch' groups by sums"),
+    ({"work": "pakced"}, "allowed are 'packed', 'padded' or None"),
+    ({"work": "padded", "time_ns": {}}, "time_ns is {}"),
+    ({"time_ns": TIMES, "grouping": "fixed"}, "time_ns weighs what grouping 'balanced' plans"),
+    ({"time_ns": TIMES, "grouping": "isf"}, "time_ns weighs what grouping 'balanced' plans"),
+    ({"time_ns": TIMES, "mode": "epoch", "budgets": TIMES}, "time_ns weighs what grouping"),
+    ({"counts": "free", "grouping": "fixed"}, "puts batch_size samples"),
+    ({"counts": "equal", "grouping": "isf"}, "is planned by grouping 'balanced'"),
+    ({"counts": "equal", "budgets": {"tokens": 9}}, "use oversize 'refuse' or 'error'"),
+    ({"dispatch": "tiles"}, "allowed are 'samples', 'images'"),
+    ({"dispatch": "images", "budgets": {"patches": 9}}, "leave patches out of budgets"),
+    ({"dispatch": "images", "grouping": "auto"}, "is 'images', and grouping 'auto' chooses it"),
+    ({"ordering": "two_opt"}, "ordering is 'two_opt', and no pipeline is given"),
+    ({"ordering": "two_opt", "grouping": "auto"}, "is 'two_opt', and grouping 'auto' chooses it"),
+    ({"pipeline": PIPELINE}, "'given' looks at none"),
+    ({"pipeline": {**PIPELINE, "schedule": "zbv"}}, "allowed is a mapping"),
+    ({"pipeline": {"schedule": "1f1b", "stages": 4}}, "allowed is a mapping"),
+    ({"pipeline": "costs.json"}, "allowed is a mapping"),
+    ({"grouping": "auto", "samples_per_step": 8}, "leave samples_per_step"),
+    ({"grouping": "auto", "accumulate": "auto"}, "give accumulate as a number"),
+    ({"grouping": "auto", "mode": "epoch"}, "in mode 'exact' or 'window'"),
+    ({"grouping": "auto", "partition": "greedy"}, "is 'greedy', and grouping 'auto' chooses it"),
 ]
 
 
