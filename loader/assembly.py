@@ -27,10 +27,11 @@ from ..workers.sources.interface import DEFAULT_COST, Source
 from ..workers.sources.plain import as_source
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
+    GivenOrder,
     check_decode_threads,
+    check_label_tokens,
     checked_shuffle,
     find_resources,
-    make_plan,
     read_order,
     refuse_ignored,
     said_or_adopted,
@@ -53,6 +54,7 @@ logger = logging.getLogger(__name__)
 UNKNOWN = tuple(DEFAULT_COST)
 # Bytes of a job that may be costs by which a mixture is ordered; the rest has room besides.
 MOST_COSTS = 3 << 20
+RANK_ARGUMENTS = ("rank", "ranks", "virtual_ranks", "process_group", "topology")
 
 
 def read_arguments(
@@ -64,11 +66,6 @@ def read_arguments(
     generator: Any,
     *,
     balance: Any,
-    rank: int | None,
-    ranks: int | None,
-    virtual_ranks: int | None,
-    process_group: Any,
-    topology: Any,
     fields: Any,
     **others: Any,
 ) -> BalancedArguments:
@@ -76,25 +73,23 @@ def read_arguments(
     others["skip_keys"] = checked_keys(others["skip_keys"])
     if isinstance(dataset, Source) and dataset.has_spec:
         others["balancer"] = others["balancer"] or os.environ.get("COUNTERPOISE_BALANCER")
+    balance = as_balance(balance)
     if is_packed_stream(dataset):
-        from .streams.settings import checked_balance  # here: other loops need nothing of streams
+        from .streams.settings import check_stream  # here: other loops need nothing of streams
 
-        places = RankArguments(rank, ranks, virtual_ranks, process_group, topology)
-        if others["skip_keys"]:
-            raise ValueError("skip_keys is for samples with keys, and those of a stream have none")
-        wanted = checked_balance(as_balance(balance), batch_size, shuffle, others)
-        return BalancedArguments(
-            wanted, False, fields=checked_fields(fields), follows=None, ranks=places, **others
-        )
-    order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
-    wanted = with_seed(as_balance(balance), order)
-    is_remote = isinstance(dataset, RemoteDataset)
-    refuse_ignored(is_remote, wanted, batch_size, others["cost"], others["key"])
-    places = RankArguments(rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch)
+        check_stream(balance, batch_size, shuffle, others)
+        order, shuffles = GivenOrder(False), False
+    else:
+        order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
+        balance = with_seed(balance, order)
+        is_remote = isinstance(dataset, RemoteDataset)
+        refuse_ignored(is_remote, balance, batch_size, others["cost"], others["key"])
+        shuffles = checked_shuffle(order.shuffle, balance.mode)
+    given = {name: others.pop(name) for name in RANK_ARGUMENTS}
     return BalancedArguments(
-        balance=wanted,
-        shuffle=checked_shuffle(order.shuffle, wanted.mode),
-        ranks=with_rank(places, order),
+        balance=balance,
+        shuffle=shuffles,
+        ranks=with_rank(RankArguments(**given, dispatch=balance.dispatch), order),
         follows=order.follows,
         fields=checked_fields(fields),
         **others,
@@ -124,14 +119,11 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Loade
     label_tokens = balance.label_tokens or LABEL_TOKENS
     if balance.grouping != "auto":
         resources = find_resources(source, balance)
+        check_label_tokens(balance, resources)
         # raises for what cannot be planned with any number of ranks
-        make_plan(
-            replace(balance, samples_per_step=None),
-            resources=resources,
-            ranks=1,
-            batch_size=loader.batch_size,
-            drop_last=loader.drop_last,
-            empty_microbatches=True,
+        one_rank = replace(balance, samples_per_step=None)
+        PlanConfig.from_balance(
+            one_rank, ranks=1, resources=resources, batch_size=loader.batch_size
         )
         takes_empty = takes_empty or (balance.layout == "torch" and takes_nothing(given.collate_fn))
         label_tokens = find_label_source(source, balance, resources, given.collate_fn)
@@ -158,10 +150,10 @@ def make_loader(settings: LoaderSettings, place: Place, waits: Waits | None) -> 
             "them, or a dataset with probe(index)",
             type(settings.dataset).__name__,
         )
-    plan = make_plan(
+    plan = PlanConfig.from_balance(
         said_or_adopted(balance, waits),
-        resources=resources,
         ranks=place.ranks,
+        resources=resources,
         batch_size=settings.batch_size,
         drop_last=settings.drop_last,
         empty_microbatches=settings.takes_empty,

@@ -4,6 +4,7 @@ They are found once for all ranks, by a worker that reads the first samples, or 
 """
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -11,17 +12,21 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from ..balancer.planning.problem.balance import DEFAULTS
-from ..balancer.planning.problem.options import Counts, Waits
+from ..balancer.planning.forecast import Outlook
+from ..balancer.planning.problem.balance import DEFAULTS, Balance
+from ..balancer.planning.problem.config import PlanConfig
+from ..balancer.planning.problem.options import LLM, Counts, Waits, padded_of
+from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
+from ..workers.discovery.costs import is_of_text
+from ..workers.discovery.fields import WHOLE
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, source_name
 from .assembly import make_loader, make_planned
 from .auto.answer import Answer, Question
-from .auto.choice import Choice, PlanTerms, padded_if_said, said_work, source_of
+from .auto.choice import Choice, PlanTerms, said_work, source_of
 from .auto.first_samples import ask_worker
-from .auto.forecast import logger, start_line, warn_of_means
 from .balanced.arguments import find_resources, said_or_adopted
 from .balanced.microbatches import BalancedLoader
 from .balanced.settings import LoaderSettings
@@ -30,6 +35,7 @@ from .resume.ledger import BalancedLedger, parse_ledger
 from .step.ranks import Place, has_process_group
 from .step.waiting import tell
 
+logger = logging.getLogger(__name__)
 # Reading a few hundred samples is over within so long.
 FOUND_S = 1800.0
 # Attributes that are learned after a loader was made: costs and work, and a framework's ways.
@@ -148,9 +154,8 @@ class LateAutoLoader(LateBalancedLoader):
         if source is None:  # the workers elsewhere have the samples, and measure them
             names = find_resources(None, self._balance)
             said = "costs are those of the workers' transform"
-            return Answer(
-                Choice(None, names, padded_if_said(self._balance, names), True, said), None, 0
-            )
+            padded = padded_of(said_work(self._balance), names)
+            return Answer(Choice(None, names, padded, True, said), None, 0)
         find = partial(self._ask, source, terms)
         if place.is_alone or (given.balancer is not None and not has_process_group()):
             return find()
@@ -180,7 +185,6 @@ class LateAutoLoader(LateBalancedLoader):
             dataset=whole.dataset,
             key=given.key,
             order=tuple(order[:FIRST].tolist()),
-            knows_costs=source.knows_costs,
             collate=collate if said_work(self._balance) is None else list,
             terms=terms,
         )
@@ -234,3 +238,74 @@ def _find_once(
         answer = read_record(Answer, told, "auto")
     peers.forget()
     return answer
+
+
+def start_line(
+    choice: Choice, plan: PlanConfig, told: Outlook | None, samples: int | None, batch_size: int,
+    model: str = "",
+) -> str:  # fmt: skip
+    """Return the line: costs, work, forecast, what gains nothing, and what is left out.
+
+    samples: of an epoch, None where only the workers know. model: whose times weigh the costs.
+    """
+    is_told = choice.varies or bool(choice.unrecognised)
+    parts = [choice.costs_said, choice.work_said if is_told else ""]
+    parts.append(f"times computed from {model}" if model else "")
+    if told is not None:
+        rows = plan.first_accumulate
+        # In one unit, random order's step: where batches are padded, ranks may wait a larger share
+        # of a step that is much shorter, and still wait less.
+        resource, largest = next(iter(told.largest.items()))
+        works, waits = told.time * (1 - told.waiting), told.time * told.waiting
+        parts.append(
+            f"step {told.time:.2f} of random order's: ranks work {works:.2f} and wait "
+            f"{waits:.2f} instead of {1 - told.waited:.2f} and {told.waited:.2f}; largest "
+            f"microbatch {largest:,} {_unit(choice, resource)} instead of "
+            f"{told.largest_random[resource]:,} "
+            f"(forecast from {told.samples} samples for {plan.ranks} ranks x {rows} microbatches)"
+        )
+    if not choice.varies:
+        parts.append(f"microbatches of {batch_size} in the reference order")
+        if choice.unrecognised:
+            parts.append('if you know what batches are, say work="padded" or work="packed"')
+    elif told is None:
+        parts.append("no forecast")
+    is_one = plan.equal_counts and plan.least_microbatches == plan.ranks and plan.mode == "exact"
+    if is_one and choice.padded:
+        parts.append(
+            'one padded microbatch a step of equal counts cannot gain: counts="free" with weights '
+            'would, or a larger accumulate, or mode="window"'
+        )
+    if samples is not None and plan.mode == "exact":
+        rest = samples % plan.samples_per_step
+        if left := rest - plan.last_kept(rest):
+            parts.append(f"the last {left:,} of {samples:,} samples of each epoch stay out")
+    return 'balance="auto": ' + "; ".join(part for part in parts if part)
+
+
+def _unit(choice: Choice, resource: str) -> str:
+    """Return what the numbers of a resource are: of a field "images", say, elements."""
+    fields = {each.name: each.field for each in choice.found.found} if choice.found else {}
+    kind = fields[resource].kind if resource in fields else "tiles"
+    unit = "characters" if kind == "text" else WHOLE[kind]
+    return resource if resource == LLM or unit in ("tiles", resource) else f"{unit} of {resource}"
+
+
+def warn_of_means(choice: Choice, balance: Balance) -> None:
+    """Warn where a mean over a microbatch's tokens weighs short samples more.
+
+    That is where tokens are padded, or texts of which they are made; others only if samples have
+    labels for each of their parts.
+    """
+    found = choice.found
+    texts = [each.name for each in found.found if is_of_text(each)] if found else []
+    has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
+    if balance.counts == "free" or not (choice.padded and has_tokens):
+        return
+    logger.warning(
+        "microbatches have samples of like lengths and equal counts: a loss that is a mean over a "
+        "microbatch's tokens weighs the tokens of short samples more; exact is the sum of losses "
+        "in `for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()`, "
+        'with Balance("auto", counts="free") if you like; Fabric takes with_info(), too: '
+        "fabric.setup_dataloaders(loader.with_info())"
+    )

@@ -4,7 +4,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ..balancer.planning.problem.last_step import microbatches_of
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import stand_ins
 from .assembly import make_loader, settings_of
@@ -24,10 +23,12 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
     making batches of the loader themselves.
     """
     if is_packed_stream(loader.dataset):
-        from .streams.settings import settings_of_stream  # here: other loops need nothing of it
+        # here: other loops need nothing of it
+        from .streams.settings import make_stream_loader, settings_of_stream
 
-        stream = settings_of_stream(loader, given)
-        late = LateBalancedLoader(given, stream.make, stream.packs.set_epoch)
+        local, packs = settings_of_stream(loader, given)
+        make = partial(make_stream_loader, local, packs)
+        late = LateBalancedLoader(given, make, packs.set_epoch)
     elif given.balance.grouping == "auto":
         from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it
 
@@ -48,7 +49,7 @@ def count_samples(balanced: BalancedLoader, dataset: Any) -> int:
 def count_batches(balanced: BalancedLoader, steps: int, samples: int) -> int:
     """Return a process' microbatches in an epoch of `samples` samples, in mode "exact"."""
     if balanced.plan.last_step != "whole":
-        return microbatches_of(balanced.plan, samples) * len(balanced.ranks)
+        return balanced.plan.microbatches_of(samples) * len(balanced.ranks)
     rows: Any = balanced.microbatches_per_step
     return steps * int(rows)
 

@@ -10,21 +10,26 @@ Ranks do not meet: `state_dict()` before the first batch is the same on all, unl
 """
 
 import logging
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
+from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance
+from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance, budgets_of
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
+from ..balancer.planning.problem.costs import check_costs
 from ..balancer.planning.problem.options import GroupingName
+from ..balancer.planning.problem.shapes import Sizing
+from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
 from ..balancer.run.arrivals import MicrobatchFacts
@@ -33,11 +38,11 @@ from ..balancer.run.costs import LoopCosts
 from ..balancer.run.feed import PlanFeed, PlannedStep
 from ..workers.mixture.mixture import Mixture
 from ..workers.mixture.order import epoch_order, epoch_samples
+from ..workers.sources.costs import checked_column
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
-from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .balanced.step_infos import OverBudget, info_of
 from .local.starts import digest_of
 from .refused_arguments import refuse_moved_arguments
@@ -49,6 +54,10 @@ logger = logging.getLogger(__name__)
 
 # Plans of this many windows are kept for `info`; those before are made again, which takes longer.
 KEPT_WINDOWS = 64
+# A step holds this share of what its microbatches hold when some samples are packed for a trial;
+# less where there are few microbatches, because then one more on every rank is dear.
+_FILL, _FILL_LESS, _FILL_LEAST = 0.96, 0.9, 0.5
+_PILOT = 4096
 # The steps of a window, and the feed that has planned it and no other.
 PlannedWindow = tuple[tuple[PlannedStep, ...], PlanFeed]
 
@@ -101,7 +110,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         empty_lists: bool = False,
     ) -> None:
         wanted = as_balance(balance)
-        check_sampled(wanted, accumulate_from)
+        check_sampled(wanted, accumulate_from, batch_size)
         check_order(shuffle, wanted.mode)
         self._rows = costs.rows if isinstance(costs, Mixture) else None
         if self._rows is not None and wanted.grouping != "fixed":
@@ -119,16 +128,20 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._samples = epoch_samples(self._source, shuffle)
         self._data = KnownData(self._source, self._samples)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
-        self._configure = partial(
-            configuration, costs=self._costs, resources=names, batch_size=batch_size,
-            drop_last=drop_last, accumulate_from=accumulate_from, empty_lists=empty_lists,
-        )  # fmt: skip
+        self._facts: dict[str, Any] = {
+            "resources": names, "batch_size": batch_size, "drop_last": drop_last,
+            "accumulate_from": accumulate_from, "empty_microbatches": empty_lists,
+        }  # fmt: skip
         self._balance = wanted
         self._place: Place | None = None
         if self._arguments.are_given:
             self._placed()
-        else:
-            self._configure(for_one_rank(wanted, batch_size), ranks=1)  # finds what is wrong
+        else:  # finds what is wrong; where samples are counted, the steps of one rank are smaller
+            counts = wanted.grouping == "fixed" and batch_size is not None
+            _configuration(
+                replace(wanted, samples_per_step=None) if counts else wanted,
+                self._costs, 1, **self._facts,
+            )  # fmt: skip
         self.shuffle = shuffle
         self.epoch = 0
         # windows given out so far: (first ordinal, first step, batches of this rank before it)
@@ -169,7 +182,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Return this process' ranks, looked for at the first call, and plan for them."""
         if self._place is None:
             place = self._arguments.find()
-            self._config = self._configure(self._balance, ranks=place.ranks)
+            self._config = _configuration(self._balance, self._costs, place.ranks, **self._facts)
             self._planner = make_planner(self._config)
             self._place, self._length = place, None
             self._plans = {}
@@ -381,3 +394,73 @@ class _Costs(Source):
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""
         return self._digest if samples is None else ""
+
+
+def check_sampled(balance: Balance, accumulate_from: int, batch_size: int | None) -> None:
+    """Raise ValueError for options that would have no effect in a sampler."""
+    if balance.layout != DEFAULTS.layout:
+        named = isinstance(balance.layout, str)
+        collate = f"collate_{balance.layout}" if named else "partial(collate_samples, layout=...)"
+        raise ValueError(
+            f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
+            f"collate_fn={collate} to torch's DataLoader"
+        )
+    if balance.report:
+        raise ValueError("report is True, but a sampler sees no batches: leave it")
+    if accumulate_from != 1 and balance.accumulate != "auto":
+        raise ValueError(
+            f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "
+            "use Balance(accumulate='auto')"
+        )
+    if batch_size is not None and balance.grouping != "fixed":
+        raise ValueError(f"batch_size belongs to grouping 'fixed', not to {balance.grouping!r}")
+
+
+def checked_columns(
+    costs: Mapping[str, Sequence[int] | np.ndarray],
+) -> tuple[Int64, tuple[str, ...]]:
+    """Return costs as int64 (samples, resources), and the resources; ValueError for wrong ones."""
+    if not costs:
+        raise ValueError("costs are empty: give at least one resource, such as tokens")
+    arrays = {name: np.asarray(values) for name, values in costs.items()}
+    sizes = {len(array) for array in arrays.values()}
+    if len(sizes) != 1 or any(array.ndim != 1 for array in arrays.values()):
+        shapes = {name: array.shape for name, array in arrays.items()}
+        raise ValueError(f"costs need one number per sample and resource, got {shapes}")
+    columns = [checked_column(name, values) for name, values in costs.items()]
+    return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
+
+
+def _configuration(
+    balance: Balance, costs: Int64, ranks: int, *, resources: tuple[str, ...],
+    batch_size: int | None, accumulate_from: int, empty_microbatches: bool, drop_last: bool,
+) -> PlanConfig:  # fmt: skip
+    """Return the configuration for some ranks; a step has its usual size if none is given."""
+    rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
+    size = balance.samples_per_step
+    if size is None and batch_size is None:
+        if balance.is_padded:
+            raise ValueError("work is 'padded': give samples_per_step, the size of a step")
+        multiples = balance.shapes.multiples.items()
+        sizing = Sizing(multiples=tuple(
+            (resources.index(name), each) for name, each in multiples if name in resources
+        ))  # fmt: skip
+        size = _usual_step(sizing.rounded(costs), budgets_of(balance, resources), ranks, rows)
+        size = size if empty_microbatches else max(size, ranks * rows)
+    return PlanConfig.from_balance(
+        balance, ranks=ranks, resources=resources, samples_per_step=size, batch_size=batch_size,
+        drop_last=drop_last, accumulate_from=accumulate_from,
+        empty_microbatches=empty_microbatches,
+    )  # fmt: skip
+
+
+def _usual_step(costs: Int64, budgets: tuple[int | None, ...], ranks: int, rows: int) -> int:
+    """Samples that the microbatches of a step hold comfortably."""
+    if all(budget is None for budget in budgets):
+        raise ValueError("give budgets, or samples_per_step: without both a step has no size")
+    if not len(costs):
+        return 1
+    some = costs[permutation(len(costs), 0, 0)[:_PILOT]]
+    full = len(some) / balanced(some, budgets, rounds=0).groups
+    fill = max(_FILL_LEAST, _FILL - _FILL_LESS / (rows * math.sqrt(ranks * rows)))
+    return max(1, int(fill * ranks * rows * full))

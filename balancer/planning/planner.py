@@ -13,9 +13,8 @@ from typing import overload
 
 import numpy as np
 
-from .kernels.arrays import Int64, Mask
+from .kernels.arrays import Int64
 from .kernels.loops import check_work
-from .partition.all_or_none import match_rows, rows_by_presence, with_images
 from .partition.by_name import assign_groups, assign_in_rows
 from .partition.level import level
 from .problem.config import (
@@ -30,7 +29,7 @@ from .problem.costs import OversizeError, check_costs
 from .problem.loads import budget_array, oversized
 from .problem.shuffle import derive_seed
 from .problem.work import is_timed, padded_loads, timed_config, timed_costs
-from .steps import StepGroups, first_accumulate, group_epoch, group_last, group_prefix, group_step
+from .steps import StepGroups, group_epoch, group_last, group_prefix, group_step
 
 
 class GroupedBatches(Sequence[GlobalBatch]):
@@ -183,7 +182,7 @@ class Planner:
         """
         config = self.config
         is_exact = config.mode == "exact" and samples == config.samples_per_step
-        is_one = config.ranks == 1 and first_accumulate(config) == 1
+        is_one = config.ranks == 1 and config.first_accumulate == 1
         is_counted = config.grouping == "fixed" and samples <= (config.batch_size or 0)
         return is_exact and is_one and is_counted and not config.limited
 
@@ -247,21 +246,14 @@ class Planner:
             return GroupedBatches(group_of, groups, cells, window.step, window.start)
         loads = padded_loads(costs, group_of, groups, self._balanced.padded_columns)
         loads = self._balanced.sizing.bucketed(loads)
-        has = (
-            every[:, config.resources.index(config.all_or_none)] > 0 if config.all_or_none else None
-        )
-        present = None if has is None else with_images(has, group_of, groups)
         cells = []
         for step, chosen in enumerate(grouped.steps, start=window.step):
             seed = derive_seed(config.seed, window.epoch, step)
-            images = None if present is None else present[chosen]
-            cells.append(chosen[self._assign_step(loads[chosen], images, seed)])
-        if has is not None and cells:
-            group_of = match_rows(self._balanced, costs, has, group_of, cells)
+            cells.append(chosen[self._assign_step(loads[chosen], seed)])
         # Exchanges even out the ranks, where groups are ours to change.
         is_ours = config.grouping == "balanced" and config.partition == "multi_resource"
         if is_ours and not self._balanced.plans_rows and cells:
-            group_of = level(self._balanced, costs, group_of, np.stack(cells), has)
+            group_of = level(self._balanced, costs, group_of, np.stack(cells))
         if self.order_ranks is not None:
             from .ordering.by_config import ordered_loads
 
@@ -272,14 +264,9 @@ class Planner:
                 cells[number] = own.ravel()[self.order_ranks(loads[own.ravel()], places)]
         return GroupedBatches(group_of, groups, cells, window.step, window.start)
 
-    def _assign_step(self, loads: Int64, images: Mask | None, seed: int) -> Int64:
-        """Return int64 (ranks, accumulate): which of a step's groups each rank runs when.
-
-        images (groups,): which groups have images, if they are to be side by side but for one row.
-        """
+    def _assign_step(self, loads: Int64, seed: int) -> Int64:
+        """Return int64 (ranks, accumulate): which of a step's groups each rank runs when."""
         config = self.config
-        if images is not None:
-            return assign_in_rows(rows_by_presence(loads, images, config.ranks), loads, seed)
         if not config.plans_rows or config.partition != "multi_resource":
             return assign_groups(config.partition, loads, config.ranks, seed)
         if config.waits == "step":

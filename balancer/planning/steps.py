@@ -14,12 +14,11 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from .grouping.by_name import GroupingRequest, group_samples
+from .grouping.by_name import group_samples
 from .grouping.groups import split_largest
 from .grouping.tall_row import waiting, with_tall_row
 from .kernels.arrays import Int64, Mask
 from .problem.config import PlanConfig
-from .problem.last_step import last_kept, last_rows
 from .problem.loads import budget_array, common_unit, oversized
 from .problem.shuffle import derive_seed, permutation
 
@@ -59,7 +58,7 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
     accumulate found, if a fixed one does not suffice.
     """
     over = oversized(costs, budget_array(config.budgets))
-    wanted = accumulate = first_accumulate(config)
+    wanted = accumulate = config.first_accumulate
     while True:
         group_of, groups = _group(config, costs, over, config.ranks * accumulate, seed)
         if groups <= config.ranks * accumulate:
@@ -98,7 +97,7 @@ def group_last(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
 
     Those that are left out are the last ones. Raises ValueError as `group_step` does.
     """
-    kept, rows = last_kept(config, len(costs)), last_rows(config, len(costs))
+    kept, rows = config.last_kept(len(costs)), config.last_rows(len(costs))
     groups = config.ranks * rows
     if config.grouping == "fixed":
         # In the order given, cut into groups whose counts differ by one at most.
@@ -135,7 +134,7 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     bound = _bound_groups(config, costs, over)
     guess = 0 if config.fixes_step_size else _guess_groups(config, costs, over, bound, seed)
     needed = bound * guess // 1000
-    per_step = config.ranks * first_accumulate(config)
+    per_step = config.least_microbatches
     size = config.samples_per_step
     # Budgets with room for clearly more than the samples asked for do not decide; the number does.
     loose = config.fixes_step_size or (
@@ -176,13 +175,8 @@ def group_epoch(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     group_of, groups = _group(config, costs, over, wanted, seed, refine_up_to=len(costs))
     if not groups:
         # All samples are refused: a step of none names them.
-        return StepGroups(group_of, (np.arange(config.ranks * first_accumulate(config)),))
+        return StepGroups(group_of, (np.arange(config.least_microbatches),))
     return _cut_to_steps(config, costs, group_of, np.arange(groups, dtype=np.int64), seed)
-
-
-def first_accumulate(config: PlanConfig) -> int:
-    """Return the number of microbatches per rank and step that a plan starts from."""
-    return config.accumulate_from if config.accumulate == "auto" else config.accumulate
 
 
 def _guess_groups(config: PlanConfig, costs: Int64, over: Mask, bound: Int64, seed: int) -> int:
@@ -201,7 +195,7 @@ def _cut_to_steps(
     config: PlanConfig, costs: Int64, group_of: Int64, chosen: Int64, seed: int
 ) -> StepGroups:
     """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
-    size = config.ranks * first_accumulate(config)
+    size = config.least_microbatches
     # Groups that were made to run side by side, one on each rank, stay together.
     block = config.ranks if config.plans_rows else 1
     whole = len(chosen) // block
@@ -255,7 +249,7 @@ def _group(
     """Return each sample's group and the number of groups, about `wanted` of them.
 
     A sample over budget is alone, or in no group (-1) if it is refused. refine_up_to: as in
-    GroupingRequest; by default `wanted`, since with more groups the caller tries again.
+    group_samples; by default `wanted`, since with more groups the caller tries again.
     """
     if config.plans_rows and config.oversize == "alone":
         over = np.zeros_like(over)  # a row of like microbatches has a place for them too
@@ -265,7 +259,7 @@ def _group(
     if len(inside):
         rest = max(1, wanted - alone)
         limit = rest if refine_up_to is None else refine_up_to
-        found = group_samples(config, GroupingRequest(costs[inside], rest, seed, limit))
+        found = group_samples(config, costs[inside], rest, seed, limit)
         groups = found.groups
         if config.fixes_step_size and groups > rest:
             return group_of, groups  # of no use: the caller tries again

@@ -99,10 +99,9 @@ class JobSpec:
 
 
 def _check_extent(plan: PlanConfig) -> None:
-    least = plan.accumulate_from if plan.accumulate == "auto" else plan.accumulate
     for name, value, most in (
         ("ranks", plan.ranks, MAX_RANKS),
-        ("microbatches per rank and step", least, MAX_MICROBATCHES),
+        ("microbatches per rank and step", plan.first_accumulate, MAX_MICROBATCHES),
         ("samples_per_step", plan.samples_per_step, MAX_SAMPLES_PER_STEP),
     ):
         if value > most:

@@ -10,9 +10,8 @@ import numpy as np
 from rich.table import Table
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.balancer.planning.ordering.disttrain import disttrain
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
-from counterpoise.balancer.planning.ordering.search import find_order
+from counterpoise.balancer.planning.ordering.search import disttrain, find_order
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.console.reporting import emit
@@ -26,7 +25,6 @@ _SHUFFLES = 100
 STRATEGIES: dict[str, Callable[[PipelineEvaluator], Int64]] = {
     "disttrain_alg3": disttrain,
     "two_opt": lambda pipeline: find_order("two_opt", pipeline),
-    "multi_start": lambda pipeline: find_order("multi_start", pipeline),
 }
 
 

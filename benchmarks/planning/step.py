@@ -16,10 +16,9 @@ import numpy as np
 from rich.table import Table
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.balancer.planning.ordering.disttrain import disttrain
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.ordering.ranks import rank_ordering
-from counterpoise.balancer.planning.ordering.search import find_order
+from counterpoise.balancer.planning.ordering.search import disttrain, find_order
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import group_loads

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...balancer.planning.forecast import Outlook, forecast
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.options import ADD_UP
+from ...balancer.planning.problem.options import ADD_UP, padded_of
 from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ...workers.collate.labels import read_batch_labels
 from ...workers.discovery import (
@@ -33,7 +33,7 @@ from ...workers.sources.costs import sample_nbytes
 from ...workers.sources.failures import describe_error, kind_of, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
 from ...workers.sources.labels import labels_of
-from .choice import Choice, PlanTerms, padded_if_said, rounded_costs, said_work
+from .choice import Choice, PlanTerms, rounded_costs, said_work
 
 # Samples of so many microbatches are held, however large they are.
 COLLATED = 4
@@ -43,17 +43,16 @@ COLLATED = 4
 class Question:
     """The samples whose costs and work are to be found, and the plan that they are for.
 
-    order: the indices of the first samples in epoch 0's order. knows_costs: `source` says what they
-    cost. collate: tried where nobody has said how batches are made. progress: where the worker says
-    which sample it is at, plus 1. readers: pipes from those that read for it: of samples that are
-    loaded the first is its own, the second the first reader's, and so on in turns.
+    order: the indices of the first samples in epoch 0's order. collate: tried where nobody has said
+    how batches are made. progress: where the worker says which sample it is at, plus 1. readers:
+    pipes from those that read for it: of samples that are loaded the first is its own, the second
+    the first reader's, and so on in turns.
     """
 
     source: Source
     dataset: Any
     key: Callable[[int], str] | None
     order: tuple[int, ...]
-    knows_costs: bool
     collate: Callable[[list[Any]], Any]
     terms: PlanTerms
     progress: Any = None
@@ -94,7 +93,7 @@ class Unread:
 
 def answer(question: Question) -> Answer:
     """Return what the first samples say; ValueError with one line where they cannot be used."""
-    find = _known if question.knows_costs else _found
+    find = _known if question.source.knows_costs else _found
     choice, rows, held, shifted = find(question)
     _, plan = question.terms.plan(choice)
     told = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
@@ -112,7 +111,7 @@ def _found(question: Question) -> tuple[Choice, Int64, int, bool]:
         found = found.as_batched(work)
         padded, unknown, said = work.padded, work.unrecognised, work.describe()
     else:
-        padded, said = padded_if_said(question.terms.balance, found.resources), ""
+        padded, said = padded_of(said_work(question.terms.balance), found.resources), ""
     if found.work:
         said_costs = found.describe()
     elif not unknown:
@@ -148,7 +147,7 @@ def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
     varying = [n for n, k in zip(names, rows.T, strict=True) if n != LABEL_TOKENS and np.ptp(k)]
-    padded, unknown, said = padded_if_said(balance, names), tuple[str, ...](), ""
+    padded, unknown, said = padded_of(said_work(balance), names), tuple[str, ...](), ""
     sizes = tuple[ResourceWork, ...]()
     if samples and varying and not is_said:
         columns = {name: [cost.get(name, 0) for cost in sampled] for name in varying}

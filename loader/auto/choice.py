@@ -16,12 +16,12 @@ from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.metrics import TILE_TOKENS
-from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, NO_WORK, Work
+from ...balancer.planning.problem.options import ATTENTION_PAIRS, LLM, NO_WORK, Work
 from ...balancer.protocol.records import read_record
 from ...workers.discovery import FoundCosts, FoundSource, ResourceWork
 from ...workers.sources.interface import DEFAULT_COST, Source
 from ...workers.sources.plain import PlainSource
-from ..balanced.arguments import make_plan
+from ..balanced.arguments import check_label_tokens
 
 NO_COST = tuple(DEFAULT_COST)
 
@@ -73,12 +73,6 @@ def said_work(balance: Balance) -> Work | None:
     return None if layout is None else "padded" if layout.pads else "packed"
 
 
-def padded_if_said(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the padded resources where the user has said how batches are made."""
-    padded = said_work(balance) == "padded"
-    return tuple(name for name in resources if padded and name not in ADD_UP)
-
-
 def source_of(choice: Choice, given: Source | None, dataset: Any, key: Any) -> Source | None:
     """Return the source with the costs of a choice; `given` is what it would be without."""
     found = choice.found
@@ -124,11 +118,12 @@ class PlanTerms:
         """
         balance = self.balance
         last: Any = "whole" if balance.counts == "free" else "even" if self.shuffle else "short"
-        resolved = self._resolved(choice)
-        plan = make_plan(
+        resolved, resources = self._resolved(choice), choice.resources or NO_COST
+        check_label_tokens(balance, resources)
+        plan = PlanConfig.from_balance(
             resolved,
-            resources=choice.resources or NO_COST,
             ranks=self.ranks,
+            resources=resources,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             empty_microbatches=last != "even",  # broken samples leave none empty there

@@ -98,7 +98,7 @@ def _count_readers(question: Question, start: WorkerStart) -> int:
 
     To import everything takes a new process longer than it takes to load most samples.
     """
-    loads_all = not question.knows_costs or question.source.decode_first
+    loads_all = not question.source.knows_costs or question.source.decode_first
     if not (loads_all and start.forks):
         return 1
     return max(1, min(start.workers, len(question.order), MOST_READERS))

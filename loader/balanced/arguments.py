@@ -1,4 +1,4 @@
-"""Checks a balanced loader's arguments, torch's among them, and makes a plan configuration.
+"""Checks a balanced loader's arguments, torch's among them.
 
 torch's own samplers say no more than shuffle, seed and rank, and those a plan has too.
 """
@@ -17,7 +17,6 @@ from torch.utils.data import (
 )
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
-from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
@@ -27,34 +26,6 @@ from ..step.ranks import RankArguments
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 OWN = "a balanced loader plans its own order"
-
-
-def make_plan(
-    balance: Balance,
-    *,
-    resources: tuple[str, ...],
-    ranks: int,
-    batch_size: int | None,
-    drop_last: bool,
-    empty_microbatches: bool,
-) -> PlanConfig:
-    """Return the plan configuration of a DataLoader.
-
-    batch_size counts for grouping "fixed". Without balance.samples_per_step a step
-    has batch_size samples for every rank and microbatch. Raises ValueError for budgets of unknown
-    resources and whatever PlanConfig refuses.
-    """
-    check_label_tokens(balance, resources)
-    accumulate = 1 if balance.accumulate == "auto" else balance.accumulate
-    return PlanConfig.from_balance(
-        balance,
-        ranks=ranks,
-        resources=resources,
-        samples_per_step=balance.samples_per_step or ranks * accumulate * (batch_size or 1),
-        batch_size=batch_size if balance.grouping == "fixed" else None,
-        drop_last=drop_last,
-        empty_microbatches=empty_microbatches,
-    )
 
 
 def said_or_adopted(balance: Balance, waits: Waits | None) -> Balance:
@@ -220,8 +191,6 @@ class GivenOrder:
 
     shuffle: bool | None
     seed: int | None = None
-    rank: int | None = None
-    ranks: int | None = None
     follows: DistributedSampler[Any] | None = None
 
 
@@ -231,7 +200,7 @@ def read_order(
     """Return the order that torch's arguments ask for; ValueError with the line to write instead.
 
     >>> read_order([1, 2], SequentialSampler([1, 2]), None, None, None)
-    GivenOrder(shuffle=False, seed=None, rank=None, ranks=None, follows=None)
+    GivenOrder(shuffle=False, seed=None, follows=None)
     """
     if batch_sampler is not None:
         raise ValueError(
@@ -272,8 +241,7 @@ def read_order(
                 f"DistributedSampler's seed is {sampler.seed}, and generator's {seed}: leave "
                 "generator"
             )
-        given = {"seed": sampler.seed, "rank": sampler.rank, "ranks": sampler.num_replicas}
-        return GivenOrder(sampler.shuffle, **given, follows=sampler)
+        return GivenOrder(sampler.shuffle, sampler.seed, sampler)
     if kind is RandomSampler:
         own = None if sampler.generator is None else sampler.generator.initial_seed()
         return GivenOrder(True, seed if own is None else own)
@@ -294,7 +262,8 @@ def with_seed(balance: Balance, order: GivenOrder) -> Balance:
 
 def with_rank(ranks: RankArguments, order: GivenOrder) -> RankArguments:
     """Return the ranks that a DistributedSampler says, or those given; ValueError for both."""
-    if order.follows is None:
+    sampler: Any = order.follows
+    if sampler is None:
         return ranks
     given = [each.name for each in fields(ranks) if getattr(ranks, each.name) != each.default]
     if given:
@@ -302,4 +271,4 @@ def with_rank(ranks: RankArguments, order: GivenOrder) -> RankArguments:
             f"DistributedSampler says which rank this process plays, and {given[0]} too: leave the "
             "sampler, and write shuffle=True"
         )
-    return replace(ranks, rank=order.rank, ranks=order.ranks)
+    return replace(ranks, rank=sampler.rank, ranks=sampler.num_replicas)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.arrivals import LocalArrival
@@ -254,7 +253,7 @@ class BalancedLoader:
         if self._told is not None:
             return
         if plan.last_step != "whole" and plan.mode == "exact":
-            self._told = rest - last_kept(plan, rest)  # by the line at start
+            self._told = rest - plan.last_kept(rest)  # by the line at start
             return
         is_left = plan.mode == "exact" and not plan.drop_last and not plan.keeps_last(rest)
         self._told = rest if is_left else 0

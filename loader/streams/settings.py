@@ -1,7 +1,7 @@
 """Makes the balanced loop over a stream of a DataLoader's arguments, and refuses what has none."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...workers.sources.data_identity import KnownData
 from ..balanced.arguments import takes_nothing
 from ..balanced.settings import BalancedArguments, LoaderSettings, LoopSettings
 from ..collate.chosen import BatchMaker
+from ..refused_arguments import is_given
 from ..step.ranks import Place
 from .loader import StreamLoader
 from .loop import StreamLoop
@@ -25,26 +26,25 @@ from .reader import PackedStream, PackSettings
 # The options of a Balance that mean something for a stream; seed: of nothing, as its order is its
 # own, but sweeps and frameworks give one to every loader.
 OPTIONS = (
-    "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "fixed", "oversize",
-    "layout", "pad_id", "dummy_tile", "label_tokens", "shift_labels",
-    "seed", "report",
+    "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "oversize", "layout",
+    "pad_id", "dummy_tile", "label_tokens", "shift_labels", "seed", "report",
 )  # fmt: skip
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 
 
-# Arguments of a DataLoader that have no meaning for one, and their defaults.
-WITHOUT_MEANING = {
-    "balancer": None, "keys": None, "key": None, "growing_data": False, "decode_threads": 1,
-}  # fmt: skip
+# Arguments of a DataLoader that have no meaning for one.
+WITHOUT_MEANING = ("balancer", "keys", "key", "growing_data", "decode_threads")
 
 
-def checked_balance(
+def check_stream(
     balance: Balance, batch_size: int | None, shuffle: bool | None, others: Mapping[str, Any]
-) -> Balance:
-    """Return a Balance by which a stream can be packed; ValueError where more is asked for.
+) -> None:
+    """Raise ValueError where more is asked for than a stream can be packed by.
 
     others: a DataLoader's arguments that torch's does not have.
     """
+    if others["skip_keys"]:
+        raise ValueError("skip_keys is for samples with keys, and those of a stream have none")
     if not balance.budgets:
         raise ValueError(
             "a stream is packed within budgets, as samples that have not come yet cannot be "
@@ -67,46 +67,55 @@ def checked_balance(
             "shuffle=True, and a stream has an order of its own: leave shuffle, and let the stream "
             "shuffle (data.shuffle(buffer_size=...) of Hugging Face and webdataset)"
         )
-    given = {each.name: getattr(balance, each.name) for each in fields(Balance)}
-    meant = {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
-    meant = {name: value for name, value in meant.items() if name not in OPTIONS}
-    if balance.counts == "free":  # as it is
-        del meant["counts"]
-    meant |= {name: others[name] for name, no in WITHOUT_MEANING.items() if others[name] != no}
+    options = {option.name: getattr(balance, option.name) for option in fields(Balance)}
+    allowed = {"counts": "free"}  # as it is
+    meant = {
+        name: value
+        for name, value in options.items()
+        if name not in OPTIONS and value not in (getattr(DEFAULTS, name), allowed.get(name))
+    }
+    meant |= {name: others[name] for name in WITHOUT_MEANING if is_given(name, others[name])}
     for name, value in meant.items():
         raise ValueError(
             f"{name} is {value!r}, and a stream is packed as it comes, on each rank by its own "
             f"workers: leave {name}, or give a map-style dataset (options of a Balance that a "
             f"stream has: {', '.join(OPTIONS)})"
         )
-    return balance
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """The settings of a balanced loop over a stream, but its ranks; packs: those of this rank."""
+def make_stream_loader(
+    local: LoaderSettings,
+    packs: PackLoader,
+    place: Place,
+    waits: Waits | None,  # noqa: ARG001
+) -> StreamLoader:
+    """Return the loop of a place; ValueError for one that plays, or shares, several ranks.
 
-    local: LoaderSettings
-    packs: PackLoader
+    packs: those of this rank.
+    """
+    if len(place.played) > 1 or place.sharers > 1:
+        raise ValueError(
+            f"this process is {place}, and each rank has a stream of its own: leave "
+            "virtual_ranks, and dimensions other than data parallelism in topology"
+        )
+    balance = local.given.balance
+    job = JobSpec(
+        # What all ranks must have alike; nothing is planned with it.
+        plan=PlanConfig.from_balance(
+            balance, ranks=place.ranks, resources=local.resources, drop_last=local.drop_last
+        ),
+        on_error=local.given.on_error,
+        label_tokens="",
+        shift_labels=balance.shift_labels,
+    )
+    settings = LoopSettings(job, local, place)
+    connect: Any = partial(StreamLoop, settings, packs)
+    return StreamLoader(settings, connect, partial(KnownData, local.dataset, None), packs=packs)
 
-    def make(self, place: Place, waits: Waits | None) -> StreamLoader:  # noqa: ARG002
-        """Return the loop of a place; ValueError for one that plays, or shares, several ranks."""
-        given = self.local.given
-        if len(place.played) > 1 or place.sharers > 1:
-            raise ValueError(
-                f"this process is {place}, and each rank has a stream of its own: leave "
-                "virtual_ranks, and dimensions other than data parallelism in topology"
-            )
-        plan = _plan_of(given.balance, place.ranks, self.local.drop_last)
-        shifts = given.balance.shift_labels
-        job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="", shift_labels=shifts)
-        settings = LoopSettings(job, self.local, place)
-        connect: Any = partial(StreamLoop, settings, self.packs)
-        data = partial(KnownData, self.local.dataset, None)
-        return StreamLoader(settings, connect, data, packs=self.packs)
 
-
-def settings_of_stream(loader: TorchDataLoader[Any], given: BalancedArguments) -> StreamSettings:
+def settings_of_stream(
+    loader: TorchDataLoader[Any], given: BalancedArguments
+) -> tuple[LoaderSettings, PackLoader]:
     """Return the settings of the loop over `loader`'s stream; ValueError for what cannot be."""
     balance = given.balance
     if given.cost is not None and not callable(given.cost):
@@ -121,7 +130,7 @@ def settings_of_stream(loader: TorchDataLoader[Any], given: BalancedArguments) -
         )
     takes_empty = balance.layout != "torch" or takes_nothing(given.collate_fn)
     batches, resources = BatchMaker(balance, given.collate_fn, given.fields), tuple(balance.budgets)
-    sizing = _plan_of(balance, 1, loader.drop_last).sizing
+    sizing = PlanConfig.from_balance(balance, ranks=1, resources=resources).sizing
     padded = tuple(column in sizing.padded for column in range(len(resources)))
     settings = PackSettings(
         limits=Limits(tuple(balance.budgets.values()), padded),
@@ -141,13 +150,4 @@ def settings_of_stream(loader: TorchDataLoader[Any], given: BalancedArguments) -
         loader, given, dataset=loader.dataset, source=None, resources=resources, batches=batches,
         takes_empty=takes_empty,
     )  # fmt: skip
-    return StreamSettings(local, PackLoader(stream, loader, given.transport, accumulate))
-
-
-def _plan_of(balance: Balance, ranks: int, drop_last: bool) -> PlanConfig:
-    """Return what all ranks must have alike; nothing is planned with it."""
-    accumulate = int(balance.accumulate)
-    return PlanConfig.from_balance(
-        balance, ranks=ranks, resources=tuple(balance.budgets),
-        samples_per_step=ranks * accumulate, drop_last=drop_last,
-    )  # fmt: skip
+    return local, PackLoader(stream, loader, given.transport, accumulate)

@@ -120,9 +120,9 @@ def check_gpu(report: Mapping[str, Any]) -> None:
 
 def check_order(report: Mapping[str, Any]) -> None:
     found = report["strategies"]
-    assert found["multi_start"]["speedup"] >= found["two_opt"]["speedup"] > 1
-    gaps = [found[name]["gap_to_optimum"] for name in ("random", "two_opt", "multi_start")]
-    assert gaps == [None] * 3 or gaps[0] > gaps[1] >= gaps[2] >= 0
+    assert found["two_opt"]["speedup"] > 1
+    gaps = [found[name]["gap_to_optimum"] for name in ("random", "two_opt")]
+    assert gaps == [None] * 2 or gaps[0] > gaps[1] >= 0
 
 
 def check_padded(report: Mapping[str, Any]) -> None:

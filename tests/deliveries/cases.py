@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from counterpoise.balancer.planning.problem.options import PARTITIONS
+from counterpoise.balancer.planning.problem.options import NAMES
 from tests.deliveries import data as made
 
 # A case names what differs from these; a loader gets all of them by name.
@@ -101,7 +101,7 @@ LOADED: dict[str, Case] = {
     },
     **{
         f"partition {partition}": Case("sized", {"partition": partition}, {"virtual_ranks": 3})
-        for partition in PARTITIONS
+        for partition in NAMES["partition"]
     },
     **{
         f"layout {name}, {data}": Case(data, PICTURES if data == "shards" else {}, rest)

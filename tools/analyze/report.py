@@ -13,7 +13,6 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.options import ADD_UP, ENCODER, NO_WORK, OPTIONS
 from ...balancer.planning.problem.shuffle import permutation
 from ...loader.auto.choice import Choice, PlanTerms
-from ...loader.balanced.arguments import make_plan
 from .counts import data_figures, heaviest
 from .plans import KnownCosts
 from .scan.rows import Rows
@@ -91,10 +90,7 @@ def _known_costs(rows: Rows, loop: LoopNow) -> KnownCosts:
 
 def _plan_of(balance: Balance, resources: tuple[str, ...], loop: LoopNow) -> PlanConfig:
     """Return the plan that a DataLoader makes of a Balance."""
-    return make_plan(
-        balance, resources=resources, ranks=loop.ranks, batch_size=1, drop_last=False,
-        empty_microbatches=True,
-    )  # fmt: skip
+    return PlanConfig.from_balance(balance, ranks=loop.ranks, resources=resources)
 
 
 def _recommended(known: KnownCosts, loop: LoopNow, budgets: Mapping[str, int]) -> Balance:

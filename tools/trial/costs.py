@@ -81,7 +81,7 @@ def find_costs(
     )  # fmt: skip
     order = epoch_order(source, 0, 0, subject.shuffle)[:MOST_SAMPLES].tolist()
     question = Question(
-        source, samples, None, tuple(order[:FIRST]), source.knows_costs,
+        source, samples, None, tuple(order[:FIRST]),
         getattr(collate, "collate_samples", collate) or torch_data.default_collate, terms,
     )  # fmt: skip
     ways = {n: settings[n] for n in ("multiprocessing_context", "worker_init_fn") if n in settings}

@@ -53,7 +53,7 @@ def balanced(
     budgets, refinement at all; a result of more than refine_up_to groups is not refined. Samples
     over budget are alone, and reported. The order of the samples does not matter, except with
     coarse=True: then those of like size keep it, so another shuffle gives other groups. blocked
-    (parts, resources): what of a group's budgets is to stay free (bucket_rows.py).
+    (parts, resources): what of a group's budgets is to stay free.
 
     >>> balanced(np.array([[5], [4], [3], [6]]), budgets=[9]).group_of.tolist()
     [0, 0, 1, 1]

@@ -1,16 +1,17 @@
-"""The grouping strategies, in a table by the name that a configuration gives."""
+"""Groups samples by the strategy that a configuration names."""
 
-from collections.abc import Callable
-
-import msgspec
 import numpy as np
 
 from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
 from .balanced import balanced, equal
-from .bucket_rows import TRIES, blocked
 from .groups import GroupingResult
 from .padded import padded
+
+# Room beside what samples need, since they do not fill buckets to the last: a part in 2**_SLACK.
+_SLACK = 8
+# Choices that are tried, each with a row more in the larger bucket.
+TRIES = 3
 
 
 def fixed(samples: int, batch_size: int) -> GroupingResult:
@@ -23,60 +24,65 @@ def fixed(samples: int, batch_size: int) -> GroupingResult:
     return GroupingResult(group_of, -(-samples // batch_size))
 
 
-class GroupingRequest(msgspec.Struct, frozen=True):
-    """Samples to group: costs (n, resources), none over budget, into about `wanted` groups.
+def blocked(config: PlanConfig, costs: Int64, groups: int, more: int) -> Int64 | None:
+    """Return what of each group's budget is to stay free: int64 (groups, resources), or None.
 
-    A strategy may skip refining a result of more than refine_up_to groups (None: no limit),
-    since the caller will discard it and ask again with other samples.
+    Rows filled alike are all padded to the bucket above their mean, which for two buckets may be
+    half of what is computed. So some rows are filled to the bucket above and the others to the one
+    below, such that all together hold the step: what is padded is less than the distance of two
+    buckets in one row, and not in each. Research of this project.
+
+    costs (n, resources) of all samples; more: so many rows more go to the larger bucket. None where
+    all groups are to be filled alike.
+
+    >>> config = PlanConfig(1, 6, 2, ("n",), (8,), buckets=(("n", (4, 8)),), oversize="refuse")
+    >>> blocked(config, np.full((11, 1), 1), 2, 0).tolist()
+    [[4], [0]]
     """
+    free = np.zeros((groups, len(config.resources)), dtype=np.int64)
+    width = config.ranks if groups % config.ranks == 0 else 1
+    for column, borders in config.sizing.buckets:
+        need = int(costs[:, column].sum())
+        need += need >> _SLACK
+        below = [border for border in borders if border * groups < need]
+        if not below or len(below) == len(borders):
+            continue  # all fit the smallest, or need the largest
+        low, high = below[-1], borders[len(below)]
+        large = (-(-(need - low * groups) // ((high - low) * width)) + more) * width
+        # The last are filled first, when the largest samples are placed.
+        free[: max(0, groups - large), column] = high - low
+    return free if free.any() else None
 
-    costs: Int64
-    wanted: int
-    seed: int
-    refine_up_to: int | None = None
 
+def group_samples(
+    config: PlanConfig, costs: Int64, wanted: int, seed: int, refine_up_to: int
+) -> GroupingResult:
+    """Return about `wanted` groups within budgets, by the strategy that the configuration names.
 
-def group_samples(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
-    """Return groups within budgets, made by the strategy that the configuration names."""
-    return BY_NAME[config.grouping](config, request)
+    costs (n, resources): of samples of which none is over budget. A result of more than
+    refine_up_to groups may be left unrefined, since the caller will discard it and ask again with
+    other samples.
+    """
+    if config.grouping == "fixed":
+        return fixed(len(costs), config.batch_size or 1)
+    if config.grouping == "isf":
+        from .isf import isf  # here: few plans use it
 
-
-def _balanced(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
+        return isf(costs, config.budgets, seed=seed)
     if config.padded:
-        return padded(config, request.costs, request.wanted)
+        return padded(config, costs, wanted)
     if config.equal_counts:
-        return equal(request.costs, config.budgets, request.wanted, request.seed)
+        return equal(costs, config.budgets, wanted, seed)
     for more in range(TRIES if config.buckets else 0):
-        free = blocked(config, request.costs, request.wanted, more)
+        free = blocked(config, costs, wanted, more)
         if free is None:
             break
-        found = balanced(
-            request.costs, config.budgets, request.wanted, request.seed, blocked=free,
-            refine_up_to=request.wanted,
-        )  # fmt: skip
-        if found.groups <= request.wanted:
+        found = balanced(costs, config.budgets, wanted, seed, refine_up_to=wanted, blocked=free)
+        if found.groups <= wanted:
             return found
+    # Mode "epoch" gets the same samples every epoch: only a coarse order makes the groups depend
+    # on the epoch's shuffle.
+    is_coarse = config.mode == "epoch"
     return balanced(
-        request.costs,
-        config.budgets,
-        request.wanted,
-        request.seed,
-        refine_up_to=request.refine_up_to,
-        # Mode "epoch" gets the same samples every epoch: only a coarse order makes the groups
-        # depend on the epoch's shuffle.
-        coarse=config.mode == "epoch",
+        costs, config.budgets, wanted, seed, refine_up_to=refine_up_to, coarse=is_coarse
     )
-
-
-def _isf(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
-    from .isf import isf  # here: few plans use it
-
-    return isf(request.costs, config.budgets, seed=request.seed)
-
-
-# To add a strategy, add a line here and its name to GroupingName in problem/options.py.
-BY_NAME: dict[str, Callable[[PlanConfig, GroupingRequest], GroupingResult]] = {
-    "balanced": _balanced,
-    "isf": _isf,
-    "fixed": lambda config, request: fixed(len(request.costs), config.batch_size or 1),
-}

@@ -11,7 +11,7 @@ from . import cython
 if not cython.compiled:
     from .arrays import Flag, Int, Matrix, Vector
 
-MEAN = cython.declare(Int, 2**20)  # of scaled loads (`problem.scale.scale_costs`)
+MEAN = cython.declare(Int, 2**20)  # of scaled loads (`problem.loads.scale_costs`)
 # excess is cut here, so that sums of squares stay in 64 bits
 _MOST_EXCESS = cython.declare(Int, 2**27)
 

@@ -1,6 +1,6 @@
 """The loop of the balanced grouping: places samples, largest first.
 
-Costs are scaled (`problem.scale.scale_costs`): integers in which the mean load of a group is about
+Costs are scaled (`problem.loads.scale_costs`): integers in which the mean load of a group is about
 2**20 for every resource, so that resources can be added. A group's score is
 
     (resources + 2) x its largest load - the sum of its loads

@@ -16,7 +16,7 @@ for the few groups in the tail, and the difference between it and the others. Af
 been used once, partners are shifted by a random amount of up to an eighth of all groups, so that
 a pair without a good exchange is not tried again and again.
 
-Costs are scaled (`problem.scale.scale_costs`), so squares fit in 64 bits.
+Costs are scaled (`problem.loads.scale_costs`), so squares fit in 64 bits.
 """
 
 import numpy as np

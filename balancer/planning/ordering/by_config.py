@@ -5,7 +5,6 @@ token_pairs is the sum of the squares of the sequences' lengths: attention.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,36 +45,25 @@ def time_of(entry: PassEntry, amounts: Amounts) -> Int64:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """Costs of all stages: passes[kind] has one entry per stage, or one for all.
+def pass_times(pipeline: PipelineCosts, kind: str, amounts: Amounts) -> Int64:
+    """Return int64 (stages, microbatches): nanoseconds of one kind of pass."""
+    costs, stages = pipeline.passes[kind], len(pipeline.placement)
+    return np.stack([time_of(cost, amounts) for cost in (costs * stages)[:stages]])
 
-    placement: the rank of each stage; its highest rank + 1 is the pipeline's size.
+
+def pipeline_of(pipeline: PipelineCosts, amounts: Amounts) -> PipelineEvaluator:
+    """Return the 1F1B pipeline (interleaved where ranks hold several stages) of microbatches.
+
+    A backward pass takes the time of B, or of I and W together, or twice that of forward.
     """
-
-    placement: tuple[int, ...]
-    passes: Mapping[str, tuple[PassEntry, ...]]
-
-    def nanoseconds(self, kind: str, amounts: Amounts) -> Int64:
-        """Return int64 (stages, microbatches) of one kind of pass."""
-        costs = self.passes[kind]
-        each = costs * len(self.placement) if len(costs) == 1 else costs
-        return np.stack([time_of(cost, amounts) for cost in each])
-
-    def pipeline(self, amounts: Amounts) -> PipelineEvaluator:
-        """Return the 1F1B pipeline (interleaved where ranks hold several stages) of microbatches.
-
-        A backward pass takes the time of B, or of I and W together, or twice that of forward.
-        """
-        forward = self.nanoseconds("F", amounts)
-        backward: Int64 = 2 * forward
-        if "B" in self.passes:
-            backward = self.nanoseconds("B", amounts)
-        elif "I" in self.passes:
-            backward = self.nanoseconds("I", amounts) + self.nanoseconds("W", amounts)
-        return PipelineEvaluator.one_forward_one_backward(
-            max(self.placement) + 1, forward, backward
-        )
+    forward = pass_times(pipeline, "F", amounts)
+    backward: Int64 = 2 * forward
+    if "B" in pipeline.passes:
+        backward = pass_times(pipeline, "B", amounts)
+    elif "I" in pipeline.passes:
+        backward = pass_times(pipeline, "I", amounts) + pass_times(pipeline, "W", amounts)
+    ranks = max(pipeline.placement) + 1
+    return PipelineEvaluator.one_forward_one_backward(ranks, forward, backward)
 
 
 def token_pairs(lengths: Int64, group_of: Int64, groups: int, padded: bool) -> Int64:
@@ -117,19 +105,21 @@ def ordering_of(config: PlanConfig) -> OrderRanks | None:
     """
     if not config.pipeline:
         return None
-    model, names = cost_model(parse_pipeline(config.pipeline)), _names(config)
-    _refuse_unknown(model, names)
+    pipeline = parse_pipeline(config.pipeline)
+    names = (*config.resources, *((PAIRS,) if LLM in config.resources else ()))
+    used = [entry for kind in _KINDS for entry in pipeline.passes.get(kind, ())]
+    needed = {name for entry in used for name in (*entry.per_thousand, *entry.points)}
+    if unknown := sorted(needed - set(names)):
+        raise ValueError(
+            f"the cost profile counts {', '.join(unknown)}, but samples cost {', '.join(names)}; "
+            "profile the job with the costs that its loader has"
+        )
 
-    def pipeline_of(loads: Int64) -> PipelineEvaluator:
-        return model.pipeline({name: loads[:, column] for column, name in enumerate(names)})
+    def of_loads(loads: Int64) -> PipelineEvaluator:
+        amounts = {name: loads[:, column] for column, name in enumerate(names)}
+        return pipeline_of(pipeline, amounts)
 
-    return rank_ordering(config.ordering, pipeline_of)
-
-
-def cost_model(pipeline: PipelineCosts) -> CostModel:
-    """Return the cost model of a pipeline's passes."""
-    passes = {kind: entries for kind, entries in pipeline.passes.items() if kind in _KINDS}
-    return CostModel(pipeline.placement, passes)
+    return rank_ordering(config.ordering, of_loads)
 
 
 def ordered_loads(config: PlanConfig, costs: Int64, group_of: Int64, groups: int) -> Int64:
@@ -146,22 +136,3 @@ def ordered_loads(config: PlanConfig, costs: Int64, group_of: Int64, groups: int
     lengths, is_padded = costs[inside, column], LLM in config.padded
     pairs = token_pairs(lengths, group_of[inside], groups, is_padded)
     return np.column_stack([loads, pairs])
-
-
-def _names(config: PlanConfig) -> tuple[str, ...]:
-    return (*config.resources, *((PAIRS,) if LLM in config.resources else ()))
-
-
-def _refuse_unknown(model: CostModel, names: tuple[str, ...]) -> None:
-    """Raise ValueError if a pass' time follows from something else than these amounts."""
-    needed = {
-        name
-        for entries in model.passes.values()
-        for entry in entries
-        for name in (*entry.per_thousand, *entry.points)
-    }
-    if unknown := sorted(needed - set(names)):
-        raise ValueError(
-            f"the cost profile counts {', '.join(unknown)}, but samples cost {', '.join(names)}; "
-            "profile the job with the costs that its loader has"
-        )

@@ -1,94 +1,112 @@
-"""Searches an order of a rank's microbatches for its pipeline, never worse than the one given.
+"""Orders a rank's microbatches for its pipeline, never worse than the order given.
 
-The oracle is an argument: any function from an order, int64 (microbatches,), to nanoseconds. With
-`evaluator.PipelineEvaluator` as oracle the search runs compiled.
+DistTrain's order (inter-microbatch reordering), repaired. As printed (DistTrain §6.2, Algorithm 3)
+it returns l + p - 2 of l microbatches: the loop must end when none is left. Its idea: the smallest
+microbatch first, so that all stages start early; the p - 1 smallest last, where intervals stay
+unfilled; between them always the microbatch whose forward pass at the first rank fills the next
+interval there best.
+
+GETINTERVAL is the recurrence of the pipeline itself: the program is run with every microbatch
+that has no place yet costing nothing; the interval is what the first rank then waits between the
+forward pass in question and the backward pass after it. With several chunks (VPP) a microbatch
+has several forward passes at the first rank; their intervals and their times are summed.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 
-from ...near_names import check_name
 from ..kernels.arrays import Int64
-from ..problem.options import ORDERINGS
-from ..problem.shuffle import permutation
-from .disttrain import disttrain
 from .evaluator import PipelineEvaluator
 
-Oracle = Callable[[Int64], int]
-
+# Makespans that 2-opt may compute.
 EVALUATIONS = 40_000
-RANDOM_STARTS = 4
-
-
-def two_opt(order: Int64, oracle: Oracle, evaluations: int = EVALUATIONS) -> Int64:
-    """Return an order that no swap of two microbatches improves, or the best within evaluations.
-
-    Local search after Croes (1958); never worse than `order`.
-
-    >>> two_opt(np.array([2, 0, 1]), lambda o: int(abs(o - np.arange(3)).sum())).tolist()
-    [0, 1, 2]
-    """
-    if isinstance(oracle, PipelineEvaluator):
-        return oracle.two_opt(order, evaluations)
-    current = np.array(order, dtype=np.int64)
-    best, done, better = oracle(current), 1, True
-    while better and done < evaluations:
-        better = False
-        for a in range(len(current) - 1):
-            for b in range(a + 1, len(current)):
-                if done >= evaluations:
-                    return current
-                current[[a, b]] = current[[b, a]]
-                found = oracle(current)
-                done += 1
-                if found < best:
-                    best, better = found, True
-                else:
-                    current[[a, b]] = current[[b, a]]
-    return current
-
-
-def multi_start(
-    order: Int64, oracle: Oracle, starts: list[Int64] | None = None, evaluations: int = EVALUATIONS
-) -> Int64:
-    """Return the best of 2-opt from `order`, from its reverse, from `starts` and a few shuffles.
-
-    >>> multi_start(np.array([1, 0]), lambda o: int(o[0])).tolist()
-    [0, 1]
-    """
-    shuffles = [permutation(len(order), seed, 0) for seed in range(RANDOM_STARTS)]
-    tried = [order, order[::-1], *(starts or []), *shuffles]
-    found = [two_opt(start, oracle, evaluations) for start in tried]
-    return min(found, key=oracle)
-
-
-def orders_by_size(sizes: Int64) -> list[Int64]:
-    """Return three orders by size: ascending, descending, and smallest at both ends (verl's).
-
-    >>> [order.tolist() for order in orders_by_size(np.array([3, 1, 2]))]
-    [[1, 2, 0], [0, 2, 1], [1, 0, 2]]
-    """
-    up = np.argsort(sizes, kind="stable")
-    both_ends = np.concatenate([up[0::2], up[1::2][::-1]])
-    return [up, up[::-1].copy(), both_ends]
 
 
 def find_order(name: str, pipeline: PipelineEvaluator) -> Int64:
     """Return the order that the ordering of that name finds for a pipeline's microbatches.
 
     The order given is 0, 1, 2, ... DistTrain's may be worse, so it is returned only if better.
-    Raises ValueError for an unknown name.
+    "two_opt" goes on from there by local search (Croes, 1958).
     """
-    check_name("ordering", name, ORDERINGS)
     given = np.arange(pipeline.costs.shape[1], dtype=np.int64)
     if name == "given" or len(given) < 2:
         return given
-    printed = disttrain(pipeline)
-    start = min(given, printed, key=pipeline)
-    if name == "disttrain":
-        return start
-    if name == "two_opt":
-        return two_opt(start, pipeline)
-    sizes = pipeline.costs.sum(axis=0)
-    return multi_start(given, pipeline, [printed, *orders_by_size(sizes)])
+    start = min(given, disttrain(pipeline), key=pipeline)
+    return pipeline.two_opt(start, EVALUATIONS) if name == "two_opt" else start
+
+
+def disttrain(pipeline: PipelineEvaluator) -> Int64:
+    """Return an order of the pipeline's microbatches, int64 (microbatches,).
+
+    DistTrain (2025), §6.2, Algorithm 3 with its count repaired; no bound, and it may be worse
+    than the order given.
+
+    >>> costs = np.array([[4, 1, 2, 3, 5], [1, 1, 1, 1, 1]])
+    >>> disttrain(PipelineEvaluator.one_forward_one_backward(2, costs)).tolist()
+    [1, 3, 0, 4, 2]
+    """
+    sizes = pipeline.costs[: pipeline.stages].sum(axis=0)
+    pending = np.argsort(sizes, kind="stable").tolist()
+    placed = [pending.pop(0)] if pending else []
+    rear = [pending.pop(0) for _ in range(min(pipeline.ranks - 1, len(pending)))]
+    gaps = _Gaps(pipeline)
+    chunks = np.arange(0, pipeline.stages, pipeline.ranks)
+    fill = pipeline.costs[chunks].sum(axis=0).tolist()
+    # The warm-up: forward passes before the first backward pass share the first interval.
+    first = min(gaps.warm_places - 1, len(pending))
+    interval = gaps.first(placed) if first > 0 else 0
+    for left in range(first, 0, -1):
+        chosen = _closest(pending, pipeline.costs[0].tolist(), interval // left)
+        interval -= int(pipeline.costs[0, chosen])
+        pending.remove(chosen)
+        placed.append(chosen)
+    while pending:
+        chosen = _closest(pending, fill, gaps.at(placed))
+        pending.remove(chosen)
+        placed.append(chosen)
+    return np.array(placed + rear, dtype=np.int64)
+
+
+def _closest(pending: list[int], sizes: list[int], wanted: int) -> int:
+    """Return the pending microbatch whose size is closest to the wanted one."""
+    return min(pending, key=lambda k: (abs(sizes[k] - wanted), k))
+
+
+class _Gaps:
+    """Computes intervals at the first rank for a growing order."""
+
+    def __init__(self, pipeline: PipelineEvaluator) -> None:
+        self.pipeline = pipeline.padded()
+        self.count = pipeline.costs.shape[1]
+        here = np.flatnonzero(pipeline.rank == 0)
+        backward = pipeline.row[here] >= pipeline.stages
+        self.first_backward = int(here[np.argmax(backward)])
+        warm = here[: int(np.argmax(backward))]
+        self.warm_places = len(set(pipeline.place[warm].tolist()))
+        # forward passes at rank 0 that a backward pass follows: (place, before, next backward)
+        self.filled: dict[int, list[tuple[int, int]]] = {}
+        for k in range(1, len(here) - 1):
+            if not backward[k] and backward[k + 1]:
+                place = int(pipeline.place[here[k]])
+                entry = (int(here[k - 1]), int(here[k + 1]))
+                self.filled.setdefault(place, []).append(entry)
+
+    def first(self, placed: list[int]) -> int:
+        """Return the interval between the first forward and the first backward pass."""
+        ends = self._ends(placed)
+        ready = int(ends[self.pipeline.after[self.first_backward]])
+        return ready - int(ends[0])
+
+    def at(self, placed: list[int]) -> int:
+        """Return the sum of the intervals that the forward passes of the next place fill."""
+        ends = self._ends(placed)
+        total = 0
+        for before, following in self.filled.get(len(placed), []):
+            ready = int(ends[self.pipeline.after[following]])
+            total += max(0, ready - int(ends[before]))
+        return total
+
+    def _ends(self, placed: list[int]) -> Int64:
+        """Return the end of every operation; microbatches without a place cost nothing."""
+        order = np.full(self.count, self.count, dtype=np.int64)
+        order[: len(placed)] = placed
+        return self.pipeline.finish(order)[0]

@@ -1,4 +1,4 @@
-"""The partitions of groups to ranks, in a table by the name that a configuration gives.
+"""The partitions of groups to ranks, by the name that a configuration gives.
 
 The default is for ranks that wait for each other at every pass, as they do without a pipeline. A
 micro-step is what all ranks run at the same time: one group (microbatch) each. Groups of like loads
@@ -8,8 +8,6 @@ ranks such that the ranks' sums over the whole step stay even too.
 Every rank gets the same number of groups (microbatches), in the order in which it runs them.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ..kernels.arrays import Int64
@@ -18,14 +16,6 @@ from ..problem.loads import UNLIMITED, alike, common_unit, scale_costs
 from .greedy import greedy
 
 _MOST = 2**26  # scaled deviations are cut here, so that sums of products stay in 64 bits
-
-
-def micro_steps(loads: Int64, ranks: int, seed: int) -> Int64:
-    """Return int64 (ranks, accumulate): which group each rank runs when.
-
-    loads: (groups, resources). Research of this project; no bound proven.
-    """
-    return assign_in_rows(alike(loads, ranks), loads, seed)
 
 
 def assign_in_rows(rows: Int64, loads: Int64, seed: int) -> Int64:
@@ -43,10 +33,6 @@ def assign_in_rows(rows: Int64, loads: Int64, seed: int) -> Int64:
     return np.concatenate([assigned[first:], assigned[:first]])
 
 
-# (loads (groups, resources), ranks, seed) -> int64 (ranks, accumulate), a group for each place
-Partition = Callable[[Int64, int, int], Int64]
-
-
 def assign_groups(partition: str, loads: Int64, ranks: int, seed: int = 0) -> Int64:
     """Return int64 (ranks, accumulate): which group each rank runs when.
 
@@ -60,23 +46,11 @@ def assign_groups(partition: str, loads: Int64, ranks: int, seed: int = 0) -> In
         raise ValueError(
             f"{len(loads)} groups cannot be assigned evenly to {ranks} ranks; split or pad"
         )
-    return BY_NAME[partition](loads, ranks, seed)
-
-
-def _given(loads: Int64, ranks: int, _: int) -> Int64:
-    return np.ascontiguousarray(np.arange(len(loads), dtype=np.int64).reshape(-1, ranks).T)
-
-
-def _greedy(loads: Int64, ranks: int, _: int) -> Int64:
-    """Assign by one size per group; each rank runs its groups by number, the empty ones last."""
-    sizes = common_unit(loads, len(loads)).sum(axis=1)
-    order = np.lexsort((np.arange(len(sizes)), sizes == 0, greedy(sizes, ranks, equal=True)))
-    return order.reshape(ranks, -1)
-
-
-# To add a partition, add a line here and its name to PartitionName in problem/options.py.
-BY_NAME: dict[str, Partition] = {
-    "multi_resource": micro_steps,
-    "greedy": _greedy,
-    "given": _given,
-}
+    if partition == "given":
+        return np.ascontiguousarray(np.arange(len(loads), dtype=np.int64).reshape(-1, ranks).T)
+    if partition == "greedy":
+        # One size a group; each rank runs its groups by number.
+        sizes = common_unit(loads, len(loads)).sum(axis=1)
+        order = np.lexsort((np.arange(len(sizes)), sizes == 0, greedy(sizes, ranks, equal=True)))
+        return order.reshape(ranks, -1)
+    return assign_in_rows(alike(loads, ranks), loads, seed)

@@ -5,7 +5,7 @@ BalancedBatchSampler take a Balance; PlanConfig is its resolved form, with ranks
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from .frozen_mapping import FrozenMapping
 from .layout import Layout, LayoutName, as_layout
 from .options import (
     ENCODER,
-    GROUPINGS,
+    NAMES,
     OPTIONS,
     Accumulate,
     Counts,
@@ -26,17 +26,11 @@ from .options import (
     PartitionName,
     Waits,
     Work,
-    check_all_or_none,
-    check_counts,
-    check_dispatch,
-    check_limits,
     check_option,
-    check_padded,
-    check_timed,
-    check_waits,
+    contradictions,
 )
-from .pipeline_costs import check_ordering, job_section
-from .shapes import Shapes, check_shapes, resolve_shapes
+from .pipeline_costs import job_section
+from .shapes import Shapes, against_shapes, resolve_shapes
 
 VERSION = 1
 # The options that are copied, so that a Balance stays what was checked.
@@ -82,18 +76,13 @@ class Balance:
     dispatch: "images": a step's images are encoded by other ranks than their samples', as
         `ImageDispatch` spreads them. So tiles and images are not balanced here, and can have no
         budget: microbatches are balanced by the language model's work alone.
-    all_or_none: the resource, such as "tiles", that at each microbatch index all ranks have or
-        none has, for sharded encoders (FSDP), which every rank has to enter. Samples of a step are
-        exchanged for it; where a step has too few, indices stay mixed (see dummy_tile). None: not
-        looked at.
     align: each sample is padded to a multiple, such as {"tokens": 16} (FP8), and costs what it is
         padded to. cp: context-parallel ranks; with more than 1, tokens are a multiple of 2 x cp,
         too, as THD kernels need.
     buckets: each microbatch is padded to the next of these sizes, such as {"tokens": [4096, 8192]},
         and costs that; the largest is the budget.
-    max_shapes: buckets of tokens, so many, evenly spaced up to their budget.
-    fixed: every microbatch is padded to its budgets: one shape. These three need oversize "refuse"
-        or "error"; layout "packed" pads tokens alone.
+    max_shapes: buckets of tokens, so many, evenly spaced up to their budget; 1 is one shape.
+        Both need oversize "refuse" or "error"; layout "packed" pads tokens alone.
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
@@ -131,12 +120,10 @@ class Balance:
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
     dispatch: Dispatch = "samples"
-    all_or_none: str | None = None
     align: Mapping[str, int] = FrozenMapping[int]({})
     cp: int = 1
     buckets: Mapping[str, Sequence[int]] = FrozenMapping[Sequence[int]]({})
     max_shapes: int | None = None
-    fixed: bool = False
     oversize: Oversize = "alone"
     seed: int = 0
     layout: LayoutName | Layout = "torch"
@@ -153,23 +140,8 @@ class Balance:
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, FrozenMapping(given))
         self._set_sizes()
-        padded, limited = self.resolved_work == "padded", bool(self.budgets)
-        check_shapes(
-            self.shapes, self.layout, self.grouping, self.oversize, padded, self.grouping == "fixed"
-        )
-        check_limits(self.grouping, self.mode, limited, padded or self.counts == "equal")
-        check_waits(self.resolved_waits, self.partition)
-        check_padded(self.grouping, self.mode, padded)
-        check_timed(self.grouping, self.mode, timed=self.time_ns is not None)
-        check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
-        check_dispatch(self.dispatch, self.budgets)
-        travelling = ENCODER if self.dispatch == "images" else ()
-        check_all_or_none(
-            self.all_or_none, self.grouping, self.partition, self.ordering, padded, travelling
-        )
-        if self.grouping == "auto":
-            _check_auto(self)
-        check_ordering(self.ordering, self.pipeline)
+        for contradiction in self._contradictions():
+            raise ValueError(contradiction)
 
     @property
     def resolved_waits(self) -> Waits:
@@ -187,9 +159,60 @@ class Balance:
     @property
     def shapes(self) -> Shapes:
         """How samples and microbatches are padded, by resource."""
-        return resolve_shapes(
-            self.align, self.cp, self.buckets, self.max_shapes, self.fixed, self.budgets
-        )
+        return resolve_shapes(self.align, self.cp, self.buckets, self.max_shapes, self.budgets)
+
+    @property
+    def limited(self) -> bool:
+        """True if any resource has a budget."""
+        return bool(self.budgets)
+
+    @property
+    def is_padded(self) -> bool:
+        """True if microbatches cost count x largest."""
+        return self.resolved_work == "padded"
+
+    @property
+    def dispatched(self) -> tuple[str, ...]:
+        """The resources that travel, whatever samples cost."""
+        return ENCODER if self.dispatch == "images" else ()
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from against_shapes(self.shapes, self)
+        if limited := [name for name in self.dispatched if name in self.budgets]:
+            yield (
+                f"dispatch is 'images', so what a rank encodes of {limited[0]} does not follow "
+                f"from its microbatches: leave {limited[0]} out of budgets, or use dispatch "
+                "'samples'"
+            )
+        yield from contradictions(self)
+        if self.grouping == "auto":
+            yield from self._against_auto()
+        if self.ordering != "given" and self.pipeline is None:
+            yield (
+                f"ordering is {self.ordering!r}, and no pipeline is given to order for: give one "
+                "such as pipeline={'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}"
+            )
+        if self.ordering == "given" and self.pipeline is not None:
+            yield (
+                "pipeline is given, and ordering 'given' looks at none: use ordering 'two_opt', or "
+                "leave pipeline out"
+            )
+
+    def _against_auto(self) -> Iterator[str]:
+        """Yield the options that contradict what grouping "auto" finds or keeps."""
+        if self.samples_per_step is not None or self.accumulate == "auto":
+            yield (
+                "grouping 'auto' keeps steps of ranks x accumulate x batch_size samples: leave "
+                "samples_per_step, give accumulate as a number, or use grouping 'balanced'"
+            )
+        if self.mode == "epoch":
+            yield "grouping 'auto' plans in mode 'exact' or 'window', not in 'epoch'"
+        for name in ("partition", "ordering", "dispatch"):
+            if getattr(self, name) != getattr(DEFAULTS, name):
+                yield (
+                    f"{name} is {getattr(self, name)!r}, and grouping 'auto' chooses it: leave it, "
+                    "or use grouping 'balanced'"
+                )
 
     def _set_sizes(self) -> None:
         """Sort buckets, and make the largest of each the budget where none is given."""
@@ -281,7 +304,7 @@ def as_balance(balance: "Balance | str") -> Balance:
     more = f"; budgets go into Balance(budgets={balance!r})" if isinstance(balance, Mapping) else ""
     raise TypeError(
         f"balance is {balance!r}, allowed are a Balance or the name of a grouping: "
-        f"{', '.join(map(repr, GROUPINGS))}{more}"
+        f"{', '.join(map(repr, NAMES['grouping']))}{more}"
     )
 
 
@@ -297,23 +320,6 @@ def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None
             f"cost={{{unknown[0]!r}: [...]}}, or a function of a sample, or budgets for these"
         )
     return tuple(balance.budgets.get(name) for name in resources)
-
-
-def _check_auto(balance: Balance) -> None:
-    """Raise ValueError for options that contradict what grouping "auto" finds or keeps."""
-    if balance.samples_per_step is not None or balance.accumulate == "auto":
-        raise ValueError(
-            "grouping 'auto' keeps steps of ranks x accumulate x batch_size samples: leave "
-            "samples_per_step, give accumulate as a number, or use grouping 'balanced'"
-        )
-    if balance.mode == "epoch":
-        raise ValueError("grouping 'auto' plans in mode 'exact' or 'window', not in 'epoch'")
-    for name in ("partition", "ordering", "dispatch"):
-        if getattr(balance, name) != getattr(DEFAULTS, name):
-            raise ValueError(
-                f"{name} is {getattr(balance, name)!r}, and grouping 'auto' chooses it: leave it, "
-                "or use grouping 'balanced'"
-            )
 
 
 # The defaults of every option, for PlanConfig and the signatures that repeat one.

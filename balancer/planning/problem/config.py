@@ -5,15 +5,14 @@ same plan on every machine, whatever arrived when.
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import msgspec
 
 from ..kernels.arrays import Int64
 from .balance import DEFAULTS, Balance, budgets_of
-from .costs import check_resources
 from .layout import own_layout
 from .options import (
     ATTENTION_PAIRS,
@@ -27,19 +26,14 @@ from .options import (
     Oversize,
     PartitionName,
     Waits,
-    check_all_or_none,
-    check_counts,
-    check_limits,
     check_option,
-    check_padded,
-    check_timed,
-    check_waits,
+    contradictions,
     dispatched_of,
     is_positive,
     padded_of,
 )
 from .pipeline_costs import read_costs_of
-from .shapes import Sizing, check_columns
+from .shapes import Sizing, against_columns
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
@@ -50,8 +44,14 @@ OrderRanks = Callable[[Int64, Int64], Int64]
 LastStep = Literal["whole", "even", "short"]
 # Those that are the same here as in Balance.
 _OPTIONS = (
-    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "all_or_none",
+    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "counts",
 )  # fmt: skip
+# A digest has these where they say something: it is that of ledgers that do not know them.
+_SAID = {
+    "empty_microbatches", "padded", "time_ns", "counts", "last_step", "pipeline", "dispatched",
+    "spares", "multiples", "buckets", "layout",
+}  # fmt: skip
+MOST_RESOURCES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +104,16 @@ class PlanConfig:
     last_step: LastStep = "whole"
     pipeline: str = ""
     dispatched: tuple[str, ...] = ()
-    all_or_none: str | None = None
     spares: bool = False
     multiples: tuple[tuple[str, int], ...] = ()
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
     layout: str = ""
 
     def __post_init__(self) -> None:
-        if self.grouping == "auto":
-            raise ValueError("grouping 'auto' finds costs in a data set: give it to DataLoader")
-        for name in ("ranks", "samples_per_step", "accumulate_from"):
-            _check_positive(name, getattr(self, name))
         for name in _OPTIONS:
             check_option(name, getattr(self, name))
-        check_resources(self.resources)
-        _check_budgets(self)
-        check_limits(self.grouping, self.mode, self.limited, self.fixes_step_size)
-        check_waits(self.waits, self.partition)
-        _check_padded(self)
-        check_all_or_none(
-            self.all_or_none, self.grouping, self.partition, self.ordering, bool(self.padded),
-            self.dispatched, self.resources,
-        )  # fmt: skip
-        check_columns(self.resources, self.multiples, self.buckets)
-        _check_batch_size(self)
-        _check_step_size(self)
+        for contradiction in self._contradictions():
+            raise ValueError(contradiction)
 
     @classmethod
     def from_balance(
@@ -137,7 +122,7 @@ class PlanConfig:
         *,
         ranks: int,
         resources: tuple[str, ...],
-        samples_per_step: int,
+        samples_per_step: int | None = None,
         batch_size: int | None = None,
         drop_last: bool = False,
         accumulate_from: int = 1,
@@ -145,22 +130,25 @@ class PlanConfig:
     ) -> "PlanConfig":
         """Return the configuration of a Balance whose samples have these resources.
 
-        Reads the cost profile that `balance.pipeline` names. Raises ValueError for budgets of other
-        resources, a profile that does not fit, and for what PlanConfig refuses.
+        batch_size: for grouping "fixed". samples_per_step: by default the balance's, else
+        batch_size for every rank and microbatch. Reads the cost profile that `balance.pipeline`
+        names. Raises ValueError for budgets of other resources, a profile that does not fit, and
+        for what PlanConfig refuses.
         """
+        rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
+        size = samples_per_step or balance.samples_per_step or ranks * rows * (batch_size or 1)
         return cls(
             ranks=ranks,
-            samples_per_step=samples_per_step,
+            samples_per_step=size,
             resources=resources,
             budgets=budgets_of(balance, resources),
             **{name: getattr(balance, name) for name in _OPTIONS},
             waits=balance.resolved_waits,
             drop_last=drop_last,
-            batch_size=batch_size,
+            batch_size=batch_size if balance.grouping == "fixed" else None,
             accumulate_from=accumulate_from,
             empty_microbatches=empty_microbatches,
             padded=padded_of(balance.resolved_work, resources),
-            counts=balance.counts,
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
             pipeline=read_costs_of(balance.pipeline) if balance.pipeline else "",
             dispatched=dispatched_of(balance.dispatch, resources),
@@ -169,10 +157,67 @@ class PlanConfig:
             layout=own_layout(balance.layout),
         )
 
+    def _contradictions(self) -> Iterator[str]:
+        if self.grouping == "auto":
+            yield "grouping 'auto' finds costs in a data set: give it to DataLoader"
+        resources, count = self.resources, len(self.resources)
+        if not 1 <= count <= MOST_RESOURCES or len(set(resources)) < count:
+            yield (
+                f"resources are {resources}: name 1 to {MOST_RESOURCES}, such as tokens, each once"
+            )
+        if len(self.budgets) != count:
+            yield (
+                f"{len(self.budgets)} budgets for {count} resources: give one each, None for no "
+                "limit"
+            )
+        numbers = {name: getattr(self, name) for name in ("ranks", "samples_per_step")}
+        numbers["accumulate_from"] = self.accumulate_from
+        budgets = zip(resources, self.budgets, strict=True)
+        numbers |= {f"budget of {name}": most for name, most in budgets if most is not None}
+        numbers |= {f"time_ns of {name}": time for name, time in self.time_ns}
+        if self.grouping == "fixed":
+            numbers["batch_size of grouping 'fixed'"] = self.batch_size
+        for name, value in numbers.items():
+            if not is_positive(value):
+                yield f"{name} is {value!r}, allowed is a positive integer"
+        yield from contradictions(self)
+        timed = (*resources, ATTENTION_PAIRS) if LLM in resources else resources
+        for what, names, allowed in (
+            ("time_ns", [name for name, _ in self.time_ns], timed),
+            ("padded", self.padded, resources),
+        ):
+            if unknown := [name for name in names if name not in allowed]:
+                yield f"{what} names {unknown[0]}, but samples cost {', '.join(allowed)}"
+        yield from against_columns(resources, self.multiples, self.buckets)
+        yield from self._against_step_size()
+
+    def _against_step_size(self) -> Iterator[str]:
+        size, each = self.samples_per_step, self.first_accumulate
+        wanted = self.least_microbatches * (self.batch_size or 0)
+        is_counted = self.grouping == "fixed" and self.accumulate != "auto" and self.mode != "epoch"
+        if is_counted and size != wanted:
+            yield (
+                f"samples_per_step is {size}, but {self.ranks} ranks x {each} microbatches x "
+                f"{self.batch_size} samples are {wanted}"
+            )
+        # Where no rank can have an empty microbatch, each needs a sample.
+        least = self.least_microbatches
+        if self.mode != "epoch" and not self.empty_microbatches and size < least:
+            yield (
+                f"samples_per_step is {size}, but {self.ranks} ranks x {each} microbatches need at "
+                f"least {least}: collate_fn cannot make a batch of no samples; give larger steps, "
+                "layout 'padded', or a collate_fn that can"
+            )
+
     @property
     def limited(self) -> bool:
         """True if any resource has a budget."""
         return any(budget is not None for budget in self.budgets)
+
+    @property
+    def is_padded(self) -> bool:
+        """True if microbatches cost count x largest of a resource."""
+        return bool(self.padded)
 
     @property
     def equal_counts(self) -> bool:
@@ -190,17 +235,13 @@ class PlanConfig:
         return self.plans_rows or self.equal_counts
 
     def only(self, columns: tuple[int, ...]) -> "PlanConfig":
-        """Return the configuration with some of the resources, by their numbers.
-
-        Without all_or_none, and for samples that are padded already.
-        """
+        """Return the configuration with some resources, by number, of samples padded already."""
         names = tuple(self.resources[k] for k in columns)
         return replace(
             self,
             resources=names,
             budgets=tuple(self.budgets[k] for k in columns),
             padded=tuple(name for name in self.padded if name in names),
-            all_or_none=None,
             multiples=(),
             buckets=tuple(each for each in self.buckets if each[0] in names),
             time_ns=tuple(
@@ -239,8 +280,7 @@ class PlanConfig:
     @property
     def least_microbatches(self) -> int:
         """The fewest microbatches of a step, of all ranks together."""
-        each = self.accumulate_from if self.accumulate == "auto" else self.accumulate
-        return self.ranks * each
+        return self.ranks * self.first_accumulate
 
     def keeps_last(self, samples: int) -> bool:
         """Return whether an epoch's last step, of `samples` samples, is planned: else left out."""
@@ -258,24 +298,45 @@ class PlanConfig:
         whole, rest = divmod(samples, self.samples_per_step)
         return whole + self.keeps_last(rest)
 
+    @property
+    def first_accumulate(self) -> int:
+        """The microbatches of a rank and step, with "auto" the fewest."""
+        return self.accumulate_from if self.accumulate == "auto" else self.accumulate
+
+    def last_rows(self, samples: int) -> int:
+        """Return the microbatches of each rank in an epoch's last step of `samples` samples."""
+        rows = self.first_accumulate
+        return rows if self.last_step == "whole" else max(1, min(rows, samples // self.ranks))
+
+    def last_kept(self, samples: int) -> int:
+        """Return how many of the `samples` samples of an epoch's last step are in it.
+
+        >>> PlanConfig(4, 64, 4, ("n",), (None,), last_step="even").last_kept(23)
+        16
+        """
+        if not self.keeps_last(samples):
+            return 0
+        whole = self.ranks * self.last_rows(samples)
+        return samples - samples % whole if self.last_step == "even" else samples
+
+    def microbatches_of(self, samples: int) -> int:
+        """Return a rank's microbatches in an epoch of `samples` samples, in mode "exact".
+
+        >>> PlanConfig(4, 64, 4, ("n",), (None,), last_step="even").microbatches_of(64 + 7)
+        5
+        """
+        whole, rest = divmod(samples, self.samples_per_step)
+        last = self.last_rows(rest) if self.keeps_last(rest) else 0
+        return whole * self.first_accumulate + last
+
     def digest(self) -> str:
         """Return 32 hex digits that change whenever a plan could."""
-        # Where an option says nothing the digest is that of ledgers that do not know it.
-        said = {
-            "empty_microbatches": not self.empty_microbatches,
-            "padded": bool(self.padded),
-            "time_ns": bool(self.padded or self.time_ns),
-            "counts": self.counts is not None,
-            "last_step": self.last_step != "whole",
-            "pipeline": bool(self.pipeline),
-            "dispatched": bool(self.dispatched),
-            "all_or_none": self.all_or_none is not None,
-            "spares": self.spares,
-            "multiples": bool(self.multiples),
-            "buckets": bool(self.buckets),
-            "layout": bool(self.layout),
-        }
-        options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
+        options = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            is_said = value != each.default or (each.name == "time_ns" and self.is_padded)
+            if is_said or each.name not in _SAID:
+                options[each.name] = value
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         import hashlib  # here: it loads OpenSSL, which would delay each start
 
@@ -329,62 +390,3 @@ class Planned(msgspec.Struct, frozen=True):
     oversize: tuple[int, ...]
     refused: bool = False
     left_out: int = 0
-
-
-def _check_positive(name: str, value: object, more: str = "") -> None:
-    if not is_positive(value):
-        raise ValueError(f"{name} is {value!r}, allowed is a positive integer{more}")
-
-
-def _check_budgets(config: PlanConfig) -> None:
-    if len(config.budgets) != len(config.resources):
-        raise ValueError(
-            f"{len(config.budgets)} budgets for {len(config.resources)} resources: "
-            "give one each, None for no limit"
-        )
-    for name, budget in zip(config.resources, config.budgets, strict=True):
-        if budget is not None:
-            _check_positive(f"budget of {name}", budget, " or None")
-
-
-def _check_batch_size(config: PlanConfig) -> None:
-    if config.grouping != "fixed":
-        if config.batch_size is not None:
-            raise ValueError(f"batch_size belongs to grouping 'fixed', not to {config.grouping!r}")
-        return
-    _check_positive("batch_size of grouping 'fixed'", config.batch_size)
-    if config.accumulate == "auto" or config.mode == "epoch":
-        return
-    wanted = config.ranks * config.accumulate * (config.batch_size or 0)
-    if config.samples_per_step != wanted:
-        raise ValueError(
-            f"samples_per_step is {config.samples_per_step}, but {config.ranks} ranks x "
-            f"{config.accumulate} microbatches x {config.batch_size} samples are {wanted}"
-        )
-
-
-def _check_padded(config: PlanConfig) -> None:
-    check_padded(config.grouping, config.mode, bool(config.padded))
-    check_timed(config.grouping, config.mode, timed=bool(config.time_ns))
-    check_counts(config.counts, config.grouping, config.mode, config.oversize, config.limited)
-    names = (*config.resources, *((ATTENTION_PAIRS,) if LLM in config.resources else ()))
-    for name, value in config.time_ns:
-        _check_positive(f"time_ns of {name}", value)
-        if name not in names:
-            raise ValueError(f"time_ns names {name}, but samples cost {', '.join(names)}")
-    if unknown := [name for name in config.padded if name not in config.resources]:
-        raise ValueError(
-            f"padded names {', '.join(unknown)}, but samples cost {', '.join(config.resources)}"
-        )
-
-
-def _check_step_size(config: PlanConfig) -> None:
-    """Refuse steps whose every rank cannot have a sample in each microbatch, where all must."""
-    least = config.least_microbatches
-    if config.mode == "epoch" or config.empty_microbatches or config.samples_per_step >= least:
-        return
-    raise ValueError(
-        f"samples_per_step is {config.samples_per_step}, but {config.ranks} ranks x "
-        f"{least // config.ranks} microbatches need at least {least}: collate_fn cannot make a "
-        "batch of no samples; give larger steps, layout 'padded', or a collate_fn that can"
-    )

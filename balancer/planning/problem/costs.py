@@ -6,7 +6,6 @@ from ..kernels.arrays import Int64
 
 # Four million samples of this cost can be summed in int64, with room for a factor.
 MAX_COST = 2**40
-MOST_RESOURCES = 32
 
 
 class OversizeError(ValueError):
@@ -43,15 +42,3 @@ def check_costs(costs: Int64, resources: int) -> Int64:
             "below 2**62: use a larger unit"
         )
     return costs.astype(np.int64, copy=False)
-
-
-def check_resources(resources: tuple[str, ...]) -> None:
-    """Raise ValueError for names of resources that cannot be planned."""
-    if not resources:
-        raise ValueError("resources is empty: name at least one, such as tokens")
-    if len(resources) > MOST_RESOURCES:
-        raise ValueError(
-            f"{len(resources)} resources, at most {MOST_RESOURCES} can be planned together"
-        )
-    if len(set(resources)) != len(resources):
-        raise ValueError(f"resources {resources} name one twice")

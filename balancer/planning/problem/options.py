@@ -1,7 +1,7 @@
 """The options of `Balance`: the values that each can have, and which contradict each other."""
 
-from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, get_args
 
 from .layout import Layout, LayoutName
 from .pipeline_costs import SCHEDULES, is_pipeline
@@ -9,7 +9,7 @@ from .pipeline_costs import SCHEDULES, is_pipeline
 GroupingName = Literal["balanced", "isf", "fixed", "auto"]
 Mode = Literal["exact", "window", "epoch"]
 PartitionName = Literal["multi_resource", "greedy", "given"]
-OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
+OrderingName = Literal["given", "disttrain", "two_opt"]
 Oversize = Literal["alone", "refuse", "error"]
 Waits = Literal["microbatch", "step"]
 Work = Literal["packed", "padded"]
@@ -17,16 +17,13 @@ Counts = Literal["equal", "free"]
 Dispatch = Literal["samples", "images"]
 Accumulate = int | Literal["auto"]
 
-GROUPINGS: tuple[GroupingName, ...] = get_args(GroupingName)
-MODES: tuple[Mode, ...] = get_args(Mode)
-PARTITIONS: tuple[PartitionName, ...] = get_args(PartitionName)
-ORDERINGS: tuple[OrderingName, ...] = get_args(OrderingName)
-OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
-WAITS: tuple[Waits, ...] = get_args(Waits)
-WORK: tuple[Work, ...] = get_args(Work)
-COUNTS: tuple[Counts, ...] = get_args(Counts)
-DISPATCHES: tuple[Dispatch, ...] = get_args(Dispatch)
-LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
+# Of options that have one of a few names: these.
+NAMES: Mapping[str, tuple[Any, ...]] = {
+    "grouping": get_args(GroupingName), "mode": get_args(Mode),
+    "partition": get_args(PartitionName), "ordering": get_args(OrderingName),
+    "waits": get_args(Waits), "work": get_args(Work), "counts": get_args(Counts),
+    "dispatch": get_args(Dispatch), "oversize": get_args(Oversize), "layout": get_args(LayoutName),
+}  # fmt: skip
 # Resources that add up in every batch, padded or not: work="padded" is about all others.
 ADD_UP = ("tiles", "patches", "images", "label_tokens")
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
@@ -36,6 +33,9 @@ NO_WORK = ("label_tokens",)
 ENCODER = ("tiles", "patches", "images")
 # In time_ns: the pairs of positions that attention looks at, longest squared, of the resource LLM.
 ATTENTION_PAIRS, LLM = "attention_pairs", "tokens"
+
+# A test of an option's value, and the words for what passes it.
+Check = tuple[Callable[[Any], bool], str]
 
 
 def is_positive(value: object) -> bool:
@@ -49,10 +49,6 @@ def _is_budgets(value: object) -> bool:
     )
 
 
-def _is_times(value: object) -> bool:
-    return value is None or (_is_budgets(value) and bool(value))
-
-
 def _is_buckets(value: object) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(name, str)
@@ -63,31 +59,21 @@ def _is_buckets(value: object) -> bool:
     )
 
 
-Check = tuple[Callable[[object], bool], str]
-
-
-# Of options that have one of a few names: these.
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "grouping": GROUPINGS, "mode": MODES, "partition": PARTITIONS, "ordering": ORDERINGS,
-    "waits": WAITS, "work": WORK, "counts": COUNTS, "dispatch": DISPATCHES, "oversize": OVERSIZE,
-    "layout": LAYOUTS,
-}  # fmt: skip
-
-
 def _one_of(option: str, or_none: bool = False) -> Check:
-    values = _NAMES[option]
+    values = NAMES[option]
     return (
         lambda value: (isinstance(value, str) and value in values) or (or_none and value is None),
         f"are {', '.join(map(repr, values))}{' or None' * or_none}",
     )
 
 
-_COUNT: Check = (lambda each: each is None or is_positive(each), "is a positive integer or None")
+_COUNT: Check = (lambda value: value is None or is_positive(value), "is a positive integer or None")
+_INTEGER: Check = (lambda value: type(value) is int, "is an integer")
+_FLAG: Check = (lambda value: type(value) is bool, "are True and False")
 _RESOURCE: Check = (
     lambda value: value is None or (isinstance(value, str) and bool(value)),
     "is the name of a resource or None",
 )
-# For each option a test of its value, and the words for what passes it.
 OPTIONS: Mapping[str, Check] = {
     "grouping": _one_of("grouping"),
     "budgets": (
@@ -112,15 +98,13 @@ OPTIONS: Mapping[str, Check] = {
     "work": _one_of("work", or_none=True),
     "counts": _one_of("counts", or_none=True),
     "time_ns": (
-        _is_times,
+        lambda value: value is None or (_is_budgets(value) and bool(value)),
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
     "dispatch": _one_of("dispatch"),
-    "all_or_none": _RESOURCE,
     "align": (
         _is_budgets,
-        "is a positive integer for each resource, such as {'tokens': 16}; "
-        "all_or_none='tiles' is about ranks with and without images",
+        "is a positive integer for each resource, such as {'tokens': 16}",
     ),
     "cp": (is_positive, "is the number of context-parallel ranks"),
     "buckets": (
@@ -128,21 +112,20 @@ OPTIONS: Mapping[str, Check] = {
         "are sizes of a microbatch for each resource, such as {'tokens': [4096, 8192]}",
     ),
     "max_shapes": _COUNT,
-    "fixed": (lambda value: type(value) is bool, "are True and False"),
     "oversize": _one_of("oversize"),
-    "seed": (lambda value: type(value) is int, "is an integer"),
+    "seed": _INTEGER,
     "layout": (
         lambda value: isinstance(value, Layout) or _one_of("layout")[0](value),
         f"{_one_of('layout')[1]}, or a cp.Layout",
     ),
-    "pad_id": (lambda value: type(value) is int, "is an integer"),
+    "pad_id": _INTEGER,
     "dummy_tile": (
         lambda value: type(value) is int and value >= 0,
         "is 0 or a positive integer",
     ),
     "label_tokens": _RESOURCE,
-    "shift_labels": (lambda value: type(value) is bool, "are True and False"),
-    "report": (lambda value: type(value) is bool, "are True and False"),
+    "shift_labels": _FLAG,
+    "report": _FLAG,
 }
 
 
@@ -157,102 +140,70 @@ def check_option(name: str, value: object) -> None:
     if not is_allowed(value):
         from ...near_names import near_name  # here: who writes no wrong name needs no near one
 
-        elsewhere = [f"{each}={value!r}" for each, named in _NAMES.items() if str(value) in named]
+        elsewhere = [f"{other}={value!r}" for other, named in NAMES.items() if str(value) in named]
         meant = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else ""
-        near = near_name(value, _NAMES.get(name, ()))
+        near = near_name(value, NAMES.get(name, ()))
         raise ValueError(f"{name} is {value!r}, allowed {allowed}{near or meant}")
 
 
-def check_limits(grouping: str, mode: str, limited: bool, fixes_size: bool = False) -> None:
-    """Raise ValueError where grouping and mode do not go with budgets, or with none.
-
-    fixes_size: whether samples_per_step says what a step holds, as for padded work.
-    """
-    if grouping == "fixed":
-        if limited:
-            raise ValueError(
-                "grouping 'fixed' puts batch_size samples into a microbatch and cannot hold "
-                "budgets: give none, or use grouping 'balanced'"
-            )
-    elif mode != "exact" and not limited and not fixes_size and grouping != "auto":
-        raise ValueError(
+def contradictions(rules: Any) -> Iterator[str]:
+    """Yield what the options of a Balance, or of its PlanConfig, say against each other."""
+    grouping, mode, counts = rules.grouping, rules.mode, rules.counts
+    if grouping == "fixed" and rules.limited:
+        yield (
+            "grouping 'fixed' puts batch_size samples into a microbatch and cannot hold "
+            "budgets: give none, or use grouping 'balanced'"
+        )
+    # Where the number of samples decides what a step holds, budgets need not.
+    is_sized = grouping in ("fixed", "auto") or rules.is_padded or counts == "equal"
+    if mode != "exact" and not (rules.limited or is_sized):
+        yield (
             f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
             "without one, use mode 'exact'"
         )
-
-
-def check_timed(grouping: str, mode: str, timed: bool) -> None:
-    """Raise ValueError where times are given to a plan that does not look at them."""
-    if timed and (grouping in ("fixed", "isf") or mode == "epoch"):
-        raise ValueError(
-            f"time_ns weighs what grouping 'balanced' plans in modes 'exact' and 'window', not "
-            f"{grouping!r} in {mode!r}: leave time_ns out"
+    if rules.waits == "step" and rules.partition != "multi_resource":
+        yield (
+            f"waits is 'step', but partition {rules.partition!r} does not look at when ranks wait: "
+            "use partition 'multi_resource', or leave waits"
         )
-
-
-def check_padded(grouping: str, mode: str, padded: bool) -> None:
-    """Raise ValueError where padded work cannot be planned."""
-    if padded and grouping == "isf":
-        raise ValueError(
+    if rules.is_padded and grouping == "isf":
+        yield (
             "grouping 'isf' fills microbatches by sums, and work is 'padded': use grouping "
             "'balanced'"
         )
-    if padded and mode == "epoch":
-        raise ValueError(
-            "mode 'epoch' groups by sums, and work is 'padded': use mode 'exact' or 'window'"
+    if rules.is_padded and mode == "epoch":
+        yield "mode 'epoch' groups by sums, and work is 'padded': use mode 'exact' or 'window'"
+    if rules.time_ns and (grouping in ("fixed", "isf") or mode == "epoch"):
+        yield (
+            f"time_ns weighs what grouping 'balanced' plans in modes 'exact' and 'window', not "
+            f"{grouping!r} in {mode!r}: leave time_ns out"
         )
-
-
-def check_counts(
-    counts: str | None, grouping: str, mode: str, oversize: str, limited: bool
-) -> None:
-    """Raise ValueError where microbatches of equal or free counts contradict other options."""
     if counts == "free" and grouping == "fixed":
-        raise ValueError(
+        yield (
             "counts is 'free', but grouping 'fixed' puts batch_size samples into every "
             "microbatch: use grouping 'balanced', or leave counts out"
         )
-    if counts != "equal" or grouping == "fixed":
-        return
-    if grouping not in ("balanced", "auto") or mode == "epoch":
-        raise ValueError(
-            "counts 'equal' is planned by grouping 'balanced' in modes 'exact' and 'window', not "
-            f"by {grouping!r} in {mode!r}"
-        )
-    # "auto" says instead which accumulate has room for such a sample (planning/steps.py).
-    if limited and oversize == "alone" and grouping != "auto":
-        raise ValueError(
-            "counts 'equal' has no microbatch for a sample over budget, which oversize 'alone' "
-            "would put by itself: use oversize 'refuse' or 'error', or counts 'free'"
-        )
+    if counts == "equal" and grouping != "fixed":
+        if grouping == "isf" or mode == "epoch":
+            yield (
+                "counts 'equal' is planned by grouping 'balanced' in modes 'exact' and 'window', "
+                f"not by {grouping!r} in {mode!r}"
+            )
+        # "auto" says instead which accumulate has room for such a sample (planning/steps.py).
+        if rules.limited and rules.oversize == "alone" and grouping != "auto":
+            yield (
+                "counts 'equal' has no microbatch for a sample over budget, which oversize 'alone' "
+                "would put by itself: use oversize 'refuse' or 'error', or counts 'free'"
+            )
 
 
-def check_waits(waits: str, partition: str) -> None:
-    """Raise ValueError where nothing would be planned for waiting once a step."""
-    check_option("waits", waits)
-    if waits == "step" and partition != "multi_resource":
-        raise ValueError(
-            f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "
-            "partition 'multi_resource', or leave waits"
-        )
-
-
-def padded_of(work: str, resources: tuple[str, ...]) -> tuple[str, ...]:
+def padded_of(work: str | None, resources: tuple[str, ...]) -> tuple[str, ...]:
     """Return the resources of which a microbatch costs count x largest, for `work`.
 
     >>> padded_of("padded", ("tiles", "patches", "tokens"))
     ('tokens',)
     """
-    return tuple(name for name in resources if name not in ADD_UP) if work == "padded" else ()
-
-
-def check_dispatch(dispatch: str, budgets: Mapping[str, int]) -> None:
-    """Raise ValueError where microbatches are to hold budgets of images that travel."""
-    if dispatch == "images" and (limited := [name for name in ENCODER if name in budgets]):
-        raise ValueError(
-            f"dispatch is 'images', so what a rank encodes of {limited[0]} does not follow from "
-            f"its microbatches: leave {limited[0]} out of budgets, or use dispatch 'samples'"
-        )
+    return tuple(name for name in resources if work == "padded" and name not in ADD_UP)
 
 
 def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
@@ -265,8 +216,8 @@ def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
     """
     if dispatch != "images":
         return ()
-    found = tuple(name for name in resources if name in ENCODER)
-    if not found:
+    travelling = tuple(name for name in resources if name in ENCODER)
+    if not travelling:
         raise ValueError(
             f"dispatch is 'images', but samples cost {', '.join(resources)}, no tiles, patches "
             "or images: let cost() or probe() count as tiles what they cost the encoder, or use "
@@ -274,44 +225,7 @@ def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
         )
     if all(name in (*ENCODER, *NO_WORK) for name in resources):
         raise ValueError(
-            f"dispatch is 'images', and samples cost {', '.join(found)} only, which travel: "
+            f"dispatch is 'images', and samples cost {', '.join(travelling)} only, which travel: "
             "add what they cost the language model, such as tokens, or use dispatch 'samples'"
         )
-    return found
-
-
-def check_all_or_none(
-    all_or_none: str | None, grouping: str, partition: str, ordering: str, padded: bool,
-    travelling: tuple[str, ...], resources: tuple[str, ...] = (),
-) -> None:  # fmt: skip
-    """Raise ValueError where microbatches cannot be arranged so that all ranks have a resource.
-
-    travelling: resources of images that travel. resources: what samples cost; () where it is not
-    known yet.
-    """
-    if all_or_none is None:
-        return
-    for name, value, needed in (
-        ("grouping", grouping, "balanced"),
-        ("partition", partition, "multi_resource"),
-        ("ordering", ordering, "given"),
-    ):
-        if value != needed:
-            raise ValueError(
-                f"all_or_none is {all_or_none!r}, which needs {name} {needed!r}, and {name} is "
-                f"{value!r}: leave one of them out"
-            )
-    if padded:
-        raise ValueError(
-            f"all_or_none is {all_or_none!r}, and work is 'padded', where microbatches of like "
-            "sizes run side by side: use work 'packed', or leave all_or_none out"
-        )
-    if all_or_none in travelling:
-        raise ValueError(
-            f"all_or_none is {all_or_none!r}, and with dispatch 'images' it travels to other "
-            "ranks: leave one of them out"
-        )
-    if resources and all_or_none not in resources:
-        raise ValueError(
-            f"all_or_none names {all_or_none}, but samples cost {', '.join(resources)}"
-        )
+    return travelling

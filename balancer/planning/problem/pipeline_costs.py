@@ -79,20 +79,6 @@ def is_pipeline(value: object) -> bool:
     return fits and value["schedule"] in SCHEDULES and value["stages"] >= 1
 
 
-def check_ordering(ordering: str, pipeline: Mapping[str, Any] | None) -> None:
-    """Raise ValueError for an ordering without a pipeline, and the other way round."""
-    if ordering != "given" and pipeline is None:
-        raise ValueError(
-            f"ordering is {ordering!r}, and no pipeline is given to order for: give one such as "
-            "pipeline={'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}"
-        )
-    if ordering == "given" and pipeline is not None:
-        raise ValueError(
-            "pipeline is given, and ordering 'given' looks at none: use ordering 'two_opt', or "
-            "leave pipeline out"
-        )
-
-
 def read_costs_of(pipeline: Mapping[str, Any]) -> str:
     """Return a pipeline with the costs of its profile's file, as the text of a plan.
 

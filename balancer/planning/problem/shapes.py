@@ -6,7 +6,7 @@ it is work: a sample costs its length rounded up, and a microbatch costs the buc
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 from .costs import MAX_COST
-from .layout import Layout, LayoutName, as_layout
+from .layout import as_layout
 
 # The resource that max_shapes and cp are about, and that layouts can pad.
 TOKENS = "tokens"
@@ -93,110 +93,86 @@ class Sizing(NamedTuple):
 
 def resolve_shapes(
     align: Mapping[str, int], cp: int, buckets: Mapping[str, Sequence[int]], max_shapes: int | None,
-    fixed: bool, budgets: Mapping[str, int],
+    budgets: Mapping[str, int],
 ) -> Shapes:  # fmt: skip
     """Return the multiples and buckets that the options of a Balance ask for.
 
-    max_shapes: tokens have so many buckets, evenly spaced up to their budget; fixed: each budget is
-    the only bucket. Raises ValueError for options that exclude each other, for sizes that are no
-    multiple of what samples are padded to, and for budgets other than the largest bucket.
+    max_shapes: tokens have so many buckets, evenly spaced up to their budget. Raises ValueError for
+    options that exclude each other, for sizes that are no multiple of what samples are padded to,
+    and for budgets other than the largest bucket.
 
-    >>> resolve_shapes({"tokens": 16}, 4, {}, 4, False, {"tokens": 4096})
+    >>> resolve_shapes({"tokens": 16}, 4, {}, 4, {"tokens": 4096})
     Shapes(multiples={'tokens': 16}, buckets={'tokens': (1024, 2048, 3072, 4096)})
     """
-    given = {"buckets": bool(buckets), "max_shapes": max_shapes is not None, "fixed": fixed}
-    if sum(given.values()) > 1:
-        names = " and ".join(name for name, is_given in given.items() if is_given)
-        raise ValueError(f"{names} each say how long microbatches are: give one of them")
     multiples = dict(align)
     if cp > 1:
         multiples[TOKENS] = math.lcm(2 * cp, multiples.get(TOKENS, 1))
-    if max_shapes is not None and TOKENS not in budgets:
-        raise ValueError(
-            f"max_shapes is {max_shapes}, lengths of up to the budget of tokens, and there is "
-            "none: give budgets={'tokens': 4096}, or buckets"
-        )
-    if fixed and not budgets:
-        raise ValueError(
-            "fixed pads microbatches to their budgets, and there are none: give "
-            "budgets={'tokens': 4096}"
-        )
     sizes = {name: tuple(sorted(set(some))) for name, some in buckets.items()}
     if max_shapes is not None:
-        sizes[TOKENS] = _evenly(budgets[TOKENS], max_shapes, multiples.get(TOKENS, 1))
-    if fixed:
-        sizes = {name: (most,) for name, most in budgets.items()}
+        if buckets:
+            raise ValueError(
+                "buckets and max_shapes each say how long microbatches are: give one of them"
+            )
+        if TOKENS not in budgets:
+            raise ValueError(
+                f"max_shapes is {max_shapes}, lengths of up to the budget of tokens, and there is "
+                "none: give budgets={'tokens': 4096}, or buckets"
+            )
+        most, multiple = budgets[TOKENS], multiples.get(TOKENS, 1)
+        inner = {most * k // max_shapes // multiple * multiple for k in range(1, max_shapes)}
+        sizes[TOKENS] = tuple(sorted((inner - {0}) | {most}))
     for name, some in sizes.items():
         _check_sizes(name, some, multiples.get(name, 1), budgets.get(name))
     return Shapes(multiples, sizes)
 
 
-def check_shapes(
-    shapes: Shapes, layout: LayoutName | Layout, grouping: str, oversize: str, padded: bool,
-    counts: bool,
-) -> None:  # fmt: skip
-    """Raise ValueError where other options of a Balance contradict its shapes.
-
-    padded: whether work is. counts: whether grouping counts samples.
-    """
-    by = as_layout(layout)
+def against_shapes(shapes: Shapes, rules: Any) -> Iterator[str]:
+    """Yield what other options of a Balance, `rules`, say against its shapes."""
+    by = as_layout(rules.layout)
     for what, names in (("align", shapes.multiples), ("buckets", shapes.buckets)):
         others = [name for name in names if by is not None and not (by.base and name == TOKENS)]
-        if others:
-            raise ValueError(
-                f"{what} pads {others[0]}, and layout {by.name if by else ''!r} pads "
-                f"{'tokens alone' if by and by.base else 'nothing, as it has no base'}: "
-                + (
-                    f"leave {others[0]} out"
-                    if what == "align"
-                    else f"give buckets={{{TOKENS!r}: [4096, 8192]}} (one for a fixed length) in "
-                    "place of fixed, and budgets for the rest"
-                )
+        if by and others:
+            pads = "tokens alone" if by.base else "nothing, as it has no base"
+            yield (
+                f"{what} pads {others[0]}, and layout {by.name!r} pads {pads}: leave {others[0]} "
+                "out"
             )
     if not shapes.buckets:
         return
-    if padded or (by is not None and by.base != "packed"):
-        raise ValueError(
-            "buckets, max_shapes and fixed are of microbatches whose samples are concatenated, and "
+    if rules.is_padded or (by is not None and by.base != "packed"):
+        yield (
+            "buckets and max_shapes are of microbatches whose samples are concatenated, and "
             "work or layout is 'padded', where both rows and their length vary: use layout "
             "'packed', or align={'tokens': 128}, which leaves few lengths"
         )
-    if counts or grouping == "auto":
-        raise ValueError(
-            f"buckets, max_shapes and fixed are of microbatches that fill budgets, and grouping is "
-            f"{grouping!r}: use grouping 'balanced'"
+    if rules.grouping in ("fixed", "auto"):
+        yield (
+            "buckets and max_shapes are of microbatches that fill budgets, and grouping is "
+            f"{rules.grouping!r}: use grouping 'balanced'"
         )
-    if oversize == "alone":
-        raise ValueError(
+    if rules.oversize == "alone":
+        yield (
             "oversize is 'alone', and a sample over budget would have a shape of its own beside "
-            "buckets, max_shapes or fixed: use oversize 'refuse' or 'error'"
+            "buckets or max_shapes: use oversize 'refuse' or 'error'"
         )
 
 
-def check_columns(
+def against_columns(
     resources: Sequence[str],
     multiples: Sequence[tuple[str, int]],
     buckets: Sequence[tuple[str, tuple[int, ...]]],
-) -> None:
-    """Raise ValueError for shapes of what samples do not cost, and for sizes that are none."""
+) -> Iterator[str]:
+    """Yield what is wrong with shapes: of what samples do not cost, and sizes that are none."""
     aligned = [(name, (each,)) for name, each in multiples]
     for what, given in (("align (or cp)", aligned), ("buckets", buckets)):
         for name, sizes in given:
             if name not in resources:
-                raise ValueError(
+                yield (
                     f"{what} names {name}, but samples cost {', '.join(resources)}: let cost "
                     "count what is padded under that name"
                 )
             if not sizes or sizes[0] < 1 or sizes[-1] > MAX_COST or [*sizes] != sorted({*sizes}):
-                raise ValueError(
-                    f"{what} of {name} is {sizes}, allowed are ascending numbers from 1 to 2**40"
-                )
-
-
-def _evenly(budget: int, shapes: int, multiple: int) -> tuple[int, ...]:
-    """Return at most `shapes` sizes up to a budget, evenly spaced, each a multiple."""
-    inner = {budget * k // shapes // multiple * multiple for k in range(1, shapes)}
-    return tuple(sorted((inner - {0}) | {budget}))
+                yield f"{what} of {name} is {sizes}, allowed are ascending numbers from 1 to 2**40"
 
 
 def _check_sizes(name: str, sizes: tuple[int, ...], multiple: int, budget: int | None) -> None:

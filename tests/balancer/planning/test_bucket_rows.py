@@ -8,7 +8,7 @@ import pytest
 
 from counterpoise.balancer import Balance, PlanConfig, Window, make_planner
 from counterpoise.balancer.planning.grouping import by_name
-from counterpoise.balancer.planning.grouping.bucket_rows import blocked
+from counterpoise.balancer.planning.grouping.by_name import blocked
 
 RANKS, ROWS = 8, 16
 # About 6 samples of 813 tokens to a microbatch, .6 of 8192.

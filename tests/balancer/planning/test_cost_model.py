@@ -5,26 +5,31 @@ import json
 import numpy as np
 import pytest
 
-from counterpoise.balancer.planning.ordering.by_config import CostModel
+from counterpoise.balancer.planning.ordering.by_config import pass_times, pipeline_of
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit, scale_costs
-from counterpoise.balancer.planning.problem.pipeline_costs import PassEntry, parse_pipeline
+from counterpoise.balancer.planning.problem.pipeline_costs import (
+    PassEntry,
+    PipelineCosts,
+    parse_pipeline,
+)
 
 POINTS = ((0, 0), (10, 100), (20, 400))
 
 
 def test_a_model_gives_the_times_of_stages() -> None:
     stages = (PassEntry(5, {"tiles": 3000}), PassEntry(points={"tokens": POINTS}))
-    model = CostModel((0, 1), {"F": stages, "B": (PassEntry(7),)})
+    costs = PipelineCosts("1f1b", (0, 1), {"F": stages, "B": (PassEntry(7),)})
     amounts = {"tiles": np.array([1, 2]), "tokens": np.array([5, 30])}
-    assert model.nanoseconds("F", amounts).tolist() == [[8, 11], [50, 700]]
-    assert model.nanoseconds("B", amounts).tolist() == [[7, 7], [7, 7]]
-    assert model.pipeline(amounts).costs.tolist() == [[8, 11], [50, 700], [7, 7], [7, 7]]
+    assert pass_times(costs, "F", amounts).tolist() == [[8, 11], [50, 700]]
+    assert pass_times(costs, "B", amounts).tolist() == [[7, 7], [7, 7]]
+    assert pipeline_of(costs, amounts).costs.tolist() == [[8, 11], [50, 700], [7, 7], [7, 7]]
 
 
 def test_split_backward_is_summed() -> None:
-    costs = {"F": (PassEntry(1),), "I": (PassEntry(3),), "W": (PassEntry(4),)}
-    pipeline = CostModel((0,), costs).pipeline({"tokens": np.array([1])})
+    passes = {"F": (PassEntry(1),), "I": (PassEntry(3),), "W": (PassEntry(4),)}
+    costs = PipelineCosts("1f1b", (0,), passes)
+    pipeline = pipeline_of(costs, {"tokens": np.array([1])})
     assert pipeline.costs.tolist() == [[1], [7]]
 
 

@@ -38,17 +38,6 @@ def test_a_time_of_tiles_is_no_work() -> None:
     assert found == plan(Balance(accumulate=4), [1], np.random.default_rng(0))
 
 
-def test_a_ledger_without_dispatch_stays_what_it_was() -> None:
-    digests = [config_of(Balance(dispatch=name)).digest() for name in ("samples", "images")]
-    assert digests[0] == PlanConfig(4, 64, 1, RESOURCES, (None, None)).digest() != digests[1]
-
-
-@pytest.mark.parametrize("name", ["tiles", "patches", "images"])
-def test_what_travels_has_no_budget(name: str) -> None:
-    with pytest.raises(ValueError, match=f"leave {name} out of budgets"):
-        Balance(dispatch="images", budgets={name: 9})
-
-
 @pytest.mark.parametrize("names", [("tiles",), ("tiles", "label_tokens")])
 def test_something_must_be_left_to_balance(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="samples cost tiles only, which travel"):
@@ -63,13 +52,3 @@ def test_patches_travel_as_tiles_do() -> None:
 def test_something_must_travel() -> None:
     with pytest.raises(ValueError, match="samples cost tokens, no tiles, patches or images"):
         config_of(Balance(dispatch="images"), ("tokens",))
-
-
-def test_auto_does_not_choose_it() -> None:
-    with pytest.raises(ValueError, match="dispatch is 'images', and grouping 'auto' chooses it"):
-        Balance("auto", dispatch="images")
-
-
-def test_the_values_are_said() -> None:
-    with pytest.raises(ValueError, match="allowed are 'samples', 'images'"):
-        Balance.from_json('{"version": 1, "dispatch": "tiles"}')

@@ -14,7 +14,6 @@ from benchmarks.baselines.published_samplers import (
     transformers_rebalance,
 )
 from counterpoise.balancer.planning.grouping.balanced import balanced
-from counterpoise.balancer.planning.grouping.by_name import BY_NAME
 from counterpoise.balancer.planning.grouping.groups import GroupingResult, members
 from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.problem.loads import (
@@ -23,7 +22,6 @@ from counterpoise.balancer.planning.problem.loads import (
     least_groups,
     oversized,
 )
-from counterpoise.balancer.planning.problem.options import GROUPINGS
 
 LARGE = 10**12
 
@@ -140,10 +138,6 @@ def test_lengths_are_alike_in_a_microbatch_or_across_ranks() -> None:
     assert (np.ptp(inside, axis=2) == 3).all()
     across = np.sort(sizes[device_group(sizes, ranks=2, samples=4, seed=1)], axis=2)
     assert (np.abs(across[:, 0] - across[:, 1]) == 1).all()
-
-
-def test_every_grouping_of_a_configuration_is_in_the_table() -> None:
-    assert {*BY_NAME, "auto"} == set(GROUPINGS)
 
 
 def test_megatron_packs_in_order_and_fills_up_the_ranks() -> None:

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.grouping.groups import make_slots, read_slots
-from counterpoise.balancer.planning.kernels import level, swap
+from counterpoise.balancer.planning.grouping.groups import make_slots
 from counterpoise.balancer.planning.kernels import loops as kernels
+from counterpoise.balancer.planning.kernels import swap
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.loops import (
     assign_rows,
-    level_steps,
     place,
     sample_and_filter,
     shuffle,
@@ -265,21 +264,6 @@ def same_as_python(compiled: Any, source: Any, make: Callable[[], tuple[Any, ...
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("moves", [False, True])
-def test_two_ended(seed: int, moves: bool) -> None:
-    costs = draw(seed, 60, 3)
-    group_of = np.random.default_rng(seed).permutation(60) % 9
-
-    def two_ended_arguments() -> tuple[Any, ...]:
-        # in scaled units, so that some loads are above the mean and some below
-        slots = make_slots(costs << 12, group_of, 9, 4)
-        limits = slots.loads.max(axis=0)
-        return (slots, costs << 12, limits, np.arange(9), 12, seed, moves, 5, 6)
-
-    same_as_python(two_ended, swap.two_ended, two_ended_arguments)
-
-
 @pytest.mark.parametrize("groups", [16, 17, 33, 100, 700])
 def test_many_groups_are_sorted_as_numpy_does(groups: int) -> None:
     # compiled they are merged, and many loads are equal
@@ -291,55 +275,6 @@ def test_many_groups_are_sorted_as_numpy_does(groups: int) -> None:
         return slots, costs, np.full(2, 2**62), np.arange(groups), 9, groups, True, 4, 8
 
     same_as_python(two_ended, swap.two_ended, arguments)
-
-
-def test_two_ended_lowers_the_squares_and_keeps_budgets() -> None:
-    costs = draw(1, 200)
-    group_of = np.arange(200) % 20
-    slots = make_slots(costs, group_of, 20, 4)
-    limits = slots.loads.max(axis=0) + 5
-    before = int((slots.loads**2).sum())
-    two_ended(slots, costs, limits, np.arange(20), 20, 3, True, 64, 20)
-    assert int((slots.loads**2).sum()) < before
-    assert (slots.loads <= limits).all()
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("once", [False, True])
-def test_level_steps(seed: int, once: bool) -> None:
-    costs = draw(seed, 60)
-    # 2 steps of 3 ranks x 2 microbatches; ranks wait after each, or once a step
-    cells = np.arange(12).reshape(2, 3, 2)
-    contests = cells[:, None] if once else cells.transpose(0, 2, 1)[..., None]
-    turns = np.array([[1, 0, 2], [0, 0, 1], [1, 1, 2]])
-
-    def arguments() -> tuple[Any, ...]:
-        slots = make_slots(costs, np.random.default_rng(seed).permutation(60) % 12, 12, 4)
-        limits = slots.loads.max(axis=0) - seed
-        return slots, costs, limits, costs, np.ascontiguousarray(contests), turns, 4, 3, 4, 7
-
-    same_as_python(level_steps, level.level_steps, arguments)
-    changed = arguments()
-    before = changed[0].loads.copy()
-    assert level_steps(*changed) > 0
-    assert np.array_equal(group_loads(costs, read_slots(changed[0], 60), 12), changed[0].loads), (
-        "loads are no longer the members' sums"
-    )
-    worse = changed[0].loads > np.maximum(before, changed[2])
-    assert not worse.any(), "an exchange went over a budget"
-
-
-def test_levelling_raises_no_top_that_is_guarded() -> None:
-    costs = draw(3, 80)
-    slots = make_slots(costs, np.arange(80) % 10, 10, 4)
-    before = slots.loads.max(axis=0)
-    contests, turns = np.arange(10).reshape(1, 1, 10, 1), np.array([[0, 0, 2], [1, 0, 2]])
-    unlimited = np.full(2, 2**62)
-    level_steps(slots, costs, unlimited, costs, contests, turns, 9, 9, 9, 20)
-    after = slots.loads.max(axis=0)
-    assert (after < before).all()
-    # Ten sums of eight of 0 to 99: nothing near the mean is out of reach.
-    assert (after <= 1.03 * slots.loads.mean(axis=0) + 1).all()
 
 
 def test_sums_of_deviations_are_cut_before_they_overflow() -> None:

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
-from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig, Planned, Window
-from counterpoise.balancer.planning.problem.last_step import last_kept, last_rows
 
 
 def planned(count: int, ranks: int, rows: int, batch_size: int, **more: Any) -> Planned:
@@ -68,33 +66,11 @@ def test_short_leaves_nothing_out_and_sizes_differ_by_one(
 @pytest.mark.parametrize(("last", "kept"), [("whole", 23), ("even", 16), ("short", 23)])
 def test_the_configuration_says_beforehand_what_a_last_step_keeps(last: Any, kept: int) -> None:
     config = PlanConfig(4, 64, 4, ("n",), (None,), last_step=last)
-    assert (last_kept(config, 23), last_rows(config, 23)) == (kept, 4)
-    assert (last_kept(config, 7), last_rows(config, 7)) == (
-        (4, 1) if last == "even" else (7, last_rows(config, 7))
+    assert (config.last_kept(23), config.last_rows(23)) == (kept, 4)
+    assert (config.last_kept(7), config.last_rows(7)) == (
+        (4, 1) if last == "even" else (7, config.last_rows(7))
     )
     assert config.steps_of(64 + 3) == (1 if last == "even" else 2)
-
-
-def test_steps_in_which_last_steps_differ_are_other_plans() -> None:
-    kinds: Any = ("whole", "even", "short")
-    configs = [PlanConfig(2, 8, 1, ("n",), (None,), last_step=kind) for kind in kinds]
-    assert len({config.digest() for config in configs}) == 3
-    assert configs[0].digest() == PlanConfig(2, 8, 1, ("n",), (None,)).digest()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"samples_per_step": 8}, "leave samples_per_step"),
-        ({"accumulate": "auto"}, "give accumulate as a number"),
-        ({"mode": "epoch"}, "in mode 'exact' or 'window'"),
-        ({"partition": "greedy"}, "partition is 'greedy', and grouping 'auto' chooses it"),
-        ({"ordering": "two_opt"}, "ordering is 'two_opt', and grouping 'auto' chooses it"),
-    ],
-)
-def test_options_that_auto_decides_about_are_refused(options: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Balance("auto", **options)
 
 
 def test_auto_is_found_in_data_and_no_plan_by_itself() -> None:

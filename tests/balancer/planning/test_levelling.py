@@ -13,7 +13,6 @@ from benchmarks.planning.bounds import least_rows, least_slowest
 from benchmarks.planning.image_sizes import read_image_sizes
 from counterpoise.balancer.planning.partition.level import level
 from counterpoise.balancer.planning.planner import make_planner
-from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.shuffle import permutation
@@ -139,14 +138,6 @@ def test_label_tokens_are_no_work() -> None:
     assert np.array_equal(known, plan(costs, 8, 4))
     budgeted = plan(labelled, 8, 4, resources=names, budgets=(None, None, 10**6))
     assert not np.array_equal(budgeted, plan(costs, 8, 4))
-
-
-def test_waiting_once_a_step_needs_a_partition_that_looks_at_it() -> None:
-    with pytest.raises(ValueError, match="partition 'greedy' does not look"):
-        Balance(waits="step", partition="greedy")
-    with pytest.raises(ValueError, match="waits is 'often', allowed are 'microbatch', 'step'"):
-        Balance(waits="often")  # type: ignore[arg-type]
-    assert Balance.from_json(Balance(waits="step").to_json()).waits == "step"
 
 
 def test_a_rank_with_a_giant_gives_all_else_away_where_ranks_wait_once() -> None:

@@ -25,10 +25,10 @@ def recipe_of(rng: np.random.Generator, number: int) -> Recipe:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_no_prefix_of_200_mixtures_is_a_whole_sample_off(part: int) -> None:
+def test_no_prefix_of_a_mixture_is_a_whole_sample_off(part: int) -> None:
     rng = np.random.default_rng(part)
-    for number in range(25):
-        recipe = recipe_of(rng, 25 * part + number)
+    for number in range(10):
+        recipe = recipe_of(rng, 10 * part + number)
         order, targets = recipe.order(seed=1, epoch=0), recipe._targets()
         assert len(order) == recipe.samples()
         assert len(np.unique(order)) == len(order)

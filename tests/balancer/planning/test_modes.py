@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
-from counterpoise.balancer.planning.problem.options import PARTITIONS
+from counterpoise.balancer.planning.problem.options import NAMES
 
 BASE = PlanConfig(
     ranks=3,
@@ -66,7 +66,7 @@ def check(config: PlanConfig, costs: np.ndarray, batches: list[GlobalBatch]) -> 
     ranks=st.integers(1, 7),
     mode=st.sampled_from(["exact", "window", "epoch"]),
     grouping=st.sampled_from(["balanced", "isf"]),
-    partition=st.sampled_from(PARTITIONS),
+    partition=st.sampled_from(NAMES["partition"]),
 )
 @settings(max_examples=60, deadline=None)
 def test_an_epoch_holds_each_sample_once(
@@ -106,10 +106,10 @@ def test_ten_resources_of_10_to_the_12_are_planned(mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["exact", "window"])
 def test_a_resume_at_any_window_plans_the_same(mode: Any) -> None:
-    config, costs = replace(BASE, mode=mode), costs_of(12_000)
+    config, costs = replace(BASE, mode=mode), costs_of(9_000)
     batches, starts = epoch(config, costs)
-    assert len(starts) > 2
-    for start, step in starts[:: max(1, len(starts) // 5)]:
+    assert len(starts) > 1
+    for start, step in starts[:: max(1, len(starts) // 2)]:
         assert epoch(config, costs, start, step)[0] == batches[step:]
 
 

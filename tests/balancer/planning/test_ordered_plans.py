@@ -127,23 +127,6 @@ def test_a_missing_file_and_costs_that_samples_do_not_have_are_named(tmp_path: P
         make_planner(config)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"ordering": "two_opt"}, "ordering is 'two_opt', and no pipeline is given"),
-        ({"pipeline": {"schedule": "1f1b", "stages": 4, "profile": "p"}}, "'given' looks at none"),
-        ({"pipeline": {"schedule": "zbv", "stages": 4, "profile": "p"}}, "allowed is a mapping"),
-        ({"pipeline": {"schedule": "1f1b", "stages": 4}}, "allowed is a mapping"),
-        ({"pipeline": "costs.json"}, "allowed is a mapping"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(ValueError, match=reason):
-        Balance(**options)
-
-
 def test_interleaved_stages_are_ordered_too(tmp_path: Path) -> None:
     path = write(tmp_path, placement=[0, 1, 0, 1])
     pipeline = {"schedule": "interleaved", "stages": 4, "profile": path}

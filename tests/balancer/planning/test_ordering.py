@@ -1,24 +1,16 @@
-"""Ordering: never worse than the order given, close to the best, whatever the oracle."""
-
-from itertools import permutations
+"""Ordering: never worse than the order given, and better than chance."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.ordering.disttrain import disttrain
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.ordering.ranks import level_ranks, rank_ordering
-from counterpoise.balancer.planning.ordering.search import (
-    find_order,
-    multi_start,
-    orders_by_size,
-    two_opt,
-)
+from counterpoise.balancer.planning.ordering.search import disttrain, find_order
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
-from counterpoise.balancer.planning.problem.options import ORDERINGS
+from counterpoise.balancer.planning.problem.options import NAMES
 
 
 def pipeline_of(seed: int, ranks: int, count: int, chunks: int = 1) -> PipelineEvaluator:
@@ -28,7 +20,7 @@ def pipeline_of(seed: int, ranks: int, count: int, chunks: int = 1) -> PipelineE
     return PipelineEvaluator.one_forward_one_backward(ranks, forward)
 
 
-@pytest.mark.parametrize("name", ORDERINGS)
+@pytest.mark.parametrize("name", NAMES["ordering"])
 @given(seed=st.integers(0, 99), ranks=st.integers(1, 5), count=st.integers(1, 12))
 @settings(deadline=None, max_examples=30)
 def test_no_ordering_is_worse_than_the_order_given(
@@ -62,15 +54,6 @@ def test_disttrain_puts_the_smallest_at_both_ends() -> None:
     assert set(order[-3:]) <= set(np.argsort(sizes, kind="stable")[:4])
 
 
-def test_multi_start_is_close_to_the_optimum() -> None:
-    gaps = []
-    for seed in range(6):
-        pipeline = pipeline_of(seed, 4, 6)
-        best = min(pipeline(np.array(order)) for order in permutations(range(6)))
-        gaps.append(pipeline(find_order("multi_start", pipeline)) / best - 1)
-    assert np.mean(gaps) <= 0.01
-
-
 def test_two_opt_beats_random_orders() -> None:
     ratios = []
     for seed in range(8):
@@ -79,27 +62,6 @@ def test_two_opt_beats_random_orders() -> None:
         mean = np.mean([pipeline(order) for order in shuffled])
         ratios.append(mean / pipeline(find_order("two_opt", pipeline)))
     assert np.mean(ratios) >= 1.07
-
-
-def test_the_oracle_can_be_any_function() -> None:
-    asked = []
-
-    def oracle(order: np.ndarray) -> int:
-        asked.append(order.copy())
-        return int((order * np.arange(len(order), 0, -1)).sum())
-
-    start = np.array([3, 1, 2, 0])
-    found = two_opt(start, oracle)
-    assert oracle(found) <= oracle(start)
-    assert start.tolist() == [3, 1, 2, 0]
-    assert found.tolist() == multi_start(start, oracle).tolist() == [0, 1, 2, 3]
-    assert two_opt(start, oracle, evaluations=1).tolist() == start.tolist()
-
-
-def test_a_compiled_search_equals_the_general_one() -> None:
-    pipeline = pipeline_of(1, 3, 9)
-    start = np.arange(9)
-    assert two_opt(start, pipeline).tolist() == two_opt(start, lambda o: pipeline(o)).tolist()
 
 
 def test_equal_microbatches_take_the_known_time() -> None:
@@ -116,13 +78,6 @@ def test_a_pipeline_that_cannot_be_is_refused() -> None:
         PipelineEvaluator.one_forward_one_backward(2, np.ones((3, 4), dtype=np.int64))
     with pytest.raises(ValueError, match="use 8"):
         PipelineEvaluator.one_forward_one_backward(4, np.ones((8, 6), dtype=np.int64))
-    with pytest.raises(ValueError, match="allowed"):
-        find_order("magic", pipeline_of(0, 2, 3))
-
-
-def test_sizes_give_three_starts() -> None:
-    for order in orders_by_size(np.array([5, 1, 4, 2, 3])):
-        assert sorted(order) == [0, 1, 2, 3, 4]
 
 
 def step_time(pipelines: list[PipelineEvaluator]) -> int:

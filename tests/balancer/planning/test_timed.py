@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.balancer import Balance
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.work import timed_config, timed_costs
@@ -76,17 +75,3 @@ def test_equal_counts_stay_equal_with_times() -> None:
     (batch,) = make_planner(config).plan(Window(0, 0, 0, _costs(1), last=True)).batches
     counts = {len(m.ordinals) for rank in batch.ranks for m in rank}
     assert counts == {SIZE // (RANKS * ROWS)}
-
-
-def test_times_change_the_digest() -> None:
-    plain = PlanConfig(1, 8, 1, ("tokens",), (None,))
-    timed = PlanConfig(1, 8, 1, ("tokens",), (None,), time_ns=(("tokens", 2),))
-    assert plain.digest() != timed.digest()
-
-
-@pytest.mark.parametrize("given", [{"grouping": "fixed"}, {"grouping": "isf"}, {"mode": "epoch"}])
-def test_times_are_refused_where_nothing_looks_at_them(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="time_ns weighs what grouping 'balanced' plans"):
-        Balance(
-            **given, time_ns={"tokens": 3}, budgets={} if "grouping" in given else {"tokens": 9}
-        )

@@ -86,7 +86,7 @@ def test_budgets_and_equal_counts_that_cannot_be_met_name_the_smallest_accumulat
 def test_the_batch_size_that_an_error_names_fits_in_the_end(counts: Any) -> None:
     """A larger accumulate would make larger steps, which need one still larger."""
     balance = Balance("auto", budgets={"tokens": 90}, counts=counts)
-    tried, why = [16], "set batch_size=16"
+    tried, why = [8], "set batch_size=8"
     while (found := re.search(r"set batch_size=(\d+)", why)) is not None:
         tried.append(int(found[1]))
         try:

@@ -130,7 +130,7 @@ PARTS: Any = {
 def test_nothing_says_that_all_samples_cost_alike(name: str, shards: Path, caplog: Any) -> None:
     dataset = PARTS[name](TarDataset(shards, tokens_of), TarDataset(shards, Probing()))
     assert not as_source(dataset).knows_costs
-    with caplog.at_level(logging.INFO, "counterpoise.loader.auto.forecast"):
+    with caplog.at_level(logging.INFO, "counterpoise.loader.automatic"):
         balanced = waiting(dataset, Balance("auto", mode="window"))
     assert "all samples cost alike" not in caplog.text
     assert "tokens (input_ids)" in caplog.text
@@ -145,7 +145,7 @@ def test_data_whose_parts_all_say_their_costs_are_believed(shards: Path) -> None
 
 def test_equal_samples_of_a_transform_are_told_to_be_equal(tmp_path: Path, caplog: Any) -> None:
     dataset = TarDataset(write_shards(tmp_path, [9] * 40), len)
-    with caplog.at_level(logging.INFO, "counterpoise.loader.auto.forecast"):
+    with caplog.at_level(logging.INFO, "counterpoise.loader.automatic"):
         loader = DataLoader(dataset, 2, shuffle=True, balance="auto", collate_fn=list)
         assert len(list(loader)) == 20
     assert "nothing in the samples varies in size" in caplog.text

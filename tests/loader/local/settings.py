@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from counterpoise.balancer.planning.problem.options import GROUPINGS, MODES, ORDERINGS, PARTITIONS
+from counterpoise.balancer.planning.problem.options import NAMES
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.workers.sources.interface import Probe, Source
 from tests.loader import balanced_data as made
@@ -163,7 +163,7 @@ def _draw(number: int, source: random.Random) -> Setting:
     some = [index for index in range(count) if chance() < choose((0.02, 0.1, 0.5))]
     broken = frozenset(some[::2]) if breaks else frozenset()
     unreadable = frozenset(some[1::2]) if breaks else frozenset()
-    grouping: Any = choose([each for each in GROUPINGS if each != "auto"] + ["balanced"] * 3)
+    grouping: Any = choose(["balanced", "isf", "fixed"] + ["balanced"] * 3)
     if chance() < 0.08:
         grouping = "auto"
     balance: dict[str, Any] = {"grouping": grouping, "seed": source.randint(0, 9)}
@@ -211,9 +211,9 @@ def _draw_work(
     if not counted:
         balance["samples_per_step"] = source.randint(1, 30)
     balance["accumulate"] = choose((1, 2, 3, "auto", "auto"))
-    balance["mode"] = choose((*MODES, "exact", "exact"))
+    balance["mode"] = choose((*NAMES["mode"], "exact", "exact"))
     options = {
-        "partition": PARTITIONS, "oversize": ("alone", "refuse", "error"),
+        "partition": NAMES["partition"], "oversize": ("alone", "refuse", "error"),
         "waits": ("microbatch", "step"), "work": ("packed", "padded"), "counts": ("equal", "free"),
         "label_tokens": ("batch", "tokens"), "dispatch": ("images",),
         "time_ns": ({"tokens": 40, "tiles": 900}, {"tokens": 7, "attention_pairs": 1}),
@@ -222,12 +222,9 @@ def _draw_work(
     for name, values in options.items():
         if chance() < often.get(name, 0.12):
             balance[name] = choose(tuple(values))
-    has_tiles = costs not in ("array", "none")
-    if has_tiles and balance["grouping"] == "balanced" and chance() < 0.2:
-        balance |= {"all_or_none": "tiles", "partition": "multi_resource", "work": "packed"}
-    elif chance() < 0.15:
+    if chance() < 0.15:
         pipeline = {"schedule": choose(("1f1b", "interleaved")), "stages": 2, "profile": PROFILE}
-        balance |= {"ordering": choose(ORDERINGS), "pipeline": pipeline}
+        balance |= {"ordering": choose(NAMES["ordering"]), "pipeline": pipeline}
 
 
 def draw_processes(number: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from counterpoise.balancer.planning.forecast import plan_windows
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.loader.balanced.arguments import make_plan
 from counterpoise.tools.analyze.report import LoopNow, make_report
 from counterpoise.tools.analyze.scan.rows import Rows
 
@@ -36,10 +35,7 @@ def shown_balance(root: Path) -> Balance:
 
 
 def as_the_loader_plans(balance: Balance, ranks: int) -> PlanConfig:
-    return make_plan(
-        balance, resources=RESOURCES, ranks=ranks, batch_size=1, drop_last=False,
-        empty_microbatches=True,
-    )  # fmt: skip
+    return PlanConfig.from_balance(balance, ranks=ranks, resources=RESOURCES)
 
 
 def labelled(costs: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from counterpoise.balancer.planning.ordering.by_config import cost_model
+from counterpoise.balancer.planning.ordering.by_config import pass_times
 from counterpoise.balancer.planning.problem.pipeline_costs import parse_pipeline, read_costs_of
 from counterpoise.sched.simulation.cost_profile import CostFunction, CostProfile, dump_profile
 
@@ -19,9 +19,9 @@ def test_times_equal_the_profile_s(tmp_path: Path) -> None:
     path.write_text(dump_profile(profile))
     amounts = {"tokens": np.array([3, 7, 100]), "token_pairs": np.array([9, 49, 10**4])}
     text = read_costs_of({"schedule": "1f1b", "stages": 2, "profile": str(path)})
-    model = cost_model(parse_pipeline(text))
-    times = model.nanoseconds("F", amounts)
+    pipeline = parse_pipeline(text)
+    times = pass_times(pipeline, "F", amounts)
     for k in range(3):
         resources = {name: int(values[k]) for name, values in amounts.items()}
         assert times[:, k].tolist() == [stage.cost_of(resources) for stage in forward]
-    assert model.nanoseconds("B", amounts).tolist() == [[9] * 3] * 2
+    assert pass_times(pipeline, "B", amounts).tolist() == [[9] * 3] * 2

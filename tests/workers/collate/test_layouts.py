@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.layout import BUILT_IN
-from counterpoise.balancer.planning.problem.options import LAYOUTS
+from counterpoise.balancer.planning.problem.options import NAMES
 from counterpoise.workers.arena.worker import Beginning, this_worker
 from counterpoise.workers.collate.layouts import collate_packed, collate_padded
 from counterpoise.workers.sources.labels import count_label_tokens
@@ -157,7 +157,7 @@ def test_samples_that_do_not_fit_are_refused(
 
 
 def test_every_layout_but_torchs_has_its_collate_function() -> None:
-    assert {"torch", *BUILT_IN} == {"torch", *COLLATE} == set(LAYOUTS)
+    assert {"torch", *BUILT_IN} == {"torch", *COLLATE} == set(NAMES["layout"])
 
 
 @both
