@@ -13,8 +13,9 @@ from typing import overload
 
 import numpy as np
 
-from .kernels.arrays import Int64
+from .kernels.arrays import Int64, Mask
 from .kernels.loops import check_work
+from .partition.all_or_none import match_rows, rows_by_presence, with_images
 from .partition.by_name import assign_groups, assign_in_rows
 from .partition.level import level
 from .problem.config import (
@@ -246,14 +247,21 @@ class Planner:
             return GroupedBatches(group_of, groups, cells, window.step, window.start)
         loads = padded_loads(costs, group_of, groups, self._balanced.padded_columns)
         loads = self._balanced.sizing.bucketed(loads)
+        has = (
+            every[:, config.resources.index(config.all_or_none)] > 0 if config.all_or_none else None
+        )
+        present = None if has is None else with_images(has, group_of, groups)
         cells = []
         for step, chosen in enumerate(grouped.steps, start=window.step):
             seed = derive_seed(config.seed, window.epoch, step)
-            cells.append(chosen[self._assign_step(loads[chosen], seed)])
+            images = None if present is None else present[chosen]
+            cells.append(chosen[self._assign_step(loads[chosen], images, seed)])
+        if has is not None and cells:
+            group_of = match_rows(self._balanced, costs, has, group_of, cells)
         # Exchanges even out the ranks, where groups are ours to change.
         is_ours = config.grouping == "balanced" and config.partition == "multi_resource"
         if is_ours and not self._balanced.plans_rows and cells:
-            group_of = level(self._balanced, costs, group_of, np.stack(cells))
+            group_of = level(self._balanced, costs, group_of, np.stack(cells), has)
         if self.order_ranks is not None:
             from .ordering.by_config import ordered_loads
 
@@ -264,9 +272,14 @@ class Planner:
                 cells[number] = own.ravel()[self.order_ranks(loads[own.ravel()], places)]
         return GroupedBatches(group_of, groups, cells, window.step, window.start)
 
-    def _assign_step(self, loads: Int64, seed: int) -> Int64:
-        """Return int64 (ranks, accumulate): which of a step's groups each rank runs when."""
+    def _assign_step(self, loads: Int64, images: Mask | None, seed: int) -> Int64:
+        """Return int64 (ranks, accumulate): which of a step's groups each rank runs when.
+
+        images (groups,): which groups have images, if they are to be side by side but for one row.
+        """
         config = self.config
+        if images is not None:
+            return assign_in_rows(rows_by_presence(loads, images, config.ranks), loads, seed)
         if not config.plans_rows or config.partition != "multi_resource":
             return assign_groups(config.partition, loads, config.ranks, seed)
         if config.waits == "step":

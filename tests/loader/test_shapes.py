@@ -300,7 +300,7 @@ SIZED: dict[str, Any] = {"budgets": {"tokens": 4096}, "oversize": "refuse"}
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"align": "tiles"}, "is a positive integer for each resource"),
+        ({"align": "tiles"}, "all_or_none='tiles'"),
         ({"align": {"tokens": 0}}, "align is {'tokens': 0}, allowed is a positive integer"),
         ({"cp": 0}, "cp is 0, allowed is the number of context-parallel ranks"),
         ({"buckets": {"tokens": []}}, "allowed are sizes of a microbatch"),

@@ -9,7 +9,7 @@ left of one resource makes up for what is left of another.
 import numpy as np
 
 from ..grouping.groups import make_slots, read_slots
-from ..kernels.arrays import Int64
+from ..kernels.arrays import Int64, Mask, Slots
 from ..kernels.loops import level_steps
 from ..problem.config import PlanConfig
 from ..problem.loads import (
@@ -30,11 +30,14 @@ _SWEEPS = 2
 _NEAR, _NEAR_ONCE = 8, 11  # what is above the mean by a part in 2**8, or in 2**11, is level
 
 
-def level(config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64) -> Int64:
+def level(
+    config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64, has: Mask | None = None
+) -> Int64:
     """Return group_of (n,) after exchanges that even out ranks for config.waits, within budgets.
 
     costs (n, resources); cells (steps, ranks, accumulate): the group that each rank runs when; a
-    sample in no group (-1) stays there. Research of this project; no bound proven.
+    sample in no group (-1) stays there. has (n,): which samples have what cells without it must not
+    get, and the others not lose. Research of this project; no bound proven.
     """
     if cells.shape[1] < 2:
         return group_of
@@ -43,12 +46,11 @@ def level(config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64) -> In
         return group_of
     groups = 1 + max(int(group_of.max(initial=-1)), int(cells.max(initial=-1)))
     small, tight = scale_costs(costs[inside], budget_array(config.budgets), cells.size)
-    # Where all have the same number of samples, samples are exchanged and none moves.
-    spare = 0 if config.equal_counts else _SPARE
-    slots = make_slots(small, group_of[inside], groups, spare)
+    has = None if has is None else has[inside]
+    slots, limited, tight = _slots(config, small, tight, group_of[inside], groups, has)
     if config.buckets:
         loads = group_loads(costs, group_of, groups)
-        slots.loads[:] += _above_buckets(config, loads, tight)
+        slots.loads[:, : costs.shape[1]] += _above_buckets(config, loads, tight)
     if config.waits == "microbatch":
         contests, work = cells.transpose(0, 2, 1)[..., None], small
         turns = [
@@ -63,10 +65,32 @@ def level(config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64) -> In
         turns = [(column, 0, column + 1) for column in range(last + 1)] + [(last, last, last + 1)]
         effort = (_SEARCHES, _CANDIDATES_ONCE, _TRIES_ONCE, _NEAR_ONCE)
     contests = np.ascontiguousarray(contests)
-    level_steps(slots, small, tight, work, contests, np.array(turns), *effort)
+    level_steps(slots, limited, tight, work, contests, np.array(turns), *effort)
     result = group_of.copy()
     result[inside] = read_slots(slots, len(inside))
     return result
+
+
+def _slots(
+    config: PlanConfig, small: Int64, tight: Int64, group_of: Int64, groups: int, has: Mask | None
+) -> tuple[Slots, Int64, Int64]:
+    """Return slots, and the costs and budgets by which exchanges between them are limited.
+
+    With `has` they have two columns more, `has` and its opposite. By the limits 0 and -1, and what
+    cells are said to hold of them, an exchange may add none where a cell has none, and must leave
+    one where it has some.
+    """
+    # Where all have the same number of samples, samples are exchanged and none moves.
+    spare = 0 if config.equal_counts else _SPARE
+    if has is None:
+        return make_slots(small, group_of, groups, spare), small, tight
+    ours = has.astype(np.int64)[:, None]
+    limited = np.hstack([small, ours, -ours])
+    slots = make_slots(limited, group_of, groups, spare)
+    images = slots.loads[:, -2].copy()
+    slots.loads[:, -2] = np.where(images > 0, -(2**40), 0)
+    slots.loads[:, -1] = np.where(images > 0, -images, -1)
+    return slots, limited, np.append(tight, (0, -1))
 
 
 def _above_buckets(config: PlanConfig, loads: Int64, tight: Int64) -> Int64:

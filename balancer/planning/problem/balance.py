@@ -76,6 +76,10 @@ class Balance:
     dispatch: "images": a step's images are encoded by other ranks than their samples', as
         `ImageDispatch` spreads them. So tiles and images are not balanced here, and can have no
         budget: microbatches are balanced by the language model's work alone.
+    all_or_none: the resource, such as "tiles", that at each microbatch index all ranks have or
+        none has, for sharded encoders (FSDP), which every rank has to enter. Samples of a step are
+        exchanged for it; where a step has too few, indices stay mixed (see dummy_tile). None: not
+        looked at.
     align: each sample is padded to a multiple, such as {"tokens": 16} (FP8), and costs what it is
         padded to. cp: context-parallel ranks; with more than 1, tokens are a multiple of 2 x cp,
         too, as THD kernels need.
@@ -120,6 +124,7 @@ class Balance:
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
     dispatch: Dispatch = "samples"
+    all_or_none: str | None = None
     align: Mapping[str, int] = FrozenMapping[int]({})
     cp: int = 1
     buckets: Mapping[str, Sequence[int]] = FrozenMapping[Sequence[int]]({})

@@ -44,12 +44,13 @@ OrderRanks = Callable[[Int64, Int64], Int64]
 LastStep = Literal["whole", "even", "short"]
 # Those that are the same here as in Balance.
 _OPTIONS = (
-    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "counts",
+    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "all_or_none",
+    "counts",
 )  # fmt: skip
 # A digest has these where they say something: it is that of ledgers that do not know them.
 _SAID = {
     "empty_microbatches", "padded", "time_ns", "counts", "last_step", "pipeline", "dispatched",
-    "spares", "multiples", "buckets", "layout",
+    "all_or_none", "spares", "multiples", "buckets", "layout",
 }  # fmt: skip
 MOST_RESOURCES = 32
 
@@ -104,6 +105,7 @@ class PlanConfig:
     last_step: LastStep = "whole"
     pipeline: str = ""
     dispatched: tuple[str, ...] = ()
+    all_or_none: str | None = None
     spares: bool = False
     multiples: tuple[tuple[str, int], ...] = ()
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -185,6 +187,7 @@ class PlanConfig:
         for what, names, allowed in (
             ("time_ns", [name for name, _ in self.time_ns], timed),
             ("padded", self.padded, resources),
+            ("all_or_none", [self.all_or_none] if self.all_or_none else [], resources),
         ):
             if unknown := [name for name in names if name not in allowed]:
                 yield f"{what} names {unknown[0]}, but samples cost {', '.join(allowed)}"
@@ -235,13 +238,17 @@ class PlanConfig:
         return self.plans_rows or self.equal_counts
 
     def only(self, columns: tuple[int, ...]) -> "PlanConfig":
-        """Return the configuration with some resources, by number, of samples padded already."""
+        """Return the configuration with some of the resources, by their numbers.
+
+        Without all_or_none, and for samples that are padded already.
+        """
         names = tuple(self.resources[k] for k in columns)
         return replace(
             self,
             resources=names,
             budgets=tuple(self.budgets[k] for k in columns),
             padded=tuple(name for name in self.padded if name in names),
+            all_or_none=None,
             multiples=(),
             buckets=tuple(each for each in self.buckets if each[0] in names),
             time_ns=tuple(

@@ -102,9 +102,11 @@ OPTIONS: Mapping[str, Check] = {
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
     "dispatch": _one_of("dispatch"),
+    "all_or_none": _RESOURCE,
     "align": (
         _is_budgets,
-        "is a positive integer for each resource, such as {'tokens': 16}",
+        "is a positive integer for each resource, such as {'tokens': 16}; "
+        "all_or_none='tiles' is about ranks with and without images",
     ),
     "cp": (is_positive, "is the number of context-parallel ranks"),
     "buckets": (
@@ -195,6 +197,29 @@ def contradictions(rules: Any) -> Iterator[str]:
                 "counts 'equal' has no microbatch for a sample over budget, which oversize 'alone' "
                 "would put by itself: use oversize 'refuse' or 'error', or counts 'free'"
             )
+    if rules.all_or_none is not None:
+        yield from _against_all_or_none(rules)
+
+
+def _against_all_or_none(rules: Any) -> Iterator[str]:
+    """Yield why microbatches cannot be arranged so that all ranks have a resource, or none has."""
+    given = f"all_or_none is {rules.all_or_none!r}, "
+    needs = {"grouping": "balanced", "partition": "multi_resource", "ordering": "given"}
+    for name, needed in needs.items():
+        if (value := getattr(rules, name)) != needed:
+            yield (
+                f"{given}which needs {name} {needed!r}, and {name} is {value!r}: leave one of them "
+                "out"
+            )
+    if rules.is_padded:
+        yield (
+            f"{given}and work is 'padded', where microbatches of like sizes run side by side: use "
+            "work 'packed', or leave all_or_none out"
+        )
+    if rules.all_or_none in rules.dispatched:
+        yield (
+            f"{given}and with dispatch 'images' it travels to other ranks: leave one of them out"
+        )
 
 
 def padded_of(work: str | None, resources: tuple[str, ...]) -> tuple[str, ...]:

@@ -178,7 +178,8 @@ CHANGES: dict[str, Any] = {
     "mode": "epoch", "seed": 1, "drop_last": True, "oversize": "refuse", "batch_size": 4,
     "accumulate_from": 2, "empty_microbatches": False, "waits": "step", "padded": ("tokens",),
     "counts": "free", "time_ns": (("tokens", 2),), "last_step": "even", "pipeline": "costs",
-    "dispatched": ("tiles",), "spares": True, "multiples": (("tokens", 16),),
+    "dispatched": ("tiles",), "all_or_none": "tiles", "spares": True,
+    "multiples": (("tokens", 16),),
     "buckets": (("tokens", (8, 4096)),), "layout": "own",
 }  # fmt: skip
 

@@ -222,7 +222,10 @@ def _draw_work(
     for name, values in options.items():
         if chance() < often.get(name, 0.12):
             balance[name] = choose(tuple(values))
-    if chance() < 0.15:
+    has_tiles = costs not in ("array", "none")
+    if has_tiles and balance["grouping"] == "balanced" and chance() < 0.2:
+        balance |= {"all_or_none": "tiles", "partition": "multi_resource", "work": "packed"}
+    elif chance() < 0.15:
         pipeline = {"schedule": choose(("1f1b", "interleaved")), "stages": 2, "profile": PROFILE}
         balance |= {"ordering": choose(NAMES["ordering"]), "pipeline": pipeline}
 
