@@ -84,14 +84,15 @@ class DataFiles:
             raise
 
     def _read_all(self, path: Path, offset: int, size: int) -> bytes:
-        opened = self._open(path)
-        data = os.pread(opened.fd, size, offset)
-        while len(data) < size:
+        opened, data = self._open(path), b""
+        while offset + size <= self._seen[path].size:  # or nothing is allocated for it
             more = os.pread(opened.fd, size - len(data), offset + len(data))
+            data = data + more if data else more
+            if len(data) == size:
+                return data
             if not more:
-                raise DataChangedError.at(str(path), f"it ends before byte {offset + size}")
-            data += more
-        return data
+                break
+        raise DataChangedError.at(str(path), f"it ends before byte {offset + size}")
 
     def _open(self, path: Path) -> _Opened:
         with self._lock:

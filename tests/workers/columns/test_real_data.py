@@ -1,6 +1,5 @@
 """The real shards in parquet and in Arrow give the samples of the tar, in the same order."""
 
-import io
 import json
 import pickle
 import tarfile
@@ -22,6 +21,7 @@ from counterpoise.workers.sources.registry import open_source, source_of
 
 pytest.importorskip("pyarrow")
 from tests.loader import balanced_data
+from tests.tars import write_tar
 from tests.workers.columns.tables import save, table_of, write
 
 TRANSFORM = cp.VisionLanguage(tile_size=28, max_tiles=2, tokens_per_tile=4)
@@ -33,10 +33,9 @@ Forms = dict[str, Any]
 def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("columns")
     shard = data / "shards" / "mixed-00000.tar"
-    with tarfile.open(shard) as whole, tarfile.open(root / "a.tar", "w") as first:
-        for member in whole.getmembers():
-            if member.name < f"p{SHARE:06}":
-                first.addfile(member, whole.extractfile(member))
+    with tarfile.open(shard) as whole:
+        first = [each for each in whole.getmembers() if each.name < f"p{SHARE:06}"]
+        write_tar(root / "a.tar", [(each.name, whole.extractfile(each).read()) for each in first])
     tar = cp.TarDataset(root / "a.tar", cache=root / "cache")
     table, texts = table_of(tar), table_of(tar, texts=True)
     write(root / "parquet" / "a.parquet", table[:40], 16)
@@ -156,12 +155,9 @@ def test_analyze_gives_the_tars_figures(
 def test_awkward_images_give_what_they_give_from_a_tar(data: Path, tmp_path: Path) -> None:
     paths = [p for p in sorted((data / "awkward").iterdir()) if is_image(p.suffix[1:])]
     text = "<image> what is this?"
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number, path in enumerate(paths):
-            for suffix, body in ((path.suffix, path.read_bytes()), (".txt", text.encode())):
-                member = tarfile.TarInfo(f"{number:03}{suffix}")
-                member.size = len(body)
-                tar.addfile(member, io.BytesIO(body))
+    members = {f"{number:03}{path.suffix}": path.read_bytes() for number, path in enumerate(paths)}
+    members |= {f"{number:03}.txt": text.encode() for number in range(len(paths))}
+    write_tar(tmp_path / "a.tar", members)
     rows = {
         "text": [text] * len(paths),
         "name": [f"{number:03}" for number in range(len(paths))],

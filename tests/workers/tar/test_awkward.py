@@ -6,12 +6,8 @@ from functools import partial
 
 import pytest
 
-from counterpoise.workers.sources.failures import (
-    SkippedSample,
-    append_letter,
-    load_with_retries,
-    read_letters,
-)
+from counterpoise.workers.sources.dead_letters import append_letter, read_letters
+from counterpoise.workers.sources.failures import SkippedSample, load_with_retries
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage

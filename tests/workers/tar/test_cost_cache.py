@@ -6,8 +6,6 @@ import multiprocessing
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from counterpoise.workers.sources import cache_files
 from counterpoise.workers.sources.cache_files import identity
@@ -85,25 +83,6 @@ def test_another_state_of_the_shard_knows_nothing_and_begins_anew(path):
     assert _known(path, 1) == [None]
     opened(path, "f", 1).put(0, COST, 2)
     assert _known(path, 1) == [(COST, 2)]
-
-
-@given(cut=st.integers(0, 1200), level=st.integers(0, 255))
-def test_a_damaged_file_is_ignored_and_written_again(tmp_path_factory, cut, level):
-    path = tmp_path_factory.mktemp("shard") / "a.tar"
-    path.touch()
-    costs = opened(path, "f", 4)
-    for index in range(4):
-        costs.put(index, COST, index)
-    good = costs.path.read_bytes()
-    at = min(cut, len(good) - 1)
-    for broken in (good[:at], good[:at] + bytes([level]) + good[at + 1 :]):
-        costs.path.write_bytes(broken)
-        whole = [(COST, index) for index in range(4)]
-        assert _known(path, 4) == (whole if broken == good else [None] * 4)
-        again = opened(path, "f", 4)
-        for index in range(4):
-            again.put(index, COST, index)
-        assert _known(path, 4) == whole
 
 
 def test_many_rows_are_written_a_few_times(path, monkeypatch):

@@ -18,7 +18,7 @@ def tar(folder, *arguments):
 
 def keys(path):
     index = scan(path)
-    return [index.key(row) for row in range(len(index))]
+    return [index.name(row) for row in range(len(index))]
 
 
 @pytest.fixture
