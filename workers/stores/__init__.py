@@ -8,9 +8,8 @@ fork.
 | -- | -- |
 | allowed | which URLs and addresses a worker for jobs of others may read |
 | options | $COUNTERPOISE_STORE |
-| ranges | neighbouring ranges as one request, long ones as several |
 | http_store, fsspec_store, obstore_store | one request each |
 | repeating | what an error means, and when a request is made again |
-| read_ahead | what is read next, within a bound of memory |
+| read_ahead | what is read next, within a bound of memory, neighbours as one request |
 | files | the public half |
 """

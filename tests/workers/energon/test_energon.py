@@ -1,6 +1,5 @@
 """Energon's prepared folders: their splits are parts of the tars, their fields are named."""
 
-import io
 import json
 import pickle
 from pathlib import Path
@@ -301,7 +300,6 @@ def test_an_index_of_some_rows_is_as_if_there_were_no_others(folder: Path) -> No
     assert [some.name(n) for n in range(2)] == ["a-1_3", "a-1_1"]
     assert [some.sample(n) for n in range(2)] == [whole.sample(3), whole.sample(1)]
     assert len(whole.only(np.array([], np.int64))) == 0
-    assert isinstance(io.BytesIO(some.names).read(), bytes)
 
 
 def test_costs_that_were_kept_are_of_the_same_fields(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Shards as a dataset: any sample alone, the same for everybody, errors with names."""
 
 import functools
-import io
 import json
 import multiprocessing
 import os
@@ -193,18 +192,6 @@ def test_broken_samples_are_named_with_the_reason(shard, members, reason):
 def test_a_broken_image_is_named_without_a_transform_too(shard, picture):
     dataset = TarDataset(shard("a.tar", {"k.img3.png": picture()[:60]}))
     with pytest.raises(SampleError, match=r"sample 'k' of .*a\.tar: img3\.png: "):
-        dataset[0]
-
-
-def test_pickled_arrays_are_not_run(shard):
-    class Bomb:
-        def __reduce__(self):
-            return os.mkdir, ("exploded",)
-
-    file = io.BytesIO()
-    np.save(file, np.array([Bomb()], object), allow_pickle=True)
-    dataset = TarDataset(shard("a.tar", {"k.npy": file.getvalue()}))
-    with pytest.raises(SampleError, match="allow_pickle=False"):
         dataset[0]
 
 
