@@ -1,6 +1,5 @@
 """The real shards in parquet and in Arrow give the samples of the tar, in the same order."""
 
-import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -13,7 +12,6 @@ from torch.utils.data import ConcatDataset, Subset, random_split
 import counterpoise as cp
 from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
-from counterpoise.tools.cli import main
 from counterpoise.tools.runners import in_this_process
 from counterpoise.workers import SampleError
 from counterpoise.workers.images.decode import is_image
@@ -133,23 +131,6 @@ def test_analyze_scans_what_it_scans_of_the_tar(folder: Path, tmp_path: Path) ->
         rows, _ = scan_all(tasks, options, tmp_path / name, in_this_process)
         tables.append((rows.resources, rows.costs.tolist(), rows.keys))
     assert tables[1:] == [tables[0], tables[0]]
-
-
-@pytest.mark.long
-def test_analyze_gives_the_tars_figures(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reports = []
-    for name in ("a.tar", "parquet", "hf"):
-        words = ["--jobs", "1", "--ranks", "2", "--out", str(tmp_path / name)]
-        words += ["--transform", f"{__name__}:TRANSFORM"]
-        with pytest.raises(SystemExit) as end:
-            main(["analyze", str(folder / name), "--cache", str(tmp_path / "cache"), *words])
-        assert end.value.code == 0, capsys.readouterr().err
-        report = json.loads((tmp_path / name / "report.json").read_text())
-        named = ("inputs", "sources", "heaviest", "seconds")  # what differs by files' names
-        reports.append({k: v for k, v in report.items() if k not in named})
-    assert reports[1:] == [reports[0], reports[0]]
 
 
 def test_awkward_images_give_what_they_give_from_a_tar(data: Path, tmp_path: Path) -> None:

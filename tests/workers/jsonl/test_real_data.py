@@ -31,14 +31,3 @@ def test_keys_costs_pixels_and_ids_are_those_of_the_shards(source, shards):
         ours, theirs = source[index], shards[index]
         assert ours.keys() == theirs.keys()
         assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_a_loop_has_the_order_and_the_batches_of_the_shards(source, shards):
-    def batches(dataset):
-        balance = cp.Balance(budgets={"tiles": 40, "tokens": 4_000}, accumulate="auto",
-                             samples_per_step=16, seed=5)  # fmt: skip
-        loader = cp.DataLoader(dataset, balance=balance, shuffle=True, collate_fn=list)
-        for step, _ in zip(loader.steps(), range(2), strict=False):
-            yield from (info.keys for info in step.infos)
-
-    assert list(batches(source)) == list(batches(shards))

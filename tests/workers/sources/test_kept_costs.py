@@ -60,12 +60,6 @@ def known(source: Any) -> list[int | None]:
     return [None if each is None else each.cost["words"] for each in found]
 
 
-def test_all_formats_keep_costs(shards: list[Path], records: Path) -> None:
-    for data, kind in ((shards, TarDataset), (records, JsonlDataset)):
-        assert probes_of(kind(data, Words())) == len(kind(data, Words()))
-        assert probes_of(kind(data, Words())) == 0
-
-
 def test_views_find_what_was_kept_of_the_whole(shards: list[Path], records: Path) -> None:
     for data, kind in ((shards, TarDataset), (records, JsonlDataset)):
         probes_of(kind(data, Words()))

@@ -121,27 +121,6 @@ def test_a_changed_shard_is_scanned_again(shard):
     assert len(open_index(path)) == 2
 
 
-def test_a_read_only_folder_is_left_alone(shard, tmp_path, monkeypatch):
-    path = shard("data/a.tar", {"a.jpg": b"1"})
-    path.parent.chmod(0o555)
-    monkeypatch.delenv("COUNTERPOISE_CACHE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    open_index(path)
-    path.parent.chmod(0o755)
-    assert [file.name for file in path.parent.iterdir()] == ["a.tar"]
-    assert len(list((tmp_path / "home/.cache/counterpoise").iterdir())) == 1
-
-
-def test_a_cache_folder_may_be_named(shard, tmp_path, monkeypatch):
-    path = shard("data/a.tar", {"a.jpg": b"1"})
-    monkeypatch.setenv("COUNTERPOISE_CACHE", str(tmp_path / "env"))
-    open_index(path)
-    open_index(path, tmp_path / "argument")
-    assert len(list((tmp_path / "env").iterdir())) == 1
-    assert len(list((tmp_path / "argument").iterdir())) == 1
-    assert [file.name for file in path.parent.iterdir()] == ["a.tar"]
-
-
 def test_arrays_are_read_back_only_about_the_same_state(tmp_path):
     path = tmp_path / "x.npz"
     assert kept_files.write_arrays(path, (1, 2), {"a": np.arange(3)})
