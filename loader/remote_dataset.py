@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..workers.sources.interface import Source
-from ..workers.sources.urls import checked_to_tell, is_url
 
 VISION_LANGUAGE = "counterpoise.workers:VisionLanguage"
 
@@ -27,6 +26,8 @@ class RemoteDataset(Source):
         source: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        from ..workers.sources.urls import checked_to_tell, is_url
+
         named = [pattern] if isinstance(pattern, str) else list(pattern)
         self.pattern = [checked_to_tell(each) if is_url(each) else each for each in named]
         self._transform = transform

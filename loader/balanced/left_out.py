@@ -7,7 +7,7 @@ import numpy as np
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...workers.mixture.order import epoch_order
-from ...workers.sources.failures import SkippedSample, record_letter
+from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
 from ..resume.balanced_position import ResumePosition
 from .arrivals import Kept
@@ -75,6 +75,8 @@ def refuse_late_skips(at: ResumePosition, skipped: tuple[int, ...], plan: PlanCo
 
 def record_holes(path: str, kept: Kept, skipped: tuple[int, ...], name: str) -> None:
     """Append a dead letter, once, for each hole but those asked for; name: of the data."""
+    from ...workers.sources.dead_letters import record_letter
+
     for hole in kept.arrival.batch.holes[kept.reported :]:
         if hole.ordinal not in skipped:
             letter = SkippedSample(hole.key, hole.reason, "data", hole.source or name)

@@ -17,7 +17,7 @@ from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import JobSpec
 from ...workers.arena.transport import Transport
 from ...workers.processes.start_method import start_method
-from ...workers.sources.failures import OnError, checked_path
+from ...workers.sources.failures import OnError
 from ...workers.sources.interface import Source
 from ..collate.chosen import BatchMaker, WantedFields
 from ..step.ranks import Place, RankArguments
@@ -116,7 +116,10 @@ class LoaderSettings:
         cls, loader: TorchDataLoader[Any], given: BalancedArguments, **facts: Any
     ) -> "LoaderSettings":
         """Return the settings behind a loader; facts: those that are not an argument of torch's."""
-        checked_path(given.dead_letter)
+        if given.dead_letter is not None:
+            from ...workers.sources.dead_letters import checked_path
+
+            checked_path(given.dead_letter)
         context: Any = loader.multiprocessing_context
         start = WorkerStart(
             loader.num_workers,

@@ -5,13 +5,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
-from ...workers.sources.failures import (
-    OnError,
-    SkippedSample,
-    checked_on_error,
-    checked_path,
-    record_letter,
-)
+from ...workers.sources.failures import OnError, SkippedSample, checked_on_error
 from ...workers.sources.interface import source_name
 from ..step.errors import LoaderError
 
@@ -48,6 +42,8 @@ class LeftOut:
         for hole in holes:
             self.count += 1
             if self._dead_letter is not None:
+                from ...workers.sources.dead_letters import record_letter
+
                 letter = replace(hole, source=hole.source or self._name)
                 record_letter(self._dead_letter, letter)
         if self._allowed is not None and holes and self.count > self._allowed:
@@ -91,4 +87,8 @@ def make_left_out(
                 f"max_errors={max_errors} is a part of the samples, and a {type(dataset).__name__} "
                 "does not say how many it has (it has no len()): give a count"
             ) from None
-    return LeftOut(policy, source_name(dataset), checked_path(dead_letter), max_errors, stats)
+    if dead_letter is not None:
+        from ...workers.sources.dead_letters import checked_path
+
+        dead_letter = checked_path(dead_letter)
+    return LeftOut(policy, source_name(dataset), dead_letter, max_errors, stats)

@@ -9,13 +9,12 @@ import pytest
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.workers.sources.costs import (
     MAX_COST,
-    CostError,
     bad_cost,
     checked_column,
     checked_cost,
 )
-from counterpoise.workers.sources.failures import read_letters
-from counterpoise.workers.sources.interface import Probe
+from counterpoise.workers.sources.dead_letters import read_letters
+from counterpoise.workers.sources.interface import Probe, SampleError
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
@@ -146,14 +145,14 @@ def refuse_and_skip(loader, value, tmp_path, workers, reason=""):
 
 @pytest.mark.parametrize("value", BAD)
 def test_the_samplers_columns_are_refused_alike(value):
-    with pytest.raises(CostError, match=re.escape(f"sample '1': {bad_cost('tokens', value)}")):
+    with pytest.raises(SampleError, match=re.escape(f"sample '1': {bad_cost('tokens', value)}")):
         BalancedBatchSampler({"tokens": [1, value]}, Balance(budgets={"tokens": 9}), ranks=1)
 
 
 def test_numpy_integers_are_costs_and_the_largest_is_one():
     assert checked_column("tokens", [0, MAX_COST]).tolist() == [0, MAX_COST]
     assert type(checked_cost("tokens", checked_column("tokens", [3])[0], "a")) is int
-    with pytest.raises(CostError):
+    with pytest.raises(SampleError):
         checked_column("tokens", [0, MAX_COST + 1])
 
 

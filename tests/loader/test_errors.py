@@ -13,7 +13,7 @@ from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
 from counterpoise.tools.cli import main
 from counterpoise.workers import TarDataset, VisionLanguage
-from counterpoise.workers.sources.failures import read_letters
+from counterpoise.workers.sources.dead_letters import read_letters
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 from tests.tars import write_tar

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from counterpoise.loader import Balance, DataLoader, LoaderError
-from counterpoise.loader.balanced import left_out
-from counterpoise.workers.sources.failures import append_letter, read_letters
+from counterpoise.workers.sources import dead_letters
+from counterpoise.workers.sources.dead_letters import append_letter, read_letters
 from tests.loader.alarms import Alarms
 
 COUNT = 60
@@ -137,7 +137,7 @@ def test_an_exception_between_two_letters_loses_no_microbatch_and_writes_none_tw
             raise KeyboardInterrupt
         append_letter(path, letter)
 
-    monkeypatch.setattr(left_out, "record_letter", append)
+    monkeypatch.setattr(dead_letters, "record_letter", append)
     letters = tmp_path / "letters"
     made = loader(0, data=Broken(range(COUNT)), on_error="skip", dead_letter=str(letters))
     seen: list[KeyboardInterrupt] = []

@@ -12,7 +12,8 @@ from counterpoise.balancer.protocol.records import VERSION
 from counterpoise.tools.cli import main
 from counterpoise.tools.top import command as top
 from counterpoise.tools.trace import command as trace
-from counterpoise.workers.sources.failures import SkippedSample, append_letter
+from counterpoise.workers.sources.dead_letters import append_letter
+from counterpoise.workers.sources.failures import SkippedSample
 from tests.docs.pages import page_named
 from tests.forking.popen import COMMAND
 from tests.tools.services.commands import Process

@@ -2,13 +2,14 @@
 
 import io
 import json
-import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.tars import write_tar
 
 Picture = Callable[..., bytes]
 Shard = Callable[..., Path]
@@ -36,12 +37,10 @@ def shard(tmp_path: Path) -> Shard:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         pairs = members.items() if isinstance(members, Mapping) else members
-        with tarfile.open(path, "w", **options) as tar:
-            for member, content in pairs:
-                body = content if isinstance(content, bytes) else json.dumps(content).encode()
-                info = tarfile.TarInfo(member)
-                info.size = len(body)
-                tar.addfile(info, io.BytesIO(body))
-        return path
+        bodies = [
+            (name, each if isinstance(each, bytes) else json.dumps(each).encode())
+            for name, each in pairs
+        ]
+        return write_tar(path, bodies, **options)
 
     return make

@@ -20,7 +20,8 @@ from ...loader.resume.ledger import (
 )
 from ...workers.mixture.order import epoch_order, epoch_samples, rows_of
 from ...workers.sources.data_identity import KnownData
-from ...workers.sources.failures import SkippedSample, read_letters
+from ...workers.sources.dead_letters import read_letters
+from ...workers.sources.failures import SkippedSample
 from ...workers.sources.plain import as_source
 from ..analyze.scan.sources import find_dataset
 from ..inputs.files import parse_text

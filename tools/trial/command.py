@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from ...loader import DataLoader
 from ...workers.sources.cache_files import replace_file
-from ...workers.sources.failures import read_letters
+from ...workers.sources.dead_letters import read_letters
 from ..console.reporting import emit, live_progress
 from .advice import Json, advise, foretell_step
 from .costs import TrialCosts, find_costs

@@ -149,7 +149,6 @@ class HFDataset(ColumnDataset):
         return self._parts
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self._rows) if self._rows is not None else super().__len__()
 
     def _row(self, index: int) -> int:

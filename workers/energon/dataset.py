@@ -111,7 +111,7 @@ class EnergonDataset(TarDataset):
             rows = np.arange(max(0, first - begins), max(0, min(count, last - begins)))
             begins += count
             if out := self._about.excluded:
-                rows = rows[[f"{name}/{index.key(row)}" not in out for row in rows.tolist()]]
+                rows = rows[[f"{name}/{index.name(row)}" not in out for row in rows.tolist()]]
             if len(rows) < count:
                 indexes[number] = index.only(rows)
         self._indexes = tuple(indexes)

@@ -26,8 +26,6 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from PIL import Image
 
-from .header import plain_size
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 WHITE = (255, 255, 255)
 
@@ -103,8 +101,6 @@ UPRIGHT = {
 }
 # Decoders may shrink to no less than this multiple of the size asked for, as Pillow's thumbnail().
 GAP = 2
-# Bytes read to find a size: nearly always enough, and enough for a JPEG with profile and EXIF.
-SHORT_HEAD, LONG_HEAD = 1 << 12, 1 << 16
 _silence = threading.Lock()
 
 
@@ -183,27 +179,7 @@ def image_size(data: bytes | BinaryIO | Path, max_pixels: int = MAX_PIXELS) -> t
     if isinstance(data, Path):
         with data.open("rb") as opened:
             return image_size(opened, max_pixels)
-    file = io.BytesIO(data) if isinstance(data, bytes) else data
-    found = _plain_size(file)
-    if found is not None and found[0] * found[1] <= max_pixels:
-        return found
-    return open_image(file, max_pixels).size
-
-
-def _plain_size(file: BinaryIO) -> tuple[int, int] | None:
-    """Return the size in a header that Pillow need not read, or None."""
-    file.seek(0)
-    head = file.read(SHORT_HEAD)
-    found = plain_size(head)
-    # A JPEG may have long EXIF and ICC segments before its size.
-    if found is None and head.startswith(b"\xff\xd8") and len(head) == SHORT_HEAD:
-        found = plain_size(head + file.read(LONG_HEAD - SHORT_HEAD))
-    # A PNG may have its orientation after the pixels.
-    if head.startswith(b"\x89PNG") and found is not None and _late_exif(file):
-        return None
-    if found is None or not 0 < found[0] * found[1] <= (Image.MAX_IMAGE_PIXELS or MAX_PIXELS):
-        return None
-    return found
+    return open_image(data, max_pixels).size
 
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:

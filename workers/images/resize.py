@@ -1,16 +1,10 @@
 """Resizes RGB images bicubically, with antialiasing, and cuts them into square tiles.
 
-Two libraries do it, and the user says which. Their pictures differ in the last bit of some pixels,
-so the one that made a picture is part of a fingerprint:
-
-- torch has a kernel for bytes, several times as fast as Pillow where it has AVX2. It reads rows of
-  RGB pixels and writes planes: the payload's own memory, where the picture is one tile. The kernel
-  with AVX2 uses one thread, and the one without gives the same bytes (a test holds it), so a
-  picture does not depend on an x86 processor. Another architecture may round otherwise.
-- Pillow made all pictures until there was a choice.
-
-Both first shrink a picture that is far larger than its target by averaging whole pixels, down to no
-less than twice the target (Pillow's `reducing_gap`).
+Two libraries do it, and the user says which (ADR 30). Their pictures differ in the last bit of some
+pixels, so the one that made a picture is part of a fingerprint. torch's kernel for bytes reads rows
+of RGB pixels and writes planes: the payload's own memory, where the picture is one tile. Both first
+shrink a picture that is far larger than its target by averaging whole pixels, down to no less than
+twice the target (Pillow's `reducing_gap`).
 """
 
 import platform

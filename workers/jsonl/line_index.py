@@ -11,29 +11,18 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-import numpy as np
-
-from ..sources.cache_files import (
-    Arrays,
-    identity,
-    kept_path,
-    read_or_remove,
-    write_arrays,
-)
+from ..sources.cache_files import identity, kept_path
+from ..sources.file_index import FileIndex
 from ..sources.fingerprint import digest, digest_arrays
-from ..tar.index import are_between_characters, are_ends
 
-WORTH_KEEPING = 8  # records
 # A record is read as a whole: a longer one is a broken sample, whoever asked for it.
 MOST_BYTES = 1 << 28
 IDS = ("__key__", "id", "key")
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class RecordPlace(NamedTuple):
@@ -44,20 +33,11 @@ class RecordPlace(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class LineIndex:
-    """The records of one file: `places` int64 (n, 3), and their ids one after the other in UTF-8.
+class LineIndex(FileIndex):
+    """The records of one file, each a RecordPlace; the name of one that has no id is empty.
 
-    Id i ends at `name_ends[i]`; it is empty where a record has none. `checksum` is of all bytes.
+    The fact `checksum` is of all bytes.
     """
-
-    places: Integers
-    names: bytes
-    name_ends: Integers
-    checksum: int
-
-    def __len__(self) -> int:
-        return len(self.places)
 
     def place(self, row: int) -> RecordPlace:
         """Return where a record is."""
@@ -65,14 +45,12 @@ class LineIndex:
 
     def key(self, row: int, file: str) -> str:
         """Return a record's id; of one without FILE:LINE."""
-        start = self.name_ends[row - 1] if row else 0
-        name = self.names[start : self.name_ends[row]]
-        return name.decode() if name else f"{file}:{self.places[row, 2]}"
+        return self.name(row) or f"{file}:{self.places[row, 2]}"
 
     @cached_property
     def digest(self) -> str:
         """Return a hash of ids, places and content, the same for every copy."""
-        return digest_arrays(f"{self.checksum} ".encode() + self.names, self.places)
+        return digest_arrays(f"{self.facts['checksum']} ".encode() + self.names, self.places)
 
 
 def kept_index(path: Path, id_field: str | None, cache: Path | None) -> Path:
@@ -84,18 +62,11 @@ def kept_index(path: Path, id_field: str | None, cache: Path | None) -> Path:
 def open_index(path: Path, id_field: str | None, cache: Path | None = None) -> LineIndex:
     """Return a file's index: the kept one while size and mtime are as they were, else a new one.
 
-    id_field: the field that names records; None: the first of IDS that a record has; "": none. A
-    kept file that is damaged, or no index of this file, is logged and made again; one that cannot
-    be kept is no error. Raises ValueError for what is no JSON file, and an id that occurs twice.
+    id_field: the field that names records; None: the first of IDS that a record has; "": none.
+    Raises ValueError for what is no JSON file, and an id that occurs twice.
     """
-    kept, about = kept_index(path, id_field, cache), identity(path)
-    unpack = partial(_unpacked, length=about[0])
-    index = read_or_remove(kept, about, unpack, "index of this file")
-    if index is None:
-        index = scan(path, id_field)
-        if len(index) >= WORTH_KEEPING:
-            write_arrays(kept, about, _packed(index))
-    return index
+    kept = kept_index(path, id_field, cache)
+    return LineIndex.kept_or_made(kept, identity(path), lambda: scan(path, id_field))
 
 
 def scan(path: Path, id_field: str | None) -> LineIndex:
@@ -126,17 +97,11 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
                     )
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
-    return LineIndex(
-        places=np.asarray(places, np.int64).reshape(-1, 3),
-        names=b"".join(names),
-        name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
-        checksum=checksum,
-    )
+    return LineIndex.of(names, places, [1] * len(names), checksum=checksum)
 
 
-Found = tuple[
-    RecordPlace, bytes, str | None
-]  # a record's bytes, and its name where it stands apart
+# A record's bytes, and its name where it stands apart.
+Found = tuple[RecordPlace, bytes, str | None]
 
 
 def _lines(file: BinaryIO) -> Iterator[Found]:
@@ -242,35 +207,3 @@ def _id_of(data: bytes, fields: Sequence[str]) -> str:
         if isinstance(found, str | int) and not isinstance(found, bool) and found != "":
             return str(found)
     return ""
-
-
-TYPES = {
-    "names": np.dtype(np.uint8),
-    **dict.fromkeys(("places", "name_ends", "checksum"), np.dtype(np.int64)),
-}
-
-
-def _packed(index: LineIndex) -> Arrays:
-    return {
-        "names": np.frombuffer(index.names, np.uint8),
-        "name_ends": index.name_ends,
-        "places": index.places,
-        "checksum": np.array(index.checksum, np.int64),
-    }
-
-
-def _unpacked(arrays: Arrays, length: int) -> LineIndex | None:
-    """Return the index in a kept file, or None where it can be none of a file of `length` bytes."""
-    if {name: array.dtype for name, array in arrays.items()} != TYPES:
-        return None
-    places, ends, names = arrays["places"], arrays["name_ends"], arrays["names"].tobytes()
-    if places.ndim != 2 or places.shape[1] != 3 or arrays["checksum"].ndim:
-        return None
-    starts, sizes, _ = places.T
-    fits = (
-        ((starts >= 0) & (sizes >= 0) & (sizes <= length - starts)).all()
-        and len(ends) == len(places)
-        and are_ends(ends, len(names))
-        and are_between_characters(ends, names)
-    )
-    return LineIndex(places, names, ends, int(arrays["checksum"])) if fits else None

@@ -4,6 +4,10 @@
 a sample: [length u32 of each value whose column has no fixed size] [values]
 """
 
+import bz2
+import gzip
+import importlib
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +18,12 @@ from ..columns.dataset import Names, column_names
 from ..hf_processor.records import MEDIA_COLUMNS
 from ..images.decode import is_image
 from ..jsonl.record_form import raw_form
+from ..sources.cache_files import kept_path, written_file
 from ..sources.file_patterns import Pattern, resolved
 from ..sources.interface import Cost, Sample
 from ..sources.records import RecordDataset, Transform
 from .encodings import IMAGES, LISTS, decode_value, image_files
 from .index import INDEX, Column, Shard, read_index
-from .unpacking import unpacked
 
 
 class MDSDataset(RecordDataset):
@@ -172,3 +176,51 @@ def _record(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -
     if files:
         record["images"] = [file for name in images for file in files[name]]
     return record
+
+
+# Shards are unpacked once: samples are read by offset, which a compressed file has not.
+CHUNK = 1 << 20
+PYARROW = {"zstd": "zstd", "br": "brotli", "snappy": "snappy"}
+
+
+def unpacked(path: Path, method: str, nbytes: int, cache: Path | None) -> Path:
+    """Return the file that has a shard's `nbytes` bytes, made unless it is there.
+
+    It is kept as costs are: in the cache folder, or beside the shard. Raises ValueError for another
+    size, which is not written beyond what was said, and for methods that need pyarrow without it.
+    """
+    state = path.stat()
+    final = kept_path(path, f"{state.st_size:x}-{state.st_mtime_ns:x}.unpacked", cache)
+    if final.is_file() and not final.is_symlink() and final.stat().st_size == nbytes:
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with written_file(final) as file, _opened(path, method, nbytes) as source:
+            left = nbytes + 1
+            while left and (data := source.read(min(left, CHUNK))):
+                left -= file.write(data)
+            if left != 1:
+                raise ValueError(f"it has {'more' if not left else 'less'} than {nbytes} bytes")
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # of the disk
+        raise ValueError(f"{path} cannot be unpacked: {error}; copy it again") from None
+    return final
+
+
+def _opened(path: Path, method: str, nbytes: int) -> Any:
+    if method in ("gz", "bz2"):
+        return gzip.open(path) if method == "gz" else bz2.open(path)
+    if method not in PYARROW:
+        raise ValueError(f"it is compressed by {method!r:.40}, which is not known here")
+    try:
+        pyarrow: Any = importlib.import_module("pyarrow")
+    except ImportError:
+        raise ValueError(
+            f"{method} needs pyarrow: pip install 'counterpoise[parquet]', or decompress the shards"
+        ) from None
+    if method == "snappy":  # as one block, which is no smaller than a part of what it holds
+        if nbytes > 64 * path.stat().st_size:
+            raise ValueError(f"it cannot hold {nbytes} bytes")
+        return pyarrow.BufferReader(pyarrow.decompress(path.read_bytes(), nbytes, PYARROW[method]))
+    return pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), PYARROW[method])

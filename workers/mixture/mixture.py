@@ -9,8 +9,9 @@ import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.mixing.recipe import ALL, FIRST, Begun, Recipe
+from ..sources.chosen import ChosenSamples
 from ..sources.data_identity import KnownData
-from ..sources.interface import Probe, SampleError, Source, View
+from ..sources.interface import SampleError, Source
 from ..sources.plain import as_source
 from .order import source_of
 from .recipe_files import open_recipe, read_recipe
@@ -21,7 +22,7 @@ SAMPLES = "samples"
 CONTINUE = "continue"
 
 
-class Mixture(View):
+class Mixture(ChosenSamples):
     """Several sources as one data set, of which each has its share at every prefix of an epoch.
 
         data = cp.Mixture({"web": (web, 3), "docs": (docs, 1)}, epoch=100_000)
@@ -85,7 +86,7 @@ class Mixture(View):
         )
         _check_end(recipe)
         self.rows = MixtureRows(parts, recipe)
-        super().__init__([self.rows])
+        super().__init__(self.rows)
         self.pattern = self.rows.pattern
         # Forked workers that stay see it change.
         self._epoch = mmap.mmap(-1, 8)
@@ -135,14 +136,13 @@ class Mixture(View):
         self._epoch[:8] = epoch.to_bytes(8, "little")
 
     def __len__(self) -> int:
-        """Return the number of samples of an epoch."""
         return self.rows.recipe.samples()
 
     def __getitem__(self, index: int) -> Any:
-        """Return the epoch's sample at a place in its order."""
         return self.load(index, self.epoch, self.seed)
 
-    def _row(self, index: int) -> int:
+    def row_of(self, index: int) -> int:
+        """Return the row of the chosen epoch's sample at a place in its order."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is outside of {len(self)} samples")
         return int(self._order()[index])
@@ -155,35 +155,10 @@ class Mixture(View):
 
     _ordered: tuple[int, Int64] | None = None
 
-    def key(self, index: int) -> str:
-        """Return the name, SOURCE/KEY, of the epoch's sample at a place in its order."""
-        return self.rows.key(self._row(index))
-
-    def probe(self, index: int) -> Probe:
-        """Find the cost of the epoch's sample at a place in its order."""
-        return self.rows.probe(self._row(index))
-
-    def load(self, index: int, epoch: int, seed: int) -> Any:
-        """Load the chosen epoch's sample at a place, with random numbers of (seed, epoch, key)."""
-        return self.rows.load(self._row(index), epoch, seed)
-
-    def fingerprint(self) -> str:
-        """Return a hash of the sources' fingerprints."""
-        return self.rows.fingerprint()
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """The names of all that samples cost."""
-        return self.rows.resources
-
     @property
     def epoch_rows(self) -> MixtureRows:
         """The rows, which balanced loops read in an order of their own."""
         return self.rows
-
-    def origin(self, index: int) -> tuple[Source, int]:
-        """Return the source, made of no others, that has the sample, and its index there."""
-        return self.rows.origin(self._row(index))
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of the sources' data and of all that decides the order."""

@@ -44,7 +44,6 @@ class MixtureRows(View):
         return self.recipe
 
     def __len__(self) -> int:
-        """Return the number of rows, which may be more than an epoch has samples."""
         return self._begins[-1]
 
     def _at(self, row: int) -> tuple[int, int, int]:
@@ -61,7 +60,6 @@ class MixtureRows(View):
         return self.sources[number].origin(sample)
 
     def __getitem__(self, row: int) -> Any:
-        """Return the sample as `load(row, epoch=0, seed=0)` would."""
         return self.load(row, 0, 0)
 
     def _key(self, number: int, passed: int, sample: int) -> str:

@@ -17,9 +17,10 @@ from typing import Any, Self
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
+from ..sources.chosen import ChosenSamples
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest, digest_arrays
-from ..sources.interface import Probe, Sample, SampleError, Source, View, source_name
+from ..sources.interface import SampleError, Source, source_name
 from ..sources.plain import as_source, data_of
 from ..sources.registry import build, is_spec, open_source, registered
 
@@ -59,7 +60,7 @@ class Candidate:
 Where = Callable[[Candidate], bool] | Limits
 
 
-class Selection(View):
+class Selection(ChosenSamples):
     """Some of a source's samples, in its order: a data set, and a source, of its own.
 
         data = cp.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
@@ -93,8 +94,7 @@ class Selection(View):
         self.indices = self._choose()
 
     def _take(self, source: Any) -> None:
-        self.source = as_source(source)
-        super().__init__([self.source])
+        super().__init__(as_source(source))
         self.pattern = f"selection of {source_name(self.source)}"
         self._known = KnownData(data_of(self.source), len(self.source), self.source.key).looked_at()
 
@@ -134,61 +134,23 @@ class Selection(View):
 
     # --- a source
 
-    def _at(self, index: int) -> int:
+    def row_of(self, index: int) -> int:
+        """Return a sample's index in the source."""
         if not 0 <= index < len(self.indices):
             raise IndexError(f"sample {index} of {len(self.indices)}")
         return int(self.indices[index])
 
-    def origin(self, index: int) -> tuple[Source, int]:
-        """Return the source, made of no others, that has the sample, and its index there."""
-        return self.source.origin(self._at(index))
-
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.indices)
-
-    def __getitem__(self, index: int) -> Sample:
-        """Return the source's sample."""
-        return self.source[self._at(index)]
-
-    def key(self, index: int) -> str:
-        """Return the sample's name, which is the source's."""
-        return self.source.key(self._at(index))
-
-    def probe(self, index: int) -> Probe:
-        """Find the sample's cost."""
-        return self.source.probe(self._at(index))
-
-    def load(self, index: int, epoch: int, seed: int) -> Sample:
-        """Load the sample."""
-        return self.source.load(self._at(index), epoch, seed)
-
-    def known(self, index: int) -> Probe | None:
-        """Return the sample's cost if it has been kept."""
-        return self.source.known(self._at(index))
 
     def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
         """Return the costs of all samples, a column a resource; None where not all are known."""
         columns = self.source.known_costs(resources)
         return None if columns is None else tuple(column[self.indices] for column in columns)
 
-    @property
-    def resources(self) -> tuple[str, ...] | None:
-        """The names of all that samples cost; None: those that the first sample has."""
-        return self.source.resources
-
-    @property
-    def decode_first(self) -> bool:
-        """Return whether a sample has to be loaded to learn its cost."""
-        return self.source.decode_first
-
-    def measure(self, sample: Sample) -> dict[str, int]:
-        """Return a loaded sample's cost; only where probing loads it (decode_first)."""
-        return self.source.measure(sample)
-
     def fingerprint(self) -> str:
         """Return a hash of the source's fingerprint and of what was chosen."""
-        return digest([self.source.fingerprint(), digest_arrays(b"", self.indices)])
+        return digest([super().fingerprint(), digest_arrays(b"", self.indices)])
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of the source's data and of what was chosen; "" of first samples."""

@@ -25,7 +25,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.lib.format import (
@@ -39,27 +39,19 @@ FORMAT = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]
 
 
-class Stored(Protocol):
-    """A file of a store (workers/stores): its text is its URL, without what is secret."""
+def identity(shard: Path | Any) -> Stamp:
+    """Return what identifies a state of a file: its size, and its mtime in nanoseconds.
 
-    @property
-    def name(self) -> str:
-        """The last part of its key."""
-
-    @property
-    def stamp(self) -> Stamp:
-        """What identifies its state."""
-
-
-def identity(shard: Path | Stored) -> Stamp:
-    """Return what identifies a state of a file: its size, and its mtime in nanoseconds."""
+    shard: a path, or a StoreFile (workers/stores/files.py), whose text is its URL.
+    """
     if not isinstance(shard, Path):
-        return shard.stamp
+        stamp: Stamp = shard.stamp
+        return stamp
     state = shard.stat()
     return state.st_size, state.st_mtime_ns
 
 
-def kept_path(shard: Path | Stored, suffix: str, cache: Path | None = None) -> Path:
+def kept_path(shard: Path | Any, suffix: str, cache: Path | None = None) -> Path:
     """Return where the file "SHARD.suffix" that describes a shard belongs.
 
     The first of: the folder `cache`, $COUNTERPOISE_CACHE, the shard's own folder where it may be
@@ -78,15 +70,6 @@ def cache_folder() -> Path:
     """Return the folder for what is not kept beside data: $COUNTERPOISE_CACHE, or in ~/.cache."""
     named = os.environ.get("COUNTERPOISE_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "counterpoise"
-
-
-def open_kept(path: Path) -> BinaryIO:
-    """Open a kept file to read; OSError for a link, which may lead out of the root, or a pipe."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "a kept file is a plain file", str(path))
-    return os.fdopen(handle, "rb")
 
 
 def replace_file(path: Path, data: bytes) -> bool:
@@ -177,7 +160,11 @@ def read_arrays(path: Path, about: Sequence[int]) -> Arrays | None:
     whole file of this format.
     """
     try:
-        with open_kept(path) as file:
+        # A link may lead out of the root, and a pipe is waited for.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "a kept file is a plain file")
             data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

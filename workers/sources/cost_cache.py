@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .cache_files import Arrays, Stamp, kept_path, only_writer, read_or_remove, write_arrays
-from .costs import MAX_COST
 
 Row = tuple[int, ...]  # costs, and bytes or -1
 TYPES = {"names": np.dtype(np.uint8), **dict.fromkeys(("indexes", "rows"), np.dtype(np.int64))}
@@ -100,7 +99,7 @@ class CostsCache:
         if state in (None, self._state):
             return False
         self._state = state
-        kept = read_or_remove(self.path, self.about, self._checked, "costs of this file")
+        kept = read_or_remove(self.path, self.about, _checked, "costs of this file")
         if kept is None or self.resources not in ((), _names(kept)):
             return False
         self.resources = _names(kept)
@@ -115,16 +114,10 @@ class CostsCache:
             return None
         return state.st_ino, state.st_size, state.st_mtime_ns
 
-    def _checked(self, arrays: Arrays) -> Arrays | None:
-        """Return the arrays of a kept file; None for those that no probe can have given."""
-        if {name: array.dtype for name, array in arrays.items()} != TYPES:
-            return None
-        indexes, rows, names = arrays["indexes"], arrays["rows"], _names(arrays)
-        if indexes.ndim != 1 or rows.shape != (len(indexes), len(names) + 1):
-            return None
-        least = np.array([*[0] * len(names), -1])
-        fits = ((rows >= least) & (rows <= MAX_COST)).all()
-        return arrays if fits and ((indexes >= 0) & (indexes < self.about[-1])).all() else None
+
+def _checked(arrays: Arrays) -> Arrays | None:
+    """Return the arrays of a kept file; None for those of something else."""
+    return arrays if {name: array.dtype for name, array in arrays.items()} == TYPES else None
 
 
 def _names(arrays: Arrays) -> tuple[str, ...]:

@@ -7,24 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .failures import SampleError
+
 # The most that planning adds up: balancer/planning/problem/costs.py has the same.
 MAX_COST = 2**40
 
 
-class CostError(ValueError):
-    """A cost that cannot be planned: the sample it is of, and the reason."""
-
-    def __init__(self, sample: str, reason: str) -> None:
-        super().__init__(sample, reason)
-        self.sample = sample
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"sample {self.sample!r}: {self.reason}"
-
-
 def checked_cost(name: str, value: object, sample: str) -> int:
-    """Return a sample's cost of the resource `name` as an int; CostError where it is none.
+    """Return a sample's cost of the resource `name` as an int; SampleError where it is none.
 
     A cost is an integer from 0 to MAX_COST, Python's, numpy's or of a tensor. Floats are refused
     even where they are whole, since a cost that was rounded by chance would be another elsewhere.
@@ -34,7 +24,7 @@ def checked_cost(name: str, value: object, sample: str) -> int:
     >>> checked_cost("tokens", float("nan"), "a")
     Traceback (most recent call last):
     ...
-    counterpoise.workers.sources.costs.CostError: sample 'a': cost 'tokens' is nan, \
+    counterpoise.workers.sources.failures.SampleError: sample 'a': cost 'tokens' is nan, \
 allowed are whole numbers from 0 to 2**40: round it, or use a larger unit
     """
     try:
@@ -43,14 +33,14 @@ allowed are whole numbers from 0 to 2**40: round it, or use a larger unit
         cost = -1
     if 0 <= cost <= MAX_COST:
         return cost
-    raise CostError(sample, bad_cost(name, value))
+    raise SampleError(sample, bad_cost(name, value))
 
 
 def checked_name(name: object, sample: str) -> str:
-    """Return the name of one of a sample's costs as a str; CostError where it is no text."""
+    """Return the name of one of a sample's costs as a str; SampleError where it is no text."""
     if isinstance(name, str):
         return str(name)
-    raise CostError(
+    raise SampleError(
         sample, f'a cost is named {name!r:.80} ({type(name).__name__}): give a text, as "tokens"'
     )
 
@@ -65,7 +55,7 @@ def bad_cost(name: str, value: object) -> str:
 
 
 def checked_column(name: str, values: Sequence[Any] | np.ndarray) -> npt.NDArray[np.int64]:
-    """Return the costs of samples 0, 1, ... as int64 (n,); CostError names the first bad one.
+    """Return the costs of samples 0, 1, ... as int64 (n,); SampleError names the first bad one.
 
     >>> checked_column("tokens", [5, 7]).tolist()
     [5, 7]

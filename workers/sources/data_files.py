@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from .failures import DataChangedError
 
@@ -33,22 +33,10 @@ class _Opened:
             _close(self.fd)
 
 
-class FileState(NamedTuple):
-    """A file as seen from outside; None is not known, and equal to anything."""
-
-    size: int
-    mtime_ns: int | None
-    inode: int | None
-
-    @classmethod
-    def of(cls, file: Path | int) -> Self:
-        """Return the state of a path or descriptor."""
-        found = os.stat(file)  # noqa: PTH116 Path.stat takes five times as long
-        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
-
-    def is_like(self, other: Self) -> bool:
-        """Return whether all that is known is the same."""
-        return self == other or all(b in (a, None) for a, b in zip(self, other, strict=True))
+def _state_of(file: Path | int) -> tuple[int, ...]:
+    """Return size, mtime in nanoseconds and inode of a path or descriptor."""
+    found = os.stat(file)  # noqa: PTH116 Path.stat takes five times as long
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 class DataFiles:
@@ -56,7 +44,7 @@ class DataFiles:
 
     def __init__(self) -> None:
         self._opened: OrderedDict[Path, _Opened] = OrderedDict()
-        self._seen: dict[Path, FileState] = {}
+        self._seen: dict[Path, tuple[int, ...]] = {}  # states, or what is known of them
         self._lock = threading.Lock()
 
     def note(self, paths: Iterable[Path]) -> None:
@@ -64,11 +52,15 @@ class DataFiles:
         with self._lock:
             self._opened.clear()
             # What is in a store is compared with each read (tar/stored_shards.py).
-            self._seen = {path: FileState.of(path) for path in paths if isinstance(path, Path)}
+            self._seen = {path: _state_of(path) for path in paths if isinstance(path, Path)}
 
     def has_changed(self, path: Path) -> bool:
         """Return whether a file is not as it was first seen here."""
-        return path in self._seen and not FileState.of(path).is_like(self._seen[path])
+        return path in self._seen and not self._is_as_seen(path, _state_of(path))
+
+    def _is_as_seen(self, path: Path, state: tuple[int, ...]) -> bool:
+        seen = self._seen.get(path, ())
+        return state[: len(seen)] == seen
 
     def check(self, path: Path) -> None:
         """Raise DataChangedError where a file is not as it was first seen here."""
@@ -78,28 +70,26 @@ class DataFiles:
     def read_at(self, path: Path, offset: int, size: int) -> bytes:
         """Return bytes of a file; OSError, which names it, where they are not there."""
         try:
-            return self._read_all(path, offset, size)
+            opened, data = self._open(path), b""
+            while offset + size <= self._seen[path][0]:  # or nothing is allocated for it
+                more = os.pread(opened.fd, size - len(data), offset + len(data))
+                data = data + more if data else more
+                if len(data) == size:
+                    return data
+                if not more:
+                    break
         except OSError as error:
             error.filename = error.filename or str(path)
             raise
-
-    def _read_all(self, path: Path, offset: int, size: int) -> bytes:
-        opened = self._open(path)
-        data = os.pread(opened.fd, size, offset)
-        while len(data) < size:
-            more = os.pread(opened.fd, size - len(data), offset + len(data))
-            if not more:
-                raise DataChangedError.at(str(path), f"it ends before byte {offset + size}")
-            data += more
-        return data
+        raise DataChangedError.at(str(path), f"it ends before byte {offset + size}")
 
     def _open(self, path: Path) -> _Opened:
         with self._lock:
             opened = self._opened.get(path)
             if opened is None:
                 opened = _Opened(path)
-                state = FileState.of(opened.fd)
-                if not state.is_like(self._seen.get(path, state)):
+                state = _state_of(opened.fd)
+                if not self._is_as_seen(path, state):
                     raise DataChangedError.at(str(path))
                 self._seen[path], self._opened[path] = state, opened
             self._opened.move_to_end(path)
@@ -107,14 +97,14 @@ class DataFiles:
                 self._opened.popitem(last=False)
             return opened
 
-    def __getstate__(self) -> dict[Path, int]:
+    def __getstate__(self) -> dict[Path, tuple[int, ...]]:
         # mtime and inode may differ from process to process, as hosts have copies: they are
         # compared with what the other process sees first.
-        return {path: state.size for path, state in self._seen.items()}
+        return {path: state[:1] for path, state in self._seen.items()}
 
-    def __setstate__(self, sizes: dict[Path, int]) -> None:
+    def __setstate__(self, seen: dict[Path, tuple[int, ...]]) -> None:
         self.__init__()  # type: ignore[misc]
-        self._seen = {path: FileState(size, None, None) for path, size in sizes.items()}
+        self._seen = seen
 
 
 def check_reads(values: Iterable[object]) -> None:

@@ -15,16 +15,15 @@ import numpy as np
 
 from .costs import (
     MAX_COST,
-    CostError,
     checked_cost,
     checked_measure,
     checked_name,
     sample_nbytes,
 )
+from .failures import SampleError as SampleError
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
 from .randomness import run_seeded
-from .visible_text import visible
 
 Sample = Any
 Cost = Mapping[str, int]
@@ -44,23 +43,6 @@ def accepts(function: Any, parameter: str) -> bool:
         return parameter in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
-
-
-class SampleError(ValueError):
-    """A sample that cannot be used, and why: a fact about the data, which a retry cannot change."""
-
-    def __init__(self, key: str, reason: str, source: str = "") -> None:
-        """`source` is the file that the sample is in, where that is known."""
-        key = str(key)  # who raises it may name a sample by its index
-        reason = visible(reason)  # names of members are in it, which anybody may have chosen
-        super().__init__(key, reason, source)
-        self.key = key
-        self.reason = reason
-        self.source = source
-
-    def __str__(self) -> str:
-        place = f" of {visible(self.source)}" if self.source else ""
-        return f"sample {self.key!r}{place}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +292,7 @@ def checked_probe(found: object, key: str = "") -> Probe:
     >>> checked_probe(Probe("a", {"tiles": 2, "tokens": -1}))
     Traceback (most recent call last):
     ...
-    counterpoise.workers.sources.interface.SampleError: sample 'a': cost 'tokens' is -1, allowed \
+    counterpoise.workers.sources.failures.SampleError: sample 'a': cost 'tokens' is -1, allowed \
 are whole numbers from 0 to 2**40: round it, or use a larger unit
     """
     if not isinstance(found, Probe):
@@ -326,13 +308,10 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
             break
     else:
         return found  # as most do: for them the rest costs more than finding costs
-    try:
-        cost = {
-            checked_name(name, key): checked_cost(name, value, key)
-            for name, value in found.cost.items()
-        }
-        if nbytes is not None:
-            nbytes = checked_cost("nbytes", nbytes, key)
-    except CostError as error:
-        raise SampleError(key, error.reason) from None
+    cost = {
+        checked_name(name, key): checked_cost(name, value, key)
+        for name, value in found.cost.items()
+    }
+    if nbytes is not None:
+        nbytes = checked_cost("nbytes", nbytes, key)
     return Probe(key, cost, nbytes)

@@ -120,11 +120,9 @@ class PlainSource(View):
         return part.origin(inside) if isinstance(part, Source) else (self, index)
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Sample:
-        """Return the dataset's sample, untouched."""
         return self._get(self.dataset, index)
 
     def key(self, index: int) -> str:

@@ -196,11 +196,9 @@ class RecordDataset(Source):
         return self.transform is None or self.cost is not None or self._probe is not None
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> Sample:
-        """Return the sample as of epoch 0 and seed 0."""
         return self.load(index)
 
     def place(self, index: int) -> tuple[int, int]:

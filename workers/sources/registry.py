@@ -8,15 +8,10 @@ by `--allow`.
 
 A source's description is {"source": name, ...} with JSON values. The name is looked up among the
 built-in formats, the entry points of the group `counterpoise.sources`, and, as
-package.module:class, what `--allow` names; each is a class with
-
-    from_spec(spec, root, allowed, cache) -> Source
-
-which opens what the description says, reading below `root` and building only `allowed` transforms.
-Of another map-style data set the constructor is given the values. A new format is one such class (a
-subclass of RecordDataset, say) and one entry. Where people name files, not formats, `source_of`
-finds the format: by a file that marks a folder as one of its own (`MARKERS` of the class), else by
-the extensions of its files (`EXTENSIONS`).
+package.module:class, what `--allow` names. A class with `from_spec(spec, root, allowed, cache)`
+opens what the description says, reading below `root` and building only `allowed` transforms; of
+another map-style data set the constructor is given the values. Where people name files, not
+formats, `source_of` finds the format by MARKERS and EXTENSIONS of its class (see RecordDataset).
 """
 
 import functools

@@ -2,15 +2,5 @@
 
 `files.open_url(url)` gives a file with `size` and `read_at(offset, size)`;
 `files.list_urls(pattern)` gives the files of a pattern. Both work in every process, also after a
-fork.
-
-| module | what is in it |
-| -- | -- |
-| allowed | which URLs and addresses a worker for jobs of others may read |
-| options | $COUNTERPOISE_STORE |
-| ranges | neighbouring ranges as one request, long ones as several |
-| http_store, fsspec_store, obstore_store | one request each |
-| repeating | what an error means, and when a request is made again |
-| read_ahead | what is read next, within a bound of memory |
-| files | the public half |
+fork. A store is a file with one request each: http_store, fsspec_store, obstore_store.
 """

@@ -12,12 +12,8 @@ from collections.abc import Iterable
 from ..sources.urls import checked_url, host_of, shown, split_url
 from .repeating import RefusedError
 
-NEVER = tuple(
-    map(
-        ipaddress.ip_network,
-        ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32", "192.0.0.192/32"),
-    )
-)
+# Beside link-local addresses: services of Amazon, Alibaba and Oracle.
+NEVER = [*map(ipaddress.ip_network, ("fd00:ec2::/32", "100.100.100.200/32", "192.0.0.192/32"))]
 NEVER_HOSTS = ("metadata.google.internal", "metadata", "metadata.goog")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 # None: nothing is forbidden, for this process reads what its own user names.
@@ -54,7 +50,7 @@ def check_allowed(url: str) -> None:
 def check_address(host: str, text: str) -> None:
     """Raise RefusedError for an address of a host that may not be connected to."""
     address = _plain(ipaddress.ip_address(text.partition("%")[0]))
-    if any(address in network for network in NEVER if network.version == address.version):
+    if address.is_link_local or any(address in network for network in NEVER):
         why = "the address of a machine's metadata service, which is never read"
     elif _prefixes is None or address.is_global or any(_names(each, address) for each in _prefixes):
         return

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import http.client
 import re
-import socket
 import ssl
 import threading
 import time
@@ -105,43 +104,31 @@ class HttpStore:
         known = self._threads.__dict__.setdefault("connections", {})
         if place not in known:
             scheme, host, port = place
-            kind = _Encrypted if scheme == "https" else _Plain
-            known[place] = kind(host, port, timeout=self._options.timeout)
+            kind, given = (_Encrypted, {"context": _tls()}) if scheme == "https" else (_Plain, {})
+            known[place] = kind(host, port, timeout=self._options.timeout, **given)
         found: http.client.HTTPConnection = known[place]
         return found
 
 
 class _Plain(http.client.HTTPConnection):
+    """A connection to an address that was checked, and is not looked up again."""
+
     def connect(self) -> None:
-        self.sock = _connected(self.host, self.port, self.timeout)
+        super().connect()
+        check_address(self.host, self.sock.getpeername()[0])
 
 
 class _Encrypted(http.client.HTTPSConnection):
+    """As _Plain, with TLS; nothing is asked before the check."""
+
     def connect(self) -> None:
-        plain = _connected(self.host, self.port, self.timeout)
-        self.sock = _tls().wrap_socket(plain, server_hostname=self.host)
+        super().connect()
+        check_address(self.host, self.sock.getpeername()[0])
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
-
-
-def _connected(host: str, port: int, timeout: float | None) -> socket.socket:
-    """Connect to one of a host's addresses; each was checked, and is not looked up again."""
-    failed: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
-        check_address(host, str(address[0]))
-        connection = socket.socket(family, kind, protocol)
-        connection.settimeout(timeout)
-        try:
-            connection.connect(address)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-        except OSError as error:
-            connection.close()
-            failed = error
-    raise failed or NoAnswerError("the host has no address")
 
 
 def _ask(

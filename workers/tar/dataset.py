@@ -70,7 +70,7 @@ class TarDataset(RecordDataset):
 
     def name(self, number: int, row: int) -> str:
         """Return a sample's name in the shard."""
-        return self._indexes[number].key(row)
+        return self._indexes[number].name(row)
 
     def kept_index(self, number: int) -> Path:
         """Return where a shard's index is kept."""

@@ -16,8 +16,8 @@ it has none.
 import posixpath
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 from zlib import adler32, crc32
 
 # mode, uid, gid, size, mtime, checksum, type; as GNU tar, Python, libarchive and Go write them
@@ -53,15 +53,12 @@ PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # gzip, zstd, 
 LONGEST_NAME = 1 << 20
 ERRORS = "backslashreplace"  # names that are no UTF-8 must still travel as text
 SIZE = re.compile(r"[0-9]{1,19}")
-PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
-EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *PAX, tarfile.XGLTYPE)
 # What is about other members: folders, a folder's list of files, a volume's label, access rights.
 ASIDE = (tarfile.DIRTYPE, b"D", b"V", b"A")
 # What has no bytes, or not all; named as the error does.
 KINDS = {
     **dict.fromkeys((tarfile.CHRTYPE, tarfile.BLKTYPE), "a device"),
     tarfile.FIFOTYPE: "a pipe",
-    tarfile.GNUTYPE_SPARSE: "stored sparse",
     b"M": "the end of a file that begins in another volume",
 }
 Read = Callable[[int, int], bytes]
@@ -121,64 +118,79 @@ def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
 
     `read(size, at)` returns bytes of a shard of `length` bytes, fewer where it ends before.
     """
-    at, overrides = 0, dict[str, str]()
+    at = 0
     while True:
-        header, body = read(BLOCK, at), at + BLOCK
+        header = read(BLOCK, at)
         if len(header) < BLOCK and not at and (not header or header.startswith(PACKED)):
             what = "compressed: unpack it" if header else "empty: copy or write it again"
             raise ValueError(f"{shard} is no uncompressed tar file, it is {what}")
         if len(header) < BLOCK:
             raise ValueError(_cut(shard, at, "ends without an end mark"))
-        # Nearly all members are plain files; tarfile takes several times as long for them.
-        plain = None if overrides else plain_file(header)
-        if plain is not None:
-            name, size = plain
-            at = _next_header(body, size, length, f"{name!r}", shard)
-            yield Entry(name, body, size, crc32(header))
-            continue
         if not any(header):
-            _refuse_more(read, body, shard)
+            _refuse_more(read, at + BLOCK, shard)
             return
-        info = _parsed(header, shard, at)
-        size = int(overrides.get("size", info.size))
-        body = _after_map(read, header, body) if info.type == tarfile.GNUTYPE_SPARSE else body
-        stored = _stored(info, size)
-        at = _next_header(body, stored, length, f"{info.name!r}", shard)
-        # An extended header is about the next member, which may have several of them.
-        if info.type in EXTENDED:
-            overrides |= _overrides(read, info, body, shard)
-            continue
-        if info.type not in ASIDE:
-            yield _special(info, overrides)._replace(offset=body, size=stored, header=crc32(header))
-        overrides = {}
+        # Nearly all members are plain files; tarfile takes several times as long for them.
+        if (plain := plain_file(header)) is not None:
+            entry = Entry(plain[0], at + BLOCK, plain[1], crc32(header))
+        else:
+            entry = _by_tarfile(read, at, shard)
+        at = _next_header(entry, length, shard)
+        if entry.name:
+            yield entry
 
 
-def _special(info: tarfile.TarInfo, overrides: Mapping[str, str]) -> Entry:
-    """Return the name of a member whose header is not a plain one, and its target or fault."""
-    name = overrides.get("GNU.sparse.name") or overrides.get("path", info.name)
-    entry = Entry(name, 0, 0, 0)
-    target = overrides.get("linkpath", info.linkname)
+class _Tar:
+    """What tarfile reads of a TarFile, from a place in a shard on."""
+
+    encoding, errors = "utf-8", ERRORS
+
+    def __init__(self, read: Read, at: int) -> None:
+        self._read, self._at, self.offset = read, at, at
+        self.fileobj, self.pax_headers = self, dict[str, str]()
+
+    def read(self, size: int) -> bytes:
+        if size > LONGEST_NAME:
+            raise tarfile.HeaderError(f"an extended header of {size} bytes")
+        data = self._read(size, self._at)
+        self._at += len(data)
+        return data
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _by_tarfile(read: Read, at: int, shard: object) -> Entry:
+    """Return a member whose header is not a plain one; without a name where it is about others."""
+    tar: Any = _Tar(read, at)
+    try:
+        info = tarfile.TarInfo.fromtarfile(tar)
+    except (tarfile.HeaderError, ValueError, IndexError, RecursionError) as error:
+        what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
+        raise ValueError(f"{shard} is {what} ({error}); write it again") from None
+    if not SIZE.fullmatch(info.pax_headers.get("size", "0")):
+        raise ValueError(f"{shard}: an extended header at {at} gives no size")
+    header = read(BLOCK, info.offset_data - BLOCK)
+    name, target, fault, kind = info.name, "", "", ""
+    # Incremental dumps have times where others have a name's first part, which tarfile overlooks.
+    is_gnu = header[257:265] == tarfile.GNU_MAGIC
+    if is_gnu and name == tarfile.TarInfo.frombuf(header, "utf-8", ERRORS).name:
+        name = header[:100].partition(b"\0")[0].decode("utf-8", ERRORS)
     if info.islnk():
-        return entry._replace(target=posixpath.normpath(target))
-    if info.issym():
-        inside = posixpath.join(posixpath.dirname(name), target)
-        return entry._replace(target=posixpath.normpath(inside))
-    if any(record.startswith("GNU.sparse.") for record in overrides):
-        kind = KINDS[tarfile.GNUTYPE_SPARSE]
-    elif info.isreg() and info.type not in KINDS:
-        return entry
-    else:
+        target = posixpath.normpath(info.linkname)
+    elif info.issym():
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(name), info.linkname))
+    elif info.sparse is not None:
+        kind = "stored sparse"
+    elif not info.isreg():
         kind = KINDS.get(info.type, f"of the unknown type {info.type!r}")
-    return entry._replace(fault=f"{name!r:.200} is {kind}: write it as a plain file")
-
-
-def _after_map(read: Read, header: bytes, body: int) -> int:
-    """Return where an old GNU sparse file's body begins: after the blocks that go on its map."""
-    more = header[482]
-    while more:
-        block, body = read(BLOCK, body), body + BLOCK
-        more = len(block) == BLOCK and block[504]
-    return body
+    if kind:
+        fault = f"{name!r:.200} is {kind}: write it as a plain file"
+    # A link or a folder may name a size, but has no body; tarfile reads one for unknown types.
+    has_body = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
+    is_told = has_body and info.sparse is None
+    size = info.size if is_told else tar.offset - info.offset_data
+    name = "" if info.type in ASIDE else name
+    return Entry(name, info.offset_data, size, crc32(header), target, fault)
 
 
 def _refuse_more(read: Read, at: int, shard: object) -> None:
@@ -194,59 +206,12 @@ def _refuse_more(read: Read, at: int, shard: object) -> None:
         at += len(data)
 
 
-def _stored(info: tarfile.TarInfo, size: int) -> int:
-    """Return the bytes of a member's body; `size` is its size by its extended headers."""
-    if info.type in EXTENDED:
-        return info.size
-    # A link or a folder may name a size, but has no body; tarfile reads one for unknown types.
-    return size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0
-
-
-def _next_header(body: int, stored: int, length: int, name: str, shard: object) -> int:
+def _next_header(entry: Entry, length: int, shard: object) -> int:
     """Return the offset after a body and its padding; ValueError where the file ends before."""
-    if stored < 0 or body + stored > length:
-        raise ValueError(_cut(shard, body - BLOCK, f"{name!r} needs {stored} bytes"))
-    return body + -(-stored // BLOCK) * BLOCK
-
-
-def _parsed(header: bytes, shard: object, at: int) -> tarfile.TarInfo:
-    try:
-        info = tarfile.TarInfo.frombuf(header, "utf-8", ERRORS)
-    except tarfile.HeaderError as error:
-        what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
-        raise ValueError(f"{shard} is {what} ({error}); write it again") from None
-    # Incremental dumps have times where others have a name's first part, which tarfile overlooks.
-    if header[257:265] == tarfile.GNU_MAGIC:
-        info.name = header[:100].partition(b"\0")[0].decode("utf-8", ERRORS)
-    return info
-
-
-def _overrides(read: Read, info: tarfile.TarInfo, body: int, shard: object) -> dict[str, str]:
-    """Return the fields that an extended header sets for the next member: its path, its size."""
-    if info.size > LONGEST_NAME:
-        raise ValueError(f"{shard}: an extended header of {info.size} bytes at {body - BLOCK}")
-    data = read(info.size, body)
-    if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
-        record = "path" if info.type == tarfile.GNUTYPE_LONGNAME else "linkpath"
-        return {record: data.rstrip(b"\0").decode("utf-8", ERRORS)}
-    found = dict(_pax_records(data)) if info.type in PAX else {}
-    if not SIZE.fullmatch(found.get("size", "0")):
-        raise ValueError(f"{shard}: an extended header at {body - BLOCK} gives no size")
-    return found
-
-
-def _pax_records(data: bytes) -> Iterator[tuple[str, str]]:
-    r"""Yield the records "length key=value\n" of a pax header.
-
-    >>> list(_pax_records(b"14 path=a.jpg\n"))
-    [('path', 'a.jpg')]
-    """
-    at = 0
-    while match := re.compile(rb"(\d+) ([^=]+)=").match(data, at):
-        end = at + int(match[1])
-        value = data[match.end() : end - 1]
-        yield match[2].decode("utf-8", "replace"), value.decode("utf-8", ERRORS)
-        at = max(end, match.end())
+    if entry.size < 0 or entry.offset + entry.size > length:
+        what = f"{entry.name!r} needs {entry.size} bytes"
+        raise ValueError(_cut(shard, entry.offset - BLOCK, what))
+    return entry.offset + -(-entry.size // BLOCK) * BLOCK
 
 
 def _cut(shard: object, at: int, what: str) -> str:

@@ -5,11 +5,9 @@ slash into key and extension (lower case), samples are in order of first appeara
 order of their members. A sample is broken where one of its members has no bytes to read.
 """
 
-import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -17,80 +15,60 @@ from typing import Any
 import numpy as np
 
 from ..sources.cache_files import (
-    Arrays,
     DamagedFileError,
     Stamp,
     identity,
     kept_path,
     log_damaged,
     opened_arrays,
-    read_or_remove,
-    write_arrays,
 )
 from ..sources.data_identity import spread
+from ..sources.file_index import FileIndex, Integers
 from ..sources.fingerprint import digest_arrays
 from .headers import BLOCK, Entry, Member, linked, plain_file, walk
 from .stored_shards import HeaderWindow, are_there, read_beside
 
-WORTH_KEEPING = 8  # samples
 META = re.compile(r"__[^/]*__($|/)")
 NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 # The last member of a shard that `writing.py` wrote, and what is behind it.
 SEAL, SEAL_BYTES, SEAL_END = "__counterpoise__/", 16, bytes(2 * BLOCK)
 SEALED = re.compile(f"{SEAL}([0-9a-f]{{{2 * SEAL_BYTES}}})")
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True)
-class ShardIndex:
-    """The samples of one shard. Arrays, not objects: a large set of shards is kept in memory.
+class ShardIndex(FileIndex):
+    """The samples of one shard.
 
-    `names` holds all keys, one after the other, as UTF-8; key i ends at `name_ends[i]`. Members
-    of sample i end at `member_ends[i]` in the four columns of `members`: number of the extension
-    in `extensions`, offset, size, checksum of the header. `faults` says of some samples why they
-    cannot be used.
+    A place is a member: the number of its extension in the fact `extensions`, offset, size,
+    checksum of the header. The fact `faults` says of some rows why they cannot be used.
     """
 
-    names: bytes
-    name_ends: Integers
-    member_ends: Integers
-    members: Integers
-    extensions: tuple[str, ...]
-    faults: Mapping[int, str]
+    @cached_property
+    def faults(self) -> dict[int, str]:
+        """Why some samples cannot be used, by row."""
+        return dict(self.facts["faults"])
 
-    def __len__(self) -> int:
-        return len(self.name_ends)
-
-    def key(self, index: int) -> str:
-        """Return the key of a sample."""
-        start = self.name_ends[index - 1] if index else 0
-        return self.names[start : self.name_ends[index]].decode()
-
-    def sample(self, index: int) -> tuple[Member, ...]:
+    def sample(self, row: int) -> tuple[Member, ...]:
         """Return the members of a sample, in the order of the file."""
-        start = self.member_ends[index - 1] if index else 0
-        rows = self.members[start : self.member_ends[index]].tolist()
-        return tuple(Member(self.extensions[kind], *rest) for kind, *rest in rows)
+        extensions = self.facts["extensions"]
+        return tuple(Member(extensions[kind], *rest) for kind, *rest in self.places_of(row))
 
     def only(self, rows: Integers) -> "ShardIndex":
         """Return the index of some samples, in the order given; rows (n,)."""
-        members = [np.arange(*span) for span in _spans(self.member_ends, rows)]
-        place = {row: at for at, row in enumerate(rows.tolist())}
-        names = [self.names[slice(*span)] for span in _spans(self.name_ends, rows)]
-        return ShardIndex(
-            names=b"".join(names),
-            name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
-            member_ends=np.cumsum([len(each) for each in members], dtype=np.int64),
-            members=self.members[np.concatenate([*members, np.empty(0, np.int64)])],
-            extensions=self.extensions,
-            faults={place[row]: why for row, why in self.faults.items() if row in place},
+        chosen = rows.tolist()
+        members = [self.places_of(row) for row in chosen]
+        return ShardIndex.of(
+            [self.name(row).encode() for row in chosen],
+            [member for some in members for member in some],
+            map(len, members),
+            extensions=self.facts["extensions"],
+            faults=[(at, self.faults[row]) for at, row in enumerate(chosen) if row in self.faults],
         )
 
     @cached_property
     def digest(self) -> str:
         """Return a hash of keys, extensions, offsets, sizes, faults, the same for every copy."""
-        names = self.names + "\n".join((*self.extensions, *self.faults.values())).encode()
-        return digest_arrays(names, self.name_ends, self.member_ends, self.members[:, :3])
+        names = self.names + "\n".join((*self.facts["extensions"], *self.faults.values())).encode()
+        return digest_arrays(names, self.name_ends, self.place_ends, self.places[:, :3])
 
 
 def shard_stamp(shard: Path | Any) -> Stamp:
@@ -111,13 +89,6 @@ def shard_stamp(shard: Path | Any) -> Stamp:
     return size, mtime if found is None else ~(int(found[1][:16], 16) >> 1)
 
 
-def _spans(ends: Integers, rows: Integers) -> list[list[int]]:
-    """Return where each of some parts begins and ends."""
-    begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-    found: list[list[int]] = np.stack([begins[rows], ends[rows]], 1).tolist()
-    return found
-
-
 def open_index(
     shard: Path | Any,
     cache: Path | None = None,
@@ -125,22 +96,16 @@ def open_index(
 ) -> ShardIndex:
     """Return a shard's index: the kept one while its stamp is as it was, else a new scan.
 
-    Of a shard with few samples none is kept: its headers are read sooner than a kept file, and a
-    million tiny shards stay without a million files. A kept file that is damaged, or cannot be an
-    index of this shard, is reported and made again. A file that cannot be kept is no error.
-    Of a shard in a store (a StoreFile) an index that lies beside it is taken, too.
-    Raises ValueError for a damaged shard.
+    Of a shard in a store (a StoreFile) an index that lies beside it is taken, too. Raises
+    ValueError for a damaged shard.
     """
-    path, about = kept_path(shard, "index.npz", cache), shard_stamp(shard)
-    unpack = partial(_unpacked, length=about[0])
-    index = read_or_remove(path, about, unpack, "index of this shard", report)
-    if index is not None:
-        return index
-    index = None if isinstance(shard, Path) else _stored_index(shard, report)
-    index = scan(shard) if index is None else index
-    if len(index) >= WORTH_KEEPING:
-        write_arrays(path, about, _packed(index))
-    return index
+
+    def make() -> ShardIndex:
+        index = None if isinstance(shard, Path) else _stored_index(shard, report)
+        return scan(shard) if index is None else index
+
+    path = kept_path(shard, "index.npz", cache)
+    return ShardIndex.kept_or_made(path, shard_stamp(shard), make, report)
 
 
 def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> ShardIndex | None:
@@ -156,7 +121,7 @@ def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> Sha
         return None
     # It was made of a copy of the shard, whose time was another.
     size = arrays.pop("stamp", np.empty(0)).tolist()[:1]
-    index = _unpacked(arrays, shard.size)
+    index = ShardIndex.from_arrays(arrays)
     if size == [shard.size] and index is not None:
         some = [index.sample(row)[0] for row in spread(len(index), 3) if row not in index.faults]
         if are_there(shard, some):
@@ -190,7 +155,6 @@ def scan(shard: Path | Any) -> ShardIndex:
 
 
 def _columns(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
-    names = [key.encode() for key in samples]
     numbers: dict[str, int] = {}
     rows, faults = list[tuple[int, ...]](), dict[int, str]()
     for row, sample in enumerate(samples.values()):
@@ -198,70 +162,10 @@ def _columns(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
             rows.append((numbers.setdefault(extension, len(numbers)), *entry[1:4]))
             if entry.fault:
                 faults.setdefault(row, entry.fault)
-    return ShardIndex(
-        names=b"".join(names),
-        name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
-        member_ends=np.cumsum([len(sample) for sample in samples.values()], dtype=np.int64),
-        members=np.asarray(rows, np.int64).reshape(-1, 4),
-        extensions=tuple(numbers),
-        faults=faults,
+    return ShardIndex.of(
+        [key.encode() for key in samples],
+        rows,
+        map(len, samples.values()),
+        extensions=[*numbers],
+        faults=[*faults.items()],
     )
-
-
-TYPES = {
-    **dict.fromkeys(("names", "extensions", "faults"), np.dtype(np.uint8)),
-    **dict.fromkeys(("name_ends", "member_ends", "members"), np.dtype(np.int64)),
-}
-
-
-def _packed(index: ShardIndex) -> Arrays:
-    extensions = "\0".join(index.extensions).encode()
-    return {
-        "names": np.frombuffer(index.names, np.uint8),
-        "name_ends": index.name_ends,
-        "member_ends": index.member_ends,
-        "members": index.members,
-        "extensions": np.frombuffer(extensions, np.uint8),
-        "faults": np.frombuffer(json.dumps([*index.faults.items()]).encode(), np.uint8),
-    }
-
-
-def _unpacked(arrays: Arrays, length: int) -> ShardIndex | None:
-    """Return the index in a kept file; None where it can be none of a shard of `length` bytes."""
-    # A checksum says that the file is as it was written, not that this version wrote it.
-    if {name: array.dtype for name, array in arrays.items()} != TYPES:
-        return None
-    names, members, name_ends = arrays["names"].tobytes(), arrays["members"], arrays["name_ends"]
-    member_ends = arrays["member_ends"]
-    try:
-        names.decode()
-        kinds = arrays["extensions"].tobytes().decode()
-        faults = {int(row): str(why) for row, why in json.loads(arrays["faults"].tobytes())}
-    except (ValueError, TypeError, RecursionError):
-        return None
-    extensions = tuple(kinds.split("\0")) if len(members) else ()
-    if members.ndim != 2 or members.shape[1] != 4:
-        return None
-    numbers, offsets, sizes, _ = members.T
-    fits = (
-        are_ends(name_ends, len(names))
-        and are_between_characters(name_ends, names)
-        and are_ends(member_ends, len(members))
-        and len(name_ends) == len(member_ends)
-        and ((numbers >= 0) & (numbers < len(extensions))).all()
-        and ((offsets >= BLOCK) & (sizes >= 0) & (sizes <= length - offsets)).all()
-    )
-    return ShardIndex(names, name_ends, member_ends, members, extensions, faults) if fits else None
-
-
-def are_ends(ends: Integers, length: int) -> bool:
-    """Return whether these are the ends of one or more parts that make up `length`."""
-    if ends.ndim != 1 or not len(ends):
-        return ends.ndim == 1 and length == 0
-    return bool(ends[0] >= 0 and (ends[1:] >= ends[:-1]).all() and ends[-1] == length)
-
-
-def are_between_characters(ends: Integers, names: bytes) -> bool:
-    """Return whether no character of the names, in UTF-8, is cut by an end."""
-    after = np.frombuffer(names + b"\0", np.uint8)[ends]
-    return bool((after & 0xC0 != 0x80).all())

@@ -7,7 +7,7 @@ import torch
 import torch.utils.data as torch_data
 
 from counterpoise.loader import DataLoader, LoaderError
-from counterpoise.workers.sources.failures import read_letters
+from counterpoise.workers.sources.dead_letters import read_letters
 from tests.loader.plain import skipped_data as made
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -15,7 +15,7 @@ from counterpoise.loader import LoaderError
 from counterpoise.loader.remote import connection
 from counterpoise.loader.remote.rank_sockets import RankSockets, closed_sockets
 from counterpoise.loader.remote_dataset import RemoteDataset
-from counterpoise.workers.sources.failures import read_letters
+from counterpoise.workers.sources.dead_letters import read_letters
 from counterpoise.workers.sources.interface import Probe
 from tests.loader import balanced_data as made
 from tests.loader.remote.balancer_here import BalancerHere

@@ -13,7 +13,8 @@ from counterpoise.loader.resume.balanced_position import ResumePosition, write_p
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.files import examine_dead_letters, examine_ledger
 from counterpoise.workers.sources.data_identity import KnownData
-from counterpoise.workers.sources.failures import SkippedSample, append_letter
+from counterpoise.workers.sources.dead_letters import append_letter
+from counterpoise.workers.sources.failures import SkippedSample
 
 PLAN = PlanConfig(4, 64, "auto", ("tokens",), (None,), "isf", "greedy")
 DATA = KnownData(range(1000), 1000)

@@ -18,7 +18,8 @@ from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.figures import BAD, GOOD, WARN, Finding
 from counterpoise.tools.doctor.job import examine_job
 from counterpoise.tools.services.keygen import command as keygen
-from counterpoise.workers.sources.failures import SkippedSample, append_letter
+from counterpoise.workers.sources.dead_letters import append_letter
+from counterpoise.workers.sources.failures import SkippedSample
 
 GIB = 2**30
 

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from counterpoise.tools.prepare import shards
 from counterpoise.workers import TarDataset, VisionLanguage
-from counterpoise.workers.sources.failures import read_letters
+from counterpoise.workers.sources.dead_letters import read_letters
 from counterpoise.workers.sources.registry import source_of
 from tests.tools.prepare import data_sets
 from tests.tools.prepare.conftest import contents

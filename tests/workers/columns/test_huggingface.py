@@ -166,13 +166,6 @@ def test_a_file_that_changes_is_an_error(folder: Path) -> None:
     assert texts(found) == TEXTS
 
 
-def test_pickled_columns_are_refused(tmp_path: Path) -> None:
-    about = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": b"x"}
-    schema = pa.schema([pa.field("odd", pa.int64(), metadata=about)])
-    with pytest.raises(ValueError, match="'odd' is pickled and refused"):
-        cp.HFDataset(save(tmp_path, pa.table([[1]], schema=schema)))
-
-
 # --- datasets themselves
 
 

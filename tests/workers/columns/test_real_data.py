@@ -1,7 +1,5 @@
 """The real shards in parquet and in Arrow give the samples of the tar, in the same order."""
 
-import io
-import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -14,7 +12,6 @@ from torch.utils.data import ConcatDataset, Subset, random_split
 import counterpoise as cp
 from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
-from counterpoise.tools.cli import main
 from counterpoise.tools.runners import in_this_process
 from counterpoise.workers import SampleError
 from counterpoise.workers.images.decode import is_image
@@ -22,6 +19,7 @@ from counterpoise.workers.sources.registry import open_source, source_of
 
 pytest.importorskip("pyarrow")
 from tests.loader import balanced_data
+from tests.tars import write_tar
 from tests.workers.columns.tables import save, table_of, write
 
 TRANSFORM = cp.VisionLanguage(tile_size=28, max_tiles=2, tokens_per_tile=4)
@@ -33,10 +31,9 @@ Forms = dict[str, Any]
 def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("columns")
     shard = data / "shards" / "mixed-00000.tar"
-    with tarfile.open(shard) as whole, tarfile.open(root / "a.tar", "w") as first:
-        for member in whole.getmembers():
-            if member.name < f"p{SHARE:06}":
-                first.addfile(member, whole.extractfile(member))
+    with tarfile.open(shard) as whole:
+        first = [each for each in whole.getmembers() if each.name < f"p{SHARE:06}"]
+        write_tar(root / "a.tar", [(each.name, whole.extractfile(each).read()) for each in first])
     tar = cp.TarDataset(root / "a.tar", cache=root / "cache")
     table, texts = table_of(tar), table_of(tar, texts=True)
     write(root / "parquet" / "a.parquet", table[:40], 16)
@@ -136,32 +133,12 @@ def test_analyze_scans_what_it_scans_of_the_tar(folder: Path, tmp_path: Path) ->
     assert tables[1:] == [tables[0], tables[0]]
 
 
-@pytest.mark.long
-def test_analyze_gives_the_tars_figures(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reports = []
-    for name in ("a.tar", "parquet", "hf"):
-        words = ["--jobs", "1", "--ranks", "2", "--out", str(tmp_path / name)]
-        words += ["--transform", f"{__name__}:TRANSFORM"]
-        with pytest.raises(SystemExit) as end:
-            main(["analyze", str(folder / name), "--cache", str(tmp_path / "cache"), *words])
-        assert end.value.code == 0, capsys.readouterr().err
-        report = json.loads((tmp_path / name / "report.json").read_text())
-        named = ("inputs", "sources", "heaviest", "seconds")  # what differs by files' names
-        reports.append({k: v for k, v in report.items() if k not in named})
-    assert reports[1:] == [reports[0], reports[0]]
-
-
 def test_awkward_images_give_what_they_give_from_a_tar(data: Path, tmp_path: Path) -> None:
     paths = [p for p in sorted((data / "awkward").iterdir()) if is_image(p.suffix[1:])]
     text = "<image> what is this?"
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number, path in enumerate(paths):
-            for suffix, body in ((path.suffix, path.read_bytes()), (".txt", text.encode())):
-                member = tarfile.TarInfo(f"{number:03}{suffix}")
-                member.size = len(body)
-                tar.addfile(member, io.BytesIO(body))
+    members = {f"{number:03}{path.suffix}": path.read_bytes() for number, path in enumerate(paths)}
+    members |= {f"{number:03}.txt": text.encode() for number in range(len(paths))}
+    write_tar(tmp_path / "a.tar", members)
     rows = {
         "text": [text] * len(paths),
         "name": [f"{number:03}" for number in range(len(paths))],

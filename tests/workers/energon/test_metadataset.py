@@ -15,8 +15,6 @@ import counterpoise as cp
 from counterpoise.workers.energon.metadataset import open_metadataset
 from tests.workers.prepared import prepare
 
-V2: dict[str, Any] = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
-V1: dict[str, Any] = {"__module__": "megatron.energon", "__class__": "Metadataset"}
 COUNTS = {"en": {"train": 64, "val": 30, "test": 39}, "more": {"train": 10, "val": 5, "test": 2}}
 
 
@@ -32,9 +30,12 @@ def place(shard: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(path: Path, kind: dict[str, Any], **splits: Any) -> Path:
+def write(path: Path, splits: str | dict[str, Any], kind: str = "MetadatasetV2") -> Path:
+    """Write a metadataset of splits, which are YAML."""
     path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.dump({**kind, "splits": splits}, sort_keys=False))
+    about = {"__module__": "megatron.energon", "__class__": kind}
+    splits = yaml.safe_load(splits) if isinstance(splits, str) else splits
+    path.write_text(yaml.dump({**about, "splits": splits}, sort_keys=False))
     return path
 
 
@@ -50,41 +51,27 @@ def opened(path: Path, split: str = "train", **others: Any) -> list[tuple[Any, .
     ]
 
 
+INNER = """
+train:
+  subset: {range: [0%, 50%]}
+  blend:
+    - {path: en, weight: 1, subset: {range: [10, end]}, subflavors: {a: inner, b: 1}}
+    - {path: ./en, split_part: val, weight: 3}
+val: {path: en}
+"""
+OUTER = """
+train:
+  blend:
+    - {path: ../in.yaml, weight: 2, subset: {range: [50%, 100%]}, subflavors: {a: outer}}
+    - {path: ../en, split_part: test, weight: 6}
+val: {path: ../in.yaml}
+"""
+
+
 @pytest.fixture
 def nested(place: Path) -> Path:
-    write(
-        place / "in.yaml",
-        V2,
-        train={
-            "subset": {"range": ["0%", "50%"]},
-            "blend": [
-                {
-                    "path": "en",
-                    "weight": 1,
-                    "subset": {"range": [10, "end"]},
-                    "subflavors": {"a": "inner", "b": 1},
-                },
-                {"path": "./en", "split_part": "val", "weight": 3},
-            ],
-        },
-        val={"path": "en"},
-    )
-    return write(
-        place / "metas/out.yaml",
-        V2,
-        train={
-            "blend": [
-                {
-                    "path": "../in.yaml",
-                    "weight": 2,
-                    "subset": {"range": ["50%", "100%"]},
-                    "subflavors": {"a": "outer"},
-                },
-                {"path": "../en", "split_part": "test", "weight": 6},
-            ]
-        },
-        val={"path": "../in.yaml"},
-    )
+    write(place / "in.yaml", INNER)
+    return write(place / "metas/out.yaml", OUTER)
 
 
 def test_shares_subsets_and_subflavors_are_energons(nested: Path) -> None:
@@ -96,16 +83,9 @@ def test_shares_subsets_and_subflavors_are_energons(nested: Path) -> None:
 
 
 def test_the_older_form_is_read_too(nested: Path) -> None:
-    path = write(
-        nested.parent / "v1.yaml",
-        V1,
-        train={
-            "datasets": [
-                {"path": "out.yaml", "weight": 1},
-                {"path": "../en", "split_part": "val", "weight": 1, "subflavor": "old"},
-            ]
-        },
-    )
+    old = "{path: ../en, split_part: val, weight: 1, subflavor: old}"
+    splits = f"train: {{datasets: [{{path: out.yaml, weight: 1}}, {old}]}}"
+    path = write(nested.parent / "v1.yaml", splits, "Metadataset")
     assert [(name, share) for name, _, _, share, _ in opened(path)] == [
         ("en", 0.03125), ("en-val", 0.09375), ("en-test", 0.375), ("en-val-2", 0.5),
     ]  # fmt: skip
@@ -126,16 +106,9 @@ def test_a_mixture_has_the_shares_at_every_prefix(nested: Path) -> None:
 
 
 def test_an_epoch_of_repetitions_has_each_sample_as_often(place: Path) -> None:
-    path = write(
-        place / "ep.yaml",
-        V2,
-        train={
-            "blend_epochized": [
-                {"path": "en", "repetitions": 0.5},
-                {"path": "more", "repetitions": 2, "subset": {"range": [0, 7]}},
-            ]
-        },
-    )
+    seven = "{path: more, repetitions: 2, subset: {range: [0, 7]}}"
+    splits = f"train: {{blend_epochized: [{{path: en, repetitions: 0.5}}, {seven}]}}"
+    path = write(place / "ep.yaml", splits)
     data = open_metadataset(path)
     assert len(data) == 32 + 14
     for epoch in range(2):
@@ -148,11 +121,8 @@ def test_an_epoch_of_repetitions_has_each_sample_as_often(place: Path) -> None:
 
 
 def test_other_splits_are_concatenated_unless_it_is_said(place: Path) -> None:
-    splits = {
-        split: {"blend": [{"path": "en", "weight": 3}, {"path": "more"}]}
-        for split in ("train", "val")
-    }
-    path = write(place / "mix.yaml", V2, **splits)
+    blend = "{blend: [{path: en, weight: 3}, {path: more}]}"
+    path = write(place / "mix.yaml", f"{{train: {blend}, val: {blend}}}")
     data = open_metadataset(path, "val")
     assert [sample["__key__"] for sample in data] == [
         *(f"en-val-{n}" for n in range(30)), *(f"more-val-{n}" for n in range(5)),
@@ -171,9 +141,6 @@ def test_workers_elsewhere_read_what_it_leads_to(nested: Path) -> None:
     other: Any = open_source(json.loads(json.dumps(rows.spec())), root)
     assert [other.key(n) for n in range(len(other))] == [rows.key(n) for n in range(len(rows))]
     assert other.fingerprint() == rows.fingerprint()
-
-
-BLENDED = {"blend": [{"path": "en"}]}
 
 
 @pytest.mark.parametrize(
@@ -208,16 +175,16 @@ BLENDED = {"blend": [{"path": "en"}]}
 def test_what_cannot_be_expressed_is_refused_by_its_name(
     place: Path, about: dict[str, Any], why: str
 ) -> None:
-    write(place / "ep.yaml", V2, train={"blend_epochized": [{"path": "en"}]})
-    write(place / "loop.yaml", V2, train={"blend": [{"path": "en"}, {"path": "made.yaml"}]})
-    path = write(place / "made.yaml", V2, train=about)
+    write(place / "ep.yaml", {"train": {"blend_epochized": [{"path": "en"}]}})
+    write(place / "loop.yaml", {"train": {"blend": [{"path": "en"}, {"path": "made.yaml"}]}})
+    path = write(place / "made.yaml", {"train": about})
     with pytest.raises(ValueError, match=why) as told:
         open_metadataset(path)
     assert "\n" not in str(told.value)
 
 
 def test_paths_lead_nowhere_out_of_a_root(place: Path) -> None:
-    path = write(place / "more/mix.yaml", V2, train={"blend": [{"path": "../en"}]})
+    path = write(place / "more/mix.yaml", {"train": {"blend": [{"path": "../en"}]}})
     assert len(open_metadataset(path)) == 64
     with pytest.raises(ValueError, match="leaves the root"):
         open_metadataset("mix.yaml", root=place / "more")
@@ -225,12 +192,12 @@ def test_paths_lead_nowhere_out_of_a_root(place: Path) -> None:
     with pytest.raises(ValueError, match="leaves the root"):
         open_metadataset("link.yaml", root=place / "more")
     with pytest.raises(FileNotFoundError, match="no prepared folder"):
-        open_metadataset(write(place / "gone.yaml", V2, train={"path": "gone"}))
+        open_metadataset(write(place / "gone.yaml", {"train": {"path": "gone"}}))
 
 
 def test_doubling_files_are_refused_before_they_are_all_followed(place: Path) -> None:
     for n in range(30):
         following = f"{n + 1}.yaml" if n < 29 else "en"
-        write(place / f"{n}.yaml", V2, train={"blend": [{"path": following} for _ in range(3)]})
+        write(place / f"{n}.yaml", {"train": {"blend": [{"path": following} for _ in range(3)]}})
     with pytest.raises(ValueError, match="leads to over"):
         open_metadataset(place / "0.yaml")

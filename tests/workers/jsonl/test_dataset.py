@@ -15,6 +15,7 @@ from counterpoise.workers.jsonl import dataset as jsonl_dataset
 from counterpoise.workers.sources.failures import DataChangedError
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.sources.registry import open_source
+from tests.tars import write_tar
 from tests.workers.jsonl.repacked import FORMS, write_lines
 
 SMALL = VisionLanguage(tile_size=8, max_tiles=4, tokens_per_tile=2)
@@ -23,32 +24,25 @@ SMALL = VisionLanguage(tile_size=8, max_tiles=4, tokens_per_tile=2)
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory, picture):
     """Two shards: texts, documents, one image, several images."""
-    import io
-    import json
-    import tarfile
-
     folder = tmp_path_factory.mktemp("shards")
     for shard in "ab":
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for n in range(7):
-                count = n % 4
-                said = [
-                    {"from": "human", "value": "<image>é" * count + f"question {n}"},
-                    {"from": "gpt", "value": f"answer {n}\n"},
-                ]
-                about: dict[str, Any] = (
-                    {"document": f"text {n} " + "<image>" * count} if n == 5 else {}
-                )
-                about = about or {"conversations": said}
-                members = {"json": json.dumps({**about, "source": shard}).encode()}
-                for k in range(count):
-                    kind = ("PNG", "JPEG")[k % 2]
-                    name = f"{kind.lower()}" if count == 1 else f"img{k}.{kind.lower()}"
-                    members[name] = picture(5 + n, 9 + 3 * k, kind, seed=n * 10 + k)
-                for name, data in members.items():
-                    info = tarfile.TarInfo(f"{shard}{n}.{name}")
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
+        members = dict[str, bytes]()
+        for n in range(7):
+            count = n % 4
+            said = [
+                {"from": "human", "value": "<image>é" * count + f"question {n}"},
+                {"from": "gpt", "value": f"answer {n}\n"},
+            ]
+            about: dict[str, Any] = {"conversations": said}
+            if n == 5:
+                about = {"document": f"text {n} " + "<image>" * count}
+            members[f"{shard}{n}.json"] = json.dumps({**about, "source": shard}).encode()
+            for k in range(count):
+                kind = ("PNG", "JPEG")[k % 2]
+                name = kind.lower() if count == 1 else f"img{k}.{kind.lower()}"
+                image = picture(5 + n, 9 + 3 * k, kind, seed=n * 10 + k)
+                members[f"{shard}{n}.{name}"] = image
+        write_tar(folder / f"{shard}.tar", members)
     return TarDataset(folder, SMALL, cache=folder / "cache")
 
 

@@ -2,14 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.workers.jsonl import line_index
-from counterpoise.workers.jsonl.line_index import kept_index, open_index, scan
-from counterpoise.workers.sources.cache_files import identity, write_arrays
+from counterpoise.workers.jsonl.line_index import open_index, scan
 
 BOM = b"\xef\xbb\xbf"
 VALUES = st.recursive(
@@ -167,28 +165,6 @@ def test_the_digest_is_of_names_and_content(file):
     assert scan(file(LINES, "b.jsonl"), None).digest == first
     assert scan(file(LINES.replace(b'"n": 3}', b'"n": 4}')), None).digest != first
     assert scan(file(LINES), "n").digest != first
-
-
-@pytest.mark.parametrize("change", range(8))
-def test_a_kept_index_that_cannot_be_one_is_made_again(file, tmp_path, change, caplog):
-    path = file(LINES)
-    whole = open_index(path, None, tmp_path)
-    kept = kept_index(path, None, tmp_path)
-    arrays = line_index._packed(whole)
-    places = arrays["places"].copy()
-    wrong = [
-        {"places": places + 10_000},
-        {"places": places - 5},
-        {"places": places[:, :2]},
-        {"places": places.astype(np.int32)},
-        {"name_ends": arrays["name_ends"][:-1]},
-        {"name_ends": arrays["name_ends"][::-1]},
-        {"names": arrays["names"][:-1]},
-        {"checksum": np.zeros(2, np.int64)},
-    ][change]
-    write_arrays(kept, identity(path), {**arrays, **wrong})
-    assert keys(open_index(path, None, tmp_path)) == keys(whole)
-    assert "holds no index of this file: it is made again" in caplog.text
 
 
 def test_a_name_by_file_and_line_differs_from_all_ids(tmp_path):

@@ -1,7 +1,6 @@
 """Texts, images, videos and sound of tar samples in one balanced loop, with seven resources."""
 
 import io
-import tarfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from PIL import Image
 import counterpoise as cp
 from counterpoise import media
 from counterpoise.workers.sources.interface import Probe, SampleError
+from tests.tars import write_tar
 from tests.workers.media.making import audio, video
 
 RULE = media.FrameRule(fps=2, max_frames=8, multiple=2)
@@ -122,22 +122,19 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
         * 3
     ]
     path = tmp_path_factory.mktemp("media") / "all.tar"
-    with tarfile.open(path, "w") as tar:
-        for number in range(48):
-            bodies = {"txt": b"x" * int(rng.integers(2, 90))}
-            for k in range(rng.integers(0, 3)):
-                bodies[f"i{k}.png"] = picture(*(PATCH * rng.integers(1, 9, 2)).tolist())
-            for k in range(rng.integers(0, 3)):
-                at = int(rng.integers(len(videos)))
-                bodies[f"v{k}.{'webm' if at % 2 else 'mp4'}"] = videos[at]
-            for k in range(rng.integers(0, 3)):
-                kind, data = sounds[rng.integers(len(sounds))]
-                bodies[f"a{k}.{kind}"] = data
-            for name, body in bodies.items():
-                info = tarfile.TarInfo(f"s{number:02}.{name}")
-                info.size = len(body)
-                tar.addfile(info, io.BytesIO(body))
-    return path
+    members = dict[str, bytes]()
+    for number in range(48):
+        key = f"s{number:02}"
+        members[f"{key}.txt"] = b"x" * int(rng.integers(2, 90))
+        for k in range(rng.integers(0, 3)):
+            members[f"{key}.i{k}.png"] = picture(*(PATCH * rng.integers(1, 9, 2)).tolist())
+        for k in range(rng.integers(0, 3)):
+            at = int(rng.integers(len(videos)))
+            members[f"{key}.v{k}.{'webm' if at % 2 else 'mp4'}"] = videos[at]
+        for k in range(rng.integers(0, 3)):
+            kind, data = sounds[rng.integers(len(sounds))]
+            members[f"{key}.a{k}.{kind}"] = data
+    return write_tar(path, members)
 
 
 def test_each_sample_costs_what_was_probed(shard: Path) -> None:
@@ -147,14 +144,9 @@ def test_each_sample_costs_what_was_probed(shard: Path) -> None:
 
 
 def test_a_probe_of_a_long_file_reads_little_of_it(tmp_path: Path, monkeypatch: Any) -> None:
-    path = tmp_path / "long.tar"
     long = video("webm", "libvpx", count=300, width=160, height=120, codec_options={"g": "30"})
-    with tarfile.open(path, "w") as tar:
-        for name, body in (("k.txt", b"xy"), ("k.webm", long), ("k.wav", audio("WAV", 900_000))):
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
-    dataset = cp.TarDataset(path, Anything())
+    members = {"k.txt": b"xy", "k.webm": long, "k.wav": audio("WAV", 900_000)}
+    dataset = cp.TarDataset(write_tar(tmp_path / "long.tar", members), Anything())
     read, files = [0], dataset._files
     whole = files.read_at
 
@@ -200,14 +192,9 @@ def test_auto_balances_by_all_of_them(shard: Path, caplog: Any) -> None:
 
 
 def test_a_damaged_member_names_sample_shard_and_member(tmp_path: Path) -> None:
-    path = tmp_path / "bad.tar"
-    with tarfile.open(path, "w") as tar:
-        for name, body in (("k.txt", b"xy"), ("k.v0.mp4", b"no video" * 9000), ("l.txt", b"xy"),
-                           ("l.a0.wav", audio()[:30])):  # fmt: skip
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
-    dataset = cp.TarDataset(path, Anything())
+    members = {"k.txt": b"xy", "k.v0.mp4": b"no video" * 9000, "l.txt": b"xy"}
+    members["l.a0.wav"] = audio()[:30]
+    dataset = cp.TarDataset(write_tar(tmp_path / "bad.tar", members), Anything())
     for index, member in ((0, "k.*v0.mp4: "), (1, "l.*a0.wav: ")):
         for look in (dataset.probe, dataset.load):
             with pytest.raises(

@@ -98,7 +98,7 @@ def check(number: int) -> None:
     assert len(data) == recipe.samples()
 
 
-@pytest.mark.parametrize("number", range(48))
+@pytest.mark.parametrize("number", [n for n in range(48) if n != 28])  # which takes 5 s alone
 def test_an_epoch_ends_with_the_last_sample_of_the_source_that_ends_it(number: int) -> None:
     check(number)
 

@@ -1,8 +1,6 @@
 """Recipes of mixtures in files: sources by their descriptions, and all that Mixture takes."""
 
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from click.testing import CliRunner
 
 import counterpoise as cp
 from counterpoise.tools.analyze.command import command
+from tests.tars import write_tar
 
 RECIPE = """
 sources:
@@ -34,11 +33,8 @@ seed: 5
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("web", "docs"):
-        with tarfile.open(tmp_path / f"{name}.tar", "w") as shard:
-            for number in range(16):
-                member = tarfile.TarInfo(f"{name}{number}.txt")
-                member.size = 1 + number % 8
-                shard.addfile(member, io.BytesIO(b"x" * member.size))
+        texts = {f"{name}{number}.txt": b"x" * (1 + number % 8) for number in range(16)}
+        write_tar(tmp_path / f"{name}.tar", texts)
     (tmp_path / "mix.yaml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,9 +1,7 @@
 """Selections: which samples they have, and that what is known of them stays known."""
 
-import io
 import json
 import pickle
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import counterpoise as cp
 from counterpoise.tools.analyze.scan.sources import ScanOptions, open_dataset
 from counterpoise.workers import PlainSource, Probe, SampleError
 from counterpoise.workers.sources.registry import open_source
+from tests.tars import write_tar
 
 SHARES = {"train": 0.9, "val": 0.1}
 
@@ -24,14 +23,12 @@ def table(count: int = 300) -> Any:
 
 
 def write_shard(path: Path, count: int) -> None:
-    with tarfile.open(path, "w") as shard:
-        for number in range(count):
-            about = {"lang": "de" if number % 3 else "en"}
-            texts = {"txt": f"text {number}", "json": json.dumps(about)}
-            for extension, text in texts.items():
-                member = tarfile.TarInfo(f"{path.stem}{number:03}.{extension}")
-                member.size = len(text)
-                shard.addfile(member, io.BytesIO(text.encode()))
+    members = dict[str, bytes]()
+    for number in range(count):
+        about = {"lang": "de" if number % 3 else "en"}
+        members[f"{path.stem}{number:03}.txt"] = f"text {number}".encode()
+        members[f"{path.stem}{number:03}.json"] = json.dumps(about).encode()
+    write_tar(path, members)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from counterpoise.loader import DataLoader
 from counterpoise.workers import SampleError, TarDataset
-from counterpoise.workers.sources.failures import SkippedSample, append_letter, read_letters
+from counterpoise.workers.sources.dead_letters import append_letter, read_letters
+from counterpoise.workers.sources.failures import SkippedSample
 from counterpoise.workers.sources.interface import source_name
 
 LETTERS = [SkippedSample(f"k{n}", "no text", "data", "a.tar") for n in range(4)]

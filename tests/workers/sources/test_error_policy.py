@@ -4,14 +4,9 @@ import pytest
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.workers.sources.failures import ON_ERROR, checked_on_error
+from counterpoise.workers.sources.failures import checked_on_error
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))
-
-
-@pytest.mark.parametrize("on_error", ON_ERROR)
-def test_a_known_policy_is_returned(on_error):
-    assert checked_on_error(on_error) == on_error
 
 
 @pytest.mark.parametrize("on_error", ["retry", "", None, 3, ["skip"]])

@@ -2,13 +2,8 @@
 
 import pytest
 
-from counterpoise.workers.sources.failures import (
-    RETRIES,
-    SkippedSample,
-    append_letter,
-    load_with_retries,
-    read_letters,
-)
+from counterpoise.workers.sources.dead_letters import append_letter, read_letters
+from counterpoise.workers.sources.failures import RETRIES, SkippedSample, load_with_retries
 from counterpoise.workers.sources.interface import SampleError
 
 DISK = OSError(5, "Input/output error")
@@ -36,22 +31,6 @@ def _load(load, retries=RETRIES):
         return error, pauses
 
 
-def test_io_errors_are_tried_again_with_growing_pauses():
-    assert _load(Failing(DISK, 3)) == ("sample", [0.1, 0.2, 0.4])
-
-
-def test_a_disk_that_stays_broken_is_raised():
-    load = Failing(DISK, 99)
-    error, pauses = _load(load, (0.1, 0.2))
-    assert error is DISK
-    assert (load.calls, len(pauses)) == (3, 2)
-
-
-def test_a_file_that_is_gone_is_not_waited_for():
-    gone = FileNotFoundError(2, "No such file")
-    assert _load(Failing(gone, 1)) == (gone, [])
-
-
 @pytest.mark.parametrize(
     ("error", "reason", "kind"),
     [
@@ -73,10 +52,6 @@ def test_a_name_in_a_sample_error_cannot_act_on_a_terminal():
     assert str(error).isprintable()
     assert error.reason == r"\x1b[31m\u202e.jpg: no picture"
     assert error.key == evil
-
-
-def test_a_sample_error_names_its_own_key():
-    assert SkippedSample.from_error(DATA, "another").key == "k"
 
 
 def test_letters_are_read_as_they_were_written(tmp_path):

@@ -60,12 +60,6 @@ def known(source: Any) -> list[int | None]:
     return [None if each is None else each.cost["words"] for each in found]
 
 
-def test_all_formats_keep_costs(shards: list[Path], records: Path) -> None:
-    for data, kind in ((shards, TarDataset), (records, JsonlDataset)):
-        assert probes_of(kind(data, Words())) == len(kind(data, Words()))
-        assert probes_of(kind(data, Words())) == 0
-
-
 def test_views_find_what_was_kept_of_the_whole(shards: list[Path], records: Path) -> None:
     for data, kind in ((shards, TarDataset), (records, JsonlDataset)):
         probes_of(kind(data, Words()))
@@ -154,8 +148,10 @@ class Broken(Words):
         return super().probe(raw)
 
 
-@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"num_workers": 0}])
-@pytest.mark.parametrize("transform", [Words, Broken])
+@pytest.mark.parametrize(
+    ("transform", "options"),
+    [(Broken, {}), (Words, {"persistent_workers": True}), (Broken, {"num_workers": 0})],
+)
 def test_later_epochs_write_no_costs_that_the_file_has(
     shards: list[Path], tmp_path: Path, options: dict[str, Any], transform: type[Words]
 ) -> None:
@@ -164,18 +160,13 @@ def test_later_epochs_write_no_costs_that_the_file_has(
         collate_fn=list, balance="fixed", on_error="skip", **{"num_workers": 2, **options},
     )  # fmt: skip
     sizes = []
-    for _ in range(4):
+    for _ in range(3):
         list(loader)
         sizes.append(sum(each.stat().st_size for each in (tmp_path / "kept").glob("*.costs")))
     loader.close()
     assert len({*sizes}) == 1
-    lost = transform is Broken
-    assert (
-        sum(
-            each is None for each in known(TarDataset(shards, transform(), cache=tmp_path / "kept"))
-        )
-        == lost
-    )
+    kept = known(TarDataset(shards, transform(), cache=tmp_path / "kept"))
+    assert kept.count(None) == (transform is Broken)
 
 
 def test_what_another_has_kept_meanwhile_is_not_measured_again(shards: list[Path]) -> None:

@@ -24,7 +24,8 @@ def questions() -> Iterator[tuple[str, str, str]]:
     for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         if path == ASKED_IN:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "attr(" in text else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             if node.func.id in ("getattr", "hasattr") and isinstance(node.args[1], ast.Constant):

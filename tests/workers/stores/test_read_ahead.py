@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.stores.ranges import cut, joined
-from counterpoise.workers.stores.read_ahead import ReadAhead
+from counterpoise.workers.stores.read_ahead import ReadAhead, cut, joined
 
 DATA = random.Random(0).randbytes(10_000)
 SPAN = st.tuples(st.integers(0, 9_999), st.integers(1, 600)).map(

@@ -6,13 +6,8 @@ from functools import partial
 
 import pytest
 
-from counterpoise.workers.sources.failures import (
-    SkippedSample,
-    append_letter,
-    load_with_retries,
-    read_letters,
-)
-from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.dead_letters import append_letter, read_letters
+from counterpoise.workers.sources.failures import SkippedSample, load_with_retries
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
 
@@ -64,16 +59,6 @@ def test_exactly_the_broken_ones_are_dead_lettered(awkward, manifest, transform,
         observed = manifest[name]["observed_pillow"]["error"]
         assert observed.partition(" 'out")[0] in letter.reason
         assert letter.kind == "data"
-
-
-def test_under_raise_the_error_names_the_key_and_the_cause(awkward, manifest):
-    path, names = awkward
-    dataset = TarDataset(path, TRANSFORMS[1])
-    index = list(names.values()).index("truncated_jpeg.jpg")
-    with pytest.raises(
-        SampleError, match=f"sample '{index:02}' of {path}: jpg: OSError: image file is trunc"
-    ):
-        load_with_retries(lambda: dataset[index], lambda _: pytest.fail("a retry"))
 
 
 def test_those_that_decode_have_the_size_they_are_known_to_have(awkward, manifest):

@@ -3,11 +3,8 @@
 import errno
 import fcntl
 import multiprocessing
-import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from counterpoise.workers.sources import cache_files
 from counterpoise.workers.sources.cache_files import identity
@@ -79,33 +76,6 @@ def test_another_fingerprint_knows_nothing(path):
     assert _known(path, 1, "g") == [None]
 
 
-def test_another_state_of_the_shard_knows_nothing_and_begins_anew(path):
-    opened(path, "f", 1).put(0, COST, 1)
-    os.utime(path, ns=(0, 1))
-    assert _known(path, 1) == [None]
-    opened(path, "f", 1).put(0, COST, 2)
-    assert _known(path, 1) == [(COST, 2)]
-
-
-@given(cut=st.integers(0, 1200), level=st.integers(0, 255))
-def test_a_damaged_file_is_ignored_and_written_again(tmp_path_factory, cut, level):
-    path = tmp_path_factory.mktemp("shard") / "a.tar"
-    path.touch()
-    costs = opened(path, "f", 4)
-    for index in range(4):
-        costs.put(index, COST, index)
-    good = costs.path.read_bytes()
-    at = min(cut, len(good) - 1)
-    for broken in (good[:at], good[:at] + bytes([level]) + good[at + 1 :]):
-        costs.path.write_bytes(broken)
-        whole = [(COST, index) for index in range(4)]
-        assert _known(path, 4) == (whole if broken == good else [None] * 4)
-        again = opened(path, "f", 4)
-        for index in range(4):
-            again.put(index, COST, index)
-        assert _known(path, 4) == whole
-
-
 def test_many_rows_are_written_a_few_times(path, monkeypatch):
     sizes, replace = [], cache_files.replace_file
 
@@ -150,13 +120,6 @@ def test_costs_of_another_kind_are_not_mixed_in(path):
     costs.put(0, COST, 1)
     costs.put(1, {"seconds": 3}, 1)
     assert costs.get(1) is None
-
-
-def test_a_folder_that_cannot_be_written_is_done_without(path, tmp_path):
-    (tmp_path / "file").touch()
-    costs = opened(path, "f", 1, tmp_path / "file" / "below")
-    costs.put(0, COST, 1)
-    assert costs.get(0) == (COST, 1)
 
 
 def test_what_a_full_disk_did_not_take_is_written_later(path, monkeypatch):

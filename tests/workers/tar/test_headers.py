@@ -89,7 +89,7 @@ def outcome(path: Path) -> object:
         index = scan(path)
     except ValueError as error:
         return str(error)
-    return [(index.key(row), index.sample(row)) for row in range(len(index))]
+    return [(index.name(row), index.sample(row)) for row in range(len(index))]
 
 
 @given(

@@ -1,7 +1,6 @@
 """The header scan finds every member of every tar, and says where a damaged one is damaged."""
 
 import gzip
-import io
 import os
 import tarfile
 
@@ -11,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.workers.sources import cache_files as kept_files
+from counterpoise.workers.sources import file_index
 from counterpoise.workers.tar import index as tar_index
 from counterpoise.workers.tar.index import open_index, scan
+from tests.tars import write_tar
 
 NAMES = st.text("abcé/xyz漢", min_size=1, max_size=150).map(lambda text: text.strip("/") or "a")
 
@@ -20,13 +21,13 @@ NAMES = st.text("abcé/xyz漢", min_size=1, max_size=150).map(lambda text: text.
 @pytest.fixture(autouse=True)
 def kept_from_one_sample_on(monkeypatch):
     """Keep the indexes of these small shards too."""
-    monkeypatch.setattr(tar_index, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(file_index, "WORTH_KEEPING", 1)
 
 
 def _contents(path, index):
     data = path.read_bytes()
     return {
-        index.key(i): {m.extension: data[m.offset : m.offset + m.size] for m in index.sample(i)}
+        index.name(i): {m.extension: data[m.offset : m.offset + m.size] for m in index.sample(i)}
         for i in range(len(index))
     }
 
@@ -44,15 +45,11 @@ def test_every_member_is_found_whatever_names_sizes_and_order(
     members = [(f"{key}.{ext}", body) for key in keys for ext, body in wanted[key].items()]
     order.shuffle(members)
     path = tmp_path_factory.mktemp("tar") / "a.tar"
-    with tarfile.open(path, "w", format=kind) as tar:
-        for name, body in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
+    write_tar(path, members, format=kind)
     index = scan(path)
     assert _contents(path, index) == wanted
     first = list(dict.fromkeys(name.rsplit(".", 1)[0] for name, _ in members))
-    assert [index.key(i) for i in range(len(index))] == first
+    assert [index.name(i) for i in range(len(index))] == first
 
 
 def test_keys_split_as_webdataset_splits_them(shard):
@@ -66,7 +63,7 @@ def test_keys_split_as_webdataset_splits_them(shard):
         for s in webdataset.WebDataset(str(path), shardshuffle=False)
     ]
     index = scan(path)
-    ours = [(index.key(i), {m.extension for m in index.sample(i)}) for i in range(len(index))]
+    ours = [(index.name(i), {m.extension for m in index.sample(i)}) for i in range(len(index))]
     assert ours == theirs
 
 
@@ -106,13 +103,13 @@ def test_an_index_is_kept_and_used_while_the_shard_stays_as_it_was(shard, monkey
     assert path.with_name("a.tar.index.npz").exists()
     monkeypatch.setattr(tar_index, "scan", lambda _: pytest.fail("scanned again"))
     again = open_index(path)
-    assert (again.key(0), again.sample(0), again.digest) == ("a", index.sample(0), index.digest)
+    assert (again.name(0), again.sample(0), again.digest) == ("a", index.sample(0), index.digest)
 
 
 def test_of_a_tiny_shard_no_index_is_kept(shard, monkeypatch):
     monkeypatch.undo()
-    path = shard("a.tar", {f"{n}.jpg": b"1" for n in range(tar_index.WORTH_KEEPING - 1)})
-    assert len(open_index(path)) == tar_index.WORTH_KEEPING - 1
+    path = shard("a.tar", {f"{n}.jpg": b"1" for n in range(file_index.WORTH_KEEPING - 1)})
+    assert len(open_index(path)) == file_index.WORTH_KEEPING - 1
     assert not path.with_name("a.tar.index.npz").exists()
 
 
@@ -122,44 +119,6 @@ def test_a_changed_shard_is_scanned_again(shard):
     shard("a.tar", {"a.jpg": b"1", "b.jpg": b"2"})
     os.utime(path, ns=(0, 12345))
     assert len(open_index(path)) == 2
-
-
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04junk", b"\x93NUMPY"])
-def test_a_damaged_index_is_made_again(shard, damage):
-    path = shard("a.tar", {"a.jpg": b"1"})
-    open_index(path)
-    kept = path.with_name("a.tar.index.npz")
-    good = kept.read_bytes()
-    kept.write_bytes(damage)
-    assert len(open_index(path)) == 1
-    assert len(kept.read_bytes()) == len(good)
-
-
-def test_a_read_only_folder_is_left_alone(shard, tmp_path, monkeypatch):
-    path = shard("data/a.tar", {"a.jpg": b"1"})
-    path.parent.chmod(0o555)
-    monkeypatch.delenv("COUNTERPOISE_CACHE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    open_index(path)
-    path.parent.chmod(0o755)
-    assert [file.name for file in path.parent.iterdir()] == ["a.tar"]
-    assert len(list((tmp_path / "home/.cache/counterpoise").iterdir())) == 1
-
-
-def test_a_cache_folder_may_be_named(shard, tmp_path, monkeypatch):
-    path = shard("data/a.tar", {"a.jpg": b"1"})
-    monkeypatch.setenv("COUNTERPOISE_CACHE", str(tmp_path / "env"))
-    open_index(path)
-    open_index(path, tmp_path / "argument")
-    assert len(list((tmp_path / "env").iterdir())) == 1
-    assert len(list((tmp_path / "argument").iterdir())) == 1
-    assert [file.name for file in path.parent.iterdir()] == ["a.tar"]
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(shard, tmp_path):
-    path = shard("a.tar", {"a.jpg": b"1"})
-    (tmp_path / "file").touch()
-    assert len(open_index(path, tmp_path / "file" / "below")) == 1
 
 
 def test_arrays_are_read_back_only_about_the_same_state(tmp_path):

@@ -18,7 +18,7 @@ def tar(folder, *arguments):
 
 def keys(path):
     index = scan(path)
-    return [index.key(row) for row in range(len(index))]
+    return [index.name(row) for row in range(len(index))]
 
 
 @pytest.fixture
@@ -60,8 +60,9 @@ def test_a_sparse_member_is_named_and_all_others_are_read(folder, form):
 def test_an_incremental_dump_with_a_label_has_its_files(folder):
     path = folder / "a.tar"
     snapshot = f"--listed-incremental={folder / 'snapshot'}"
+    (folder / "d" / "l.txt").symlink_to("x" * 150)  # which has a header of its own
     tar(folder, snapshot, "--label=volume.2026", "-cf", path, "d")
-    assert keys(path) == ["d/a", "d/b", "d/c"]
+    assert sorted(keys(path)) == ["d/a", "d/b", "d/c", "d/l"]
     assert TarDataset(path)[0]["txt"] == "a"
 
 
@@ -142,9 +143,3 @@ def test_a_size_that_is_none_is_named_with_its_place(tmp_path, size):
 )
 def test_a_byte_order_mark_is_no_part_of_a_text(shard, name, body, value):
     assert TarDataset(shard("a.tar", {f"a.{name}": body}))[0][name] == value
-
-
-def test_a_text_in_another_encoding_is_named(shard):
-    path = shard("a.tar", {"a.txt": "hé".encode("utf-16")})
-    with pytest.raises(SampleError, match=r"sample 'a' of .*a\.tar: txt: UnicodeDecodeError"):
-        TarDataset(path)[0]

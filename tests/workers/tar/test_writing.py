@@ -95,7 +95,7 @@ def test_keys_come_back(tmp_path_factory: pytest.TempPathFactory, keys: list[str
                 assert any(0xD800 <= ord(each) < 0xE000 for each in key)
         writer.close()
     index = scan(path)
-    assert [index.key(row) for row in range(len(index))] == kept
+    assert [index.name(row) for row in range(len(index))] == kept
     for row in range(len(index)):
         assert [each.extension for each in index.sample(row)] == ["txt", "img0.jpg"]
 
