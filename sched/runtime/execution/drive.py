@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...simulation.measured import MeasuredStep, dump_step
 from ...simulation.timeline import Timeline
-from ..links.place import gather_objects
+from ..links.meeting import gather_objects
 from ..links.process_groups import PeerLostError
 from .board import Board
 from .waiting import Pipelines

@@ -21,8 +21,9 @@ from ...planners.stage_split import SplitPlan, split_of
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
-from ..job.start import generator_of, tokens_by
-from ..links.place import device_of
+from ..job.start import generator_of
+from ..links.meeting import device_of
+from ..parts import tokens_by
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
 from ..pretrained.making import materialise, precisions_of

@@ -9,17 +9,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...transforms.generator_passes import with_generator, without_last_stage
-from ..encoders.part import RankEncoders, rank_encoders
 from ..encoders.placement import EncoderSpec
-from ..links.place import MeshPlace
-from ..stage.agreement import ModelFacts, RankFacts, agree
 from ..stage.generator import GeneratorSpec
 from ..units.layout import Units
-from ..units.lists import joined
-from ..units.place import UnitPlace, agree_units, place_units
-from ..units.plan import UnitPlan, plan_units
-from .programs import Programs, UnitPrograms
-from .start import generator_of, place_in, start_deadline
+from ..units.place import Place, place_in, place_units
+from ..units.plan import UnitPlan, plan_on_mesh, plan_units
+from .start import generator_of, start_deadline
 
 # Microbatches of the first program, for each rank: every schedule has one for as many.
 _PROBE = 2
@@ -45,56 +40,7 @@ class ResumedSchedule:
         return generator_of(self.schedule, ranks, self.options)(microbatches)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """A pipeline whose ranks run all passes, encoders' in its bubbles, or units on their own ranks.
-
-    `make`: the program of a number of microbatches, of which parts, fields and connections follow.
-    `here`: this process' place among units, if there are any. `plan_of`: the plan of a number of
-    microbatches of each replica of their language model.
-    """
-
-    place: MeshPlace
-    make: Callable[[int], Program]
-    here: UnitPlace | None = None
-    plan_of: Callable[[int], UnitPlan] | None = None
-
-    @property
-    def first_program(self) -> Program:
-        """Return the first program: stages and channels do not depend on how many microbatches."""
-        count = _PROBE * self.place.ranks
-        if self.here is not None:  # every encoder rank has something to do
-            count *= max(unit.dp for unit in self.here.units.sizes[1:])
-        return self.make(count)
-
-    @property
-    def first_count(self) -> int:
-        """Return the number of microbatches that each replica has in the first program."""
-        replicas = 1 if self.here is None else self.here.units.backbone.dp
-        return self.first_program.microbatches // replicas
-
-    def encoders(self, specs: Sequence[EncoderSpec]) -> RankEncoders:
-        """Return this rank's encoders. Raises ValueError as `rank_encoders` does."""
-        units = None if self.here is None else self.here.units
-        size = units.encoder if units is not None and units.spread else None
-        parts = 0 if size is None else size.dp
-        return rank_encoders(specs, self.first_program, self.place.seat, parts)
-
-    def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
-        """Return what all ranks' modules say of the model together; all ranks call this."""
-        program, limit_s = self.first_program, start_deadline(deadline_s)
-        if self.here is not None:
-            return agree_units(own, program, self.here, limit_s)
-        return agree(own, program, self.place, limit_s)
-
-    def programs(self, **given: Any) -> Programs:
-        """Return the programs; `given`: the fields of Programs that are not known here."""
-        given |= {"make": self.make, "rank": self.place.seat}
-        if self.here is None or self.plan_of is None:
-            return Programs(**given)
-        units = self.here.units
-        given |= {"replicas": units.replicas(self.here.rank), "in_all": units.backbone.dp}
-        return UnitPrograms(place=self.here, plan_of=self.plan_of, **given)
+PlanOf = Callable[[int], UnitPlan]
 
 
 def arrange(
@@ -104,21 +50,30 @@ def arrange(
     encoders: Sequence[EncoderSpec],
     generator: GeneratorSpec | None,
     deadline_s: float,
-) -> Arrangement:
-    """Return the arrangement on a mesh or on units; all processes of the job call this together.
+) -> tuple[Place, PlanOf]:
+    """Return this process' place, and the plan of a number of microbatches of each replica.
 
-    Raises ValueError and PeerLostError as `place_in` and `place_units` do.
+    All processes of the job call this together. Raises ValueError and PeerLostError as `place_in`
+    and `place_units` do.
     """
     if not isinstance(where, Units):
         place = place_in(where, start_deadline(deadline_s))
         made = generator_of(schedule, place.ranks, options)
-        return Arrangement(place, cache(_headed(made) if generator else made))
+        made = _headed(made) if generator else made
+        return place, cache(lambda count: plan_on_mesh(made(count)))
     _refuse_other_units(where, encoders, generator)
-    here = place_units(where, start_deadline(deadline_s))
-    made = _of_replicas(where, schedule, options, generator)
+    place = place_units(where, start_deadline(deadline_s))
+    base = _of_replicas(where, schedule, options, generator)
     layers = [len(spec.modules) for spec in encoders]
-    plan_of = cache(lambda count: plan_units(made(count), where, layers))
-    return Arrangement(here, cache(lambda count: joined(plan_of(count).programs)), here, plan_of)
+    return place, cache(lambda count: plan_units(base(count), where, layers))
+
+
+def first_count(units: Units) -> int:
+    """Return the microbatches of each replica in the first program, in which every rank has some.
+
+    Stages and channels do not depend on how many there are.
+    """
+    return _PROBE * units.backbone.pp * max((unit.dp for unit in units.sizes[1:]), default=1)
 
 
 def _of_replicas(
@@ -168,6 +123,8 @@ def _refuse_other_units(
     units: Units, encoders: Sequence[EncoderSpec], generator: GeneratorSpec | None
 ) -> None:
     """Raise ValueError for units without something to run, and encoders without a unit."""
+    if not units.beside:
+        raise ValueError("the backbone is the only unit; give encoder=, generator= or a mesh")
     if bool(encoders) != (units.encoder is not None):
         raise ValueError(
             "an encoder's unit and encoders= go together: give both, or a mesh to run encoders in "

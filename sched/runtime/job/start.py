@@ -11,14 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...ir.registry import schedule as make_program
-from ..compiled import Op, collectives, compile_program, lowered, with_deliveries
+from ..compiled import collectives
 from ..execution.board import Board
 from ..execution.drive import PipelineStalledError
-from ..links.place import FAULTS, MeshPlace, await_all, device_of, gather_objects
+from ..links.meeting import FAULTS, gather_objects
 from ..links.process_groups import (
     Channel,
     Groups,
@@ -27,8 +26,8 @@ from ..links.process_groups import (
     make_groups,
     report_lost,
 )
-from ..parts import WEIGHTS, Reading
 from ..stage.modules import LossFunction, StageOptions
+from ..units.place import Place
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
 
@@ -71,35 +70,6 @@ def start_deadline(deadline_s: float) -> float:
     return max(deadline_s, _START_S)
 
 
-def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
-    """Return this process' place; all processes of the job call this together.
-
-    `mesh`: of all of them, or of this process' pipeline alone. Raises ValueError for a mesh without
-    a dimension "pp", and PeerLostError if other processes do not come within the deadline.
-    """
-    names = mesh.mesh_dim_names or ()
-    if "pp" not in names:
-        raise ValueError(
-            f"the mesh has the dimensions {names}; give it one named 'pp', such as "
-            "init_device_mesh(device, (dp, pp), mesh_dim_names=('dp', 'pp'))"
-        )
-    await_all(deadline_s)
-    ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
-    pipelines = tuple(tuple(row) for row in ranks.tolist())
-    device = device_of(mesh.device_type)
-    if mesh.size() < dist.get_world_size():
-        found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
-        pipelines = tuple(sorted({row for rows in found for row in rows}))
-    return MeshPlace(
-        pipelines,
-        mesh["pp"].get_local_rank(),
-        (mesh["pp"].get_group(),),
-        mesh["dp"].get_group() if "dp" in names else None,
-        mesh["tp"].get_group() if "tp" in names and mesh["tp"].size() > 1 else None,
-        device,
-    )
-
-
 def generator_of(
     schedule: str | Callable[[int, int], Program], ranks: int, options: Mapping[str, Any]
 ) -> Callable[[int], Program]:
@@ -117,7 +87,7 @@ def vocabulary_part(
     program: Program,
     vocabulary: VocabParallel | None,
     loss: LossFunction | None,
-    place: MeshPlace,
+    place: Place,
     options: StageOptions,
 ) -> VocabularyPart | None:
     """Return this rank's part of the vocabulary layers, None for a schedule without them.
@@ -153,52 +123,10 @@ def vocabulary_part(
     )
 
 
-def reading_of(
-    hidden: int | Callable[[Any], tuple[int, ...]],
-    dtype: torch.dtype,
-    weigh: str | Callable[[Any], float],
-    device: torch.device,
-    options: StageOptions,
-) -> Reading:
-    """Return how steps are read, from the arguments of a Pipeline."""
-    return Reading(
-        hidden if callable(hidden) else tokens_by(hidden),
-        dtype,
-        WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-        device,
-        frozenset(options.labels if options.shift_labels else ()),
-        options.ends,
-    )
-
-
-def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
-    """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
-
-    def shape(info: Any) -> tuple[int, ...]:
-        if getattr(info, "empty", False):
-            # The loader's batch of no samples: one pad token, without weight.
-            return 1, hidden
-        try:
-            return info.costs["tokens"], hidden
-        except KeyError:
-            raise ValueError(
-                f"the microbatch's costs are {sorted(info.costs)}, without tokens; give hidden= as "
-                "a function from its info to the hidden states' shape"
-            ) from None
-
-    return shape
-
-
-def compile_all(program: Program, input_gradient: Sequence[bool]) -> list[tuple[Op, ...]]:
-    """Return the operations of every rank."""
-    ranks, program = range(len(program.ranks)), lowered(program)
-    return with_deliveries([compile_program(program, rank, input_gradient) for rank in ranks])
-
-
 def connect(
     first_program: Program,
     channels: Sequence[Channel],
-    place: MeshPlace,
+    place: Place,
     deadline_s: float,
     sharers: Sequence[tuple[int, ...]] = (),
 ) -> tuple[Groups, Board]:
@@ -220,7 +148,7 @@ def connect(
     return groups, board
 
 
-def _refuse_other_groups(own: list[Any], place: MeshPlace, deadline_s: float) -> None:
+def _refuse_other_groups(own: list[Any], place: Place, deadline_s: float) -> None:
     """Raise ValueError in all processes that would make other groups, or in another order.
 
     torch would connect what does not belong together, or wait. `own`: the names of the groups.
@@ -238,7 +166,7 @@ def _refuse_other_groups(own: list[Any], place: MeshPlace, deadline_s: float) ->
                 )
 
 
-def post_board(place: MeshPlace, deadline_s: float) -> Board:
+def post_board(place: Place, deadline_s: float) -> Board:
     """Return this rank's board, in a store of its own that the mesh's first process hosts."""
     first = place.pipelines[0][0]
     own = dist.get_rank()

@@ -1,4 +1,4 @@
-"""Exchanges facts among a pipeline's ranks, once at the start: stages, and what is trained."""
+"""The facts that a pipeline's ranks exchange, once at the start: stages, and what is trained."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,6 @@ from torch import nn
 from ...ir.kinds import BACKWARD
 from ...ir.program import Program
 from ..gradients import is_sharded, likeness
-from ..links.place import MeshPlace, gather_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +98,6 @@ def facts_of(
         generator,
         images,
     )
-
-
-def agree(own: RankFacts, program: Program, place: MeshPlace, deadline_s: float) -> ModelFacts:
-    """Return the facts of the whole model, the same on every rank; all ranks call this.
-
-    Raises ValueError on every rank if any has other stages than the program places on it, or
-    replicas do not train or shard the same stages: they would wait for each other's gradients.
-    Raises PeerLostError if the facts of all do not come within the deadline.
-    """
-    everyone = place.gather(own, deadline_s)
-    alike = gather_objects(everyone, place.replicas, place.device, deadline_s)
-    if alike.count(everyone) != len(alike):
-        raise ValueError(
-            "replicas do not train or shard the same stages: "
-            + "; ".join(f"data-parallel rank {n} has {facts}" for n, facts in enumerate(alike))
-            + "; freeze and wrap modules alike on all of them before the pipeline is made"
-        )
-    return combine(everyone, program)
 
 
 def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:

@@ -95,12 +95,16 @@ class GeneratorPart:
     generator: GeneratorSpec
     calling: Calling = field(default_factory=Calling)
     kinds: frozenset[str] = frozenset()
+    # The microbatches that this rank generates.
+    generated: frozenset[int] = frozenset()
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Find out whether this rank runs the generator. Raises ValueError without its module."""
-        if any(item.kind == "GF" for item in self.program.ranks[self.rank]):
+        row = self.program.ranks[self.rank]
+        self.generated = frozenset(item.microbatch for item in row if item.kind == "GF")
+        if self.generated:
             self.kinds = frozenset(("GF", "GB"))
             if self.generator.module is None:
                 raise ValueError(

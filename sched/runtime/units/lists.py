@@ -19,6 +19,8 @@ Order = Mapping[int, Sequence[tuple[int, Pass]]]
 
 def shift(program: Program, replica: int, replicas: int) -> Program:
     """Return a replica's program with microbatches that no other replica has."""
+    if replicas == 1:
+        return program
     first = replica * program.microbatches
 
     def moved(item: Pass) -> Pass:

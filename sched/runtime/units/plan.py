@@ -35,7 +35,7 @@ class _Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """The programs of a step.
+    """The programs of a step. On a mesh there is one.
 
     `base`: that of the language model alone, alike in all replicas. `programs`: of each replica of
     the language model, with the encoders' passes for it. `order`: of each rank of encoders and
@@ -45,6 +45,11 @@ class UnitPlan:
     base: Program
     programs: tuple[Program, ...]
     order: dict[int, tuple[tuple[int, Pass], ...]]
+
+
+def plan_on_mesh(program: Program) -> UnitPlan:
+    """Return the plan of the only replica of a program on a mesh, whose ranks run all passes."""
+    return UnitPlan(program, (program,), {})
 
 
 def plan_units(base: Program, units: Units, layers: Sequence[int]) -> UnitPlan:

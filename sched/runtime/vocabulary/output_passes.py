@@ -176,8 +176,7 @@ def pass_c(
 ) -> tuple[Tensor, LocalSoftmax]:
     """Return the shard's part of dX by Algorithm 2, and what is left of `local` for T."""
     products, targets = local.early, local.targets
-    if products is None:
-        raise ValueError("C needs the early products of Algorithm 2; run S with early=True")
+    assert products is not None
     scale = (local.statistics[0] - log_normalizer).exp_() * _attraction(log_normalizer, options)
     label = targets.owned.to(scale.dtype) * (1 - options.label_smoothing)
     if options.softcap is not None:

@@ -281,7 +281,7 @@ def parameter_pairs(pipe, mine, reference, *, gradients: bool = True):
     for module in pipe.modules():
         if isinstance(module, VocabularyShard):
             sharding = module.lm_head.sharding
-            start, real = sharding.start(module.rank), sharding.real(module.rank)
+            start, real = sharding.start, sharding.real
             rows = slice(0, real), slice(start, start + real)
             for name in ("weight", "bias"):
                 pair = getattr(module.lm_head, name), getattr(reference[-1][-1], name)

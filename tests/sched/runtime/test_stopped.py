@@ -29,8 +29,8 @@ RUNTIME = "counterpoise.sched.runtime"
 # What rank 1 is stopped in, and at which call of it.
 POINTS = {
     "meet": ("job.arrangement", "place_in", 1),
-    "agree": ("stage.agreement", "combine", 1),
-    "facts": ("links.place", "gather_objects", 1),
+    "agree": ("units.place", "combine", 1),
+    "facts": ("units.place", "gather_objects", 1),
     "make groups": ("links.process_groups", "dist.new_group", 1),
     "later groups": ("links.process_groups", "dist.new_group", 2),
     "make the board": ("job.start", "TCPStore", 1),

@@ -12,7 +12,6 @@ from counterpoise.sched.ir.program import parse_pass
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart, refuse_other_passes
-from tests.sched.runtime.vocabulary.held import held_bytes
 from tests.sched.runtime.vocabulary.one_process import error
 
 SIZE, HIDDEN, RANKS = 13, 8, 2
@@ -74,18 +73,6 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
         assert error(grads, wanted) <= 1e-5
 
 
-def test_what_is_held_between_passes_is_counted_in_a_step() -> None:
-    parallel = VocabParallel(nn.Linear(HIDDEN, SIZE), algorithm="alg1", keep="nothing")
-    part = VocabularyPart(parallel, parallel.shard(0, 1), reports_loss=True)
-    part.begin_step(step_data((2, 3)))
-    assert held_bytes(part) == 0
-    statistics = part.run_pass(parse_pass("0S0"), {"CX": torch.zeros(2, 3, HIDDEN)})["S"]
-    # of six tokens: hidden states, three statistics, a weight, a column, and whether it is here
-    assert held_bytes(part) == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
-    part.run_pass(parse_pass("0T0"), {"CS": statistics[None]})
-    assert held_bytes(part) == 0
-
-
 def test_what_the_first_stage_is_given_has_its_precision() -> None:
     every = parts(VocabParallel(nn.Linear(HIDDEN, SIZE), nn.Embedding(SIZE, HIDDEN)))
     for part in every:
@@ -96,26 +83,12 @@ def test_what_the_first_stage_is_given_has_its_precision() -> None:
 def test_a_head_of_its_own_needs_no_words() -> None:
     (part, _) = parts(VocabParallel(nn.Linear(HIDDEN, SIZE), algorithm="naive"))
     assert part.kinds == {"L", "E", "G"}
-    data = step_data((2, 3))
-    fields = {"labels": data.microbatches[0].fields["labels"]}
-    part.begin_step(
-        StepData((MicrobatchData(fields, 1.0, data.microbatches[0].hidden),), (True,) * 3)
-    )
+    assert part.fields == {"labels": "labels"}
 
 
-def test_a_missing_field_is_named() -> None:
-    (part, _) = parts(VocabParallel(nn.Linear(HIDDEN, SIZE)))
-    data = StepData(
-        (MicrobatchData({"ids": torch.zeros(1)}, 1.0, TensorSpec((1, 1, 8))),), (True,) * 3
-    )
-    with pytest.raises(ValueError, match=r"microbatch 0 has no field 'labels' \(ids\)"):
-        part.begin_step(data)
-
-
-@pytest.mark.parametrize("base", ["1f1b", "v-half", "interleaved"])
-def test_an_algorithm_other_than_the_schedules_is_refused(base: str) -> None:
+def test_an_algorithm_other_than_the_schedules_is_refused() -> None:
     for name in ("alg1", "alg2", "naive"):
-        program = schedule(f"{base}-{name}", ranks=2, microbatches=4)
+        program = schedule(f"v-half-{name}", ranks=2, microbatches=4)
         for algorithm in ("alg1", "alg2", "naive"):
             parallel = VocabParallel(nn.Linear(4, 4), algorithm=algorithm)
             if algorithm == name:
