@@ -1,9 +1,9 @@
 """The state of the whole model under its own names: one rank's part, and all parts together.
 
 A stage's module must name its tensors as the whole model does, such as `layers.7.up.weight`. Then
-the states of all ranks together are that of the model, however it is cut: any other layout takes
-from it what it needs. Of divided vocabulary layers a rank has some rows, without padding. Of
-encoder layers that several ranks have, the first of them saves its copy.
+the states of all ranks together are that of the model, however it is cut. Of divided vocabulary
+layers a rank has some rows, without padding; of encoder layers that several ranks have, the first
+of them saves its copy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,8 +98,7 @@ class RankState:
 def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> RankState:
     """Return a rank's state; with stages that FSDP2 shards, all ranks of their group call this.
 
-    Raises ValueError for two tensors of one name, and for what an optimizer keeps that is neither
-    of its parameter's shape nor a single number, if the parameter is divided.
+    Raises ValueError for two tensors of one name, and for an optimizer that cannot be divided.
     """
     raw: dict[str, Any] = {}
     for start, module in held.saved():
@@ -138,10 +137,7 @@ def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> Ran
 
 
 def names_taken(held: HeldModules, model: Mapping[str, Any]) -> frozenset[str]:
-    """Return what a rank takes of a whole model's state.
-
-    Raises ValueError for missing names, and for tensors of other shapes.
-    """
+    """Return what a rank takes of a whole model's state. Raises ValueError if it does not fit."""
     found: set[str] = set()
     for what, start, module in held.modules():
         found |= _fitting(what, {start + n: v for n, v in module.state_dict().items()}, model)
@@ -335,11 +331,7 @@ def _groups(parts: Sequence[RankState]) -> tuple[Mapping[str, Any], ...]:
 
 
 def load_optimizer(held: HeldModules, optimizer: torch.optim.Optimizer, state: RankState) -> None:
-    """Load a rank's part of `state`, of which `rows` is empty.
-
-    Raises ValueError if a group of the optimizer has parameters of several saved groups, or of
-    none.
-    """
+    """Load a rank's part of a whole state. Raises ValueError for other groups of parameters."""
     named = held.named_parameters()
     kept: dict[int, dict[str, Any]] = {}
     groups = []

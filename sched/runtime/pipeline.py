@@ -31,11 +31,18 @@ from .gradients import (
     refuse_wrapped,
     settle,
 )
-from .job.arrangement import PlanOf, arrange, first_count
 from .job.lanes import Lanes
 from .job.programs import Programs
 from .job.replanning import Replanner
-from .job.start import connect, report_missing_ranks, start_deadline, vocabulary_part
+from .job.start import (
+    PlanOf,
+    arrange,
+    connect,
+    first_count,
+    report_missing_ranks,
+    start_deadline,
+    vocabulary_part,
+)
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
 from .parts import WEIGHTS, ModelPart, Reading, Steps, list_steps, tokens_by
 from .stage.agreement import ModelFacts, facts_of
@@ -113,8 +120,8 @@ class Pipeline:
         with report_missing_ranks():
             given = options or {}, encoders, generator, deadline_s
             self._place, plan_of = arrange(mesh, schedule, *given)
-        place, units, count = self._place, self._place.units, first_count(self._place.units)
-        first = joined(plan_of(count).programs)
+        place, units = self._place, self._place.units
+        first = joined(plan_of(first_count(units)).programs)
         parts = units.encoder.dp if units.encoder is not None and units.spread else 0
         self._encoders = rank_encoders(encoders, first, place.seat, parts)
         self._generator = rank_generator(generator, first, place.seat)
@@ -135,7 +142,9 @@ class Pipeline:
         with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared, first)
             self._programs = self._make_programs(plan_of, first)
-            compiled, sharers = self._programs.compiled(count), {*self._facts.shared.values()}
+            # a schedule's own function may make all of its programs for one number
+            compiled = self._programs.compiled(first.microbatches // units.backbone.dp)
+            sharers = {*self._facts.shared.values()}
             self._groups, self._board = connect(
                 compiled.program, self._programs.channels, place, deadline_s, sorted(sharers)
             )

@@ -70,7 +70,7 @@ class Adapted:
         """Return the names of the modules of each stage, by which its weights' names begin.
 
         `words`, `head`: whether stages have the embedding and the head, which vocabulary passes
-        divide otherwise. An encoder's are `images.module`'s, behind `images.base`.
+        divide otherwise.
         """
         found = [[f"{self.list_name}.{number}" for number in one.numbers] for one in plan.stages]
         found[0] = [*([self.words] if words else []), *self.front, *found[0]]
@@ -234,7 +234,10 @@ class Adapted:
     ) -> None:
         """Write the weights of a pipeline of this model for `from_pretrained`; all ranks call this.
 
-        LoRA is merged into the weights of its layers. As `save_weights` does, which raises.
+        LoRA is merged into the weights of its layers. `shard_bytes`: of a file, which has one
+        tensor at least. `deadline_s`: how long ranks wait for each other's files. Raises on every
+        rank, and leaves no folder, if any fails: FileExistsError if the folder exists, OSError for
+        what could not be written, and ValueError for weights of the model that no rank has.
         """
         save_weights(folder, pipe, self.model, shard_bytes, deadline_s)
 

@@ -43,9 +43,8 @@ class Lanes:
     def agree(self) -> None:
         """Compare the parameters of all lanes; all ranks of the job call this.
 
-        Raises ValueError on all ranks of a pipeline if lanes have other parameters, divided in
-        other ways, or plain ones with other values, and for those that are divided over processes
-        which do not have the same stages.
+        Raises ValueError on all ranks of a pipeline if lanes have other parameters, or values of
+        plain ones, and for those divided over processes which do not have the same stages.
         """
         place = self.place
         # Without lanes, a mesh does not say over which processes parameters may be divided.

@@ -43,7 +43,7 @@ class CompiledProgram:
     generator: GeneratorPart | None
     # The precision of what barriers bring, where it is not that of hidden states.
     precision: Mapping[str, torch.dtype]
-    # What encoder passes inside others took last (see execution/inside.py), by kind. None where
+    # What encoder passes inside others took last (see `offer`), by kind. None where
     # encoders have collectives, which lanes would enter in different orders.
     took: dict[str, int] | None
 
@@ -81,9 +81,8 @@ class Programs:
     def compiled(self, microbatches: int, training: bool = True) -> CompiledProgram:
         """Return the program of a number of microbatches, made and checked once.
 
-        Without `training` it has the forward passes alone.
-        Raises ValueError if it is for another number, or has messages between ranks that the
-        schedule's other programs have none between.
+        Without `training` it has the forward passes alone. Raises ValueError if it is for another
+        number, or has messages between other ranks than the schedule's first program.
         """
         key = microbatches, training
         if key not in self._known:
@@ -113,10 +112,7 @@ class Programs:
         step: Steps,
         training: bool,
     ) -> StepData:
-        """Return a step's data for the parts, with the sizes of all that ranks exchange.
-
-        `step`: of each replica that this rank works for.
-        """
+        """Return a step's data for the parts, with the sizes of all that ranks exchange."""
         count, gradient = self.count_microbatches(step), self.input_gradient(training)
         microbatches = [ELSEWHERE] * (count * self.place.units.backbone.dp)
         infos: list[object] = [None] * len(microbatches)
@@ -279,10 +275,7 @@ class Programs:
             )
 
     def _precision(self, program: Program) -> dict[str, torch.dtype]:
-        """Return the precision of the last stage's output for the vocabulary layers.
-
-        Under autocast they compute in lower precision, so nothing is lost if it is sent in that.
-        """
+        """Return the precision of what vocabulary layers get: autocast's, in which they compute."""
         if self.options.autocast is None:
             return {}
         sent = (b for b in program.barriers if (b.source, b.after) == ("last", "F"))

@@ -1,20 +1,28 @@
-"""Start a pipeline: find its place, check, connect, and wait for the other ranks."""
+"""Start a pipeline: arrange its parts, check, connect, and wait for the other ranks.
+
+Encoders are in the pipeline's bubbles, or units on ranks of their own.
+"""
 
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from itertools import zip_longest
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...ir.registry import schedule as make_program
+from ...transforms.generator_passes import with_generator, without_last_stage
 from ..compiled import collectives
+from ..encoders.placement import EncoderSpec
 from ..execution.board import Board
 from ..execution.drive import PipelineStalledError
 from ..links.meeting import FAULTS, gather_objects
@@ -26,11 +34,16 @@ from ..links.process_groups import (
     make_groups,
     report_lost,
 )
+from ..stage.generator import GeneratorSpec
 from ..stage.modules import LossFunction, StageOptions
-from ..units.place import Place
+from ..units.layout import Units
+from ..units.place import Place, place_in, place_units
+from ..units.plan import UnitPlan, plan_on_mesh, plan_units
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
 
+# Microbatches of the first program, for each rank: every schedule has one for as many.
+_PROBE = 2
 # Processes need not be equally quick to start.
 _START_S = 60.0
 # Those that wait give up at about the same time.
@@ -40,10 +53,7 @@ _OUTPUT = frozenset("ST") | frozenset("LEG")
 
 @contextmanager
 def report_missing_ranks() -> Iterator[None]:
-    """Raise PipelineStalledError where processes do not come while the pipeline is made.
-
-    Where torch only knows that something did not come, those that wait meet to find who is missing.
-    """
+    """Raise PipelineStalledError, with who is missing, where processes do not come at the start."""
     try:
         yield
     except (PeerLostError, dist.DistError) as error:
@@ -81,6 +91,120 @@ def generator_of(
     if options:
         raise ValueError("options are a registered schedule's; give them to your own function")
     return lambda microbatches: schedule(ranks, microbatches)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedSchedule:
+    """A schedule that goes on with programs that were saved, by ranks and microbatches.
+
+    `schedule`, `options`: what makes all others. `in_units`: whether the saved ones are for units
+    alone: a pipeline with encoders in its bubbles has others.
+    """
+
+    saved: Mapping[tuple[int, int], Program]
+    schedule: str | Callable[[int, int], Program]
+    options: Mapping[str, Any]
+    in_units: bool = False
+
+    def __call__(self, ranks: int, microbatches: int) -> Program:
+        """Return the program of a number of microbatches, for a mesh."""
+        if not self.in_units and (found := self.saved.get((ranks, microbatches))):
+            return found
+        return generator_of(self.schedule, ranks, self.options)(microbatches)
+
+
+PlanOf = Callable[[int], UnitPlan]
+
+
+def arrange(
+    where: DeviceMesh | Units,
+    schedule: str | Callable[[int, int], Program],
+    options: Mapping[str, Any],
+    encoders: Sequence[EncoderSpec],
+    generator: GeneratorSpec | None,
+    deadline_s: float,
+) -> tuple[Place, PlanOf]:
+    """Return this process' place, and the plan of a number of microbatches of each replica.
+
+    All processes of the job call this together. Raises ValueError and PeerLostError as `place_in`
+    and `place_units` do.
+    """
+    if not isinstance(where, Units):
+        place = place_in(where, start_deadline(deadline_s))
+        made = generator_of(schedule, place.ranks, options)
+        made = _headed(made) if generator else made
+        return place, cache(lambda count: plan_on_mesh(made(count)))
+    _refuse_other_units(where, encoders, generator)
+    place = place_units(where, start_deadline(deadline_s))
+    base = _of_replicas(where, schedule, options, generator)
+    layers = [len(spec.modules) for spec in encoders]
+    return place, cache(lambda count: plan_units(base(count), where, layers))
+
+
+def first_count(units: Units) -> int:
+    """Return the microbatches of each replica in the first program, in which every rank has some.
+
+    Stages and channels do not depend on how many there are.
+    """
+    return _PROBE * units.backbone.pp * max((unit.dp for unit in units.sizes[1:]), default=1)
+
+
+def _of_replicas(
+    units: Units,
+    schedule: str | Callable[[int, int], Program],
+    options: Mapping[str, Any],
+    generator: GeneratorSpec | None,
+) -> Callable[[int], Program]:
+    """Return the function that makes the program of one replica of the language model."""
+    ranks = units.backbone.pp
+    if isinstance(schedule, ResumedSchedule):
+        again = _of_replicas(units, schedule.schedule, schedule.options, generator)
+        saved = schedule.saved if schedule.in_units else {}
+        return lambda count: saved.get((ranks, count)) or again(count)
+    made = generator_of(schedule, ranks, options)
+    if generator and units.generator is None:
+        return _headed(made)
+    if generator and isinstance(schedule, str):
+        return _ahead(made, generator_of(schedule, ranks + 1, options))
+    return made
+
+
+def _headed(made: Callable[[int], Program]) -> Callable[[int], Program]:
+    """Return programs with a generator on the last stage's rank, if they have none."""
+    return lambda microbatches: with_generator(made(microbatches))
+
+
+def _ahead(
+    made: Callable[[int], Program], longer: Callable[[int], Program]
+) -> Callable[[int], Program]:
+    """Return programs whose last stage goes on while a generator has its microbatch.
+
+    `longer`: programs of one more rank, whose place the generator takes. Where stages are in
+    another order than ranks, the last stage waits for the generator.
+    """
+
+    def make(microbatches: int) -> Program:
+        own = made(microbatches)
+        if own.placement != tuple(range(len(own.ranks))) or own.barriers:
+            return own
+        return without_last_stage(longer(microbatches)) or own
+
+    return make
+
+
+def _refuse_other_units(
+    units: Units, encoders: Sequence[EncoderSpec], generator: GeneratorSpec | None
+) -> None:
+    """Raise ValueError for units without something to run, and encoders without a unit."""
+    if not units.beside:
+        raise ValueError("the backbone is the only unit; give encoder=, generator= or a mesh")
+    if bool(encoders) != (units.encoder is not None):
+        raise ValueError(
+            "an encoder's unit and encoders= go together: give both, or a mesh to run encoders in "
+            "the language model's bubbles"
+        )
+    if units.generator is not None and generator is None:
+        raise ValueError("the units have a generator's; give generator= what runs there")
 
 
 def vocabulary_part(

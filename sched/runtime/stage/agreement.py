@@ -65,11 +65,9 @@ def facts_of(
     generator: str,
     images: bool | None = None,
 ) -> RankFacts:
-    """Return what a rank tells the others of its stages, and of its encoders' layers.
+    """Return what a rank tells the others. `copies`: of parameters of encoders and replicas.
 
-    `encoders`: by name, which layers it runs, and whether they are trained. `copies`: their
-    parameters. Raises ValueError for a shared parameter that is in none of its stages, or in a
-    sharded one.
+    Raises ValueError for a shared parameter that is in none of its stages, or in a sharded one.
     """
     own = {id(p) for module in stages.values() for p in module.parameters()}
     divided = {id(p) for m in stages.values() if is_sharded(m) for p in m.parameters()}
@@ -146,11 +144,7 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
 
 
 def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that have each shared parameter, or a copy of another rank's.
-
-    Raises ValueError for a name that stands for parameters which are not alike, and a shared one
-    that only one rank gives.
-    """
+    """Return the ranks with each shared parameter or copy. Raises ValueError for unlike ones."""
     found: dict[str, tuple[int, ...]] = {}
     given = [{**facts.copies, **facts.shared} for facts in everyone]
     for name in sorted({name for own in given for name in own}):

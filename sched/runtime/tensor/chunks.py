@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ..execution.inside import offer
+from ..execution.walk import offer
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ passes of all programs in one order: forwards when their features are needed, `a
 early, and backwards when their gradients come. Both moments are those of one timeline of the
 language model, the same for all replicas, and a forward that is earlier delays nothing, so all
 orders together have no cycle. A generator's replicas get microbatches in the order in which the
-last stage ends them in that timeline, and give their gradients back at once: no later in it than
-the backward that waits for them.
+last stage ends them in that timeline, and give their gradients back at once.
 """
 
 from collections.abc import Iterator, Sequence

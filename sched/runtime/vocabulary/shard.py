@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.tensor import DTensor
 
-from .logits import Head
 from .loss import LossOptions
+from .output_passes import Head
 
 Algorithm = Literal["alg2", "alg1", "naive"]
 Keep = Literal["logits", "nothing"]
@@ -78,8 +78,7 @@ class LayerRows(nn.Module):
 class VocabularyShard(nn.Module):
     """The rows of the output layer, and of the input embedding if it is divided too, of one rank.
 
-    `whole`: the layers, on any device (the rows are copied to `device`, or stay where they are);
-    the same weight in both is one parameter here, too. Its other options are the executor's matter.
+    The same weight in both layers is one parameter here, too.
     """
 
     def __init__(

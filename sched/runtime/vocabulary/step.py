@@ -26,9 +26,9 @@ from torch.autograd.graph import GradientEdge
 
 from ...ir.program import Pass, Program
 from ..parts import Given, Made, StepData
-from .logits import Head
 from .loss import Targets, make_targets, merge, statistics_dtype
 from .output_passes import (
+    Head,
     LocalSoftmax,
     WeightGradients,
     gradients_of,

@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from counterpoise.sched.runtime.vocabulary.logits import (
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.output_passes import (
     PIECE,
     column_pieces,
     multiply,
     token_pieces,
 )
-from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 
 
 @pytest.mark.parametrize(

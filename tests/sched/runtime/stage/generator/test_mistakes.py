@@ -12,7 +12,7 @@ from torch import nn
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import GeneratorSpec, Units, UnitSize
-from counterpoise.sched.runtime.job.arrangement import arrange
+from counterpoise.sched.runtime.job.start import arrange
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.stage.agreement import RankFacts, combine
 from counterpoise.sched.runtime.stage.generator import GeneratorPart, RankGenerator, rank_generator
