@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from counterpoise.sched import schedule
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
+from counterpoise.sched.runtime.vocabulary.step import refuse_other_passes
 from tests.sched.runtime.vocabulary.one_process import begun, labelled
 
 HEAD = nn.Linear(4, 10)
@@ -53,3 +55,30 @@ def test_a_label_outside_the_vocabulary(label: int) -> None:
     step = begun(parallel.shard(0, 2), parallel, [labelled(torch.tensor([3, label]), 1.0)])
     with pytest.raises(ValueError, match=f"label {label} is not in the vocabulary of 10 words"):
         step.run("S", 0, torch.zeros(2, 4))
+
+
+def test_a_head_of_its_own_needs_no_words() -> None:
+    parallel = VocabParallel(HEAD, algorithm="naive")
+    part = begun(parallel.shard(0, 2), parallel, [])
+    assert part.kinds == {"L", "E", "G"}
+    assert part.fields == {"labels": "labels"}
+
+
+def test_an_algorithm_other_than_the_schedules_is_refused() -> None:
+    for name in ("alg1", "alg2", "naive"):
+        program = schedule(f"v-half-{name}", ranks=2, microbatches=4)
+        for algorithm in ("alg1", "alg2", "naive"):
+            parallel = VocabParallel(nn.Linear(4, 4), algorithm=algorithm)
+            if algorithm == name:
+                refuse_other_passes(program, parallel)
+            else:
+                with pytest.raises(ValueError, match=f"give VocabParallel.*algorithm='{name}'"):
+                    refuse_other_passes(program, parallel)
+
+
+@pytest.mark.parametrize("inputs", [True, False])
+def test_an_embedding_without_its_passes_is_refused_and_passes_without_it(inputs: bool) -> None:
+    program = schedule("1f1b-alg2", ranks=2, microbatches=4, inputs=inputs)
+    parallel = VocabParallel(nn.Linear(4, 8), None if inputs else nn.Embedding(8, 4))
+    with pytest.raises(ValueError, match="input passes and VocabParallel's embedding go together"):
+        refuse_other_passes(program, parallel)
