@@ -136,19 +136,6 @@ class EarlyProducts:
     smoothing: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class WeightGradients:
-    """Buffers that collect the gradients of a shard's weight and bias; None for a frozen one."""
-
-    weight: Tensor | None
-    bias: Tensor | None
-
-    @property
-    def wanted(self) -> bool:
-        """Return whether there is any to add."""
-        return self.weight is not None or self.bias is not None
-
-
 def _times_weight(values: Tensor, head: Head) -> Tensor:
     return multiply(pad_columns(values, head.rows).to(head.weight.dtype), head.weight)
 
@@ -181,19 +168,6 @@ def _logit_gradient(
     if slope is not None:
         found *= slope
     return found.mul_(targets.weight[:, None])
-
-
-def gradients_of(weight: torch.nn.Parameter, bias: torch.nn.Parameter | None) -> WeightGradients:
-    """Return the `.grad` tensors of a shard's parameters, made here if there are none yet."""
-    return WeightGradients(_gradient(weight), None if bias is None else _gradient(bias))
-
-
-def _gradient(parameter: torch.nn.Parameter) -> Tensor | None:
-    if not parameter.requires_grad:
-        return None
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +246,17 @@ def pass_t(
     log_normalizer: Tensor,
     head: Head,
     options: LossOptions,
-    into: WeightGradients,
+    into: tuple[Tensor | None, Tensor | None],
     *,
     input_gradient: bool,
 ) -> Tensor | None:
     """Add the weight gradients of a microbatch, and return the shard's part of dX if asked for.
 
     This is T of both algorithms, and G. Logits that were not kept are computed a second time.
+    `into`: the gradients of weight and bias, None for a frozen one.
     """
-    if not into.wanted and not input_gradient:
+    of_weight, of_bias = into
+    if of_weight is None and of_bias is None and not input_gradient:
         return None
     hidden, precise = local.hidden, statistics_dtype(local.hidden.dtype)
     found = hidden.new_zeros(hidden.shape, dtype=precise) if input_gradient else None
@@ -294,11 +270,11 @@ def pass_t(
         gradient = _logit_gradient(
             raw[:, :real], columns.start, log_normalizer, local.targets, options, head.size
         )
-        if into.bias is not None:
-            into.bias[columns.start : columns.start + real] += gradient.sum(0)
+        if of_bias is not None:
+            of_bias[columns.start : columns.start + real] += gradient.sum(0)
         gradient = pad_columns(gradient, columns.stop - columns.start).to(hidden.dtype)
-        if into.weight is not None:
-            rows = into.weight[columns]
+        if of_weight is not None:
+            rows = of_weight[columns]
             # The factors may be in a lower precision.
             if rows.dtype == hidden.dtype:
                 rows.addmm_(gradient.t(), hidden)

@@ -21,7 +21,7 @@ logits: hooks on the output layer's parameters do not fire (those of the embeddi
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from ...ir.program import Pass, Program
@@ -30,8 +30,6 @@ from .loss import Targets, make_targets, merge, statistics_dtype
 from .output_passes import (
     Head,
     LocalSoftmax,
-    WeightGradients,
-    gradients_of,
     pass_c,
     pass_e,
     pass_l,
@@ -207,7 +205,8 @@ class VocabularyPart:
             item.log_normalizer = log_z
         if kind != "C":
             late = wanted and self.parallel.algorithm != "alg2"
-            into = self._gradients()
+            rows = self.shard.lm_head
+            into = self._gradient(rows.weight), self._gradient(rows.bias)
             found = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
         elif wanted:
             found, item.local = pass_c(item.local, log_z, head, loss)
@@ -217,10 +216,13 @@ class VocabularyPart:
             return found
         return found.to(head.weight.dtype)
 
-    def _gradients(self) -> WeightGradients:
-        if not self._data.training:
-            return WeightGradients(None, None)
-        return gradients_of(self.shard.lm_head.weight, self.shard.lm_head.bias)
+    def _gradient(self, parameter: nn.Parameter | None) -> Tensor | None:
+        """Return the `.grad` to add to, made here if there is none yet; None of what is frozen."""
+        if parameter is None or not parameter.requires_grad or not self._data.training:
+            return None
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad
 
     def _inputs(self, microbatch: int, received: Tensor, head: Head) -> tuple[Tensor, Targets]:
         """Return X as (tokens, hidden), and the shard's targets."""
