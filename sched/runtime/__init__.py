@@ -4,7 +4,7 @@ from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, sa
 from .encoders.placement import EncoderSpec
 from .encoders.travelling import TravellingImages
 from .execution.drive import PipelineStalledError
-from .execution.inside import offer
+from .execution.walk import offer
 from .families.adapted import Adapted
 from .families.description import DecoderFamily, ImageFamily
 from .families.table import adapt, families

@@ -3,15 +3,8 @@
 Generators of schedules are pure, but what fills their gaps follows from times, which a job that is
 resumed does not have. So a checkpoint holds the programs themselves, in their text form, and, where
 the plan follows the measured times, what is known of them. Those of units are for units alone, and
-have a file of their own.
-
-A folder is written under another name and renamed when all files are on the disk, so that a job
-which is killed while it saves leaves the checkpoint before. Its list of checksums says which files
-belong to it, and a file that is not as it was written is not read. All hosts must see the same file
-system.
-
-Ranks save and load together: none goes on before all have done their part, and where one fails or
-does not come, all raise.
+have a file of their own. A list of checksums says which files belong to a checkpoint, and a file
+that is not as it was written is not read. All hosts must see the same file system.
 """
 
 import hashlib
@@ -27,7 +20,7 @@ import torch.distributed as dist
 
 from ..ir.program import Program, parse_program
 from .files import new_folder, on_all_ranks, written
-from .job.arrangement import ResumedSchedule
+from .job.start import ResumedSchedule
 from .model_state import RankState, join_states, names_taken
 from .pipeline import Pipeline
 
@@ -107,10 +100,7 @@ def _write_text(path: Path, text: str) -> str:
 
 
 def write_plans(folder: Path, pipe: Pipeline) -> dict[str, str]:
-    """Write a job's programs by number of microbatches, and its plan's state.
-
-    Returns the files' digests by name.
-    """
+    """Write a job's programs and its plan's state; return the files' digests by name."""
     programs = {str(count): str(program) for count, program in sorted(pipe.programs().items())}
     texts = {_UNITS if pipe.in_units else _PROGRAMS: json.dumps(programs)}
     if pipe.replanner is not None:
@@ -171,10 +161,7 @@ def load_checkpoint(
 
 
 def _read_checksums(folder: Path) -> dict[str, str]:
-    """Return the digests of a checkpoint's files, by name.
-
-    Raises FileNotFoundError for a folder that is no checkpoint, and ValueError for a damaged list.
-    """
+    """Return the digests of a checkpoint's files, by name. Raises as `resumed_schedule` does."""
     path = folder / _CHECKSUMS
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no checkpoint (no {_CHECKSUMS})")

@@ -1,7 +1,6 @@
 """Compile a program to the operations of one rank, once per program and number of microbatches.
 
-The list says everything that the executor does in a step: it waits for what an operation reads,
-runs it, keeps what it writes, and drops what it frees. What a pass reads follows from the kinds'
+The list says everything that the executor does in a step. What a pass reads follows from the kinds'
 needs, the barriers and the edges, the same that checker and simulator read. The last reader of a
 value frees it, so the most that a rank holds is a property of the list.
 
@@ -46,7 +45,7 @@ class Value(NamedTuple):
     microbatch: int = NO_MICROBATCH
 
     def __str__(self) -> str:
-        """Return the text form: stage, name, microbatch, as passes are written."""
+        """Return the text form, as passes are written."""
         return str(Pass(self.stage, self.name, self.microbatch))
 
 
@@ -71,7 +70,7 @@ class Op(NamedTuple):
     delivered: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
-        """Return a line such as `1F3(0F3) -> 1activation3`, for people who read a list."""
+        """Return a line for people who read a list."""
         reads, writes = (", ".join(map(str, values)) for values in (self.reads, self.writes))
         return f"{self.what}({reads})" + (f" -> {writes}" if writes else "")
 
@@ -115,8 +114,7 @@ def compile_program(
 
     `program`: lowered or not. `input_gradient`: for each stage whether anything before it is
     trained, so that the gradient of its input is wanted, and one more for the last stage's output;
-    all by default. Raises ValueError for a rank that the program does not have, for a list of
-    another length, and as `lower` does.
+    all by default. Raises ValueError as `lower` does.
 
     >>> from counterpoise.sched import schedule
     >>> for op in compile_program(schedule("1f1b", ranks=2, microbatches=1), 1):
@@ -126,14 +124,7 @@ def compile_program(
     1B0(1activation0) -> 1B0
     1SEND_B0(1B0)
     """
-    if not 0 <= rank < len(program.ranks):
-        raise ValueError(f"the program has {len(program.ranks)} ranks, it has no rank {rank}")
     wanted = tuple(input_gradient or (True,) * (program.stages + 1))
-    if len(wanted) != program.stages + 1:
-        raise ValueError(
-            f"input_gradient has {len(wanted)} entries; give one for each of the "
-            f"{program.stages} stages and one for the last one's output"
-        )
     program = lowered(program)
     sources: dict[Pass, list[Pass]] = {}
     for source, target in program.edges:

@@ -18,10 +18,7 @@ _T = TypeVar("_T")
 def on_all_ranks(
     pipe: Pipeline, what: str, deadline_s: float | None, work: Callable[[], _T]
 ) -> list[_T]:
-    """Do a part of what all ranks do together, and return what each found.
-
-    Raises on every rank if any fails: there its own error, and elsewhere one that names it.
-    """
+    """Return what all ranks' parts of a work return. Where one fails, all raise and name it."""
     result: Any = None
     failed: Exception | None = None
     try:

@@ -10,13 +10,11 @@ whose microbatches gave it none, adds zeros to whole values.
 Microbatches are weighted with the whole step's counts, so the plain sum over all ranks is the
 gradient of the step's loss: nothing is divided here.
 
-Sums are made of `.grad` in place. What earlier steps left there is summed already, so it would
-count once for every rank. `EarlierGradients` puts it aside for a step and adds it afterwards, as
-`backward` adds to what is there.
+Sums are made of `.grad` in place. What earlier steps left there is summed already, so
+`EarlierGradients` puts it aside for a step: it would count once for every rank.
 
-`SharedParameters` are those that several ranks of a pipeline hold: tied layers, and layers that are
-replicated. Each rank's copy gets the gradients of the rank's own stages. Their sum is the gradient
-of the one parameter, and with the same gradients the copies stay the same.
+`SharedParameters` are those that several ranks of a pipeline hold: tied and replicated layers. Each
+rank's copy gets the gradients of the rank's own stages; their sum is the parameter's.
 """
 
 from collections import Counter
@@ -95,8 +93,8 @@ def _sharded(module: nn.Module) -> Iterator[FSDPModule]:
 def parameters_of_fsdp(module: nn.Module, lanes: dist.ProcessGroup | None) -> frozenset[int]:
     """Return the `id` of the parameters of a module whose gradients FSDP2 sums.
 
-    What it does not wrap, and what tensor parallelism alone divides over `lanes`, is summed as in
-    any other module. Call it while parameters are sharded, as outside of passes they are.
+    Not of those that tensor parallelism alone divides over `lanes`. Call it outside of passes,
+    where parameters are sharded.
     """
     if not is_sharded(module):
         return frozenset()
@@ -134,10 +132,7 @@ def refuse_wrapped(stages: Mapping[int, nn.Module]) -> None:
 
 
 def begin_step(module: nn.Module) -> None:
-    """Tell FSDP2 to keep parameters and gradients whole until the last backward of the step.
-
-    Gradients are summed, not averaged: the microbatches' weights have the whole step's counts.
-    """
+    """Tell FSDP2 to keep all whole until the step's last backward, and to sum gradients there."""
     for part in _sharded(module):
         part.set_requires_gradient_sync(False, recurse=False)
         part.set_is_last_backward(False)
@@ -167,10 +162,7 @@ class Reduction:
     _seen: set[int] = field(default_factory=set)
 
     def start(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Start to reduce gradients; a parameter is reduced once a step.
-
-        A trained parameter without a gradient contributes zeros, since others may have one.
-        """
+        """Start to reduce gradients, once a parameter; zeros for those of which others have one."""
         if self.group is None or self.group.size() == 1:
             return
         new = []
@@ -212,10 +204,7 @@ def _fill(parameters: Iterable[nn.Parameter]) -> Iterator[list[Tensor]]:
 
 
 class EarlierGradients:
-    """Puts aside the gradients that parameters have before a step, which starts without any.
-
-    At its end the step's are added to them; a step that raises leaves them as they were.
-    """
+    """Puts gradients aside for a step, whose own are added to them, unless it raises."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         # once each, though stages may share it
@@ -248,10 +237,7 @@ class SharedParameters:
         return [p for name, p in self.parameters.items() if self.ranks[name][0] != self.rank]
 
     def copy_values(self, deadline_s: float) -> None:
-        """Give all copies the values of the first rank's; all ranks call this together.
-
-        Raises PeerLostError if another rank is lost.
-        """
+        """Give all copies the first rank's values; all ranks call this. Raises PeerLostError."""
         for name in sorted(self.parameters):
             with torch.no_grad():
                 part, group = local_part(self.parameters[name]), self.groups[self.ranks[name]]
@@ -273,10 +259,7 @@ class SharedParameters:
 
 
 def in_several(modules: Sequence[nn.Module]) -> frozenset[int]:
-    """Return the `id` of the parameters that are in more than one of a rank's stages.
-
-    Their gradient is whole only when the last of these stages is done.
-    """
+    """Return the `id` of the parameters that are in more than one of a rank's stages."""
     counts = Counter(id(p) for module in modules for p in module.parameters())
     return frozenset(number for number, count in counts.items() if count > 1)
 
@@ -332,10 +315,9 @@ def clip_gradients(
     """Scale all gradients so that their common norm is at most `max_norm`; return the norm before.
 
     `pipelines`: the ranks that hold the other stages, in each lane of this process. `shared`:
-    parameters that another pipeline rank holds too, and counts. What several stages of this rank
-    use counts once. So do parts of a divided parameter (FSDP2, tensor parallelism): those of the
-    pipeline's own ranks in its sum, others in a sum before that. Nothing waits for the result on
-    CUDA. Raises RuntimeError if other ranks' parts do not come within the deadline.
+    parameters that another pipeline rank counts. Parts of a divided parameter (FSDP2, tensor
+    parallelism) count once: those of the pipeline's own ranks in its sum, others in one before
+    that. Raises RuntimeError if other ranks' parts do not come within the deadline.
     """
     unique = {id(p): p for p in parameters if p.requires_grad}
     counted_elsewhere = {id(p) for p in shared}

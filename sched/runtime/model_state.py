@@ -1,9 +1,9 @@
 """The state of the whole model under its own names: one rank's part, and all parts together.
 
 A stage's module must name its tensors as the whole model does, such as `layers.7.up.weight`. Then
-the states of all ranks together are that of the model, however it is cut: any other layout takes
-from it what it needs. Of divided vocabulary layers a rank has some rows, without padding. Of
-encoder layers that several ranks have, the first of them saves its copy.
+the states of all ranks together are that of the model, however it is cut. Of divided vocabulary
+layers a rank has some rows, without padding; of encoder layers that several ranks have, the first
+of them saves its copy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,30 +98,29 @@ class RankState:
 def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> RankState:
     """Return a rank's state; with stages that FSDP2 shards, all ranks of their group call this.
 
-    Raises ValueError for two tensors of one name, and for what an optimizer keeps that is neither
-    of its parameter's shape nor a single number, if the parameter is divided.
+    Raises ValueError for two tensors of one name, and for an optimizer that cannot be divided.
     """
     raw: dict[str, Any] = {}
     for start, module in held.saved():
         for name, value in module.state_dict(prefix=start).items():
             _refuse_second(name, raw, value)
             raw[name] = value
-    model, shard = {name: whole(value) for name, value in raw.items()}, held.shard
+    model = {name: whole(value) for name, value in raw.items()}
     rows: dict[str, int] = {}
-    if shard is not None:
-        for name, value in shard.state_dict().items():
-            _refuse_second(name, model, value)
-            model[name] = value
-        for name, _, sharding in shard.named_rows():
+    if held.shard is not None:
+        for name, parameter, sharding in held.shard.named_rows():
+            own = parameter.detach()[: sharding.real]
+            _refuse_second(name, model, own)
+            model[name] = own
             # A rank whose rows are all padding begins where the layer ends.
-            rows[name] = min(sharding.start(shard.rank), sharding.size)
+            rows[name] = min(sharding.start, sharding.size)
     if optimizer is None:
         return RankState(model, {}, (), rows)
     named = held.named_parameters()
     # A tied parameter is written under each of its names: other layouts may have the copies on
     # different ranks. The optimizer's state is saved where the parameter is.
     state = {
-        name: {key: _unpadded(one, shard, key, value) for key, value in kept.items()}
+        name: {key: _unpadded(one, key, value) for key, value in kept.items()}
         for parameter, kept in optimizer.state.items()
         for one in [_known(named, parameter)]
         for name in one.names
@@ -138,10 +137,7 @@ def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> Ran
 
 
 def names_taken(held: HeldModules, model: Mapping[str, Any]) -> frozenset[str]:
-    """Return what a rank takes of a whole model's state.
-
-    Raises ValueError for missing names, and for tensors of other shapes.
-    """
+    """Return what a rank takes of a whole model's state. Raises ValueError if it does not fit."""
     found: set[str] = set()
     for what, start, module in held.modules():
         found |= _fitting(what, {start + n: v for n, v in module.state_dict().items()}, model)
@@ -180,7 +176,9 @@ def load_model(held: HeldModules, model: Mapping[str, Any]) -> None:
             {name: placed_as(model[start + name], old) for name, old in own.items()}
         )
     if held.shard is not None:
-        held.shard.load_state_dict({name: model[name] for name, _, _ in held.shard.named_rows()})
+        with torch.no_grad():
+            for name, parameter, sharding in held.shard.named_rows():
+                parameter.copy_(sharding.take(model[name]))
 
 
 def placed_as(value: Any, like: Any) -> Any:
@@ -218,10 +216,10 @@ def _known(named: Mapping[int, NamedParameter], parameter: Tensor) -> NamedParam
     return named[id(parameter)]
 
 
-def _unpadded(one: NamedParameter, shard: VocabularyShard | None, key: str, value: Any) -> Any:
+def _unpadded(one: NamedParameter, key: str, value: Any) -> Any:
     """Return what an optimizer keeps for a parameter, without rows of padding."""
     value = whole(value)
-    if one.sharding is None or shard is None or not isinstance(value, Tensor) or not value.dim():
+    if one.sharding is None or not isinstance(value, Tensor) or not value.dim():
         return value
     if value.shape != one.parameter.shape:
         raise ValueError(
@@ -229,7 +227,7 @@ def _unpadded(one: NamedParameter, shard: VocabularyShard | None, key: str, valu
             f"of shape {tuple(one.parameter.shape)}; other ranks cannot take their part of it. "
             "Divided layers need an optimizer that keeps a value for each weight, such as AdamW"
         )
-    return value[: one.sharding.real(shard.rank)]
+    return value[: one.sharding.real]
 
 
 def join_states(parts: Sequence[RankState]) -> RankState:
@@ -333,11 +331,7 @@ def _groups(parts: Sequence[RankState]) -> tuple[Mapping[str, Any], ...]:
 
 
 def load_optimizer(held: HeldModules, optimizer: torch.optim.Optimizer, state: RankState) -> None:
-    """Load a rank's part of `state`, of which `rows` is empty.
-
-    Raises ValueError if a group of the optimizer has parameters of several saved groups, or of
-    none.
-    """
+    """Load a rank's part of a whole state. Raises ValueError for other groups of parameters."""
     named = held.named_parameters()
     kept: dict[int, dict[str, Any]] = {}
     groups = []
@@ -350,7 +344,7 @@ def load_optimizer(held: HeldModules, optimizer: torch.optim.Optimizer, state: R
                 (state.optimizer[name] for name in one.names if name in state.optimizer), {}
             )
             if saved:
-                kept[number] = {key: _own(one, held.shard, value) for key, value in saved.items()}
+                kept[number] = {key: _own(one, value) for key, value in saved.items()}
             ids.append(number)
             number += 1
         names = [name for parameter in group["params"] for name in named[id(parameter)].names]
@@ -376,11 +370,11 @@ def _settings(names: list[str], own: Mapping[str, Any], state: RankState) -> Map
     return settings(state.groups[found.pop()])
 
 
-def _own(one: NamedParameter, shard: VocabularyShard | None, value: Any) -> Any:
+def _own(one: NamedParameter, value: Any) -> Any:
     """Return a rank's part of what an optimizer keeps, with zeros for rows of padding."""
     if not isinstance(value, Tensor):
         return value
-    if one.sharding is not None and shard is not None and value.dim():
-        return shard.take_rows(value, one.sharding)
+    if one.sharding is not None and value.dim():
+        return one.sharding.take(value)
     # A copy: optimizers change what they are given, which may be a file that is mapped.
     return placed_as(value.clone(), one.parameter) if value.dim() else value.clone()

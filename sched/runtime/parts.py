@@ -3,23 +3,9 @@
 Sizes come from the plan, so no rank has to ask another for one: `MicrobatchData.hidden` is the same
 on all pipeline ranks of a data-parallel index, whatever fields each of them holds.
 
-The executor owns the order, the transfers and what is kept between passes; a part owns parameters
-and does the arithmetic. For each pass the executor waits for the values that it reads and hands
-them over by name; it stores what the part returns until the last pass that reads it.
-
-What vocabulary passes see and return, `vocabulary/step.py` says.
-
 What an edge of the program takes from a pass is returned by the name `X_` and its kind: an EF
 returns X_EF, features, and a B whose features' gradients an encoder waits for returns X_B beside B.
 Passes at the edges' other ends are given a tuple by that name, a tensor for each of their edges.
-
-The executor does the collective of a barrier by itself, as the barrier says: one that starts at the
-first or last stage is a broadcast from there; one that only the first or last stage waits for is a
-sum to there; any other gathers what every rank contributes, as a tensor (ranks, ...). A
-contribution of None, which all ranks must agree on, leaves the collective out.
-
-An F gets the features of every encoder (`Joint`). The gradients of those that are trained go back
-as one value, since a pass sends one: alone as it is, several one after another, flat.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +21,7 @@ from .compiled import Value
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The shape and the precision of a tensor that crosses ranks.
-
-    `parts`: the shapes of several tensors that are one flat one on the way.
-    """
+    """A tensor that crosses ranks. `parts`: the shapes of several that are one flat one then."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
@@ -49,10 +32,7 @@ class TensorSpec:
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
     def check(self, tensor: Tensor, what: str, advice: str) -> None:
-        """Raise ValueError if a tensor is not what other ranks were promised.
-
-        `what`: how the error begins, before the tensor's shape. `advice`: what to give instead.
-        """
+        """Raise ValueError if a tensor is not what other ranks were promised; `what`: begins it."""
         if (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
             raise ValueError(
                 f"{what} {tuple(tensor.shape)} {tensor.dtype}, the plan says {self.shape} "
@@ -127,10 +107,7 @@ class ModelPart(Protocol):
         """Take the microbatches of the step that starts; parts of rank 0 get the same sizes."""
 
     def run_pass(self, what: Pass, given: Given) -> Made:
-        """Run one pass: from the values that it reads, by name, to those that it makes, by name.
-
-        A value that is not in the mapping that is returned is None.
-        """
+        """Run one pass: from the values that it reads, by name, to those that it makes, or None."""
 
     def finish_step(self) -> Tensor | None:
         """End the step: return the sum of the weighted losses that this rank has, or None.
@@ -171,7 +148,7 @@ def gradient_or_zeros(leaf: Tensor) -> Tensor:
 
 
 def pack(gradients: Sequence[Tensor]) -> Tensor:
-    """Return gradients as one tensor, which `unpack` takes apart."""
+    """Return gradients as one tensor, since a pass sends one; `unpack` takes it apart."""
     if len(gradients) == 1:
         return gradients[0]
     return torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -194,10 +171,7 @@ class StepOfMicrobatches(Protocol):
 
     @property
     def infos(self) -> Sequence[Any]:
-        """What describes each microbatch before it is loaded, the same on all pipeline ranks.
-
-        Such as the loader's StepInfo, with `costs`, `step_label_tokens` and `step_samples`.
-        """
+        """What describes each microbatch, such as StepInfo, the same on all pipeline ranks."""
 
 
 # One step, or those of several data-parallel ranks.
@@ -205,10 +179,7 @@ Steps = StepOfMicrobatches | Sequence[StepOfMicrobatches]
 
 
 def list_steps(step: Steps) -> list[StepOfMicrobatches]:
-    """Return the steps that a rank is given, one for each data-parallel rank that it works for.
-
-    A step may be a tuple itself; the loader's says which ranks its microbatches are of.
-    """
+    """Return the steps that a rank is given, one for each data-parallel rank that it works for."""
     given: Any = step
     if not hasattr(given, "microbatches"):
         return list(given)
@@ -217,10 +188,7 @@ def list_steps(step: Steps) -> list[StepOfMicrobatches]:
 
 
 def weigh_by_token(info: Any) -> float:
-    """Return the weight of a loss that is a sum over labels, for the mean over the step's.
-
-    Raises ValueError for a step without labels.
-    """
+    """Return the weight of a loss that is a sum over labels, for the mean over the step's."""
     if not info.step_label_tokens:
         raise ValueError(
             "the step has no label tokens to average over; give the loader's cost= a resource "
@@ -235,10 +203,7 @@ def weigh_by_sample(info: Any) -> float:
 
 
 def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], info: Any) -> int:
-    """Return the tokens of a microbatch, by its costs or by a function of its info.
-
-    `whose`: who counts, for the error. Raises ValueError for a missing cost.
-    """
+    """Return the tokens of a microbatch by its costs, or a function. Raises ValueError."""
     if getattr(info, "empty", False):
         return 0
     if not isinstance(tokens, Mapping):
@@ -255,6 +220,24 @@ WEIGHTS: Mapping[str, Callable[[Any], float]] = {
     "token": weigh_by_token,
     "sample": weigh_by_sample,
 }
+
+
+def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
+    """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
+
+    def shape(info: Any) -> tuple[int, ...]:
+        if getattr(info, "empty", False):
+            # The loader's batch of no samples: one pad token, without weight.
+            return 1, hidden
+        try:
+            return info.costs["tokens"], hidden
+        except KeyError:
+            raise ValueError(
+                f"the microbatch's costs are {sorted(info.costs)}, without tokens; give hidden= as "
+                "a function from its info to the hidden states' shape"
+            ) from None
+
+    return shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from ..ir.program import Program
 from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
+from .encoders.part import rank_encoders
 from .encoders.placement import EncoderSpec
 from .encoders.travelling import TravellingImages, rank_images
-from .execution.board import Board
 from .execution.drive import TIMELINES_VARIABLE, T, drive, explain, meet, write_step
 from .execution.waiting import Pipelines
 from .execution.walk import Walker, walk
@@ -31,21 +31,28 @@ from .gradients import (
     refuse_wrapped,
     settle,
 )
-from .job.arrangement import arrange
 from .job.lanes import Lanes
 from .job.programs import Programs
 from .job.replanning import Replanner
-from .job.start import connect, reading_of, report_missing_ranks, start_deadline, vocabulary_part
-from .links.process_groups import Groups
+from .job.start import (
+    PlanOf,
+    arrange,
+    connect,
+    first_count,
+    report_missing_ranks,
+    start_deadline,
+    vocabulary_part,
+)
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
-from .parts import ModelPart, Steps, list_steps
+from .parts import WEIGHTS, ModelPart, Reading, Steps, list_steps, tokens_by
 from .stage.agreement import ModelFacts, facts_of
 from .stage.calling import merging_for
 from .stage.generator import GeneratorSpec, rank_generator
 from .stage.modules import LossFunction, Running, StageOptions
 from .stage.splitting import with_ties
 from .units.layout import Units
-from .units.place import replicated
+from .units.lists import joined
+from .units.place import agree, replicated
 from .vocabulary.shard import VocabParallel, VocabularyShard
 
 
@@ -67,19 +74,18 @@ class Pipeline:
     is called with the fields `inputs`, the others with the hidden states; every one gets the fields
     `extras` by keyword, and returns one tensor. `loss`: called with the last stage's output and the
     fields `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its
-    own, it is left out. `encoders`: the same on every rank, for a schedule with encoder passes; the
-    copies of their layers start with the first rank's values, and get the sum of all copies'
-    gradients. `images`: those that all ranks of a mesh encode before the passes. `weigh`: "token",
+    own, it is left out. `encoders`: the same on every rank, for a schedule with encoder passes.
+    `images`: those that all ranks of a mesh encode before the passes. `weigh`: "token",
     "sample", or a function of a microbatch's info: what its loss counts. `hidden`: the last
     dimension of the hidden states, whose others are the microbatch's tokens, or a function from its
     info to their whole shape; `dtype`: their precision. `deadline_s`: how long a rank waits for
-    another one. `running`: the fields of StageOptions (`inputs`, `extras`, `labels`, `recompute`,
-    `autocast`, `split`, `shift_labels`, `merge`, `embedding`). `generator`: a second head behind
-    the last stage, the same on every rank. `shared`: this rank's copies of parameters that other
-    pipeline ranks hold, too (replicated layers; ties of stages made by `split` are found), by the
-    same names there; they start with the first rank's values, get the sum of all copies' gradients,
-    and count once in the norm. `timelines`: a folder to which every step's times are written, for
-    `counterpoise profile`. `replan`: how the plan is made again when steps take other times.
+    another one. `running`: the fields of StageOptions but the loss. `generator`: a second head
+    behind the last stage, the same on every rank. `shared`: this rank's copies of parameters that
+    other pipeline ranks hold, too (replicated layers; encoders' and ties of stages made by `split`
+    are found), by the same names there; they start with the first rank's values, get the sum of all
+    copies' gradients, and count once in the norm. `timelines`: a folder to which every step's times
+    are written, for `counterpoise profile`. `replan`: how the plan is made again when steps take
+    other times.
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
     PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
@@ -112,23 +118,40 @@ class Pipeline:
         self.deadline_s, self._step = deadline_s, 0
         self._timelines = timelines or os.environ.get(TIMELINES_VARIABLE)
         with report_missing_ranks():
-            self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
-        self._place, program = self._arranged.place, self._arranged.first_program
-        self._encoders = self._arranged.encoders(encoders)
-        self._generator = rank_generator(generator, program, self._place.seat)
-        self._options = StageOptions(loss=loss, **running)
-        seat = self._place if self._arranged.here is None else None
-        self._images = rank_images(images, seat, encoders, self._options.calling)
-        self._vocabulary = vocabulary_part(program, vocabulary, loss, self._place, self._options)
-        self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
-        shared = with_ties(shared, self._modules, program.placement)
+            given = options or {}, encoders, generator, deadline_s
+            self._place, plan_of = arrange(mesh, schedule, *given)
+        place, units = self._place, self._place.units
+        first = joined(plan_of(first_count(units)).programs)
+        parts = units.encoder.dp if units.encoder is not None and units.spread else 0
+        self._encoders = rank_encoders(encoders, first, place.seat, parts)
+        self._generator = rank_generator(generator, first, place.seat)
+        self._options = own = StageOptions(loss=loss, **running)
+        replicas = 1 if place.replicas is None else place.replicas.size()
+        sizes = None if self.in_units else (replicas, place.ranks)
+        self._images = rank_images(images, place.rank, sizes, encoders, own.calling)
+        self._vocabulary = vocabulary_part(first, vocabulary, loss, place, own)
+        self._reading = Reading(
+            hidden if callable(hidden) else tokens_by(hidden),
+            dtype,
+            WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
+            place.device,
+            frozenset(own.labels if own.shift_labels else ()),
+            own.ends,
+        )
+        shared = with_ties(shared, self._modules, first.placement)
         with report_missing_ranks():
-            self._facts, self._lanes = self._agree(shared)
-            self._groups, self._board, self._programs = self._connect()
+            self._facts, self._lanes = self._agree(shared, first)
+            self._programs = self._make_programs(plan_of, first)
+            # a schedule's own function may make all of its programs for one number
+            compiled = self._programs.compiled(first.microbatches // units.backbone.dp)
+            sharers = {*self._facts.shared.values()}
+            self._groups, self._board = connect(
+                compiled.program, self._programs.channels, place, deadline_s, sorted(sharers)
+            )
             self._shared, self._summed = self._share(shared)
         self.replanner = self._follow(replan)
         self._measured: tuple[int, list[Slot]] = (0, [])
-        self._pipelines, self._name, self._placement = Pipelines((), {}), "", program.placement
+        self._pipelines, self._name, self._placement = Pipelines((), {}), "", first.placement
 
     def _share(
         self, parameters: Mapping[str, nn.Parameter]
@@ -147,7 +170,7 @@ class Pipeline:
         """Return what follows the measured steps, if the plan may change."""
         if replan == "off":
             return None
-        if self._arranged.here is not None or self._generator.spec is not None:
+        if self.in_units or self._generator.spec is not None:
             raise ValueError(
                 "plans of units and with a generator are not made again; give "
                 'replan="off", or encoders in the bubbles alone'
@@ -182,8 +205,7 @@ class Pipeline:
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        here = self._arranged.here
-        return self._programs.fields_of(rank if here is None else here.units.seat(rank))
+        return self._programs.fields_of(self._place.units.seat(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
@@ -260,7 +282,7 @@ class Pipeline:
     @property
     def in_units(self) -> bool:
         """Return whether encoders or a generator have ranks of their own."""
-        return self._arranged.here is not None
+        return self._place.units.beside > 0
 
     def plan_changes(self) -> tuple[PlanChange, ...]:
         """Return the plans that were taken since the job began, with what each one saves."""
@@ -308,9 +330,8 @@ class Pipeline:
         return HeldModules(self._modules, self._shard, layers, elsewhere)
 
     def timeline(self) -> Timeline:
-        """Return the timeline of the last step, on every rank; all ranks of the pipeline call it.
+        """Return the timeline of the last step of a rank's replica; all ranks call it.
 
-        Of units it is that of the rank's own replica, and for encoders' ranks of the first one.
         Times are of the hosts' monotonic clocks, so ranks of one pipeline must share a host. On
         CUDA they are the times at which passes were launched.
         """
@@ -339,7 +360,9 @@ class Pipeline:
     def _shard(self) -> VocabularyShard | None:
         return None if self._vocabulary is None else self._vocabulary.shard
 
-    def _agree(self, shared: Mapping[str, nn.Parameter]) -> tuple[ModelFacts, Lanes]:
+    def _agree(
+        self, shared: Mapping[str, nn.Parameter], first: Program
+    ) -> tuple[ModelFacts, Lanes]:
         """Return what all ranks' modules say of the model together, and this rank's lanes."""
         limit_s = start_deadline(self.deadline_s)
         lanes = Lanes(self._place, self._modules, self.held().called(), limit_s)
@@ -348,30 +371,25 @@ class Pipeline:
         trained, copies = self._encoders.trained(), self._copies(shared)
         names = self._generator.name, self._images.is_trained()
         facts = facts_of(self._modules, embedding, shared, trained, copies, *names)
-        return self._arranged.agree(facts, self.deadline_s), lanes
+        return agree(facts, first, self._place, limit_s), lanes
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of which other ranks have copies that nobody has named."""
-        known, here = {id(p) for p in shared.values()}, self._arranged.here
-        others = {} if here is None else replicated(here, self._modules, self._shard, known)
+        known = {id(p) for p in shared.values()}
+        others = replicated(self._place, self._modules, self._shard, known)
         own = {f"{n}.{inside}": p for n, m in self._layers for inside, p in m.named_parameters()}
         return own | others
 
-    def _connect(self) -> tuple[Groups, Board, Programs]:
-        """Compile a first program, and connect to the other ranks by its channels."""
+    def _make_programs(self, plan_of: PlanOf, first: Program) -> Programs:
+        """Return what compiles this rank's programs. `first`: of all replicas."""
         embedded = self._shard is not None and self._shard.embedding is not None
         stages, options = self._modules, self._options
         merging = merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded)
-        program = self._arranged.first_program
-        programs = self._arranged.programs(
-            modules=stages, options=options, vocabulary=self._vocabulary, encoders=self._encoders,
-            generator=self._generator, merging=merging, facts=self._facts, images=self._images,
-            capture=self._generator.capture(stages.get(program.stages - 1)),
-            placement=program.placement)  # fmt: skip
-        first = programs.compiled(self._arranged.first_count)
-        place, sharers = self._place, sorted(set(self._facts.shared.values()))
-        groups, board = connect(first.program, programs.channels, place, self.deadline_s, sharers)
-        return groups, board, programs
+        return Programs(
+            plan_of, self._place, stages, options, self._vocabulary, self._encoders,
+            self._generator, merging, self._generator.capture(stages.get(first.stages - 1)),
+            self._facts, first.placement, self._images,
+        )  # fmt: skip
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -1,8 +1,7 @@
 """Encoders as a user describes them, and where a program has their layers.
 
 Every rank of an encoder pipeline runs as many layers of each encoder (Optimus, 2025, section 4.4),
-encoder by encoder: with two encoders of 4 and 2 layers in pipelines of 2 ranks, each rank's EF_A
-and EF_B are layers of the first encoder, and EF_C is one of the second.
+encoder by encoder: of 4 and 2 layers in pipelines of 2 ranks, EF_C is one of the second encoder.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -192,11 +191,7 @@ class EncoderSpec:
     images: Mapping[str, int] | Callable[[Any], int] | None = None
 
     def __post_init__(self) -> None:
-        """Freeze what is not to be trained.
-
-        Raises ValueError for no layers, sharded ones, ones of other pieces, and other numbers of
-        names.
-        """
+        """Freeze what is not to be trained. Raises ValueError for layers that do not fit."""
         if not self.modules:
             raise ValueError(f"the encoder {self.name!r} has no layers; give at least one module")
         if self.layer_names and len(self.layer_names) != len(self.modules):

@@ -21,13 +21,13 @@ class EncoderRoutes:
     """The routes of features and gradients that a program's edges describe.
 
     `number`: by the encoders' number of a microbatch, that of the language model. `features`: by
-    value, the encoder. `gradients`: by value, the encoders whose features' gradients it is.
+    encoder and its microbatch. `gradients`: by value, the encoders whose features' gradients it is.
     `hidden`: by value that goes from one rank of an encoder to the next, the encoder. `backward`:
     all backwards. `wanted`: those whose input gradient a layer below waits for.
     """
 
     number: Mapping[int, int]
-    features: Mapping[Value, int]
+    features: Mapping[tuple[int, int], Value]
     gradients: Mapping[Value, tuple[int, ...]]
     hidden: Mapping[Value, int]
     backward: frozenset[Pass]
@@ -35,10 +35,7 @@ class EncoderRoutes:
 
 
 def find_routes(program: Program, placement: EncoderPlacement) -> EncoderRoutes:
-    r"""Return the routes of a program's encoders.
-
-    Raises ValueError if an edge joins what does not fit together, if a microbatch's features reach
-    no F, or F of two microbatches, or if an F gets other than one encoder pass' of each encoder.
+    r"""Return the routes of a program's encoders. Raises ValueError for edges that do not fit.
 
     >>> from counterpoise.sched import parse_program
     >>> from .placement import place_encoders
@@ -57,7 +54,10 @@ def find_routes(program: Program, placement: EncoderPlacement) -> EncoderRoutes:
     reached = {_key(item, placement) for item in backward}
     return EncoderRoutes(
         number=number,
-        features={value_of(e.source): _encoder(e.source, placement) for e in _features(program)},
+        features={
+            (_encoder(source, placement), source.microbatch): value_of(source)
+            for source, _ in _features(program)
+        },
         gradients=_gradients(program, placement),
         hidden={value_of(source): _encoder(source, placement) for source in inside},
         backward=frozenset(backward),
@@ -70,8 +70,7 @@ def find_joints(
 ) -> dict[tuple[int, int], Joint]:
     """Return where features enter the language model, by stage and microbatch.
 
-    `names`: of the encoders; one, if these are its parts. Raises ValueError if an F gets features
-    of some encoders only.
+    `names`: of the encoders; one, if these are its parts. Raises ValueError if some are missing.
     """
     takes: dict[tuple[int, int], dict[int, str]] = {}
     for source, target in _features(program):

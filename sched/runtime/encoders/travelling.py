@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..links.place import MeshPlace
 from ..parts import StepData
 from ..stage.agreement import is_trained
 from ..stage.calling import Calling, grad_mode
@@ -115,30 +114,31 @@ class RankImages:
 
 def rank_images(
     spec: TravellingImages | None,
-    place: MeshPlace | None,
+    rank: int,
+    sizes: tuple[int, int] | None,
     others: Sequence[Any],
     calling: Calling,
 ) -> RankImages:
-    """Return a rank's travelling images. `place`: None in units. `others`: the schedule's encoders.
+    """Return the travelling images of a rank of a pipeline.
 
-    Raises ValueError for units, for encoders beside them, and for other ranks than the mesh's.
+    `sizes`: of dp and pp, None in units. `others`: the schedule's encoders. Raises ValueError for
+    units, for encoders beside them, and for other ranks than the mesh's.
     """
     if spec is not None:
-        if place is None:
+        if sizes is None:
             raise ValueError(
                 "images= is for a mesh; in units give Units spread=True, and encoders=, whose "
                 "ranks share the images of each microbatch"
             )
-        replicas = 1 if place.replicas is None else place.replicas.size()
         if others:
             raise ValueError(
                 f"images= and encoders= are both given ({spec.name!r} beside the schedule's); give "
                 "one: images that travel are encoded before the passes, others beside them"
             )
-        if spec.dispatch.ranks != replicas * place.ranks:
+        if spec.dispatch.ranks != sizes[0] * sizes[1]:
             raise ValueError(
-                f"images travel between {spec.dispatch.ranks} ranks, and the mesh has {replicas} "
-                f"x {place.ranks} in dp and pp: make the ImageDispatch with the group of these, "
+                f"images travel between {spec.dispatch.ranks} ranks, and the mesh has {sizes[0]} "
+                f"x {sizes[1]} in dp and pp: make the ImageDispatch with the group of these, "
                 "which is by default that of all processes"
             )
-    return RankImages(spec, 0 if place is None else place.rank, calling)
+    return RankImages(spec, rank, calling)

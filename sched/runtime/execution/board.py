@@ -1,12 +1,10 @@
 """A board on which every rank notes where it stands, so that errors can say who waits for whom.
 
 A thread writes this rank's standing to a key-value store twice a second and reads the others', so
-what was known last is here when the store's host is gone. The thread never holds up the passes; a
-store that does not answer holds up the thread alone: for a few seconds, or for ever where its host
-is stopped, so a second thread ends a process that nobody waits for any more.
-
-A standing has a number that grows each time. Who reads one that has not grown for a while knows
-that the rank's process is dead, stopped or cut off.
+what was known last is here when the store's host is gone. A store that does not answer holds up the
+thread alone, for ever where its host is stopped, so a second thread ends a process that nobody
+waits for any more. A standing has a number that grows each time: one that has not grown for a while
+is of a process that is dead, stopped or cut off.
 
 The threads end before the interpreter does, whether or not the board was closed. Python ends a
 thread that comes back from a call to find the interpreter ending, and where that call is torch's,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...simulation.measured import MeasuredStep, dump_step
 from ...simulation.timeline import Timeline
-from ..links.place import gather_objects
+from ..links.meeting import gather_objects
 from ..links.process_groups import PeerLostError
 from .board import Board
 from .waiting import Pipelines
@@ -36,9 +36,8 @@ class PipelineStalledError(RuntimeError):
 def drive(walk: Walk, deadline_s: float, board: Board, known: Pipelines, rank: int) -> None:
     """Run a walk to its end.
 
-    Raises PipelineStalledError if a transfer is not over within the deadline or a peer is lost,
-    after which the process groups cannot be used. An error of a pass is raised as it is, with a
-    note that says which pass it was; other ranks are told.
+    Raises PipelineStalledError if a transfer is not over within the deadline or a peer is lost. An
+    error of a pass is raised with a note that says which it was; other ranks are told.
     """
     arrived: Tensor | None = None
     try:
@@ -59,9 +58,8 @@ def drive(walk: Walk, deadline_s: float, board: Board, known: Pipelines, rank: i
 
 
 def explain(error: Exception, board: Board, known: Pipelines, rank: int) -> PipelineStalledError:
-    """Return the error to raise where a rank does not get what others send, or their sums.
+    """Return the error that says who waits for whom, also in pipelines whose ranks are behind.
 
-    It says who waits for whom, in this pipeline and, where ranks of others are behind, in those.
     The process ends at exit without waiting for the process groups.
     """
     standings = board.give_up("")
@@ -79,10 +77,7 @@ def explain(error: Exception, board: Board, known: Pipelines, rank: int) -> Pipe
 
 
 def meet(own: T, what: str, device: torch.device, deadline_s: float, board: Board) -> list[T]:
-    """Return what every process of the job gives, by rank, where all come to do `what`.
-
-    Raises PipelineStalledError after the deadline, with the ranks that did not come.
-    """
+    """Return what every process of the job gives, by rank. Raises as `Pipeline.exchange` does."""
     try:
         return gather_objects(own, dist.group.WORLD, device, deadline_s, what)
     except PeerLostError as error:
@@ -92,11 +87,7 @@ def meet(own: T, what: str, device: torch.device, deadline_s: float, board: Boar
 
 
 def _leave() -> None:
-    """End the process, at exit, without waiting for transfers that never end.
-
-    Process groups wait for their own threads when they are destroyed; with a lost peer that can
-    take as long as their timeouts. What was printed is flushed first.
-    """
+    """End the process, at exit, without waiting for process groups, whose threads may never end."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -4,15 +4,23 @@ It is a generator that stops where it has to wait, so that what waits is the cal
 group's with a deadline, or a test's, which has all ranks in one process. Only values that a
 pass reads are waited for. What is sent is kept until a message back proves that it has arrived, or
 until the next one goes the same way and finds it gone.
+
+Encoder passes may run inside one of the language model, at points: its module has started a
+collective, would wait for it now, and calls `offer()`. What runs then is what the rank's list has
+behind the running pass, up to the language model's next one, as far as its inputs are there: in the
+list's order, so that gradients are summed as without. Sends keep their places in the list, and so
+the order of messages. Nothing waits in a point.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from ...ir.kinds import kind
 from ...ir.program import Pass
@@ -20,7 +28,6 @@ from ...simulation.timeline import Slot
 from ..compiled import Collective, Op, Value
 from ..links.process_groups import Links, Transfer
 from ..parts import ModelPart, StepData
-from .inside import points
 
 
 @dataclass(slots=True)
@@ -57,11 +64,10 @@ class Walker:
     """The surroundings of a walk: all that it needs besides the operations.
 
     `parts`: by kind of pass. `reduce`: starts the reduction of a stage's gradients. `wait_sends`:
-    whether each send is waited for at once, as naive executors do; for tests. `waits`, `measured`:
-    where the rank stands, and the passes that it has run, by the monotonic clock; those inside of
-    another one stand behind it, with what is left of its time. `underway`: what it gives and cannot
-    drop yet. `took`: by kind, the ns that encoder passes took last (see `inside.py`), None where
-    they run inside of no others.
+    whether each send is waited for at once, as naive executors do; for tests. `measured`: the
+    passes that were run, by the monotonic clock; those inside of another one stand behind it, with
+    what is left of its time. `underway`: what cannot be dropped yet. `took`: by kind, the ns that
+    encoder passes took last (see `offer`), None where they run inside of no others.
     """
 
     parts: Mapping[str, ModelPart]
@@ -76,10 +82,7 @@ class Walker:
 
 
 def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
-    """Run the operations of one step, yielding every transfer that has to be waited for.
-
-    Send the transfer's result back into the generator. Raises what passes raise.
-    """
+    """Run the operations of a step, yielding every transfer to wait for, to be sent its result."""
     held: dict[Value, Any] = {}
     early: set[int] = set()
     waits, underway = walker.waits, walker.underway
@@ -138,10 +141,7 @@ def _send(op: Op, at: int, tensor: Tensor, walker: Walker) -> Transfer:
 def _run(
     ops: Sequence[Op], at: int, data: StepData, walker: Walker, held: dict[Value, Any]
 ) -> set[int]:
-    """Run a pass whose inputs are there, or enter a collective.
-
-    Returns the numbers of the passes that have been run inside of it.
-    """
+    """Run a pass, or enter a collective; return the numbers of the passes run inside of it."""
     op = ops[at]
     what = op.what
     if what.kind in walker.parts:
@@ -202,10 +202,7 @@ def _receive(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, 
 
 
 def _behind(ops: Sequence[Op], at: int, walker: Walker) -> tuple[list[int], list[int]]:
-    """Return the encoder passes behind one of the language model, before its next one.
-
-    First the receives in front of the last of them, which are posted in their order with the pass.
-    """
+    """Return receives to post with a pass, and the encoder passes behind it, before the next."""
     receives, posted, found = list[int](), list[int](), list[int]()
     for number in range(at + 1, len(ops)):
         op = ops[number]
@@ -262,3 +259,41 @@ def _enter(
         tensor = tensor.to(precision).contiguous()
     transfer = walker.links.enter(collective, tensor, spec, value)
     held[value] = _Underway(at, value, transfer, tensor)
+
+
+# run_next(ns left, if known) -> ns that a pass took, None if none was run
+RunNext = Callable[[int | None], int | None]
+
+
+# Of the pass that runs in this process. Backward passes may be in another thread, autograd's.
+_here: list[RunNext] = []
+
+
+@contextmanager
+def points(run_next: RunNext) -> Iterator[None]:
+    """Let the points of the pass that runs in the block run others by `run_next`."""
+    _here.append(run_next)
+    try:
+        yield
+    finally:
+        _here.pop()
+
+
+def offer(wait_ns: int | None = None) -> None:
+    """Let encoder passes run inside the running pass of the language model.
+
+    Called by a stage's module, after a collective or a copy has been started and before it is
+    waited for. `wait_ns`: how long the wait takes, if that is known: passes run as long as most of
+    what the next one took the last time fits; else one is run. On CUDA these passes are launched on
+    the current stream.
+    """
+    if not _here:
+        return
+    # What a checkpoint of the stage keeps, or computes again, is its own tensors alone.
+    run_next, left = _here.pop(), wait_ns
+    try:
+        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            while (took := run_next(left)) is not None and left is not None:
+                left -= took
+    finally:
+        _here.append(run_next)

@@ -21,8 +21,9 @@ from ...planners.stage_split import SplitPlan, split_of
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
-from ..job.start import generator_of, tokens_by
-from ..links.place import device_of
+from ..job.start import generator_of
+from ..links.meeting import device_of
+from ..parts import tokens_by
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
 from ..pretrained.making import materialise, precisions_of
@@ -69,7 +70,7 @@ class Adapted:
         """Return the names of the modules of each stage, by which its weights' names begin.
 
         `words`, `head`: whether stages have the embedding and the head, which vocabulary passes
-        divide otherwise. An encoder's are `images.module`'s, behind `images.base`.
+        divide otherwise.
         """
         found = [[f"{self.list_name}.{number}" for number in one.numbers] for one in plan.stages]
         found[0] = [*([self.words] if words else []), *self.front, *found[0]]
@@ -233,7 +234,10 @@ class Adapted:
     ) -> None:
         """Write the weights of a pipeline of this model for `from_pretrained`; all ranks call this.
 
-        LoRA is merged into the weights of its layers. As `save_weights` does, which raises.
+        LoRA is merged into the weights of its layers. `shard_bytes`: of a file, which has one
+        tensor at least. `deadline_s`: how long ranks wait for each other's files. Raises on every
+        rank, and leaves no folder, if any fails: FileExistsError if the folder exists, OSError for
+        what could not be written, and ValueError for weights of the model that no rank has.
         """
         save_weights(folder, pipe, self.model, shard_bytes, deadline_s)
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..gradients import dividing_groups, likeness, local_part, sharded_over
-from ..links.place import MeshPlace, gather_objects
+from ..links.meeting import gather_objects
 from ..links.process_groups import ranks_of, wait_for
-from ..units.place import UnitPlace
+from ..units.place import Place
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
 _LIKE = 0.05
@@ -34,7 +34,7 @@ class Lanes:
     `stages`: this lane's, by number. `parameters`: by names that are the same in all lanes.
     """
 
-    place: MeshPlace
+    place: Place
     stages: Mapping[int, nn.Module]
     parameters: Mapping[str, nn.Parameter]
     deadline_s: float
@@ -43,13 +43,12 @@ class Lanes:
     def agree(self) -> None:
         """Compare the parameters of all lanes; all ranks of the job call this.
 
-        Raises ValueError on all ranks of a pipeline if lanes have other parameters, divided in
-        other ways, or plain ones with other values, and for those that are divided over processes
-        which do not have the same stages.
+        Raises ValueError on all ranks of a pipeline if lanes have other parameters, or values of
+        plain ones, and for those divided over processes which do not have the same stages.
         """
         place = self.place
         # Without lanes, a mesh does not say over which processes parameters may be divided.
-        if place.lanes is None and not isinstance(place, UnitPlace):
+        if place.lanes is None and not place.units.beside:
             return
         other = self._other_lane()  # all lanes enter this, whatever else is wrong in one of them
         found = self._foreign_mesh() or other

@@ -1,7 +1,7 @@
 """The programs of a pipeline, one for each number of microbatches, and the fields it needs.
 
-In units there is one program for each replica of the language model (`UnitPrograms`), and encoders
-and generator work for all of them.
+In units there is one program for each replica of the language model, and encoders and generator
+work for all of them; on a mesh there is one replica. Parts see all replicas' programs as one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +16,20 @@ from ...ir.program import Program
 from ...simulation.timeline import Slot
 from ...transforms.generator_passes import without_generator_gradient
 from ...transforms.training import forward_only, with_reductions, with_whole_last_backward
-from ..compiled import Value, collectives
+from ..compiled import collectives
 from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, trained_program
 from ..encoders.travelling import RankImages
 from ..execution.waiting import Pipelines
 from ..links.process_groups import Channel, channels_of
-from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, TensorSpec, list_steps
+from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, list_steps
 from ..stage.agreement import ModelFacts
 from ..stage.calling import Merging, StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..stage.modules import StageOptions, Stages
 from ..units.lists import compile_units, joined
-from ..units.place import UnitPlace
-from ..units.plan import UnitPlan
+from ..units.place import Place
+from ..units.plan import UnitPlan, plan_on_mesh
 from ..vocabulary.step import VocabularyPart
-from .start import compile_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +39,26 @@ class CompiledProgram:
     program: Program
     pipelines: Pipelines
     parts: Mapping[str, ModelPart]
-    # What the program's edges carry in a step, from the infos of its microbatches.
-    edges: Callable[[Sequence[Any]], Mapping[Value, TensorSpec]]
+    encoder: EncoderPart
+    generator: GeneratorPart | None
     # The precision of what barriers bring, where it is not that of hidden states.
     precision: Mapping[str, torch.dtype]
-    generator: GeneratorPart | None = None
-    # The microbatches that this rank encodes from their fields on, and those that it generates.
-    encoded: frozenset[int] = frozenset()
-    generated: frozenset[int] = frozenset()
-    # What encoder passes inside others took last (see execution/inside.py), by kind. None where
+    # What encoder passes inside others took last (see `offer`), by kind. None where
     # encoders have collectives, which lanes would enter in different orders.
-    took: dict[str, int] | None = None
+    took: dict[str, int] | None
 
 
 @dataclass(slots=True)
 class Programs:
     """The programs of one rank.
 
-    `make`: the program of a number of microbatches. `placement`: the rank of each stage.
-    `replicas`: of the model in the programs, those that this rank works for, of `in_all`.
-    `channels`: the connected ones, which are those of the first program. `made`: the programs so
-    far, as they were made.
+    `plan_of`: the plan of a number of microbatches of each replica. `placement`: the rank of each
+    stage. `channels`: the connected ones, which are those of the first program. `made`: the
+    programs of one replica so far, as they were made.
     """
 
-    make: Callable[[int], Program]
-    rank: int
+    plan_of: Callable[[int], UnitPlan]
+    place: Place
     modules: Mapping[int, nn.Module]
     options: StageOptions
     vocabulary: VocabularyPart | None
@@ -75,18 +69,20 @@ class Programs:
     facts: ModelFacts
     placement: Sequence[int]
     images: RankImages
-    replicas: range = range(1)
-    in_all: int = 1
     channels: Sequence[Channel] = ()
     made: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
 
+    @property
+    def replicas(self) -> range:
+        """Return the replicas that this rank works for, of those in the programs."""
+        return self.place.units.replicas(self.place.rank)
+
     def compiled(self, microbatches: int, training: bool = True) -> CompiledProgram:
         """Return the program of a number of microbatches, made and checked once.
 
-        Without `training` it has the forward passes alone.
-        Raises ValueError if it is for another number, or has messages between ranks that the
-        schedule's other programs have none between.
+        Without `training` it has the forward passes alone. Raises ValueError if it is for another
+        number, or has messages between other ranks than the schedule's first program.
         """
         key = microbatches, training
         if key not in self._known:
@@ -94,13 +90,20 @@ class Programs:
         return self._known[key]
 
     def count_microbatches(self, step: Steps) -> int:
-        """Return the number of microbatches of a step. Raises ValueError for several steps."""
+        """Return the number of microbatches of each replica's step.
+
+        Raises ValueError if the steps are not those of the replicas that this rank works for.
+        """
         steps = list_steps(step)
-        if len(steps) != 1:
+        replicas = self.replicas
+        counts = {len(one.microbatches) for one in steps}
+        if len(steps) != len(replicas) or len(counts) != 1:
             raise ValueError(
-                f"this rank works for one pipeline, and got {len(steps)} steps; give it one"
+                f"this rank got {len(steps)} steps of {sorted(counts)} microbatches; give it the "
+                f"steps of {len(replicas)} data-parallel ranks ({', '.join(map(str, replicas))}), "
+                "with as many microbatches each"
             )
-        return len(steps[0].microbatches)
+        return counts.pop()
 
     def read_step(
         self,
@@ -109,12 +112,9 @@ class Programs:
         step: Steps,
         training: bool,
     ) -> StepData:
-        """Return a step's data for the parts, with the sizes of all that ranks exchange.
-
-        `step`: of each replica that this rank works for.
-        """
+        """Return a step's data for the parts, with the sizes of all that ranks exchange."""
         count, gradient = self.count_microbatches(step), self.input_gradient(training)
-        microbatches = [ELSEWHERE] * (count * self.in_all)
+        microbatches = [ELSEWHERE] * (count * self.place.units.backbone.dp)
         infos: list[object] = [None] * len(microbatches)
         for replica, one in zip(self.replicas, list_steps(step), strict=True):
             first = replica * count
@@ -122,7 +122,7 @@ class Programs:
             read = reading.read(one, gradient, training, needed)
             microbatches[first : first + count] = read.microbatches
             infos[first : first + count] = one.infos
-        edges = {**compiled.edges(infos)}
+        edges = compiled.encoder.edge_specs(infos)
         if compiled.generator is not None:
             edges |= compiled.generator.edge_specs(infos)
         return StepData(tuple(microbatches), gradient, edges, compiled.precision, training)
@@ -134,13 +134,14 @@ class Programs:
     def needs_of(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
         # Its number in the program is one over all replicas.
-        first = info.rank * info.microbatches if self.in_all > 1 else 0
+        first = info.rank * info.microbatches if self.place.units.backbone.dp > 1 else 0
         return self.needs(self.compiled(info.microbatches), first + info.microbatch)
 
     def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
         """Return the fields of a microbatch of the program that this rank needs."""
-        encodes, generates = number in compiled.encoded, number in compiled.generated
-        return self.fields_of(self.rank, encodes=encodes, generates=generates)
+        generates = compiled.generator is not None and number in compiled.generator.generated
+        encodes = number in compiled.encoder.encoded
+        return self.fields_of(self.place.seat, encodes=encodes, generates=generates)
 
     def fields_of(
         self, rank: int, *, encodes: bool = True, generates: bool = True
@@ -166,15 +167,21 @@ class Programs:
             wanted |= set(vocabulary.fields.values())
         return frozenset(wanted)
 
-    def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
-        """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""
-        del count
-        return rows
+    def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
+        """Return the measured passes of this rank's replica by seat, as its program has them.
 
-    def own_microbatches(self, count: int) -> range:
-        """Return those that this rank's stages run. `count`: of each replica's step."""
-        first = self.replicas[0] * count
-        return range(first, first + count)
+        `rows`: of all ranks of the job. `count`: the microbatches of a replica's step.
+        """
+        units, replica = self.place.units, self.replicas[0]
+        first = replica * count
+        return [
+            [
+                slot._replace(what=replace(slot.what, microbatch=slot.what.microbatch - first))
+                for slot in rows[units.rank(replica, seat)]
+                if first <= slot.what.microbatch < first + count
+            ]
+            for seat in range(units.seats)
+        ]
 
     def trained(self, program: Program) -> Program:
         """Return a program without the encoders' and generator's backward that nobody needs."""
@@ -187,25 +194,24 @@ class Programs:
 
         Raises ValueError, and changes nothing, if one of them does not fit the connected ranks.
         """
-        before = self.make, self.made, self._known
-        self.make = lambda count: made[count] if count in made else make(count)
+        before = self.plan_of, self.made, self._known
+        self.plan_of = lambda count: plan_on_mesh(made[count] if count in made else make(count))
         self.made, self._known = {}, {}
         try:
             for count in made:
                 self.compiled(count)
         except ValueError:
-            self.make, self.made, self._known = before
+            self.plan_of, self.made, self._known = before
             raise
 
     def _compile(self, microbatches: int, training: bool) -> CompiledProgram:
         program, pipelines = self._lists(microbatches, training)
         self._check_channels(channels_of(pipelines.lists), microbatches, program.name)
-        specs, calling = self.encoders.specs, self.options.calling
-        placement = self.encoders.placement
-        several = self.encoders.names, self.in_all
-        encoder = EncoderPart(program, self.rank, specs, placement, calling, *several)
+        seat, units, calling = self.place.seat, self.place.units, self.options.calling
+        encoder = EncoderPart(program, self.encoders, calling, units.backbone.dp)
         if training:
             refuse_without_backward(encoder)
+        first = self.replicas[0] * microbatches
         stages = Stages(
             program,
             self.modules,
@@ -213,36 +219,33 @@ class Programs:
             encoder.joints,
             self.merging,
             self.capture,
-            own=self.own_microbatches(microbatches),
+            own=range(first, first + microbatches),
             travelling=self.images.name,
         )
         spec, generator = self.generator.spec, None
         if spec is not None:
-            generator = GeneratorPart(program, self.rank, spec, calling)
+            generator = GeneratorPart(program, seat, spec, calling)
         own = (stages, self.vocabulary, encoder, generator)
         parts = {kind: part for part in own if part is not None for kind in part.kinds}
+        took: dict[str, int] | None = None if self.encoders.divided() else {}
         precision = self._precision(program)
-        return CompiledProgram(
-            program,
-            pipelines,
-            parts,
-            encoder.edge_specs,
-            precision,
-            generator,
-            encoded=encoder.encoded(),
-            generated=frozenset(p.microbatch for p in program.ranks[self.rank] if p.kind == "GF"),
-            took=None if self.encoders.divided() else {},
-        )
+        return CompiledProgram(program, pipelines, parts, encoder, generator, precision, took)
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
-        """Return the program, checked, and every rank's operations."""
-        made = self.make(microbatches)
-        program = self._fitted(made, microbatches, training)
-        self.made[microbatches] = made
-        if training:
-            program = with_reductions(program)
-        lists = compile_all(program, self.input_gradient(training))
-        return program, Pipelines(lists, collectives(program))
+        """Return what all replicas' programs have, checked, and every rank's operations."""
+        plan, place = self.plan_of(microbatches), self.place
+        programs = [self._fitted(program, microbatches, training) for program in plan.programs]
+        self.made[microbatches] = plan.base
+        if training and place.replicas is not None:
+            programs = [with_reductions(program) for program in programs]
+        gradient, replica = self.input_gradient(training), self.replicas[0]
+        lists = compile_units(programs, place.units, plan.order, gradient)
+        every = joined(programs)
+        found = {
+            name: one._replace(communicator=place.communicator_name(one.communicator, replica))
+            for name, one in collectives(every).items()
+        }
+        return every, Pipelines(lists, found, place.peers())
 
     def _fitted(self, program: Program, microbatches: int, training: bool) -> Program:
         """Check a program, and return its forward passes, or for training all that are wanted."""
@@ -272,64 +275,8 @@ class Programs:
             )
 
     def _precision(self, program: Program) -> dict[str, torch.dtype]:
-        """Return the precision of the last stage's output for the vocabulary layers.
-
-        Under autocast they compute in lower precision, so nothing is lost if it is sent in that.
-        """
+        """Return the precision of what vocabulary layers get: autocast's, in which they compute."""
         if self.options.autocast is None:
             return {}
         sent = (b for b in program.barriers if (b.source, b.after) == ("last", "F"))
         return {barrier.name: self.options.autocast for barrier in sent}
-
-
-@dataclass(slots=True, kw_only=True)
-class UnitPrograms(Programs):
-    """The programs of one rank of a unit. `plan_of`: a number of microbatches of each replica."""
-
-    place: UnitPlace
-    plan_of: Callable[[int], UnitPlan]
-
-    def count_microbatches(self, step: Steps) -> int:
-        """Return the number of microbatches of each replica's step.
-
-        Raises ValueError if the steps are not those of the replicas that this rank works for.
-        """
-        steps = list_steps(step)
-        replicas = self.replicas
-        counts = {len(one.microbatches) for one in steps}
-        if len(steps) != len(replicas) or len(counts) != 1:
-            raise ValueError(
-                f"this rank got {len(steps)} steps of {sorted(counts)} microbatches; give it the "
-                f"steps of {len(replicas)} data-parallel ranks ({', '.join(map(str, replicas))}), "
-                "with as many microbatches each"
-            )
-        return counts.pop()
-
-    def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
-        """Return the measured passes of this rank's replica by seat, as its program has them.
-
-        `rows`: of all ranks of the job. `count`: the microbatches of a replica's step.
-        """
-        units, replica = self.place.units, self.place.replica
-        first = replica * count
-        return [
-            [
-                slot._replace(what=replace(slot.what, microbatch=slot.what.microbatch - first))
-                for slot in rows[units.rank(replica, seat)]
-                if first <= slot.what.microbatch < first + count
-            ]
-            for seat in range(units.seats)
-        ]
-
-    def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
-        """Return what all replicas' programs have, checked, and every rank's operations."""
-        plan, gradient = self.plan_of(microbatches), self.input_gradient(training)
-        self.made[microbatches] = plan.base
-        programs = [self._fitted(program, microbatches, training) for program in plan.programs]
-        lists = compile_units(programs, self.place.units, plan.order, gradient)
-        every, replica = joined(programs), self.place.replica
-        found = {
-            name: one._replace(communicator=self.place.communicator_name(one.communicator, replica))
-            for name, one in collectives(every).items()
-        }
-        return every, Pipelines(lists, found, self.place.peers())

@@ -33,8 +33,9 @@ from ...replanning.observation import Observation, expected_step, keys_of, nearb
 from ...simulation.cost_profile import CostProfile, dump_profile
 from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
-from ..links.place import MeshPlace, gather_objects
+from ..links.meeting import gather_objects
 from ..links.process_groups import add_up
+from ..units.place import Place
 from .programs import Programs
 
 
@@ -44,7 +45,7 @@ class Replanner:
 
     settings: Replan
     programs: Programs
-    place: MeshPlace
+    place: Place
     deadline_s: float
     state: PlanState = field(init=False)
     # Epoch and step of the loader's that were trained on last.
@@ -108,7 +109,7 @@ class Replanner:
         profile = self.settings.profile
         if (saved.profile.placement, saved.profile.ranks) != (profile.placement, profile.ranks):
             return
-        same = {count: self.programs.make(count) for count in saved.counts}
+        same = {count: self.programs.plan_of(count).base for count in saved.counts}
         if digest_of(same) == saved.digest:
             self.state = saved
 

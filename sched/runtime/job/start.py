@@ -1,10 +1,15 @@
-"""Start a pipeline: find its place, check, connect, and wait for the other ranks."""
+"""Start a pipeline: arrange its parts, check, connect, and wait for the other ranks.
+
+Encoders are in the pipeline's bubbles, or units on ranks of their own.
+"""
 
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from itertools import zip_longest
 from typing import Any
 
@@ -15,10 +20,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...ir.registry import schedule as make_program
-from ..compiled import Op, collectives, compile_program, lowered, with_deliveries
+from ...transforms.generator_passes import with_generator, without_last_stage
+from ..compiled import collectives
+from ..encoders.placement import EncoderSpec
 from ..execution.board import Board
 from ..execution.drive import PipelineStalledError
-from ..links.place import FAULTS, MeshPlace, await_all, device_of, gather_objects
+from ..links.meeting import FAULTS, gather_objects
 from ..links.process_groups import (
     Channel,
     Groups,
@@ -27,11 +34,16 @@ from ..links.process_groups import (
     make_groups,
     report_lost,
 )
-from ..parts import WEIGHTS, Reading
+from ..stage.generator import GeneratorSpec
 from ..stage.modules import LossFunction, StageOptions
+from ..units.layout import Units
+from ..units.place import Place, place_in, place_units
+from ..units.plan import UnitPlan, plan_on_mesh, plan_units
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
 
+# Microbatches of the first program, for each rank: every schedule has one for as many.
+_PROBE = 2
 # Processes need not be equally quick to start.
 _START_S = 60.0
 # Those that wait give up at about the same time.
@@ -41,10 +53,7 @@ _OUTPUT = frozenset("ST") | frozenset("LEG")
 
 @contextmanager
 def report_missing_ranks() -> Iterator[None]:
-    """Raise PipelineStalledError where processes do not come while the pipeline is made.
-
-    Where torch only knows that something did not come, those that wait meet to find who is missing.
-    """
+    """Raise PipelineStalledError, with who is missing, where processes do not come at the start."""
     try:
         yield
     except (PeerLostError, dist.DistError) as error:
@@ -71,35 +80,6 @@ def start_deadline(deadline_s: float) -> float:
     return max(deadline_s, _START_S)
 
 
-def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
-    """Return this process' place; all processes of the job call this together.
-
-    `mesh`: of all of them, or of this process' pipeline alone. Raises ValueError for a mesh without
-    a dimension "pp", and PeerLostError if other processes do not come within the deadline.
-    """
-    names = mesh.mesh_dim_names or ()
-    if "pp" not in names:
-        raise ValueError(
-            f"the mesh has the dimensions {names}; give it one named 'pp', such as "
-            "init_device_mesh(device, (dp, pp), mesh_dim_names=('dp', 'pp'))"
-        )
-    await_all(deadline_s)
-    ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
-    pipelines = tuple(tuple(row) for row in ranks.tolist())
-    device = device_of(mesh.device_type)
-    if mesh.size() < dist.get_world_size():
-        found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
-        pipelines = tuple(sorted({row for rows in found for row in rows}))
-    return MeshPlace(
-        pipelines,
-        mesh["pp"].get_local_rank(),
-        (mesh["pp"].get_group(),),
-        mesh["dp"].get_group() if "dp" in names else None,
-        mesh["tp"].get_group() if "tp" in names and mesh["tp"].size() > 1 else None,
-        device,
-    )
-
-
 def generator_of(
     schedule: str | Callable[[int, int], Program], ranks: int, options: Mapping[str, Any]
 ) -> Callable[[int], Program]:
@@ -113,11 +93,125 @@ def generator_of(
     return lambda microbatches: schedule(ranks, microbatches)
 
 
+@dataclass(frozen=True, slots=True)
+class ResumedSchedule:
+    """A schedule that goes on with programs that were saved, by ranks and microbatches.
+
+    `schedule`, `options`: what makes all others. `in_units`: whether the saved ones are for units
+    alone: a pipeline with encoders in its bubbles has others.
+    """
+
+    saved: Mapping[tuple[int, int], Program]
+    schedule: str | Callable[[int, int], Program]
+    options: Mapping[str, Any]
+    in_units: bool = False
+
+    def __call__(self, ranks: int, microbatches: int) -> Program:
+        """Return the program of a number of microbatches, for a mesh."""
+        if not self.in_units and (found := self.saved.get((ranks, microbatches))):
+            return found
+        return generator_of(self.schedule, ranks, self.options)(microbatches)
+
+
+PlanOf = Callable[[int], UnitPlan]
+
+
+def arrange(
+    where: DeviceMesh | Units,
+    schedule: str | Callable[[int, int], Program],
+    options: Mapping[str, Any],
+    encoders: Sequence[EncoderSpec],
+    generator: GeneratorSpec | None,
+    deadline_s: float,
+) -> tuple[Place, PlanOf]:
+    """Return this process' place, and the plan of a number of microbatches of each replica.
+
+    All processes of the job call this together. Raises ValueError and PeerLostError as `place_in`
+    and `place_units` do.
+    """
+    if not isinstance(where, Units):
+        place = place_in(where, start_deadline(deadline_s))
+        made = generator_of(schedule, place.ranks, options)
+        made = _headed(made) if generator else made
+        return place, cache(lambda count: plan_on_mesh(made(count)))
+    _refuse_other_units(where, encoders, generator)
+    place = place_units(where, start_deadline(deadline_s))
+    base = _of_replicas(where, schedule, options, generator)
+    layers = [len(spec.modules) for spec in encoders]
+    return place, cache(lambda count: plan_units(base(count), where, layers))
+
+
+def first_count(units: Units) -> int:
+    """Return the microbatches of each replica in the first program, in which every rank has some.
+
+    Stages and channels do not depend on how many there are.
+    """
+    return _PROBE * units.backbone.pp * max((unit.dp for unit in units.sizes[1:]), default=1)
+
+
+def _of_replicas(
+    units: Units,
+    schedule: str | Callable[[int, int], Program],
+    options: Mapping[str, Any],
+    generator: GeneratorSpec | None,
+) -> Callable[[int], Program]:
+    """Return the function that makes the program of one replica of the language model."""
+    ranks = units.backbone.pp
+    if isinstance(schedule, ResumedSchedule):
+        again = _of_replicas(units, schedule.schedule, schedule.options, generator)
+        saved = schedule.saved if schedule.in_units else {}
+        return lambda count: saved.get((ranks, count)) or again(count)
+    made = generator_of(schedule, ranks, options)
+    if generator and units.generator is None:
+        return _headed(made)
+    if generator and isinstance(schedule, str):
+        return _ahead(made, generator_of(schedule, ranks + 1, options))
+    return made
+
+
+def _headed(made: Callable[[int], Program]) -> Callable[[int], Program]:
+    """Return programs with a generator on the last stage's rank, if they have none."""
+    return lambda microbatches: with_generator(made(microbatches))
+
+
+def _ahead(
+    made: Callable[[int], Program], longer: Callable[[int], Program]
+) -> Callable[[int], Program]:
+    """Return programs whose last stage goes on while a generator has its microbatch.
+
+    `longer`: programs of one more rank, whose place the generator takes. Where stages are in
+    another order than ranks, the last stage waits for the generator.
+    """
+
+    def make(microbatches: int) -> Program:
+        own = made(microbatches)
+        if own.placement != tuple(range(len(own.ranks))) or own.barriers:
+            return own
+        return without_last_stage(longer(microbatches)) or own
+
+    return make
+
+
+def _refuse_other_units(
+    units: Units, encoders: Sequence[EncoderSpec], generator: GeneratorSpec | None
+) -> None:
+    """Raise ValueError for units without something to run, and encoders without a unit."""
+    if not units.beside:
+        raise ValueError("the backbone is the only unit; give encoder=, generator= or a mesh")
+    if bool(encoders) != (units.encoder is not None):
+        raise ValueError(
+            "an encoder's unit and encoders= go together: give both, or a mesh to run encoders in "
+            "the language model's bubbles"
+        )
+    if units.generator is not None and generator is None:
+        raise ValueError("the units have a generator's; give generator= what runs there")
+
+
 def vocabulary_part(
     program: Program,
     vocabulary: VocabParallel | None,
     loss: LossFunction | None,
-    place: MeshPlace,
+    place: Place,
     options: StageOptions,
 ) -> VocabularyPart | None:
     """Return this rank's part of the vocabulary layers, None for a schedule without them.
@@ -153,52 +247,10 @@ def vocabulary_part(
     )
 
 
-def reading_of(
-    hidden: int | Callable[[Any], tuple[int, ...]],
-    dtype: torch.dtype,
-    weigh: str | Callable[[Any], float],
-    device: torch.device,
-    options: StageOptions,
-) -> Reading:
-    """Return how steps are read, from the arguments of a Pipeline."""
-    return Reading(
-        hidden if callable(hidden) else tokens_by(hidden),
-        dtype,
-        WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-        device,
-        frozenset(options.labels if options.shift_labels else ()),
-        options.ends,
-    )
-
-
-def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
-    """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
-
-    def shape(info: Any) -> tuple[int, ...]:
-        if getattr(info, "empty", False):
-            # The loader's batch of no samples: one pad token, without weight.
-            return 1, hidden
-        try:
-            return info.costs["tokens"], hidden
-        except KeyError:
-            raise ValueError(
-                f"the microbatch's costs are {sorted(info.costs)}, without tokens; give hidden= as "
-                "a function from its info to the hidden states' shape"
-            ) from None
-
-    return shape
-
-
-def compile_all(program: Program, input_gradient: Sequence[bool]) -> list[tuple[Op, ...]]:
-    """Return the operations of every rank."""
-    ranks, program = range(len(program.ranks)), lowered(program)
-    return with_deliveries([compile_program(program, rank, input_gradient) for rank in ranks])
-
-
 def connect(
     first_program: Program,
     channels: Sequence[Channel],
-    place: MeshPlace,
+    place: Place,
     deadline_s: float,
     sharers: Sequence[tuple[int, ...]] = (),
 ) -> tuple[Groups, Board]:
@@ -220,7 +272,7 @@ def connect(
     return groups, board
 
 
-def _refuse_other_groups(own: list[Any], place: MeshPlace, deadline_s: float) -> None:
+def _refuse_other_groups(own: list[Any], place: Place, deadline_s: float) -> None:
     """Raise ValueError in all processes that would make other groups, or in another order.
 
     torch would connect what does not belong together, or wait. `own`: the names of the groups.
@@ -238,7 +290,7 @@ def _refuse_other_groups(own: list[Any], place: MeshPlace, deadline_s: float) ->
                 )
 
 
-def post_board(place: MeshPlace, deadline_s: float) -> Board:
+def post_board(place: Place, deadline_s: float) -> Board:
     """Return this rank's board, in a store of its own that the mesh's first process hosts."""
     first = place.pipelines[0][0]
     own = dist.get_rank()

@@ -1,14 +1,12 @@
 """Links to the other ranks, over torch.distributed.
 
-A channel goes from one rank to another and delivers in the order of its sends: no tags. A
-communicator runs its collectives in the order in which the ranks enter them. Both are started and
-waited for later: nothing here waits but `Transfer.wait`.
+A channel delivers in the order of its sends: no tags. A communicator runs its collectives in the
+order in which the ranks enter them. Nothing here waits but `Transfer.wait`.
 
-On NCCL, transfers between two ranks share a communicator and a stream per group, in both
-directions, so a receive that waits would hold up later sends to the same peer; and collectives of
-one communicator must be entered in one order by all ranks. Hence a group for every ordered pair of
-ranks that has messages and one for every communicator of the program, all of them used once at the
-start, in one order, since NCCL connects on first use.
+On NCCL, transfers between two ranks share a stream per group, in both directions, so a receive that
+waits would hold up later sends to the same peer. Hence a group for every ordered pair of ranks that
+has messages and one for every communicator of the program, all of them used once at the start, in
+one order, since NCCL connects on first use.
 
 What ranks exchange is whole in all lanes of tensor parallelism. A process that is in several lanes
 receives it in the first of them, and sends it in those that are its receiver's first, so that every
@@ -45,10 +43,7 @@ class Transfer(Protocol):
         """Return whether `wait` would return at once."""
 
     def wait(self, deadline_s: float) -> Tensor | None:
-        """Return what arrives here, None at an end that only gives.
-
-        Raises TimeoutError after the deadline, and RuntimeError if a peer is lost.
-        """
+        """Return what arrives here, None at an end that only gives. Raises PeerLostError."""
 
     def watched(self) -> "Transfer":
         """Return the same for somebody who asks whether it is over before he waits for it."""
@@ -66,10 +61,7 @@ class Links(Protocol):
     def enter(
         self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value
     ) -> Transfer:
-        """Enter a collective with this rank's contribution, whose memory is given away.
-
-        `tensor`: None on ranks to which something is broadcast. `spec`: of what is broadcast.
-        """
+        """Enter a collective with a contribution, None where `spec` is broadcast to this rank."""
 
 
 class PeerLostError(RuntimeError):
@@ -88,10 +80,7 @@ def report_lost() -> Iterator[None]:
 
 
 class _Working(NamedTuple):
-    """One tensor under way: to several processes, or to none, or from one.
-
-    `arrives`: the tensor that the transfer fills, None where it only gives.
-    """
+    """One tensor under way. `arrives`: the one that is filled, None where it only gives."""
 
     works: tuple[dist.Work, ...]
     tensor: Tensor
@@ -144,10 +133,9 @@ class _Watched:
 
 
 def add_up(tensor: Tensor, groups: Sequence[dist.ProcessGroup], deadline_s: float) -> None:
-    """Put the sum over a group's ranks in place of a tensor.
+    """Put the sum over a group's ranks, of several the first one's, in place of a tensor.
 
-    Of several groups, all of which are given this tensor, it is the first one's. Raises
-    RuntimeError if a peer is lost or the deadline has passed.
+    Raises RuntimeError if a peer is lost or the deadline has passed.
     """
     given = [tensor, *(tensor.clone() for _ in groups[1:])]
     running = [
@@ -266,10 +254,7 @@ class Groups:
 def naming(
     does: str, name: object, groups: Sequence[int] | Sequence[dist.ProcessGroup]
 ) -> Iterator[None]:
-    """Name the process and the group in the error of what did not come.
-
-    `name`: of a channel, a communicator or a set of ranks. `groups`: theirs, or processes.
-    """
+    """Name the process and the group in the error of what did not come. `groups`: or processes."""
     try:
         yield
     except RuntimeError as error:
@@ -296,8 +281,7 @@ def make_groups(
 
     `pipelines`: the global ranks of every pipeline, one for each data-parallel index and lane.
     `communicators`: the pipeline's ranks on each. `sharers`: the sets of its ranks that have
-    parameters in common. Ranks of one communicator or set are in the same lanes. RuntimeError where
-    torch cannot make groups of ranks in a given order.
+    parameters in common. Ranks of one communicator or set are in the same lanes.
     """
     if "sort_ranks" not in inspect.signature(dist.new_group).parameters:
         raise RuntimeError(

@@ -163,9 +163,9 @@ def _places(held: HeldModules) -> dict[str, _Place]:
         for name, tensor in module.state_dict(keep_vars=True).items()
         if isinstance(tensor, Tensor)
     }
-    if (shard := held.shard) is not None:
-        for name, rows, sharding in shard.named_rows():
-            start, real = sharding.start(shard.rank), sharding.real(shard.rank)
+    if held.shard is not None:
+        for name, rows, sharding in held.shard.named_rows():
+            start, real = sharding.start, sharding.real
             shape = (sharding.size, *rows.shape[1:])
             found[name] = _Place(rows.detach()[:real], shape, slice(start, start + real))
     return found

@@ -39,13 +39,7 @@ def save_weights(
     shard_bytes: int = 5 * 10**9,
     deadline_s: float | None = None,
 ) -> None:
-    """Write the weights of a model of transformers, and its config; all ranks call this.
-
-    `shard_bytes`: of a file, which has one tensor at least. `deadline_s`: how long ranks wait for
-    each other's files. Raises on every rank, and leaves no folder, if any fails: FileExistsError if
-    the folder exists, OSError for what could not be written, and ValueError for weights of the
-    model that no rank has.
-    """
+    """Write the weights and the config of a model of transformers, as `Adapted.save_pretrained`."""
     made: dict[str, dict[str, int]] = {}
     finish = partial(_finish, made)
     with new_folder(pipe, Path(folder), deadline_s, finish) as (making, together):
@@ -111,8 +105,7 @@ class _Saving:
 def refuse_other_tensors(model: Any, ends: Iterable[str]) -> None:
     """Raise ValueError for a model whose files `from_pretrained` would not read as it is.
 
-    LoRA's matrices are added to their layers' weights; not in the modules `ends`, which may be tied
-    or divided over ranks.
+    LoRA's matrices are added to weights, not in the modules `ends`, that may be tied or divided.
     """
     if not hasattr(model, "_keys_to_ignore_on_save"):  # not of transformers: it has no files
         return
@@ -186,10 +179,7 @@ def _converted(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _append(path: Path, tensors: Iterable[Tensor], header: Mapping[str, Tensor]) -> None:
-    """Append tensors to a file that is on the disk when this returns; `header`: what it will have.
-
-    Raises OSError.
-    """
+    """Append tensors to a file that is on the disk then; `header`: what it will have."""
     with written(path, "ab") as file:
         if header:
             file.write(_header(header))

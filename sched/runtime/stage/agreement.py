@@ -1,4 +1,4 @@
-"""Exchanges facts among a pipeline's ranks, once at the start: stages, and what is trained."""
+"""The facts that a pipeline's ranks exchange, once at the start: stages, and what is trained."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,6 @@ from torch import nn
 from ...ir.kinds import BACKWARD
 from ...ir.program import Program
 from ..gradients import is_sharded, likeness
-from ..links.place import MeshPlace, gather_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +65,9 @@ def facts_of(
     generator: str,
     images: bool | None = None,
 ) -> RankFacts:
-    """Return what a rank tells the others of its stages, and of its encoders' layers.
+    """Return what a rank tells the others. `copies`: of parameters of encoders and replicas.
 
-    `encoders`: by name, which layers it runs, and whether they are trained. `copies`: their
-    parameters. Raises ValueError for a shared parameter that is in none of its stages, or in a
-    sharded one.
+    Raises ValueError for a shared parameter that is in none of its stages, or in a sharded one.
     """
     own = {id(p) for module in stages.values() for p in module.parameters()}
     divided = {id(p) for m in stages.values() if is_sharded(m) for p in m.parameters()}
@@ -99,24 +96,6 @@ def facts_of(
         generator,
         images,
     )
-
-
-def agree(own: RankFacts, program: Program, place: MeshPlace, deadline_s: float) -> ModelFacts:
-    """Return the facts of the whole model, the same on every rank; all ranks call this.
-
-    Raises ValueError on every rank if any has other stages than the program places on it, or
-    replicas do not train or shard the same stages: they would wait for each other's gradients.
-    Raises PeerLostError if the facts of all do not come within the deadline.
-    """
-    everyone = place.gather(own, deadline_s)
-    alike = gather_objects(everyone, place.replicas, place.device, deadline_s)
-    if alike.count(everyone) != len(alike):
-        raise ValueError(
-            "replicas do not train or shard the same stages: "
-            + "; ".join(f"data-parallel rank {n} has {facts}" for n, facts in enumerate(alike))
-            + "; freeze and wrap modules alike on all of them before the pipeline is made"
-        )
-    return combine(everyone, program)
 
 
 def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
@@ -165,11 +144,7 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
 
 
 def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that have each shared parameter, or a copy of another rank's.
-
-    Raises ValueError for a name that stands for parameters which are not alike, and a shared one
-    that only one rank gives.
-    """
+    """Return the ranks with each shared parameter or copy. Raises ValueError for unlike ones."""
     found: dict[str, tuple[int, ...]] = {}
     given = [{**facts.copies, **facts.shared} for facts in everyone]
     for name in sorted({name for own in given for name in own}):

@@ -111,8 +111,7 @@ class StateCapture:
     def states(self, output: Tensor, fields: Mapping[str, Any], spec: TensorSpec) -> Tensor:
         """Return the states of the microbatch whose stage has just made `output`.
 
-        Raises RuntimeError if the layer was not called, and ValueError for states of another size
-        than the generator's ranks were promised.
+        Raises RuntimeError if the layer was not called, and ValueError for states of another size.
         """
         hidden = output if self.layer is None else self._hidden
         self._expected, self._hidden = False, None
@@ -166,8 +165,8 @@ class Merging:
     ) -> Callable[..., Tensor]:
         """Return a function of a stage's inputs and the features, to call in place of the module.
 
-        `embedded`: whether the input is the embeddings. It may be called again to recompute. It
-        raises RuntimeError if the module does not use the embedding exactly once.
+        `embedded`: whether the input is the embeddings. It raises RuntimeError if the module does
+        not use the embedding.
         """
 
         def call(*inputs: Tensor, **extras: Any) -> Tensor:
@@ -214,7 +213,7 @@ def merging_for(
     """Return how a rank merges features, None without `merge`, where the stage does it by itself.
 
     `first`: the first stage's module, None on other ranks. `embedded`: whether it is called with
-    the embeddings. Raises ValueError if the embedding is not found in it.
+    the embeddings. Raises ValueError for an embedding that is not in it.
     """
     if merge is None or first is None:
         return None

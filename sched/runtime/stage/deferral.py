@@ -6,13 +6,12 @@ the graph stays whole. While `deferring` is active, an `nn.Linear` runs as a fun
 backward, if I is what runs it, gives the gradient of its input only and puts its input and its
 output's gradient on a list; W works through the list.
 
-In all other cases the layer gives all its gradients at once, as torch's own does: less is split,
-and nothing is wrong. So it is for gradients that a stage takes by itself, inside its forward, a
-block that is recomputed, or a hook; they belong to another run of autograd than I's. So it is with
-`create_graph`, whose result must have a graph, and where a parameter has hooks by then, which would
-fire in I and in W, each time with a part of the gradient. Under `torch.func` and forward-mode
-differentiation, inside of compiled functions, and where the weight is computed from others, the
-layer is torch's own.
+In all other cases the layer gives all its gradients at once: less is split, and nothing is wrong.
+So it is for gradients that a stage takes by itself, inside its forward, a block that is recomputed,
+or a hook, which belong to another run of autograd than I's; with `create_graph`, whose result must
+have a graph; and where a parameter has hooks by then, which would fire in I and in W. Under
+`torch.func` and forward-mode differentiation, inside of compiled functions, and where the weight is
+computed from others, the layer is torch's own.
 """
 
 import types
@@ -104,11 +103,7 @@ class deferring:  # noqa: N801 # used as a function, in every pass
 
 
 def defer_linear_layers(module: nn.Module) -> int:
-    """Make the linear layers of a module able to defer, and return how many can.
-
-    Compiled modules are left alone: their backward is one graph. State dicts, deep copies and
-    hooks of the layers stay as they are.
-    """
+    """Make the linear layers of a module able to defer, but compiled ones; return how many can."""
     count = 0
     for layer in _uncompiled(module):
         own = layer.__dict__.get("forward")

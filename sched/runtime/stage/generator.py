@@ -67,10 +67,7 @@ class GeneratorSpec:
             self.module.requires_grad_(False)
 
     def states_spec(self, info: Any) -> TensorSpec:
-        """Return the states of a microbatch; their gradient is alike.
-
-        Raises ValueError for a missing cost.
-        """
+        """Return the states of a microbatch; their gradient is alike. Raises ValueError."""
         count = count_tokens(f"the generator {self.name!r}", self.tokens, info)
         return TensorSpec((count, self.width), self.dtype)
 
@@ -95,12 +92,16 @@ class GeneratorPart:
     generator: GeneratorSpec
     calling: Calling = field(default_factory=Calling)
     kinds: frozenset[str] = frozenset()
+    # The microbatches that this rank generates.
+    generated: frozenset[int] = frozenset()
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Find out whether this rank runs the generator. Raises ValueError without its module."""
-        if any(item.kind == "GF" for item in self.program.ranks[self.rank]):
+        row = self.program.ranks[self.rank]
+        self.generated = frozenset(item.microbatch for item in row if item.kind == "GF")
+        if self.generated:
             self.kinds = frozenset(("GF", "GB"))
             if self.generator.module is None:
                 raise ValueError(
@@ -109,10 +110,7 @@ class GeneratorPart:
                 )
 
     def edge_specs(self, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
-        """Return the sizes of states and their gradients in a step.
-
-        `infos`: of the microbatches, None for those of which nothing comes here.
-        """
+        """Return the sizes of states and their gradients. `infos`: None of what is not here."""
         found = {}
         for item in (p for row in self.program.ranks for p in row if p.kind == "GF"):
             if (info := infos[item.microbatch]) is not None:
@@ -191,20 +189,14 @@ class RankGenerator:
         return frozenset(self.named_modules() if self.rank != min(self.ranks, default=0) else ())
 
     def fields(self, rank: int, last: int, *, generates: bool = True) -> set[str]:
-        """Return the fields that a rank needs for it. `last`: the rank of the last stage.
-
-        `generates`: False for a microbatch that another rank generates.
-        """
+        """Return the fields that a rank needs for it. `last`: the rank of the last stage."""
         if self.spec is None:
             return set()
         own = set(self.spec.inputs) if generates and rank in self.ranks else set[str]()
         return own | (set(self.spec.marks) if rank == last else set())
 
     def capture(self, last: nn.Module | None) -> StateCapture | None:
-        """Return how states are taken from the last stage's module, None on ranks without it.
-
-        Raises ValueError if the module has no layer of the name `states`.
-        """
+        """Return how states are taken from the last stage's module. Raises ValueError."""
         if self.spec is None or last is None:
             return None
         states = self.spec.states

@@ -1,12 +1,9 @@
 """Run F, B, I and W of a rank's stages, each an `nn.Module`, with autograd.
 
 F keeps the input, if its gradient is wanted, and the edge of the graph where the output's gradient
-will enter; not the output, whose memory is free once it has been sent. I keeps the weight gradients
-that it put off. Without anything to train at or before a stage, F makes no graph and backward
-passes do nothing.
-
-The features that edges bring to an F are leaves of its graph (`calling.py` says what becomes of
-them). Their gradients, where the program takes them back, are a result of the backward.
+will enter; not the output, whose memory is free once it has been sent. Without anything to train at
+or before a stage, F makes no graph and backward passes do nothing. The features that edges bring to
+an F are leaves of its graph, and their gradients a result of the backward.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

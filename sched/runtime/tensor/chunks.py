@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ..execution.inside import offer
+from ..execution.walk import offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,34 +143,6 @@ class SequenceRows:
     def _is_one(self) -> bool:
         """Whether rows by chunk are in order."""
         return len(self.tokens) == 1 and math.prod(self.before) == 1
-
-
-@dataclass(frozen=True, slots=True)
-class FusedRows(SequenceRows):
-    """Rows that torch's kernels over symmetric memory gather, multiply and scatter.
-
-    They cut the tokens themselves; rows by chunk are in order.
-    """
-
-    def gather_product(
-        self, part: Tensor, matrix: Tensor, bias: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Gather a part's rows; return all of them, and their products."""
-        rows, (found,) = torch.ops.symm_mem.fused_all_gather_matmul(
-            part, [matrix], len(self.before), self.group.group_name
-        )
-        return rows.reshape(-1, rows.shape[-1]), found if bias is None else found + bias
-
-    def scatter_product(self, whole: Tensor, matrix: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
-        """Multiply all rows, and scatter the ranks' sum; return the rows, and what waits."""
-        found = torch.ops.symm_mem.fused_matmul_reduce_scatter(
-            whole, matrix, "sum", len(self.before), self.group.group_name
-        )
-        return self.by_chunk(whole), lambda: found
-
-    def by_chunk(self, whole: Tensor) -> Tensor:
-        """Return all rows of a tensor, in order."""
-        return whole.reshape(-1, whole.shape[-1])
 
 
 def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -31,7 +31,7 @@ from torch.distributed.tensor import (
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from ..stage.deferral import can_defer, gradients_now_or_later, parameter_gradients
-from .chunks import FusedRows, SequenceRows
+from .chunks import SequenceRows
 
 
 class _Overlapped(ParallelStyle):
@@ -40,13 +40,10 @@ class _Overlapped(ParallelStyle):
     function: type[torch.autograd.Function]
     divided: tuple[Placement, Placement]  # of weight and bias
 
-    def __init__(self, chunks: int | None = 4, sequence_dim: int = 1) -> None:
+    def __init__(self, chunks: int = 4, sequence_dim: int = 1) -> None:
         super().__init__()
-        if chunks is not None and (type(chunks) is not int or chunks < 1):
-            raise ValueError(
-                f"chunks is {chunks!r}, allowed are whole numbers from 1, and None: torch's own "
-                "kernels over symmetric memory"
-            )
+        if type(chunks) is not int or chunks < 1:
+            raise ValueError(f"chunks is {chunks!r}, allowed are whole numbers from 1")
         self.chunks = chunks
         self.sequence_dim = sequence_dim
 
@@ -91,10 +88,10 @@ class _GatheredLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, weight: DTensor, bias: DTensor | None, dim: int,
-        chunks: int | None, may_defer: bool,
+        ctx: Any, inputs: Tensor, weight: DTensor, bias: DTensor | None, dim: int, chunks: int,
+        may_defer: bool,
     ) -> Tensor:  # fmt: skip
-        rows = _kind(chunks).of(inputs, weight.device_mesh, dim, chunks or 1, 1)
+        rows = SequenceRows.of(inputs, weight.device_mesh, dim, chunks, 1)
         own = _local(weight, inputs)
         own_bias = None if bias is None else _local(bias, inputs)
         with torch.autocast(inputs.device.type, enabled=False):
@@ -121,11 +118,11 @@ class _ScatteredLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, weight: DTensor, bias: DTensor | None, dim: int,
-        chunks: int | None, may_defer: bool,
+        ctx: Any, inputs: Tensor, weight: DTensor, bias: DTensor | None, dim: int, chunks: int,
+        may_defer: bool,
     ) -> Tensor:  # fmt: skip
         mesh = weight.device_mesh
-        rows = _kind(chunks).of(inputs, mesh, dim, chunks or 1, mesh.size())
+        rows = SequenceRows.of(inputs, mesh, dim, chunks, mesh.size())
         with torch.autocast(inputs.device.type, enabled=False):
             _, wait = rows.scatter_product(inputs, _local(weight, inputs).t())
             found = wait()
@@ -143,10 +140,6 @@ class _ScatteredLinear(torch.autograd.Function):
         by_chunk = ctx.rows.by_chunk(inputs)
         later = _parameter_gradients(ctx, by_chunk, Shard(1), gathered, Replicate())
         return found, *later, None, None, None
-
-
-def _kind(chunks: int | None) -> type[SequenceRows]:
-    return FusedRows if chunks is None else SequenceRows
 
 
 def _local(parameter: DTensor, like: Tensor) -> Tensor:
@@ -176,8 +169,7 @@ class OverlappedColwiseParallel(_Overlapped):
     all features, a plain tensor (batch, tokens / n, features), and returns all tokens of its own
     features, (batch, tokens, outputs / n). Tokens and outputs have to divide by n evenly.
 
-    chunks        in so many the input is gathered; 1: nothing is overlapped; None: by torch's
-                  fused kernels over symmetric memory (CUDA, and links between the GPUs)
+    chunks        in so many the input is gathered; 1: nothing is overlapped
     sequence_dim  the dimension of the tokens
 
     Second derivatives are refused by torch. See DistTrain, section 7 (StepCCL).
@@ -194,7 +186,7 @@ class OverlappedRowwiseParallel(_Overlapped):
     process' features, a plain tensor (batch, tokens, features / n), and returns its own tokens,
     (batch, tokens / n, outputs). Tokens and features have to divide by n evenly.
 
-    chunks        in so many the sum is scattered; 1: nothing is overlapped; None: as above
+    chunks        in so many the sum is scattered; 1: nothing is overlapped
     sequence_dim  the dimension of the tokens
     """
 

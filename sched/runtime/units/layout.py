@@ -1,9 +1,7 @@
 """Units: encoders, language model and generator on ranks of their own, with their own parallelism.
 
-With tensor parallelism every rank of a unit is `tp` processes, numbered next to each other. A
-*lane* has one process of each rank, and is an arrangement of its own, in which what ranks exchange
-travels. So a rank here is a rank of a lane, and its processes do the same. Where units have
-different tp, a process of the one with fewer is in several lanes.
+With tensor parallelism every rank of a unit is `tp` processes, numbered next to each other, and a
+*lane* has one process of each rank (`place.py`).
 
 The job's ranks are numbered unit by unit: replica by replica of the language model, stage by stage,
 then replica by replica of the encoders, then the generator's. A *seat* is a rank of the program of
@@ -25,10 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 
 class UnitSize(NamedTuple):
-    """The size of a unit: replicas, pipeline ranks of each, and processes of each rank.
-
-    The processes of a rank have a part of its modules each (tensor parallelism).
-    """
+    """The size of a unit: replicas, pipeline ranks of each, and processes that divide a rank's."""
 
     dp: int
     pp: int
@@ -68,9 +63,8 @@ def _unit_mesh(
 ) -> DeviceMesh:
     """Return the mesh of this process' unit; all processes call this together.
 
-    Made once for a `world`, of which meshes are of no use once it is destroyed: a mesh's process
-    groups are never given back, and modules are divided over the same one that the pipeline uses.
-    Raises ValueError as `refuse_processes` does.
+    Made once for a `world`: a mesh's process groups are never given back, and modules are divided
+    over the same one that the pipeline uses.
     """
     del world
     processes, own = dist.get_world_size(), dist.get_rank()
@@ -93,10 +87,7 @@ def _unit_mesh(
 def lane_groups(
     device: str, lanes: tuple[tuple[int, ...], ...], world: dist.ProcessGroup | None
 ) -> tuple[dist.ProcessGroup, ...]:
-    """Return the groups of the lanes that this process is in; all processes call this together.
-
-    `lanes`: the processes of each, by rank. Made once for a `world`, as meshes are.
-    """
+    """Return the groups of the lanes that this process is in; all call this, once for a `world`."""
     del world
     own = dist.get_rank()
     meshes = [DeviceMesh(device, torch.tensor(lane), mesh_dim_names=("ranks",)) for lane in lanes]
@@ -139,8 +130,6 @@ class Units:
                 raise ValueError(
                     f"{name} has dp {size.dp}, pp {size.pp} and tp {size.tp}; give 1 or more"
                 )
-        if self.encoder is None and self.generator is None:
-            raise ValueError("the backbone is the only unit; give encoder=, generator= or a mesh")
         if self.generator is not None and self.generator.pp > 1:
             raise ValueError(
                 f"the generator has pp {self.generator.pp}, and the runtime runs it as one pass; "
@@ -159,11 +148,7 @@ class Units:
     def from_layout(
         cls, path: str | Path, *, ahead: int = 2, device: str = "cpu", spread: bool = False
     ) -> "Units":
-        """Return the units of a layout that `plan job --only orchestrate --out` wrote.
-
-        Raises ValueError, with the file's name, for anything else, and for a generator of which pp
-        is not 1.
-        """
+        """Return the units that `plan job --only orchestrate --out` wrote, or raise ValueError."""
         try:
             sizes = _read(json.loads(Path(path).read_text("utf-8")))
             return cls(**sizes, ahead=ahead, device=device, spread=spread)
@@ -196,10 +181,7 @@ class Units:
         return self._processes()[rank]
 
     def lanes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the lanes: of each, its process of every rank.
-
-        Ranks of fewer processes than there are lanes have each in lanes next to each other, where
-        numbers do not divide, too:
+        """Return the lanes: of each, its process of every rank. Numbers need not divide.
 
         >>> Units(backbone=UnitSize(1, 1, tp=3), encoder=UnitSize(1, 1, tp=2)).lanes()
         ((0, 3), (1, 3), (1, 4), (2, 4))
@@ -220,10 +202,9 @@ class Units:
     def mesh(self) -> DeviceMesh:
         """Return the mesh of this process' unit, with the dimensions "dp", "pp" and "tp".
 
-        `mesh()["tp"]` is what `parallelize_module` divides this rank's modules over, and
-        `mesh()["dp"]` what `fully_shard` divides the language model's over. All processes of the
-        job call this together, after `init_process_group`. Raises ValueError for a number of
-        processes that is no multiple of the units'.
+        `parallelize_module` divides this rank's modules over "tp", `fully_shard` the language
+        model's over "dp". All processes of the job call this together, after `init_process_group`.
+        Raises ValueError for a number of processes that is no multiple of the units'.
         """
         return _unit_mesh(self.device, self.sizes, dist.group.WORLD)
 

@@ -1,10 +1,9 @@
 """Compile the programs of all replicas to one list of operations for each of the job's ranks.
 
-Every program has its own microbatches, so those of replica r are numbered from r times their count
-on, and nothing that two replicas make has one name. An encoder's rank gets the operations of all
-programs in its order, each receive one pass ahead of its use. Channels stay in one order at both
-ends: messages between two ranks follow the passes that make them on one side, and the passes that
-use them on the other, and both sides have these in the plan's order.
+Microbatches of replica r are numbered from r times their count on, so nothing that two replicas
+make has one name. An encoder's rank gets the operations of all programs in its order, each receive
+one pass ahead of its use. Channels stay in one order at both ends: both sides have the passes that
+make and use messages in the plan's order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,8 @@ Order = Mapping[int, Sequence[tuple[int, Pass]]]
 
 def shift(program: Program, replica: int, replicas: int) -> Program:
     """Return a replica's program with microbatches that no other replica has."""
+    if replicas == 1:
+        return program
     first = replica * program.microbatches
 
     def moved(item: Pass) -> Pass:
@@ -83,10 +84,7 @@ def _on_job(ops: Sequence[Op], units: Units, replica: int) -> tuple[Op, ...]:
 
 
 def _merged(lists: Sequence[Sequence[Op]], order: Sequence[Pass]) -> Iterator[Op]:
-    """Yield the operations of several lists: passes in an order, what they send right after them.
-
-    Receives are posted before the pass that comes before the one that reads them.
-    """
+    """Yield passes in an order, what they send right after them, and receives one pass ahead."""
     receives = {op.writes[0]: op for ops in lists for op in ops if op.source is not None}
     found = {ops[0].what: ops for one in lists for ops in _with_sends(one)}
     # The passes of frozen encoders are in the plan, and were left out of the programs.

@@ -1,28 +1,67 @@
-"""The place of a process among units, and what all units agree on about the model."""
+"""The place of a process, on a mesh or among units, and what all agree on about the model.
+
+With tensor parallelism a pipeline has one process of each rank, and there are several side by side,
+which are called lanes. Where units divide their modules over other numbers of processes, a process
+of a unit with few of them is in several lanes. It enters the sums and exchanges of each of them
+with the same, so all lanes find the same, and goes on with what the first of its lanes has found.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ..gradients import parameters_of_fsdp
-from ..links.place import MeshPlace, await_all, device_of
+from ..links.meeting import await_all, device_of, gather_objects
+from ..links.process_groups import add_up, ranks_of
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
 from ..vocabulary.shard import VocabularyShard
-from .layout import Units, lane_groups, refuse_processes
+from .layout import Units, UnitSize, lane_groups, refuse_processes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class UnitPlace(MeshPlace):
-    """This process among units: all ranks of the job are one pipeline's for links and standings.
+class Place:
+    """This process in the job: all pipelines' global ranks, its own rank in its one, its groups.
 
-    Replicas of the language model are not `replicas`, which have programs of their own: their
+    `groups`: of the ranks of each pipeline that this process is in. `replicas`: on a mesh, of the
+    ranks that hold the same stages. `lanes`: of those that do the same with other parts of the
+    modules (tensor parallelism), each of which is in a pipeline of its own. `units`: the ranks of a
+    pipeline; on a mesh those of one language model. All ranks of units are one pipeline for links
+    and standings, and their language model's replicas have programs of their own, so that their
     copies of parameters are shared ones.
     """
 
+    pipelines: tuple[tuple[int, ...], ...]
+    rank: int
+    groups: tuple[dist.ProcessGroup, ...]
+    replicas: dist.ProcessGroup | None
+    lanes: dist.ProcessGroup | None
+    device: torch.device
     units: Units
+
+    def gather(self, own: T, deadline_s: float) -> list[T]:
+        """Return what every rank of this process' pipeline gives; all processes call this.
+
+        Raises PeerLostError if a rank is lost or the deadline passes.
+        """
+        found = [gather_objects(own, group, self.device, deadline_s) for group in self.groups]
+        return found[0]
+
+    def add_up(self, tensor: Tensor, deadline_s: float) -> None:
+        """Put the sum over the ranks of the pipeline, and its replicas, in place of a tensor.
+
+        All processes call this. Raises RuntimeError as `gather` does.
+        """
+        add_up(tensor, self.groups, deadline_s)
+        if self.replicas is not None:
+            add_up(tensor, [self.replicas], deadline_s)
 
     @property
     def ranks(self) -> int:
@@ -37,14 +76,20 @@ class UnitPlace(MeshPlace):
     @property
     def replica(self) -> int:
         """Return the data-parallel index; an encoder's rank has the first one's."""
-        return self.units.replicas(self.rank)[0]
+        own = self.units.replicas(self.rank)[0]
+        return own if self.replicas is None else self.replicas.rank()
+
+    @property
+    def lane(self) -> int:
+        """Return the tensor-parallel index."""
+        return 0 if self.lanes is None else self.lanes.rank()
 
     @property
     def replica_ranks(self) -> frozenset[int]:
         """Return the global ranks that have this one's stages, over which FSDP2 divides them."""
         units = self.units
-        if self.seat >= units.backbone.pp:
-            return frozenset()
+        if self.replicas is not None or self.seat >= self.ranks:
+            return ranks_of(self.replicas)
         row = next(row for row in self.pipelines if dist.get_rank() in row)
         return frozenset(row[units.rank(r, self.seat)] for r in range(units.backbone.dp))
 
@@ -67,7 +112,38 @@ class UnitPlace(MeshPlace):
         return {r: units.pipeline(units.replicas(r)[0]) for r in range(units.backbone.ranks)}
 
 
-def place_units(units: Units, deadline_s: float) -> UnitPlace:
+def place_in(mesh: DeviceMesh, deadline_s: float) -> Place:
+    """Return this process' place; all processes of the job call this together.
+
+    `mesh`: of all of them, or of this process' pipeline alone. Raises ValueError for a mesh without
+    a dimension "pp", and PeerLostError if other processes do not come within the deadline.
+    """
+    names = mesh.mesh_dim_names or ()
+    if "pp" not in names:
+        raise ValueError(
+            f"the mesh has the dimensions {names}; give it one named 'pp', such as "
+            "init_device_mesh(device, (dp, pp), mesh_dim_names=('dp', 'pp'))"
+        )
+    await_all(deadline_s)
+    size = mesh["pp"].size()
+    ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, size)
+    pipelines = tuple(tuple(row) for row in ranks.tolist())
+    device = device_of(mesh.device_type)
+    if mesh.size() < dist.get_world_size():
+        found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
+        pipelines = tuple(sorted({row for rows in found for row in rows}))
+    return Place(
+        pipelines,
+        mesh["pp"].get_local_rank(),
+        (mesh["pp"].get_group(),),
+        mesh["dp"].get_group() if "dp" in names else None,
+        mesh["tp"].get_group() if "tp" in names and mesh["tp"].size() > 1 else None,
+        device,
+        Units(UnitSize(1, size)),
+    )
+
+
+def place_units(units: Units, deadline_s: float) -> Place:
     """Return this process' place; all processes of the job call this together.
 
     Processes for several jobs are several jobs side by side. Raises ValueError for a number of
@@ -85,11 +161,11 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
         tp = units.mesh()["tp"]  # made by all processes, those of units without it, too
         lanes = tp.get_group() if tp.size() > 1 else None
     device = device_of(units.device)
-    return UnitPlace(rows, units.rank_of(own), groups, None, lanes, device, units)
+    return Place(rows, units.rank_of(own), groups, None, lanes, device, units)
 
 
 def replicated(
-    place: UnitPlace,
+    place: Place,
     stages: Mapping[int, nn.Module],
     shard: VocabularyShard | None,
     known: Collection[int],
@@ -99,6 +175,8 @@ def replicated(
     `known`: the `id` of those that have a name already, as shared ones do. What FSDP2 divides over
     the replicas is no copy.
     """
+    if place.units.backbone.dp == 1:
+        return {}
     left_out = frozenset(known).union(
         *(parameters_of_fsdp(module, place.lanes) for module in stages.values())
     )
@@ -114,27 +192,30 @@ def replicated(
     return found
 
 
-def agree_units(
-    own: RankFacts, program: Program, place: UnitPlace, deadline_s: float
-) -> ModelFacts:
+def agree(own: RankFacts, program: Program, place: Place, deadline_s: float) -> ModelFacts:
     """Return the facts of the whole model, the same on every rank; all ranks of the job call this.
 
-    `program`: of one replica. Raises ValueError and PeerLostError as `agree` does, and ValueError
-    for a parameter that units of different tp share.
+    `program`: of one replica. Raises ValueError on every rank if any has other stages than the
+    program places on it, or replicas do not train or shard the same stages: they would wait for
+    each other's gradients; and for a parameter that units of different tp share. Raises
+    PeerLostError if the facts of all do not come within the deadline.
     """
     units = place.units
     everyone = place.gather(own, deadline_s)
-    found = [
+    alike = gather_objects(everyone, place.replicas, place.device, deadline_s)
+    facts = [
         combine([everyone[units.rank(replica, seat)] for seat in range(units.seats)], program)
         for replica in range(units.backbone.dp)
     ]
     shared = ranks_with_shared(everyone)
     refuse_between_units(shared, units)
-    facts = [replace(one, shared=shared) for one in found]
-    if facts.count(facts[0]) != len(facts):
+    facts = [replace(one, shared=shared) for one in facts]
+    if alike.count(everyone) != len(alike) or facts.count(facts[0]) != len(facts):
+        every = alike if len(alike) > 1 else facts
         raise ValueError(
-            "replicas of the language model do not train or shard the same stages; freeze and wrap "
-            "modules alike on all of them before the pipeline is made"
+            "replicas do not train or shard the same stages: "
+            + "; ".join(f"data-parallel rank {n} has {each}" for n, each in enumerate(every))
+            + "; freeze and wrap modules alike on all of them before the pipeline is made"
         )
     return facts[0]
 

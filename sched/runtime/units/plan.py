@@ -6,8 +6,7 @@ passes of all programs in one order: forwards when their features are needed, `a
 early, and backwards when their gradients come. Both moments are those of one timeline of the
 language model, the same for all replicas, and a forward that is earlier delays nothing, so all
 orders together have no cycle. A generator's replicas get microbatches in the order in which the
-last stage ends them in that timeline, and give their gradients back at once: no later in it than
-the backward that waits for them.
+last stage ends them in that timeline, and give their gradients back at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ class _Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """The programs of a step.
+    """The programs of a step. On a mesh there is one.
 
     `base`: that of the language model alone, alike in all replicas. `programs`: of each replica of
     the language model, with the encoders' passes for it. `order`: of each rank of encoders and
@@ -45,6 +44,11 @@ class UnitPlan:
     base: Program
     programs: tuple[Program, ...]
     order: dict[int, tuple[tuple[int, Pass], ...]]
+
+
+def plan_on_mesh(program: Program) -> UnitPlan:
+    """Return the plan of the only replica of a program on a mesh, whose ranks run all passes."""
+    return UnitPlan(program, (program,), {})
 
 
 def plan_units(base: Program, units: Units, layers: Sequence[int]) -> UnitPlan:

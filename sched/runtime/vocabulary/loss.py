@@ -101,11 +101,7 @@ def make_targets(
 
 
 def local_maximum(logits: Tensor) -> Tensor:
-    """Return the largest logit of each token, (tokens,), of logits (tokens, columns).
-
-    The result is finite even without columns (a shard of padding) or where all are -inf, so that
-    differences of maxima are.
-    """
+    """Return the largest of logits (tokens, columns), finite without columns or if all are -inf."""
     lowest = torch.finfo(logits.dtype).min
     if logits.shape[1] == 0:
         return logits.new_full((logits.shape[0],), lowest)
@@ -115,10 +111,7 @@ def local_maximum(logits: Tensor) -> Tensor:
 def local_statistics(
     logits: Tensor, maximum: Tensor, exponentials: Tensor, targets: Targets, options: LossOptions
 ) -> Tensor:
-    """Return the statistics, (3 or 4, tokens), of logits (tokens, columns).
-
-    `exponentials`: exp(logits - maximum), of the logits' shape.
-    """
+    """Return the statistics, (3 or 4, tokens). `exponentials`: exp(logits - maximum)."""
     found = logits.new_zeros(options.statistics, logits.shape[0])
     found[MAXIMUM] = maximum
     if logits.shape[1] == 0:

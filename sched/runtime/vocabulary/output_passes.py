@@ -24,14 +24,18 @@ A bar is a collective: the maximum or the statistics are gathered, or the shards
 added up. What a pass leaves for a later one is its `LocalSoftmax`, so an executor may put the
 passes wherever `check` lets it. Between S and T a rank holds X and, unless they are computed a
 second time, its logits in the model's precision.
+
+Logits of a shard are computed in pieces, so that single-precision copies of them stay small: some
+tokens and all columns for the statistics, all tokens and some columns for the weights' gradient.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from .logits import Head, cap, column_pieces, compute_logits, multiply, pad_columns, token_pieces
 from .loss import (
     LABEL,
     LossOptions,
@@ -40,6 +44,84 @@ from .loss import (
     local_statistics,
     statistics_dtype,
 )
+
+# Logits in a piece: 64 MiB in single precision.
+PIECE = 2**24
+# Columns of a piece come in multiples of this, for the alignment of matrix products.
+_ALIGNED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One rank's columns of the output layer, without gradients.
+
+    `weight`: (rows, hidden), `bias`: (rows,) or None, padding included. `start`: the vocabulary's
+    number of the first row. `real`: the number of rows that are no padding. `size`: of the whole
+    vocabulary.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    start: int
+    real: int
+    size: int
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows, padding included."""
+        return self.weight.shape[0]
+
+
+def token_pieces(tokens: int, columns: int, piece: int = PIECE) -> Iterator[slice]:
+    """Yield slices of the tokens whose logits of all columns are about one piece each.
+
+    >>> list(token_pieces(5, 10, piece=20))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    step = max(1, piece // max(1, columns))
+    yield from (slice(at, min(at + step, tokens)) for at in range(0, tokens, step))
+
+
+def column_pieces(tokens: int, columns: int, piece: int = PIECE) -> Iterator[slice]:
+    """Yield slices of the columns whose logits of all tokens are about one piece each."""
+    step = max(_ALIGNED, piece // max(1, tokens) // _ALIGNED * _ALIGNED)
+    yield from (slice(at, min(at + step, columns)) for at in range(0, columns, step))
+
+
+def compute_logits(hidden: Tensor, head: Head, columns: slice = slice(None)) -> Tensor:
+    """Return logits (tokens, columns), before the softcap, in the model's precision."""
+    bias = None if head.bias is None else head.bias[columns]
+    return F.linear(hidden, head.weight[columns], bias)
+
+
+def cap(logits: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | None]:
+    """Return logits after the softcap, and its derivative (None for 1), precise as statistics."""
+    precise = logits.to(statistics_dtype(logits.dtype))
+    if softcap is None:
+        return precise, None
+    bent = (precise / softcap).tanh_()
+    return bent * softcap, 1 - bent.square()
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of two matrices in the precision of statistics.
+
+    >>> multiply(torch.ones(1, 2).bfloat16(), torch.ones(2, 1).bfloat16()).dtype
+    torch.float32
+    """
+    precise = statistics_dtype(a.dtype)
+    if a.dtype == precise:
+        return a @ b
+    if a.device.type == "cuda":
+        return torch.mm(a, b, out_dtype=precise)
+    # Other devices cannot return a sum in higher precision than its factors.
+    return a.to(precise) @ b.to(precise)
+
+
+def pad_columns(values: Tensor, columns: int) -> Tensor:
+    """Return values (tokens, some) with zeros up to that many columns."""
+    lacking = columns - values.shape[1]
+    return F.pad(values, (0, lacking)) if lacking else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +134,6 @@ class EarlyProducts:
 
     attraction: Tensor
     smoothing: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class WeightGradients:
-    """Buffers that collect the gradients of a shard's weight and bias; None for a frozen one."""
-
-    weight: Tensor | None
-    bias: Tensor | None
-
-    @property
-    def wanted(self) -> bool:
-        """Return whether there is any to add."""
-        return self.weight is not None or self.bias is not None
 
 
 def _times_weight(values: Tensor, head: Head) -> Tensor:
@@ -84,11 +153,7 @@ def _logit_gradient(
     options: LossOptions,
     size: int,
 ) -> Tensor:
-    """Return dY of some columns, in the precision of statistics.
-
-    `logits`: (tokens, columns) before the softcap, none of them padding. `first`: the number of the
-    first of these columns in the shard.
-    """
+    """Return dY of columns from `first` on, of logits (tokens, columns) before the softcap."""
     capped, slope = cap(logits, options.softcap)
     found = (capped - log_normalizer[:, None]).exp_()
     attraction = _attraction(log_normalizer, options)
@@ -103,19 +168,6 @@ def _logit_gradient(
     if slope is not None:
         found *= slope
     return found.mul_(targets.weight[:, None])
-
-
-def gradients_of(weight: torch.nn.Parameter, bias: torch.nn.Parameter | None) -> WeightGradients:
-    """Return the `.grad` tensors of a shard's parameters, made here if there are none yet."""
-    return WeightGradients(_gradient(weight), None if bias is None else _gradient(bias))
-
-
-def _gradient(parameter: torch.nn.Parameter) -> Tensor | None:
-    if not parameter.requires_grad:
-        return None
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +228,7 @@ def pass_c(
 ) -> tuple[Tensor, LocalSoftmax]:
     """Return the shard's part of dX by Algorithm 2, and what is left of `local` for T."""
     products, targets = local.early, local.targets
-    if products is None:
-        raise ValueError("C needs the early products of Algorithm 2; run S with early=True")
+    assert products is not None
     scale = (local.statistics[0] - log_normalizer).exp_() * _attraction(log_normalizer, options)
     label = targets.owned.to(scale.dtype) * (1 - options.label_smoothing)
     if options.softcap is not None:
@@ -195,16 +246,17 @@ def pass_t(
     log_normalizer: Tensor,
     head: Head,
     options: LossOptions,
-    into: WeightGradients,
+    into: tuple[Tensor | None, Tensor | None],
     *,
     input_gradient: bool,
 ) -> Tensor | None:
     """Add the weight gradients of a microbatch, and return the shard's part of dX if asked for.
 
-    This is T of both algorithms, and G. Logits that were not kept are computed a second time, some
-    columns at once. dX is in the precision of statistics.
+    This is T of both algorithms, and G. Logits that were not kept are computed a second time.
+    `into`: the gradients of weight and bias, None for a frozen one.
     """
-    if not into.wanted and not input_gradient:
+    of_weight, of_bias = into
+    if of_weight is None and of_bias is None and not input_gradient:
         return None
     hidden, precise = local.hidden, statistics_dtype(local.hidden.dtype)
     found = hidden.new_zeros(hidden.shape, dtype=precise) if input_gradient else None
@@ -218,11 +270,11 @@ def pass_t(
         gradient = _logit_gradient(
             raw[:, :real], columns.start, log_normalizer, local.targets, options, head.size
         )
-        if into.bias is not None:
-            into.bias[columns.start : columns.start + real] += gradient.sum(0)
+        if of_bias is not None:
+            of_bias[columns.start : columns.start + real] += gradient.sum(0)
         gradient = pad_columns(gradient, columns.stop - columns.start).to(hidden.dtype)
-        if into.weight is not None:
-            rows = into.weight[columns]
+        if of_weight is not None:
+            rows = of_weight[columns]
             # The factors may be in a lower precision.
             if rows.dtype == hidden.dtype:
                 rows.addmm_(gradient.t(), hidden)
@@ -246,10 +298,7 @@ def pass_l(
 
 
 def pass_e(local: LocalSoftmax, gathered: Tensor, head: Head, options: LossOptions) -> LocalSoftmax:
-    """Return the statistics relative to the maximum of all shards.
-
-    `gathered`: the maxima of all shards, (ranks, 1, tokens).
-    """
+    """Return the statistics relative to the maxima of all shards, (ranks, 1, tokens)."""
     maximum = gathered.amax(0)[0]
     statistics = local.statistics.new_zeros(options.statistics, local.hidden.shape[0])
     for tokens in token_pieces(local.hidden.shape[0], head.rows):

@@ -21,17 +21,15 @@ logits: hooks on the output layer's parameters do not fire (those of the embeddi
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from ...ir.program import Pass, Program
-from ..parts import ELSEWHERE, Given, Made, StepData
-from .logits import Head
+from ..parts import Given, Made, StepData
 from .loss import Targets, make_targets, merge, statistics_dtype
 from .output_passes import (
+    Head,
     LocalSoftmax,
-    WeightGradients,
-    gradients_of,
     pass_c,
     pass_e,
     pass_l,
@@ -115,15 +113,8 @@ class VocabularyPart:
         return frozenset((*OUTPUT_PASSES[self.parallel.algorithm], *inputs))
 
     def begin_step(self, data: StepData) -> None:
-        """Take the microbatches of a step. Raises ValueError for a missing field."""
+        """Take the microbatches of a step."""
         self._data, self.losses, self.open, self._edges = data, {}, {}, {}
-        for number, item in enumerate(data.microbatches):
-            for use, name in self.fields.items():
-                if item is not ELSEWHERE and name not in item.fields:
-                    raise ValueError(
-                        f"microbatch {number} has no field {name!r} ({', '.join(item.fields)}); "
-                        f"with vocabulary passes every pipeline rank needs the {use}"
-                    )
 
     def run_pass(self, what: Pass, given: Given) -> Made:
         """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
@@ -152,11 +143,7 @@ class VocabularyPart:
         return self.autocast or self.shard.lm_head.weight.dtype
 
     def run(self, kind: str, microbatch: int, received: Tensor | None = None) -> Tensor | None:
-        """Run a pass and return what the barrier after it carries, None for nothing.
-
-        Raises ValueError for a pass that the algorithm does not have, and for one whose barrier or
-        whose microbatch's earlier pass has not been run.
-        """
+        """Run a pass and return what the barrier after it carries, None for nothing."""
         if kind == "IF":
             return self._look_up(microbatch)
         if kind == "IB":
@@ -168,19 +155,12 @@ class VocabularyPart:
                 received = received.reshape(*words.shape, received.shape[-1])
                 torch.autograd.backward([edge], [received])
             return None
-        wanted = OUTPUT_PASSES[self.parallel.algorithm]
-        if kind not in wanted:
-            raise ValueError(
-                f"the schedule has {kind} passes, algorithm={self.parallel.algorithm!r} has "
-                f"{', '.join(wanted)}; give VocabParallel the schedule's algorithm"
-            )
-        first = kind == wanted[0]
-        if received is None or (not first and microbatch not in self.open):
-            raise ValueError(f"{kind}{microbatch} runs before what it needs; check the program")
+        assert received is not None  # by the checked program's barrier
         head = self.shard.head(self.dtype)
         # torch's autocast would also lower the precision of the statistics.
         with torch.no_grad(), torch.autocast(received.device.type, enabled=False):
-            run = self._begin if first else self._go_on
+            begins = kind == OUTPUT_PASSES[self.parallel.algorithm][0]
+            run = self._begin if begins else self._go_on
             found = run(kind, microbatch, received, head)
         item = self.open[microbatch]
         item.todo.discard(kind)
@@ -225,7 +205,8 @@ class VocabularyPart:
             item.log_normalizer = log_z
         if kind != "C":
             late = wanted and self.parallel.algorithm != "alg2"
-            into = self._gradients()
+            rows = self.shard.lm_head
+            into = self._gradient(rows.weight), self._gradient(rows.bias)
             found = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
         elif wanted:
             found, item.local = pass_c(item.local, log_z, head, loss)
@@ -235,10 +216,13 @@ class VocabularyPart:
             return found
         return found.to(head.weight.dtype)
 
-    def _gradients(self) -> WeightGradients:
-        if not self._data.training:
-            return WeightGradients(None, None)
-        return gradients_of(self.shard.lm_head.weight, self.shard.lm_head.bias)
+    def _gradient(self, parameter: nn.Parameter | None) -> Tensor | None:
+        """Return the `.grad` to add to, made here if there is none yet; None of what is frozen."""
+        if parameter is None or not parameter.requires_grad or not self._data.training:
+            return None
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad
 
     def _inputs(self, microbatch: int, received: Tensor, head: Head) -> tuple[Tensor, Targets]:
         """Return X as (tokens, hidden), and the shard's targets."""

@@ -23,6 +23,8 @@ _IMPORTED_ONCE = (
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     "torch.nn.parallel",
+    "transformers.masking_utils",
+    "transformers.modeling_utils",
     "counterpoise.sched.runtime",
     "tests.sched.runtime.kept_groups",
 )

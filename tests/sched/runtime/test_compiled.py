@@ -157,11 +157,3 @@ def test_reductions_of_a_program_are_kept() -> None:
     row = (Pass(0, "F", 0), Pass(0, "B", 0), Pass(0, "REDUCE_GRAD"))
     program = Program((row,), (0,), 1)
     assert with_reductions(program) == program
-
-
-def test_bad_input_is_refused_with_what_is_allowed() -> None:
-    program = parse_program("placement: 0\nmicrobatches: 1\n0: 0F0 0B0")
-    with pytest.raises(ValueError, match="has 1 ranks, it has no rank 1"):
-        compile_program(program, 1)
-    with pytest.raises(ValueError, match="has 1 entries; give one for each of the 1 stages and"):
-        compile_program(program, 0, (True,))

@@ -55,15 +55,6 @@ def ends(started: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(process.returncode, text) for process, text in zip(started, said, strict=True)]
 
 
-def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path, port) -> None:
-    (code, said), (hanging, last_words) = ends(start(tmp_path, "hang", port))
-    assert code == 1
-    assert "PipelineStalledError" in said
-    assert "for 1B1 of rank 1; rank 1 is at 1F1 since" in said
-    assert hanging == 70
-    assert "rank 1 is in one pass since" in last_words
-
-
 def test_an_error_of_a_pass_is_told_to_the_others(tmp_path, port) -> None:
     (code, said), (failed, own) = ends(start(tmp_path, "raise", port))
     assert (code, failed) == (1, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched.runtime import Units, UnitSize
-from counterpoise.sched.runtime.units.place import UnitPlace
+from counterpoise.sched.runtime.units.place import Place
 from tests.imports import ROOT
 from tests.sched.runtime.units.processes import UnitSetting, run_units
 
@@ -102,7 +102,7 @@ def test_no_set_of_the_runtime_is_walked_into_an_order() -> None:
 
 def test_communicators_of_units_have_one_order() -> None:
     units = Units(UnitSize(2, 2), UnitSize(1, 1))
-    place = object.__new__(UnitPlace)
+    place = object.__new__(Place)
     object.__setattr__(place, "units", units)
     names = ["b", "a", "c"]
     assert [*place.communicator_ranks(names)] == [*place.communicator_ranks(names[::-1])]
@@ -110,14 +110,14 @@ def test_communicators_of_units_have_one_order() -> None:
 
 def reversed_order(rank: int) -> str:
     """Return the error of units of which one process has another order of communicators."""
-    right = UnitPlace.communicator_ranks
+    right = Place.communicator_ranks
 
-    def other(self: UnitPlace, names: Iterable[str]) -> Mapping[str, Sequence[int]]:
+    def other(self: Place, names: Iterable[str]) -> Mapping[str, Sequence[int]]:
         found = right(self, names)
         return {name: found[name] for name in ([*found][::-1] if rank == 3 else found)}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(UnitPlace, "communicator_ranks", other)
+        patch.setattr(Place, "communicator_ranks", other)
         with pytest.raises(ValueError, match="as group 0, process 0 would make") as found:
             run_units(rank, UnitSetting("1f1b-alg1", (1, 2), (2, 1)))
     return str(found.value)

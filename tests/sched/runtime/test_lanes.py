@@ -10,11 +10,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from counterpoise.sched.ir.program import Pass
-from counterpoise.sched.runtime import VocabParallel
+from counterpoise.sched.runtime import Units, UnitSize, VocabParallel
 from counterpoise.sched.runtime.gradients import Reduction, clip_gradients, settle
 from counterpoise.sched.runtime.job.lanes import Lanes
-from counterpoise.sched.runtime.links.place import MeshPlace
 from counterpoise.sched.runtime.stage.calling import Calling, call_module
+from counterpoise.sched.runtime.units.place import Place
 from tests.sched.runtime.pool import Pool, make_square
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,8 @@ def lanes_of(rank: int, parameters: dict[str, nn.Parameter]) -> Lanes:
     """Two lanes of a pipeline of two ranks."""
     mesh = make_square("pp", "tp")
     group, lanes = mesh["pp"].get_group(), mesh["tp"].get_group()
-    place = MeshPlace(((0, 2), (1, 3)), rank // 2, (group,), None, lanes, torch.device("cpu"))
+    pipelines, cpu, units = ((0, 2), (1, 3)), torch.device("cpu"), Units(UnitSize(1, 2))
+    place = Place(pipelines, rank // 2, (group,), None, lanes, cpu, units)
     return Lanes(place, {}, parameters, 40.0)
 
 

@@ -144,14 +144,12 @@ def one_process(model: nn.Module, every, total: int) -> Tensor:
     return expected
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks"), [("1f1b", 4), ("1f1b", 2), ("zbv", 4), ("zbv", 2), ("interleaved", 2)]
-)
+@pytest.mark.parametrize(("name", "ranks"), [("1f1b", 4), ("zbv", 2), ("interleaved", 2)])
 def test_tied_and_replicated_parameters_train_as_one(pool, name, ranks) -> None:
     assert max(pool.run(train_tied, name, ranks)) <= 1e-5
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("1f1b", 2), ("zbv", 2), ("1f1b", 4)])
+@pytest.mark.parametrize(("name", "ranks"), [("zbv", 2), ("1f1b", 4)])
 def test_ties_of_a_split_model_need_not_be_named(pool, name, ranks) -> None:
     assert max(pool.run(partial(train_tied, by_split=True), name, ranks)) <= 1e-5
 

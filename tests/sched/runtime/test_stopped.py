@@ -28,15 +28,15 @@ RANKS, DEADLINE_S = 2, 4.0
 RUNTIME = "counterpoise.sched.runtime"
 # What rank 1 is stopped in, and at which call of it.
 POINTS = {
-    "meet": ("job.arrangement", "place_in", 1),
-    "agree": ("stage.agreement", "combine", 1),
-    "facts": ("links.place", "gather_objects", 1),
+    "meet": ("job.start", "place_in", 1),
+    "agree": ("units.place", "combine", 1),
+    "facts": ("units.place", "gather_objects", 1),
     "make groups": ("links.process_groups", "dist.new_group", 1),
     "later groups": ("links.process_groups", "dist.new_group", 2),
     "make the board": ("job.start", "TCPStore", 1),
     "connect": ("links.process_groups", "Groups.warm_up", 1),
     "copy shared": ("gradients", "SharedParameters.copy_values", 1),
-    "compile": ("job.programs", "Programs.compiled", 2),
+    "between steps": ("job.programs", "Programs.compiled", 2),
     "step": ("stage.modules", "Stages.run_pass", 3),
     "end of a step": ("gradients", "Reduction.finish", 1),
     "evaluate": ("pipeline", "Pipeline.evaluate", 1),
@@ -49,7 +49,7 @@ POINTS = {
     "load a file": ("checkpoint", "join_states", 1),
     "load a state": ("pipeline", "Pipeline.load_state", 1),
 }
-ALWAYS = {"copy shared", "load a file"}
+ALWAYS = {"copy shared", "save a state"}
 # Where the others make or use a group that they can name.
 GROUPS = {"make groups", "later groups", "connect"}
 

@@ -1,12 +1,11 @@
 """A training script that catches nothing: `unattended.py FOLDER`, ranks as torchrun gives them.
 
-After the first step, rank 1 does what the file `what` of the folder says: it hangs in a forward,
-raises an error in it, or goes on.
+After the first step, rank 1 does what the file `what` of the folder says: it raises an error in a
+forward, or goes on.
 """
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import torch.distributed as dist
@@ -21,7 +20,7 @@ DEADLINE_S = 3.0
 
 
 class Troubled(nn.Module):
-    """A stage that hangs or fails in its tenth forward."""
+    """A stage that fails in its tenth forward."""
 
     def __init__(self, inside: nn.Module, what: str) -> None:
         super().__init__()
@@ -29,9 +28,6 @@ class Troubled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.runs += 1
-        if self.runs == 10 and self.what == "hang":
-            while True:
-                time.sleep(1)
         if self.runs == 10 and self.what == "raise":
             raise ValueError("an image of no pixels")
         return self.inside(x)

@@ -14,8 +14,13 @@ from counterpoise.sched.bubble_filling.setup import Kernel, Resource
 from counterpoise.sched.ir.kinds import layer_kind
 from counterpoise.sched.runtime import offer
 from counterpoise.sched.runtime.compiled import collectives, compile_program
-from counterpoise.sched.runtime.encoders.part import EncoderPart, trained_program
-from counterpoise.sched.runtime.encoders.placement import EncoderSpec, place_encoders
+from counterpoise.sched.runtime.encoders.part import (
+    EncoderPart,
+    RankEncoders,
+    rank_encoders,
+    trained_program,
+)
+from counterpoise.sched.runtime.encoders.placement import EncoderSpec
 from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
@@ -240,7 +245,7 @@ def run_program(
     """
     ranks, stages = len(program.ranks), models[0].stages
     described = [describe(model, torch.float64) for model in models]
-    placement = place_encoders(program, [len(spec.modules) for spec in described[0]])
+    placement = rank_encoders(described[0], program, 0).placement
     lowest = lowest_trained(described[0])
     encoded = any(number is not None for number in lowest)
     program = trained_program(program, placement, lowest)
@@ -253,7 +258,9 @@ def run_program(
     options = StageOptions(("ids",), labels=("labels",), loss=total_loss, recompute=recompute)
     loop, walks, every = Loopback(ranks), [], []
     for rank in range(ranks):
-        part = EncoderPart(program, rank, described[rank // width], placement, options.calling)
+        names = tuple(spec.name for spec in described[0])
+        own = RankEncoders(tuple(described[rank // width]), rank, placement, names)
+        part = EncoderPart(program, own, options.calling)
         data = StepData(tuple(microbatches), tuple(wanted), part.edge_specs(samples))
         mine = {s: stages[s] for s in program.stages_of(rank)}
         parts: list[ModelPart] = [Stages(program, mine, options, part.joints), part]

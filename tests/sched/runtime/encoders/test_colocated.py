@@ -109,6 +109,20 @@ def test_training_on_eight_processes_equals_one(eight, values) -> None:
     assert_equal(eight, values, 2)
 
 
+# The first stage merges by itself; layers are computed again; the embedding is divided, too.
+SPECIAL = [
+    Setting("zb-h1", width=4, layers=(1,), stage_merges=True),
+    Setting("zb-h1", ranks=2, layers=(1, 2), options=(("recompute", True),)),
+    Setting("1f1b-alg2", ranks=2, layers=(1, 1), replicas=1, divided=True).in_gaps(),
+]
+
+
+@pytest.mark.parametrize("setting", SPECIAL, ids=lambda s: f"{s.name}-{s.ranks}x{s.width}")
+def test_what_pipelines_are_given_beside_trains_as_one_process(pool, setting: Setting) -> None:
+    for rank, found in enumerate(pool.run(run_setting, setting)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
+
+
 # Ranks of two processes each, which divide stages and encoder layers.
 LANES = Setting("zbv", 2, 2, (1, 2), tp=2)
 WIDE_LANES = (

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 # The plans are those of the times; the passes take none.
 QUICK = EncoderCase("quick", 8, forward=0, backward=0, layer_forward=0, layer_backward=0, layers=4)
-CASE = DriftCase(replace(DRIFT.case, microbatches=8), slow=1, start=20)
+CASE = DriftCase(replace(DRIFT.case, microbatches=8), slow=1, start=5)
 
 
 class Told:
@@ -51,11 +51,11 @@ def make(mesh: DeviceMesh, drift: DriftCase, program: Program) -> Pipeline:
 
 
 def run(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path) -> Any:
-    """Train, and save the plan after 22 steps; return the changes, and what ran at the end."""
+    """Train, and save the plan after 7 steps; return the changes, and what ran at the end."""
     pipe = make(make_mesh(4), drift, program)
     for step in range(steps):
         pipe.step(sleeping_step(QUICK))
-        if step == 21:
+        if step == 6:
             own = folder / str(rank)
             own.mkdir()
             digests = write_plans(own, pipe)
@@ -68,7 +68,7 @@ def go_on(rank: int, drift: DriftCase, program: Program, steps: int, folder: Pat
     pipe = make(make_mesh(4), drift, resumed_schedule(own, lambda *_: program)(4, 8))
     assert pipe.replanner is not None
     pipe.replanner.load((own / "plan.json").read_text())
-    for _ in range(22, steps):
+    for _ in range(7, steps):
         pipe.step(sleeping_step(QUICK))
     return ended(pipe)
 
@@ -84,7 +84,7 @@ def test_all_ranks_switch_at_one_step_and_a_resumed_job_does_too(
     pool: Pool, tmp_path: Path
 ) -> None:
     first, best = CASE.program(0), CASE.program(CASE.start)
-    whole = pool.run(run, CASE, first, 40, tmp_path)
+    whole = pool.run(run, CASE, first, 20, tmp_path)
     assert all(answer == whole[0] for answer in whole)
     (change,), text, _ = whole[0]
     assert CASE.start < change.step <= CASE.start + 10
@@ -93,7 +93,7 @@ def test_all_ranks_switch_at_one_step_and_a_resumed_job_does_too(
     # The times that are told are the simulator's, so all that was promised is won.
     assert change.measured_gain == pytest.approx(change.gain, abs=1e-3)
     assert change.gain > 0.02
-    again = pool.run(go_on, CASE, first, 40, tmp_path)
+    again = pool.run(go_on, CASE, first, 20, tmp_path)
     assert again == whole
 
 

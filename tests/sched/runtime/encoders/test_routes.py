@@ -10,6 +10,7 @@ from counterpoise.sched import Pass, Program, parse_program, problems, schedule
 from counterpoise.sched.runtime.compiled import Value
 from counterpoise.sched.runtime.encoders.part import (
     EncoderPart,
+    rank_encoders,
     refuse_without_backward,
     trained_program,
 )
@@ -48,7 +49,7 @@ def test_edges_say_which_microbatch_an_encoder_works_on_and_what_they_carry() ->
     assert not problems(program)
     routes = routes_of(program, [4])
     assert routes.number == {0: 1, 1: 0}
-    assert routes.features == {Value("X_EF_B", 1, 0): 0, Value("X_EF_B", 1, 1): 0}
+    assert routes.features == {(0, m): Value("X_EF_B", 1, m) for m in (0, 1)}
     assert routes.gradients == {Value("X_B", 0, 0): (0,), Value("X_B", 0, 1): (0,)}
     names = ("X_EF_B", 0), ("X_EF_B", 1), ("X_EB_A", 0), ("X_EB_A", 1)
     stage = {"X_EF_B": 0, "X_EB_A": 1}
@@ -151,15 +152,17 @@ def test_an_f_without_one_of_the_encoders_features_is_refused() -> None:
 
 def test_layers_that_are_missing_or_cannot_be_trained_are_refused() -> None:
     program = without_encoder_backward(parse_program(TEXT))
-    placement = place_encoders(program, [4])
     layers = [nn.Linear(1, 1), nn.Linear(1, 1), None, None]
     spec = EncoderSpec("vision", layers, tokens={"tiles": 1}, width=1)
+
+    def refuse(spec: EncoderSpec, rank: int) -> None:
+        refuse_without_backward(EncoderPart(program, rank_encoders([spec], program, rank)))
+
     with pytest.raises(ValueError, match=r"layer 0 of the encoder 'vision' is trained, but the"):
-        refuse_without_backward(EncoderPart(program, 0, [spec], placement))
+        refuse(spec, 0)
     with pytest.raises(ValueError, match="runs layer 2 of the encoder 'vision' on this rank; give"):
-        refuse_without_backward(EncoderPart(program, 1, [spec], placement))
-    frozen = EncoderSpec("vision", layers, tokens={"tiles": 1}, width=1, trainable=False)
-    refuse_without_backward(EncoderPart(program, 0, [frozen], placement))
+        refuse(spec, 1)
+    refuse(EncoderSpec("vision", layers, tokens={"tiles": 1}, width=1, trainable=False), 0)
 
 
 def test_tokens_are_counted_by_costs_or_by_a_function() -> None:

@@ -10,7 +10,6 @@ from torch import nn
 from counterpoise.loader import ImageDispatch
 from counterpoise.sched.runtime import TravellingImages
 from counterpoise.sched.runtime.encoders.travelling import rank_images
-from counterpoise.sched.runtime.links.place import MeshPlace
 from counterpoise.sched.runtime.stage.calling import Calling
 from tests.sched.runtime.encoders.models import make_model
 from tests.sched.runtime.encoders.processes import loader_step
@@ -108,13 +107,12 @@ def test_dispatches_that_do_not_fit_a_pipeline_are_refused() -> None:
 
 def test_pipelines_that_cannot_take_them_are_refused() -> None:
     made, calling = images(reduction="sum"), Calling()
-    place = MeshPlace(((0, 1),), 0, (), None, None, torch.device("cpu"))
     with pytest.raises(ValueError, match="for a mesh; in units give Units spread=True"):
-        rank_images(made, None, [], calling)
+        rank_images(made, 0, None, [], calling)
     with pytest.raises(ValueError, match="images= and encoders= are both given"):
-        rank_images(made, place, [object()], calling)
+        rank_images(made, 0, (1, 2), [object()], calling)
     with pytest.raises(ValueError, match="between 1 ranks, and the mesh has 1 x 2 in dp and pp"):
-        rank_images(made, place, [], calling)
+        rank_images(made, 0, (1, 2), [], calling)
 
 
 def test_encoders_of_several_tensors_are_refused() -> None:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from counterpoise.sched import EncoderTimes, Program, check, schedule, unit_costs, with_encoders
 from counterpoise.sched.runtime import offer
-from counterpoise.sched.runtime.execution import inside
+from counterpoise.sched.runtime.execution import walk as inside
 from tests.sched.runtime.encoders.models import (
     Model,
     inner_kernels,

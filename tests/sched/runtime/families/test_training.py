@@ -27,9 +27,9 @@ SCHEDULES = ("1f1b", "zbv", "1f1b-alg2")
 # images for several layers. The example has a Llama, and images in patches.
 COVERING = (
     Setting("gemma3_text", "1f1b-alg2", 2, tied=True, steps=2),
-    Setting("gpt2", "zbv", 2, tied=True, steps=2),
-    Setting("qwen2_moe", "1f1b-alg2", 4, tied=False, recompute=True, steps=2),
-    Setting("qwen3_vl", "1f1b", 4, tied=True, steps=2, width=2, pieces=2),
+    Setting("gpt2", "zbv", 2, tied=True, steps=1),
+    Setting("qwen2_moe", "1f1b-alg2", 4, tied=False, recompute=True, steps=1),
+    Setting("qwen3_vl", "1f1b", 4, tied=True, steps=1, width=2, pieces=2),
 )
 
 
@@ -51,7 +51,7 @@ def test_what_differs_most_between_families_is_trained_rightly(pool, setting) ->
 
 def test_stages_made_alone_train_and_are_saved_as_the_whole_model(pool, tmp_path) -> None:
     # words are tied and divided, and files have the experts one by one
-    setting = Setting("qwen2_moe", "1f1b-alg2", 4, tied=True)
+    setting = Setting("qwen2_moe", "1f1b-alg2", 4, tied=True, steps=1)
     assert not worst(pool, replace(setting, folder=saved(tmp_path / "model", "qwen2_moe")))
     names = {path.name for path in tmp_path.glob("model-saved/*")}
     assert {"config.json", "model.safetensors.index.json"} < names

@@ -101,9 +101,8 @@ def pairs_of(pipe: Pipeline, expected: nn.Module) -> dict[str, tuple[Tensor, Ten
     for module in pipe.modules():
         if isinstance(module, VocabularyShard):
             for name, ours, sharding in module.named_rows():
-                start, real = sharding.start(module.rank), sharding.real(module.rank)
-                rows = slice(start, start + real)
-                found[name] = (ours, theirs[name], slice(0, real), rows)
+                rows = slice(sharding.start, sharding.start + sharding.real)
+                found[name] = (ours, theirs[name], slice(0, sharding.real), rows)
             continue
         prefix = f"{layers[id(module)]}." if id(module) in layers else ""
         for name, ours in module.named_parameters():

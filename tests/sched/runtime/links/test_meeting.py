@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from counterpoise.sched.runtime.links.place import gather_objects, monitored_gather
+from counterpoise.sched.runtime.links.meeting import gather_objects, monitored_gather
 from counterpoise.sched.runtime.links.process_groups import PeerLostError
 
 RANKS = 3

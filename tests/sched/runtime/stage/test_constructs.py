@@ -287,6 +287,9 @@ ROWS: dict[str, Callable[[], nn.Module]] = {
     "strided inputs": of(strided),
     "tied weights": tie,
     "a weight in other terms": of(penalised),
+    "a weight made of others": of(
+        lambda s, x: s.b(F.linear(x, s.a.weight + s.w @ s.w.t(), s.a.bias))
+    ),
     "partly detached": of(partly_detached),
     "used twice": of(lambda s, x: s.a(s.b(s.a(x)) + s.b(x))),
     "partly frozen": partly_frozen,

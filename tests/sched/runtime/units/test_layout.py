@@ -8,6 +8,7 @@ import pytest
 from counterpoise.sched.runtime import Units, UnitSize
 from counterpoise.sched.runtime.links.process_groups import first_pipelines
 from counterpoise.sched.runtime.units.layout import refuse_processes
+from counterpoise.sched.runtime.units.place import refuse_between_units
 
 
 def write(path: Path, **tensor: int) -> Path:
@@ -53,3 +54,10 @@ def test_other_numbers_of_processes_are_refused() -> None:
         refuse_processes(15, units.sizes)
     with pytest.raises(ValueError, match="encoder has dp 3, pp 1 and tp 0; give 1 or more"):
         Units(UnitSize(2, 1), UnitSize(3, 1, tp=0))
+
+
+def test_units_of_different_tp_share_no_parameter() -> None:
+    units = Units(UnitSize(2, 1, tp=2), UnitSize(2, 1), generator=UnitSize(1, 1, tp=2))
+    refuse_between_units({"of the language model": (0, 1, 4), "of the encoders": (2, 3)}, units)
+    with pytest.raises(ValueError, match="words is shared by units of tp 1 and 2, whose copies"):
+        refuse_between_units({"words": (1, 2)}, units)

@@ -24,16 +24,18 @@ pytestmark = pytest.mark.slow
 
 TOLERANCE = 1e-5
 # On 4 processes: one rank of each unit; a schedule with input and weight gradients apart.
-SOME = (
-    UnitSetting("1f1b", (1, 1, 2), (1, 1, 2)),
-    UnitSetting("zb-h1", (1, 1, 2), (1, 1, 2), (2, 2), (1,)),
-)
+SAME = UnitSetting("zb-h1", (1, 1, 2), (1, 1, 2), (2, 2), (1,))
 # Units of different tp: a process sends to two and hears from one of them, and the other way.
 DIFFERENT = (
     UnitSetting("1f1b", (1, 1, 2), (2, 1)),
     UnitSetting("1f1b", (2, 1), (1, 1, 2), (2, 2), (1,)),
 )
+# Stages that FSDP2 divides over two replicas of the language model, and a part of each.
 SHARDED = UnitSetting("1f1b", (2, 1), (2, 1), (2,), sharded="all")
+APART = (
+    UnitSetting("zb-h1", (2, 1), (2, 1), (2,), sharded="all"),
+    UnitSetting("1f1b", (2, 1), (1, 2), (4,), (0,), sharded="a part"),
+)
 # On 8: stages and replicas.
 EIGHT = UnitSetting("zbv", (1, 2, 2), (2, 1, 2), (4,))
 MORE = (
@@ -69,7 +71,7 @@ def eight() -> Iterator[Pool]:
     made.close()
 
 
-@pytest.mark.parametrize("setting", [*SOME, *DIFFERENT], ids=str)
+@pytest.mark.parametrize("setting", [SAME, *DIFFERENT, *APART], ids=str)
 def test_training_equals_one_process(pool: Pool, setting: UnitSetting) -> None:
     assert_equal(pool, setting)
 
@@ -110,7 +112,7 @@ def train_on(rank: int, setting: UnitSetting, folder: Path, step: int) -> dict[s
         pipe.close()
 
 
-PLAIN = UnitSetting("1f1b", (1, 1), (1, 1))
+PLAIN, LANES = UnitSetting("1f1b", (1, 1), (1, 1)), UnitSetting("1f1b", (1, 1, 2), (1, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ PLAIN = UnitSetting("1f1b", (1, 1), (1, 1))
     [
         pytest.param(DIFFERENT[0], PLAIN, id="units of different tp"),
         pytest.param(SHARDED, replace(SHARDED, sharded=""), id="FSDP2"),
-        pytest.param(SOME[0], PLAIN, id="of one tp", marks=pytest.mark.long),
+        pytest.param(LANES, PLAIN, id="of one tp", marks=pytest.mark.long),
     ],
 )
 def test_a_checkpoint_of_divided_modules_goes_on_with_and_without_dividing(
@@ -173,17 +175,17 @@ def other_seed(rank: int) -> str:
 def sharded_over_lanes(rank: int) -> str:
     """Let FSDP2 divide a stage over processes that train on the same samples."""
     model = make_model((2,), 1, torch.float32, merges=False)
-    mesh = SOME[0].units.mesh()["tp"]
-    if SOME[0].units.rank_of(rank) == 0:
+    mesh = LANES.units.mesh()["tp"]
+    if LANES.units.rank_of(rank) == 0:
         fully_shard(model.stages[0], mesh=mesh)
     return refused(model)
 
 
 def refused(model: Model) -> str:
     """Return the error for a model that is given as it is."""
-    at = SOME[0].units.rank_of(dist.get_rank())
+    at = LANES.units.rank_of(dist.get_rank())
     with pytest.raises(ValueError, match=" stage 0") as found:
-        make_pipe(SOME[0], model, at, divided=False)
+        make_pipe(LANES, model, at, divided=False)
     return str(found.value)
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.runtime.parts import MicrobatchData
+from counterpoise.sched import Pass
+from counterpoise.sched.runtime.parts import MicrobatchData, TensorSpec
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
@@ -114,3 +115,11 @@ def test_words_of_others_are_zeros_on_a_shard_of_a_single_row() -> None:
     found, edge = shard.look_up(torch.tensor([8, 5, 0]))
     assert found.tolist() == [[1, 1], [0, 0], [0, 0]]
     assert edge is None
+
+
+def test_what_the_first_stage_is_given_has_its_precision_and_shape() -> None:
+    parallel, words = VocabParallel(*layers()), torch.zeros(2, 3, dtype=torch.long)
+    spec = TensorSpec((2, 3, HIDDEN), torch.bfloat16)
+    batch = MicrobatchData({"labels": words, "input_ids": words}, 1.0, spec)
+    made = begun(parallel.shard(0, 2), parallel, [batch]).run_pass(Pass(0, "IF", 0), {})["IF"]
+    assert (made.shape, made.dtype) == (spec.shape, spec.dtype)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from counterpoise.sched.runtime.vocabulary import logits
+from counterpoise.sched.runtime.vocabulary import output_passes as logits
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 from tests.sched.runtime.vocabulary.held import held_bytes

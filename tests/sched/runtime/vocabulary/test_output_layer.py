@@ -62,7 +62,7 @@ def test_any_shape_on_any_number_of_ranks_in_any_order(
 def test_pieces_of_one_token_or_some_columns_change_nothing(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from counterpoise.sched.runtime.vocabulary import logits
+    from counterpoise.sched.runtime.vocabulary import output_passes as logits
 
     monkeypatch.setattr(logits.token_pieces, "__defaults__", (1,))
     monkeypatch.setattr(logits.column_pieces, "__defaults__", (1,))
@@ -145,8 +145,8 @@ def test_padding_rows_stay_zero() -> None:
     outcome = run_shards(
         VocabParallel(data.layers.lm_head, loss=shape.options), data.hidden, data.batches, ranks=4
     )
-    for rank, shard in enumerate(outcome.shards):
-        real = shard.lm_head.sharding.real(rank)
+    for shard in outcome.shards:
+        real = shard.lm_head.sharding.real
         for parameter in shard.parameters():
             assert parameter.grad is not None
             assert not parameter.grad[real:].any()

@@ -6,14 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from counterpoise.sched.runtime.vocabulary.logits import (
+from counterpoise.sched.runtime.vocabulary.loss import LossOptions
+from counterpoise.sched.runtime.vocabulary.output_passes import (
     PIECE,
     column_pieces,
     multiply,
     token_pieces,
 )
-from counterpoise.sched.runtime.vocabulary.loss import LossOptions
-from counterpoise.sched.runtime.vocabulary.output_passes import WeightGradients
 
 
 @pytest.mark.parametrize(
@@ -52,12 +51,6 @@ def test_products_of_low_precision_are_summed_in_single_precision() -> None:
     assert found.dtype == torch.float32
     assert found.item() == 1032.0
     assert multiply(a.double(), b.double()).dtype == torch.float64
-
-
-def test_only_parameters_that_are_trained_have_gradients_to_add() -> None:
-    some = torch.zeros(2)
-    wanted = [WeightGradients(w, b).wanted for w in (None, some) for b in (None, some)]
-    assert wanted == [False, True, True, True]
 
 
 def test_labels_are_ignored_as_torch_ignores_them() -> None:

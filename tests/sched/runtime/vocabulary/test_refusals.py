@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from counterpoise.sched import schedule
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
-from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
+from counterpoise.sched.runtime.vocabulary.step import refuse_other_passes
 from tests.sched.runtime.vocabulary.one_process import begun, labelled
 
 HEAD = nn.Linear(4, 10)
@@ -48,40 +49,36 @@ def test_a_head_that_is_no_linear_layer() -> None:
         VocabParallel(nn.Embedding(10, 4))  # type: ignore[arg-type]
 
 
-def test_a_rank_that_does_not_exist() -> None:
-    with pytest.raises(ValueError, match="rank 2 of 2 ranks; ranks go from 0 to 1"):
-        VocabParallel(HEAD).shard(2, 2)
-
-
-def a_step(labels: list[int], algorithm: str = "alg2") -> VocabularyPart:
-    parallel = VocabParallel(HEAD, algorithm=algorithm)  # type: ignore[arg-type]
-    return begun(parallel.shard(0, 2), parallel, [labelled(torch.tensor(labels), 1.0)])
-
-
 @pytest.mark.parametrize("label", [10, -1])
 def test_a_label_outside_the_vocabulary(label: int) -> None:
+    parallel = VocabParallel(HEAD)
+    step = begun(parallel.shard(0, 2), parallel, [labelled(torch.tensor([3, label]), 1.0)])
     with pytest.raises(ValueError, match=f"label {label} is not in the vocabulary of 10 words"):
-        a_step([3, label]).run("S", 0, torch.zeros(2, 4))
+        step.run("S", 0, torch.zeros(2, 4))
 
 
-def test_a_pass_of_another_algorithm() -> None:
-    with pytest.raises(ValueError, match="the schedule has L passes, algorithm='alg1' has S, T"):
-        a_step([3], "alg1").run("L", 0, torch.zeros(1, 4))
+def test_a_head_of_its_own_needs_no_words() -> None:
+    parallel = VocabParallel(HEAD, algorithm="naive")
+    part = begun(parallel.shard(0, 2), parallel, [])
+    assert part.kinds == {"L", "E", "G"}
+    assert part.fields == {"labels": "labels"}
 
 
-@pytest.mark.parametrize("kind", ["C", "T"])
-def test_a_pass_before_the_one_it_needs(kind: str) -> None:
-    with pytest.raises(ValueError, match=f"{kind}0 runs before what it needs; check the program"):
-        a_step([3]).run(kind, 0, torch.zeros(2, 3, 1))
+def test_an_algorithm_other_than_the_schedules_is_refused() -> None:
+    for name in ("alg1", "alg2", "naive"):
+        program = schedule(f"v-half-{name}", ranks=2, microbatches=4)
+        for algorithm in ("alg1", "alg2", "naive"):
+            parallel = VocabParallel(nn.Linear(4, 4), algorithm=algorithm)
+            if algorithm == name:
+                refuse_other_passes(program, parallel)
+            else:
+                with pytest.raises(ValueError, match=f"give VocabParallel.*algorithm='{name}'"):
+                    refuse_other_passes(program, parallel)
 
 
-def test_a_pass_before_its_barrier() -> None:
-    with pytest.raises(ValueError, match="S0 runs before what it needs"):
-        a_step([3]).run("S", 0)
-
-
-def test_input_passes_without_an_embedding() -> None:
-    parallel, word = VocabParallel(HEAD), torch.tensor([3])
-    step = begun(parallel.shard(0, 2), parallel, [labelled(word, 1.0, words=word)])
-    with pytest.raises(ValueError, match=r"give VocabParallel\(lm_head, embedding\)"):
-        step.run("IF", 0)
+@pytest.mark.parametrize("inputs", [True, False])
+def test_an_embedding_without_its_passes_is_refused_and_passes_without_it(inputs: bool) -> None:
+    program = schedule("1f1b-alg2", ranks=2, microbatches=4, inputs=inputs)
+    parallel = VocabParallel(nn.Linear(4, 8), None if inputs else nn.Embedding(8, 4))
+    with pytest.raises(ValueError, match="input passes and VocabParallel's embedding go together"):
+        refuse_other_passes(program, parallel)

@@ -12,6 +12,7 @@ from torch import nn
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import GeneratorSpec, Units, UnitSize
+from counterpoise.sched.runtime.job.start import arrange
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.stage.agreement import RankFacts, combine
 from counterpoise.sched.runtime.stage.generator import GeneratorPart, RankGenerator, rank_generator
@@ -94,7 +95,6 @@ def test_passes_and_generator_go_together() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "the backbone is the only unit"),
         ({"generator": UnitSize(1, 2)}, "the generator has pp 2"),
         ({"generator": UnitSize(0, 1)}, "generator has dp 0"),
     ],
@@ -102,6 +102,11 @@ def test_passes_and_generator_go_together() -> None:
 def test_units_that_cannot_be_formed_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         Units(UnitSize(1, 2), **given)
+
+
+def test_units_are_more_than_a_language_model() -> None:
+    with pytest.raises(ValueError, match="the backbone is the only unit; give encoder="):
+        arrange(Units(UnitSize(1, 2)), "1f1b", {}, (), None, 1.0)
 
 
 def test_a_layout_may_have_a_generator(tmp_path: Path) -> None:

@@ -1,17 +1,10 @@
-"""The place of this process among the ranks of a job: its groups, and how all meet at the start.
+"""How the processes of a job meet at the start, and exchange what is no tensor.
 
 torch makes groups and exchanges objects with timeouts of its own, of half an hour. Here nobody
 waits longer than the pipeline's deadline.
-
-With tensor parallelism a pipeline has one process of each rank, and there are several side by side,
-which are called lanes. Where units divide their modules over other numbers of processes, a process
-of a unit with few of them is in several lanes. It enters the sums and exchanges of each of them
-with the same, so all lanes find the same, and goes on with what the first of its lanes has found.
 """
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import TypeVar
@@ -20,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .process_groups import PeerLostError, add_up, ranks_of, report_lost, wait_for
+from .process_groups import PeerLostError, report_lost, wait_for
 
 T = TypeVar("T")
 # Apart from messages that the training loop may have under way.
@@ -123,66 +116,3 @@ def device_of(kind: str) -> torch.device:
     if kind == "cpu":
         return torch.device(kind)
     return torch.device(kind, torch.accelerator.current_device_index())
-
-
-@dataclass(frozen=True, slots=True)
-class MeshPlace:
-    """This process in the mesh: all pipelines' global ranks, its own rank in its one, its groups.
-
-    `groups`: of the ranks of each pipeline that this process is in. `replicas`: of the ranks that
-    hold the same stages. `lanes`: of those that do the same with other parts of the modules (tensor
-    parallelism), each of which is in a pipeline of its own.
-    """
-
-    pipelines: tuple[tuple[int, ...], ...]
-    rank: int
-    groups: tuple[dist.ProcessGroup, ...]
-    replicas: dist.ProcessGroup | None
-    lanes: dist.ProcessGroup | None
-    device: torch.device
-
-    def gather(self, own: T, deadline_s: float) -> list[T]:
-        """Return what every rank of this process' pipeline gives; all processes call this.
-
-        Raises PeerLostError if a rank is lost or the deadline passes.
-        """
-        found = [gather_objects(own, group, self.device, deadline_s) for group in self.groups]
-        return found[0]
-
-    def add_up(self, tensor: Tensor, deadline_s: float) -> None:
-        """Put the sum over the ranks of the pipeline, and its replicas, in place of a tensor.
-
-        All processes call this. Raises RuntimeError as `gather` does.
-        """
-        add_up(tensor, self.groups, deadline_s)
-        if self.replicas is not None:
-            add_up(tensor, [self.replicas], deadline_s)
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks that have stages."""
-        return len(self.pipelines[0])
-
-    @property
-    def seat(self) -> int:
-        """Return the rank of the program that this process runs."""
-        return self.rank
-
-    @property
-    def replica(self) -> int:
-        """Return the data-parallel index."""
-        return 0 if self.replicas is None else self.replicas.rank()
-
-    @property
-    def lane(self) -> int:
-        """Return the tensor-parallel index."""
-        return 0 if self.lanes is None else self.lanes.rank()
-
-    @property
-    def replica_ranks(self) -> frozenset[int]:
-        """Return the global ranks that have this one's stages, over which FSDP2 divides them."""
-        return ranks_of(self.replicas)
-
-    def communicator_ranks(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
-        """Return the ranks that enter collectives on each communicator."""
-        return {name: range(self.ranks) for name in sorted(communicators)}
