@@ -197,5 +197,5 @@ def _joined(problem: FillProblem, forward: list[_Lane], backward: list[_Lane]) -
         shape = (lane.count, len(group), len(problem.forward.resource))
         begin, end = (one.reshape(shape) for one in ahead_at[number][:2])
         times = begin, back, end, back_end
-        pipelines.append(EncoderPipeline(group, number % problem.copies, own, own, own, *times))
+        pipelines.append(EncoderPipeline(group, number % problem.copies, own, *times))
     return FilledSchedule(problem, tuple(pipelines), ahead, behind)

@@ -68,8 +68,7 @@ def _places(
     A place is when a pass ends or, behind a pass that it is inside of, when that does, and then
     when it ends itself.
     """
-    starts = sorted(slot.start_ns for slot in _entering(host))
-    needed = {m: starts[at] for m, at in zip(p.microbatches, p.position, strict=True)}
+    needed = sorted(slot.start_ns for slot in _entering(host))
     ends = [np.array([slot.end_ns for slot in row], np.int64) for row in host.timeline.ranks]
     never = host.timeline.makespan_ns
     # By direction and microbatch, of what follows: its rank, its start, and the latest place.
@@ -94,13 +93,13 @@ def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, i
     encoders = filled.problem.layers_of_encoders()
     every = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]
-    for direction, numbers, sizes, order, starts, ends in (
-        ("EF", every, up, p.microbatches, p.forward, p.forward_end),
-        ("EB", trained[::-1], down, p.backward_order, p.backward, p.backward_end),
+    for direction, numbers, sizes, starts, ends in (
+        ("EF", every, up, p.forward, p.forward_end),
+        ("EB", trained[::-1], down, p.backward, p.backward_end),
     ):
         last = np.cumsum(sizes, dtype=np.int64) - 1
         first = last - np.array(sizes, np.int64) + 1
-        for at, microbatch in enumerate(order):
+        for at, microbatch in enumerate(p.microbatches):
             for stage, rank in enumerate(p.ranks):
                 both = starts[at, stage, first].tolist(), ends[at, stage, last].tolist()
                 for layer, start, end in zip(numbers, *both, strict=True):
@@ -115,13 +114,12 @@ def _entering(host: Host) -> list[Slot]:
 
 
 def _edges(filled: FilledSchedule, host: Host, p: EncoderPipeline) -> Iterator[Edge]:
-    place = dict(zip(p.microbatches, p.position, strict=True))
     entered = _entering(host)
     row = host.program.ranks[host.gaps.first_rank]
     # Passes that compute the gradient of the features.
     gradients = {p.microbatch: p for p in row if p.stage == 0 and p.kind in BACKWARD}
     for microbatch in p.microbatches:
-        enters = entered[place[microbatch]].what
+        enters = entered[microbatch].what
         for layers, trained in filled.problem.layers_of_encoders():
             yield from _hops("EF", p.ranks, layers, microbatch)
             yield Edge(Pass(p.ranks[-1], layer_kind("EF", layers[-1]), microbatch), enters)

@@ -126,17 +126,14 @@ class FillProblem:
 class EncoderPipeline:
     """The schedule of one encoder pipeline.
 
-    `microbatches`, `backward_order`: its microbatches in the order of forwards and backwards.
-    `position[i]`: the language model's microbatch that `microbatches[i]` becomes. `forward`,
-    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds, in these orders;
+    `microbatches`: the language model's, in the order of forwards and of backwards. `forward`,
+    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds, in this order;
     `forward_end`, `backward_end`: their ends.
     """
 
     ranks: tuple[int, ...]
     copy: int
     microbatches: tuple[int, ...]
-    backward_order: tuple[int, ...]
-    position: tuple[int, ...]
     forward: Ints
     backward: Ints
     forward_end: Ints
@@ -165,11 +162,3 @@ class FilledSchedule:
     def efficiency(self) -> float:
         """1 - exposed encoder time / encoder time per GPU, at least 0."""
         return max(0.0, 1 - (self.before_ns + self.after_ns) / max(1, self.problem.encoder_ns))
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The microbatches in the order in which the language model takes them."""
-        pairs = [
-            pair for p in self.pipelines for pair in zip(p.position, p.microbatches, strict=True)
-        ]
-        return tuple(microbatch for _, microbatch in sorted(pairs))

@@ -7,9 +7,11 @@ since they are what has to fit into bubbles; the language model's are the stretc
 collectives. Left out: the vocabulary, and what stands before and after an encoder's layers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..shapes import (
+    LANGUAGE,
     Amounts,
     Device,
     LayerCost,
@@ -45,7 +47,7 @@ def exposed_ns(device: Device, size: int, ranks: int, product_ns: int, chunks: i
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A layer to cut into kernels: its cost, and the operations of its matrix products."""
+    """A layer to cut into kernels: its cost, operations of its products, bytes of a collective."""
 
     cost: LayerCost
     flops: dict[str, int]
@@ -54,36 +56,34 @@ class _Cut:
     size: int
     chunks: int
 
-    @property
-    def compute_ns(self) -> tuple[int, int]:
-        """Return the forward's and the backward's time without collectives."""
-        beside = 4 * self.device.gather_ns(self.size, self.width)
-        backward = max(0, self.cost.backward_ns - beside) if self.cost.backward_ns else 0
-        return self.cost.forward_ns - beside, backward
-
     def products(self, compute_ns: int) -> dict[str, int]:
         """Return the time of each matrix product, by its operations; the last has the rest."""
         whole = max(1, sum(self.flops.values()))
         times = {name: compute_ns * flops // whole for name, flops in self.flops.items()}
         return times | {"fc2": times["fc2"] + compute_ns - sum(times.values())}
 
-    def collectives(self, *products: str) -> tuple[Kernel, ...]:
-        """Return the collectives beside these products, as far as they are exposed."""
-        work = self.products(self.compute_ns[0])
-        found = []
-        for name in products:
-            ns = exposed_ns(self.device, self.size, self.width, work[name], self.chunks)
-            found.append(Kernel("collective", "communication", ns))
-        return tuple(found)
+    def layer(self, part: SubModel) -> KernelLayer:
+        """Return the layer in kernels, without those that take no time."""
+        cost, beside = self.cost, 4 * self.device.gather_ns(self.size, self.width)
+        forward_ns, backward_ns = cost.forward_ns - beside, max(0, cost.backward_ns - beside)
+        work = self.products(forward_ns)
+        waits = [
+            Kernel("collective", "communication", self._exposed(work[name]))
+            for name in ("qkv", "proj", "fc1", "fc2")
+        ]
+        inside = _blocks if part.kind == LANGUAGE else _products
+        parts = inside(self, forward_ns, backward_ns)
+        rows = []
+        for (attention, middle, mlp), syncs in zip(parts, (waits, waits[::-1]), strict=True):
+            row = (syncs[0], *attention, syncs[1], *middle, syncs[2], *mlp, syncs[3])
+            rows.append(tuple(kernel for kernel in row if kernel.ns))
+        return KernelLayer(
+            part.name, rows[0], rows[1] if backward_ns else (), cost.activation_bytes,
+            cost.input_bytes, part.layers[0].parameters, cost.working_bytes,
+        )  # fmt: skip
 
-    def layer(
-        self, name: str, forward: tuple[Kernel, ...], backward: tuple[Kernel, ...], parameters: int
-    ) -> KernelLayer:
-        """Return the layer of these kernels, without those that take no time."""
-        forward, backward = (tuple(k for k in row if k.ns) for row in (forward, backward))
-        sizes = self.cost.activation_bytes, self.cost.input_bytes
-        working = self.cost.working_bytes
-        return KernelLayer(name, forward, backward, *sizes, parameters, working)
+    def _exposed(self, product_ns: int) -> int:
+        return exposed_ns(self.device, self.size, self.width, product_ns, self.chunks)
 
 
 def _cut(
@@ -110,57 +110,38 @@ def _cut(
     return _Cut(cost, flops, device, layout.tp, size, chunks)
 
 
-def _language_layer(part: SubModel, cut: _Cut) -> KernelLayer:
-    """Return a layer of the language model: blocks of computation between collectives."""
-    forward_ns, backward_ns = cut.compute_ns
-    first = forward_ns * _ATTENTION // _PARTS
-    last = backward_ns * _ATTENTION // _PARTS
-    forth = cut.collectives("qkv", "proj", "fc1", "fc2")
-    back = cut.collectives("fc2", "fc1", "proj", "qkv")
-    backward = _halves(backward_ns - last, last, back) if backward_ns else ()
-    forward = _halves(first, forward_ns - first, forth)
-    return cut.layer(part.name, forward, backward, part.layers[0].parameters)
+# What computes between a pass's four collectives: around the first and last block, and in between.
+_Blocks = tuple[Sequence[Kernel], Sequence[Kernel], Sequence[Kernel]]
 
 
-def _halves(first: int, second: int, syncs: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Return two blocks between collectives; the norm between them is taken off the second."""
-    norm = min(_NORM_NS, second - 1)
-    return (
-        syncs[0],
-        Kernel("block", "compute", first),
-        syncs[1],
-        Kernel("norm", "compute", norm),
-        syncs[2],
-        Kernel("block", "compute", second - norm),
-        syncs[3],
-    )
+def _blocks(_: _Cut, forward_ns: int, backward_ns: int) -> tuple[_Blocks, _Blocks]:
+    """Return a language model's blocks; the norm between two is taken off the second."""
+
+    def halves(first: int, second: int) -> _Blocks:
+        norm = min(_NORM_NS, second - 1)
+        blocks = Kernel("block", "compute", first), Kernel("block", "compute", second - norm)
+        return (blocks[0],), (Kernel("norm", "compute", norm),), (blocks[1],)
+
+    first, last = (ns * _ATTENTION // _PARTS for ns in (forward_ns, backward_ns))
+    return halves(first, forward_ns - first), halves(backward_ns - last, last)
 
 
-def _encoder_layer(part: SubModel, cut: _Cut) -> KernelLayer:
-    """Return a layer of an encoder, a kernel per matrix product; the backward has two for each."""
-    forward_ns, backward_ns = cut.compute_ns
+def _products(cut: _Cut, forward_ns: int, backward_ns: int) -> tuple[_Blocks, _Blocks]:
+    """Return an encoder's matrix products; a backward has two for each."""
     work, twice = cut.products(forward_ns), cut.products(backward_ns)
-    forth = cut.collectives("qkv", "proj", "fc1", "fc2")
-    back = cut.collectives("fc2", "fc1", "proj", "qkv")
 
-    def once(*names: str) -> tuple[Kernel, ...]:
-        return tuple(Kernel(name, "compute", work[name], True) for name in names)
+    def once(*names: str) -> list[Kernel]:
+        return [Kernel(name, "compute", work[name], True) for name in names]
 
-    def both(*names: str) -> tuple[Kernel, ...]:
-        ends = (("inputs", 0), ("weights", 1))
-        return tuple(
+    def both(*names: str) -> list[Kernel]:
+        return [
             Kernel(f"{name}.{end}", "compute", (twice[name] + odd) // 2, True)
             for name in names
-            for end, odd in ends
-        )
+            for end, odd in (("inputs", 0), ("weights", 1))
+        ]
 
-    forward = (
-        forth[0], *once("qkv", "core", "proj"), forth[1], forth[2], *once("fc1", "fc2"), forth[3],
-    )  # fmt: skip
-    backward = (
-        back[0], *both("fc2", "fc1"), back[1], back[2], *both("proj", "core", "qkv"), back[3],
-    )  # fmt: skip
-    return cut.layer(part.name, forward, backward * bool(backward_ns), part.layers[0].parameters)
+    forward = once("qkv", "core", "proj"), (), once("fc1", "fc2")
+    return forward, (both("fc2", "fc1"), (), both("proj", "core", "qkv"))
 
 
 def model_setup(
@@ -178,13 +159,9 @@ def model_setup(
     host = model.language
     cut = _cut(host, model, device, layout, amounts, chunks)
 
-    def encoders(width: int) -> tuple[Stack, ...]:
-        narrow = replace(layout, tp=width)
-        cuts = (_cut(one, model, device, narrow, amounts, chunks) for one in model.encoders)
-        return tuple(
-            Stack(_encoder_layer(one, each), len(one.layers), not one.frozen)
-            for one, each in zip(model.encoders, cuts, strict=True)
-        )
+    def encoder(one: SubModel, width: int) -> Stack:
+        narrow = _cut(one, model, device, replace(layout, tp=width), amounts, chunks)
+        return Stack(narrow.layer(one), len(one.layers), not one.frozen)
 
     held = cut.cost.parameters * -(-len(host.layers) // layout.pp)
     gather, scatter = (
@@ -198,8 +175,8 @@ def model_setup(
         microbatches=layout.microbatches,
         tensor=layout.tp,
         data=layout.replicas,
-        model=Stack(_language_layer(host, cut), len(host.layers)),
-        encoders={width: encoders(width) for width in widths},
+        model=Stack(cut.layer(host), len(host.layers)),
+        encoders={n: tuple(encoder(one, n) for one in model.encoders) for n in widths},
         recompute=layout.recompute == "all",
         hop_ns=device.send_ns(cut.cost.output_bytes),
         gather_ns=gather,

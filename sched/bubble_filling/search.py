@@ -19,17 +19,10 @@ from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
 from .kernels import check_work
 from .pipelines import NEVER, Placed, Space, enough, fill, least, match, mirrored_work, space_of
 
+# The microbatches of each pipeline, in the order of forwards and of backwards.
 Lists = tuple[tuple[int, ...], ...]
 # About what Python takes for a kernel of a microbatch and a stage, without compiled walks
 _PLAIN_S = 6e-5
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """The microbatches of each pipeline, in the order of forwards and of backwards."""
-
-    forward: Lists
-    backward: Lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +45,8 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
     check_work(what, _PLAIN_S * count * kernels * stages)
     search = _Search(problem, effort or Effort())
     best: FilledSchedule | None = None
-    for assignment in search.candidates():
-        found = search.evaluate(assignment, best)
+    for lists in search.candidates():
+        found = search.evaluate(lists, best)
         if best is None or (found is not None and found.step_ns < best.step_ns):
             best = found
         if best is not None and best.step_ns == problem.gaps.step_ns:
@@ -66,11 +59,10 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
     return best
 
 
-def _sizes(sizes: Sequence[int]) -> Assignment:
-    """Return an assignment of `sizes[k]` microbatches to pipeline k; all of them are equal."""
+def _sizes(sizes: Sequence[int]) -> Lists:
+    """Return lists of `sizes[k]` microbatches for pipeline k; all of them are equal."""
     until = np.cumsum([0, *sizes]).tolist()
-    rows = tuple(tuple(range(a, b)) for a, b in itertools.pairwise(until))
-    return Assignment(rows, rows)
+    return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(until))
 
 
 class _Search:
@@ -83,8 +75,8 @@ class _Search:
         ]
         self.mirrored = mirrored_work(problem.backward)
 
-    def candidates(self) -> Iterator[Assignment]:
-        """Yield assignments worth trying, most promising first.
+    def candidates(self) -> Iterator[Lists]:
+        """Yield lists worth trying, most promising first.
 
         Those of a fixed order may be unequal: longest first to the least loaded pipeline, then in
         the given order. Others are alike, so that only their numbers matter.
@@ -98,8 +90,7 @@ class _Search:
         cost = [self._cost(microbatch) for microbatch in given]
         longest = sorted(given, key=lambda m: (-cost[m], m))
         for order in dict.fromkeys((tuple(longest), tuple(given))):
-            rows = tuple(tuple(sorted(row)) for row in self._deal(order, cost))
-            yield Assignment(rows, rows)
+            yield tuple(tuple(sorted(row)) for row in self._deal(order, cost))
 
     def _cost(self, microbatch: int) -> int:
         problem = self.problem
@@ -109,7 +100,7 @@ class _Search:
                 total += int(work.per_microbatch_ns[problem.row(microbatch, work)])
         return total
 
-    def _deal(self, order: Sequence[int], cost: Sequence[int]) -> Lists:
+    def _deal(self, order: Sequence[int], cost: Sequence[int]) -> list[list[int]]:
         rows: list[list[int]] = [[] for _ in range(self.problem.pipelines)]
         loads = [0] * len(rows)
         most = self.problem.most or self.problem.microbatches
@@ -118,50 +109,45 @@ class _Search:
             to = min(open_, key=lambda k: (loads[k], k))
             rows[to].append(microbatch)
             loads[to] += cost[microbatch]
-        return tuple(map(tuple, rows))
+        return rows
 
-    def evaluate(
-        self, assignment: Assignment, best: FilledSchedule | None = None
-    ) -> FilledSchedule | None:
-        """Return the schedule of least exposed time of an assignment, or None.
-
-        None where the assignment is impossible or no better than `best`.
-        """
+    def evaluate(self, lists: Lists, best: FilledSchedule | None = None) -> FilledSchedule | None:
+        """Return the schedule of least exposed time, or None where it is no better than `best`."""
         problem, gaps = self.problem, self.problem.gaps
-        if any(len(row) > (problem.most or len(row)) for row in assignment.forward):
+        if any(len(row) > (problem.most or len(row)) for row in lists):
             return None
-        count = max(map(len, assignment.forward))
+        count = max(map(len, lists))
         high = enough(problem, problem.forward, count)
         # Bisect no further than the best so far: anything longer is of no use.
         limit = high if best is None else best.before_ns + best.after_ns
-        if limit < high and not self._forward_fits(assignment, limit):
+        if limit < high and not self._forward_fits(lists, limit):
             return None
-        fits = functools.partial(self._forward_fits, assignment)
+        fits = functools.partial(self._forward_fits, lists)
         before = least(fits, min(limit, high), self.effort.tolerance_ns)
-        forward = self._forward(assignment, before)
-        done = self._by_microbatch(assignment.forward, forward)
+        forward = self._forward(lists, before)
+        done = self._by_microbatch(lists, forward)
         # Backwards go as late as possible into what forwards left: the same on a mirrored clock.
         spaces = [one.left.mirrored(gaps.step_ns) for one in forward]
         after = 0
         if len(problem.backward.resource):
             high = enough(problem, problem.backward, count)
             limit = high if best is None else limit - before
-            if self._places(assignment, done, spaces, limit) is None:
+            if self._places(lists, done, spaces, limit) is None:
                 return None
             after = least(
-                lambda extension: self._places(assignment, done, spaces, extension) is not None,
+                lambda extension: self._places(lists, done, spaces, extension) is not None,
                 limit,
                 self.effort.tolerance_ns,
             )
-        found = self._places(assignment, done, spaces, after)
+        found = self._places(lists, done, spaces, after)
         if found is None:
             return None
-        pipelines = self._pipelines(assignment, forward, found[1], found[0])
+        pipelines = self._pipelines(lists, forward, found[1], found[0])
         return FilledSchedule(problem, pipelines, before, after)
 
-    def _forward(self, assignment: Assignment, extension: int, stop: int = NEVER) -> list[Placed]:
+    def _forward(self, lists: Lists, extension: int, stop: int = NEVER) -> list[Placed]:
         spaces = [space for space in self.spaces for _ in range(self.problem.copies)]
-        return self._run(self.problem.forward, assignment.forward, extension, stop, spaces)
+        return self._run(self.problem.forward, lists, extension, stop, spaces)
 
     def _run(
         self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space]
@@ -184,12 +170,12 @@ class _Search:
             result.append(known[key])
         return result
 
-    def _forward_fits(self, assignment: Assignment, extension: int) -> bool:
+    def _forward_fits(self, lists: Lists, extension: int) -> bool:
         need = self.problem.gaps.need_ns
-        placed = self._forward(assignment, extension, int(need[-1]))
+        placed = self._forward(lists, extension, int(need[-1]))
         if not placed:
             return False
-        done = self._by_microbatch(assignment.forward, placed)
+        done = self._by_microbatch(lists, placed)
         ends = done if self.problem.fixed else sorted(done)
         return all(end <= by for end, by in zip(ends, need.tolist(), strict=True))
 
@@ -201,14 +187,14 @@ class _Search:
         return done
 
     def _places(
-        self, assignment: Assignment, done: list[int], spaces: Sequence[Space], extension: int
+        self, lists: Lists, done: list[int], spaces: Sequence[Space], extension: int
     ) -> tuple[tuple[int, ...], list[Placed]] | None:
         """Return a place for each microbatch with backwards extended by `extension`, or None."""
         gaps, count = self.problem.gaps, self.problem.microbatches
         if not len(self.problem.backward.resource):
             place = self._choose(done, [NEVER] * count)
             return None if place is None else (place, [])
-        lists = tuple(row[::-1] for row in assignment.backward)
+        lists = tuple(row[::-1] for row in lists)
         stop = gaps.step_ns - int(gaps.gradient_ns[0])
         placed = self._run(self.mirrored, lists, extension, stop, spaces)
         if not placed:
@@ -226,12 +212,12 @@ class _Search:
         return tuple(range(len(done))) if good else None
 
     def _pipelines(
-        self, assignment: Assignment, forward: list[Placed], backward: list[Placed],
+        self, lists: Lists, forward: list[Placed], backward: list[Placed],
         place: tuple[int, ...],
     ) -> tuple[EncoderPipeline, ...]:  # fmt: skip
         problem, step = self.problem, self.problem.gaps.step_ns
         result = []
-        for at, row in enumerate(assignment.forward):
+        for at, row in enumerate(lists):
             back = back_end = np.zeros((len(row), len(problem.groups[0]), 0), np.int64)
             if backward:
                 # On the mirrored clock kernels begin where they end.
@@ -242,8 +228,6 @@ class _Search:
                     ranks=problem.groups[at // problem.copies],
                     copy=at % problem.copies,
                     microbatches=tuple(place[m] for m in row),
-                    backward_order=tuple(place[m] for m in assignment.backward[at]),
-                    position=tuple(place[m] for m in row),
                     forward=forward[at].starts,
                     backward=back,
                     forward_end=forward[at].starts + forward[at].took,
@@ -255,7 +239,7 @@ class _Search:
     def improve(self, best: FilledSchedule) -> FilledSchedule:
         """Move single microbatches between pipelines while time stays exposed and it helps."""
         tried = 0
-        seen: set[Assignment] = set()
+        seen: set[Lists] = set()
         better = True
         while better and best.step_ns > self.problem.gaps.step_ns:
             better = False
@@ -270,8 +254,8 @@ class _Search:
                     break
         return best
 
-    def _neighbours(self, best: FilledSchedule) -> Iterator[Assignment]:
-        """Yield assignments with one microbatch moved, from the fullest pipelines first."""
+    def _neighbours(self, best: FilledSchedule) -> Iterator[Lists]:
+        """Yield lists with one microbatch moved, from the fullest pipelines first."""
         sizes = [len(pipeline.microbatches) for pipeline in best.pipelines]
         for source, target in self._moves(sizes):
             if not self.problem.fixed:
@@ -281,8 +265,7 @@ class _Search:
                 rows = [list(pipeline.microbatches) for pipeline in best.pipelines]
                 rows[source].remove(microbatch)
                 rows[target].append(microbatch)
-                kept = tuple(tuple(sorted(row)) for row in rows)
-                yield Assignment(kept, kept)
+                yield tuple(tuple(sorted(row)) for row in rows)
 
     def _moves(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield (source, target) pipelines of different groups, fullest to emptiest first."""

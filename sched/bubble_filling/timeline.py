@@ -47,14 +47,14 @@ def _guests(filled: FilledSchedule, rank: int) -> Iterator[Slot]:
     for p in filled.pipelines:
         if p.copy == 0 and rank in p.ranks:
             stage = p.ranks.index(rank)
-            for kind, starts, ends, order, work in (
-                ("EF", p.forward, p.forward_end, p.microbatches, problem.forward),
-                ("EB", p.backward, p.backward_end, p.backward_order, problem.backward),
+            for kind, starts, ends, work in (
+                ("EF", p.forward, p.forward_end, problem.forward),
+                ("EB", p.backward, p.backward_end, problem.backward),
             ):
                 keep = work.resource == 0
                 if starts.size:
                     times = starts[:, stage, keep], ends[:, stage, keep]
-                    yield from _joined(rank, kind, order, *times)
+                    yield from _joined(rank, kind, p.microbatches, *times)
 
 
 def _joined(rank: int, kind: str, order: tuple[int, ...], begin: Ints, end: Ints) -> Iterator[Slot]:

@@ -45,9 +45,16 @@ class RankMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class StageMemory:
-    """A stage's parameters, and bytes: kept by a microbatch, while at work, and as delivered."""
+class StageCost:
+    """A stage's passes in ns, and its bytes: kept by a microbatch, while at work, as delivered.
 
+    `backward_ns` includes `weight_ns`, and recomputation.
+    """
+
+    forward_ns: int
+    backward_ns: int
+    weight_ns: int
+    output_bytes: int
     parameters: int
     trained: int
     activations: int
@@ -73,7 +80,7 @@ def memory(
 
 def memory_of(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[RankMemory, ...]:
     """Return the peak of every rank of a chain of layers."""
-    stages = stage_memory(layers, layout)
+    stages = stage_costs(layers, layout)
     flights = in_flight(layout.schedule, layout.pp, layout.vpp, layout.microbatches)
     found = []
     for rank, counts in enumerate(flights):
@@ -92,17 +99,17 @@ def memory_of(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[Rank
     return tuple(found)
 
 
-def of_rank(stages: Sequence[StageMemory], layout: ParallelLayout, rank: int) -> list[StageMemory]:
+def of_rank(stages: Sequence[StageCost], layout: ParallelLayout, rank: int) -> list[StageCost]:
     """Return the stages that a rank holds."""
     return [one for at, one in zip(layout.placement, stages, strict=True) if at == rank]
 
 
-def rank_states(own: Sequence[StageMemory], layout: ParallelLayout) -> tuple[int, int, int]:
+def rank_states(own: Sequence[StageCost], layout: ParallelLayout) -> tuple[int, int, int]:
     """Return the bytes of weights, gradients and optimizer of a rank with these stages."""
     return states(sum(one.parameters for one in own), sum(one.trained for one in own), layout)
 
 
-def rank_working(own: Sequence[StageMemory], layout: ParallelLayout) -> int:
+def rank_working(own: Sequence[StageCost], layout: ParallelLayout) -> int:
     """Return what a rank needs beside its states and what it keeps: backwards, loader, ZeRO-3."""
     # ZeRO-3 has the layer at work and the next one whole.
     gathered = 2 * layout.weight_bytes * max(one.largest for one in own)
@@ -110,8 +117,8 @@ def rank_working(own: Sequence[StageMemory], layout: ParallelLayout) -> int:
     return max(one.working for one in own) + loader + (gathered if layout.zero == 3 else 0)
 
 
-def stage_memory(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[StageMemory, ...]:
-    """Return the bytes of every stage, with what the layout recomputes of it."""
+def stage_costs(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[StageCost, ...]:
+    """Return the times and bytes of every stage, with what the layout recomputes of it."""
     found = []
     for number, stage in enumerate(layout.ranges(len(layers))):
         own, again = [layers[at] for at in stage], set(layout.recomputed(number))
@@ -125,8 +132,13 @@ def stage_memory(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[S
             whole = own[at].activation_bytes - kept[at]
             working = max(working, own[at].working_bytes + whole - free)
             free += kept[at]
+        repeated = sum(one.recompute_ns for at, one in enumerate(own) if at in again)
         found.append(
-            StageMemory(
+            StageCost(
+                sum(one.forward_ns for one in own),
+                sum(one.backward_ns for one in own) + repeated,
+                sum(one.weight_ns for one in own),
+                own[-1].output_bytes,
                 sum(one.parameters for one in own),
                 sum(one.trained for one in own),
                 sum(kept),
@@ -196,7 +208,7 @@ def _below(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def _held(stages: Sequence[StageMemory], counts: Sequence[int]) -> int:
+def _held(stages: Sequence[StageCost], counts: Sequence[int]) -> int:
     pairs = zip(counts, stages, strict=True)
     return sum(n * (stage.activations + stage.logits) for n, stage in pairs)
 

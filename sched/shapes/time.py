@@ -6,7 +6,7 @@ Vocabulary passes and encoders in bubbles are not in this step: `sched/generator
 `sched/bubble_filling` have programs of their own, made from the same layers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,33 +18,14 @@ from ..simulation.timeline import Timeline
 from .device import Device
 from .layers import LayerCost, layer_costs
 from .layout import ParallelLayout
-from .memory import StageMemory, of_rank, rank_states, rank_working, stage_memory
+from .memory import StageCost, of_rank, rank_states, rank_working, stage_costs
 from .model import Amounts, Model
 
 
 @dataclass(frozen=True, slots=True)
-class StageTime:
-    """A stage's passes for a microbatch. `backward_ns` includes `weight_ns`, and recomputation.
-
-    `send_ns`: its output's way to the next stage.
-    """
-
-    forward_ns: int
-    backward_ns: int
-    weight_ns: int
-    send_ns: int
-
-    @property
-    def input_ns(self) -> int:
-        """Return the time of an I pass: the backward without weight gradients."""
-        return self.backward_ns - self.weight_ns
-
-
-@dataclass(frozen=True, slots=True)
 class StepTime:
-    """Times of all stages, and of each rank's collectives and optimizer at the step's end."""
+    """Times of each rank's collectives and optimizer at the step's end."""
 
-    stages: tuple[StageTime, ...]
     reduce_ns: tuple[int, ...]
     optimizer_ns: tuple[int, ...]
 
@@ -59,20 +40,16 @@ class SimulatedStep:
 
 
 def time_of(layers: Sequence[LayerCost], device: Device, layout: ParallelLayout) -> StepTime:
-    """Return the times of a chain of layers that is cut by a layout, and of the step's end.
+    """Return the times of the step's end of a chain of layers that is cut by a layout.
 
     Raises ValueError if the layout's stages do not add up to the layers.
     """
-    stages = tuple(
-        _stage_time([layers[at] for at in stage], set(layout.recomputed(number)), device)
-        for number, stage in enumerate(layout.ranges(len(layers)))
-    )
     reduce, optimizer = [0] * layout.pp, [0] * layout.pp
-    for rank, stage in zip(layout.placement, stage_memory(layers, layout), strict=True):
+    for rank, stage in zip(layout.placement, stage_costs(layers, layout), strict=True):
         reduce[rank] += _reduce_ns(stage.parameters, stage.trained, device, layout)
         share = layout.replicas if layout.zero else 1
         optimizer[rank] += optimizer_ns(device, -(-stage.trained // share))
-    return StepTime(stages, tuple(reduce), tuple(optimizer))
+    return StepTime(tuple(reduce), tuple(optimizer))
 
 
 def optimizer_ns(device: Device, parameters: int) -> int:
@@ -109,14 +86,14 @@ def step_of(
     """Simulate a step of microbatches with these layers each. Raises ValueError as `step` does."""
     if len(chains) != layout.microbatches:
         raise ValueError(f"{len(chains)} microbatches of {layout.microbatches}; give all")
-    times = {id(one): time_of(one, device, layout) for one in chains}
-    sizes = {id(one): stage_memory(one, layout) for one in chains}
-    each, held = [times[id(one)] for one in chains], [sizes[id(one)] for one in chains]
-    timeline = simulate(step_program(layout), _step_costs(each, held, layout))
+    known = {id(one): stage_costs(one, layout) for one in chains}
+    costs = _step_costs([known[id(one)] for one in chains], device, layout)
+    timeline = simulate(step_program(layout), costs)
     ends = [row[-1].end_ns if row else 0 for row in timeline.ranks]
-    tails = zip(ends, each[0].reduce_ns, each[0].optimizer_ns, strict=True)
+    after = time_of(chains[0], device, layout)
+    tails = zip(ends, after.reduce_ns, after.optimizer_ns, strict=True)
     memory = [
-        peak + max(rank_working(of_rank(one, layout, rank), layout) for one in sizes.values())
+        peak + max(rank_working(of_rank(one, layout, rank), layout) for one in known.values())
         for rank, peak in enumerate(timeline.peak_bytes)
     ]
     return SimulatedStep(timeline, max(sum(tail) for tail in tails), tuple(memory))
@@ -136,39 +113,31 @@ def step_program(layout: ParallelLayout) -> Program:
 
 
 def _step_costs(
-    each: Sequence[StepTime], held: Sequence[Sequence[StageMemory]], layout: ParallelLayout
+    each: Sequence[Sequence[StageCost]], device: Device, layout: ParallelLayout
 ) -> Costs:
-    """Return the simulator's costs of microbatches with these times and sizes."""
-    rows = range(len(layout.placement))
+    """Return the simulator's costs of microbatches with stages of these costs."""
 
-    def table(name: str) -> list[list[int]]:
-        return [[getattr(one.stages[row], name) for one in each] for row in rows]
+    def table(cost: Callable[[StageCost], int]) -> list[list[int]]:
+        return [[cost(one[row]) for one in each] for row in range(len(layout.placement))]
 
-    passes = {"F": "forward_ns", "B": "backward_ns", "I": "input_ns", "W": "weight_ns"}
     # The slowest microbatch's transfers: messages have one time for all.
     lags = [[0] * layout.pp for _ in range(layout.pp)]
-    for one in each:
-        for (a, b), stage in zip(pairwise(layout.placement), one.stages, strict=False):
-            lags[a][b] = lags[b][a] = max(lags[a][b], stage.send_ns)
-    kept = [[one[row].activations + one[row].logits for one in held] for row in rows]
-    ranks = (of_rank(held[0], layout, rank) for rank in range(layout.pp))
-    owned = [rank_states(own, layout) for own in ranks]
+    for stages in each:
+        for (a, b), stage in zip(pairwise(layout.placement), stages, strict=False):
+            lags[a][b] = lags[b][a] = max(lags[a][b], device.send_ns(stage.output_bytes))
+    kept = table(lambda stage: stage.activations + stage.logits)
+    ranks = (of_rank(each[0], layout, rank) for rank in range(layout.pp))
     return Costs(
-        {kind: table(name) for kind, name in passes.items()},
+        {
+            "F": table(lambda stage: stage.forward_ns),
+            "B": table(lambda stage: stage.backward_ns),
+            "I": table(lambda stage: stage.backward_ns - stage.weight_ns),
+            "W": table(lambda stage: stage.weight_ns),
+        },
         p2p_ns=lags,
         buffer_bytes={"activation": kept, "weight": kept},
-        parameter_bytes=[sum(one) for one in owned],
+        parameter_bytes=[sum(rank_states(own, layout)) for own in ranks],
         overlap=layout.overlap,
-    )
-
-
-def _stage_time(own: Sequence[LayerCost], again: set[int], device: Device) -> StageTime:
-    recomputed = sum(one.recompute_ns for at, one in enumerate(own) if at in again)
-    return StageTime(
-        sum(one.forward_ns for one in own),
-        sum(one.backward_ns for one in own) + recomputed,
-        sum(one.weight_ns for one in own),
-        device.send_ns(own[-1].output_bytes),
     )
 
 

@@ -1,20 +1,11 @@
 """Lower a program: add passes for its sends, receives and collectives.
 
-Ahead: for runtimes with a one-way channel (a communicator) for each ordered pair of ranks, such as
-ours. A SEND follows the pass that makes its message. A RECV is posted just before the compute pass
-that precedes its consumer: the transfer runs beside that pass, and a channel holds two buffers, not
-one for each message that the sender is ahead by. Channels have no tags, so both ends must see the
-messages in one order, that of the sends; a RECV that would come after a later message's is moved up
-in front of it. Messages never close a cycle: a RECV comes after nothing but passes that its
-consumer comes after too.
-
-At the send: for runtimes that have one communicator for both directions of a pair of ranks, such as
-torch's on NCCL, where a RECV that waits blocks the SENDs behind it. *The sender places both*: all
-ranks run in turn, and when one sends, the RECV is placed at that moment on the other rank. The idea
-is torch's (`_add_send_recv`). A receiver holds a buffer for each message that was sent too early.
-
-Messages: a pass whose result is needed on another rank is followed by its SEND, and the RECV is put
-into the other rank's list where that rank posts it.
+Messages: each ordered pair of ranks has a one-way channel (a communicator). A SEND follows the pass
+that makes its message. A RECV is posted just before the compute pass that precedes its consumer:
+the transfer runs beside that pass, and a channel holds two buffers, not one for each message that
+the sender is ahead by. Channels have no tags, so both ends must see the messages in one order, that
+of the sends; a RECV that would come after a later message's is moved up in front of it. Messages
+never close a cycle: a RECV comes after nothing but passes that its consumer comes after too.
 
 Collectives: every rank enters a barrier with a pass of the barrier's name. It does not wait there;
 the passes that need the result do. Each barrier class has its own communicator: on a common one the
@@ -28,7 +19,6 @@ timeline and keep its order of events, so they cannot close a cycle.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
@@ -130,48 +120,6 @@ def _messages(program: Program) -> dict[Place, list[Message]]:
     return found
 
 
-def place_at_send(program: Program) -> Program:
-    """Return the program with each RECV placed at the moment of its SEND.
-
-    Raises ValueError if the program has edges, which torch has no messages for, or cannot run to
-    its end.
-
-    >>> from counterpoise.sched import schedule
-    >>> print(*place_at_send(schedule("1f1b", ranks=2, microbatches=2)).ranks[1])
-    1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
-    """
-    if program.edges:
-        raise ValueError("torch's messages go from stage to stage; it has none for edges")
-    rows: list[list[Pass]] = [[] for _ in program.ranks]
-    placed: set[Pass] = set()
-    left = [deque(row) for row in program.ranks]
-    while any(left):
-        moved = False
-        for rank, row in enumerate(left):
-            if row and _ready(row[0], placed, program):
-                item = row.popleft()
-                placed.add(item)
-                rows[rank].append(item)
-                if pair := _pair(item, program):
-                    rows[rank].append(pair[0])
-                    rows[program.placement[pair[1].stage]].append(pair[1])
-                moved = True
-        # Every rank waits for a pass of another one that comes later.
-        if not moved:
-            heads = " ".join(str(row[0]) for row in left if row)
-            raise ValueError(f"deadlock at {heads}; run check(program) to see the cycle")
-    return replace(program, ranks=tuple(map(tuple, rows)))
-
-
-def _ready(item: Pass, placed: set[Pass], program: Program) -> bool:
-    """Return whether the inputs of a pass from other stages are computed."""
-    if item.kind == "F" and item.stage > 0:
-        return Pass(item.stage - 1, "F", item.microbatch) in placed
-    if item.kind in BACKWARD and item.stage < program.stages - 1:
-        return any(Pass(item.stage + 1, kind, item.microbatch) in placed for kind in BACKWARD)
-    return True
-
-
 def _pair(item: Pass, program: Program) -> tuple[Pass, Pass] | None:
     """Return the SEND after a pass and the RECV on the peer, if its result leaves the rank."""
     step = 1 if item.kind == "F" else -1 if item.kind in BACKWARD else 0
@@ -191,16 +139,15 @@ def lower(
     costs: Costs | None = None,
     *,
     continuations: bool = True,
-    ahead: int | None = 1,
+    ahead: int = 1,
 ) -> Program:
     """Return the program with sends, receives, collectives and continuations.
 
     `costs`: used to find the positions of late collectives; only their proportions matter.
     `continuations`: whether ranks rescale between their passes, with C; False is for runtimes that
     rescale on the collectives' stream. `ahead`: the number of compute passes before its consumer
-    that a receive is posted; None posts it when the message is sent, for runtimes with one
-    communicator for both directions (torch's). Raises ValueError if the program has messages
-    already or cannot run to its end, and for a negative `ahead`.
+    that a receive is posted. Raises ValueError if the program has messages already or cannot run to
+    its end, and for a negative `ahead`.
 
     >>> from counterpoise.sched import schedule
     >>> for row in lower(schedule("1f1b", ranks=2, microbatches=1)).ranks:
@@ -210,15 +157,15 @@ def lower(
     """
     if any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
         raise ValueError("the program has sends and receives already; lower it only once")
-    if ahead is not None and ahead < 0:
-        raise ValueError(f"ahead is {ahead}; give 0 or more passes, or None")
+    if ahead < 0:
+        raise ValueError(f"ahead is {ahead}; give 0 or more passes")
     graph = make_graph(program)
     if program.barriers:
         program = _with_collectives(graph, positive_costs(program, costs), continuations)
     else:
         # Messages follow from the order of the passes alone, which need not be timed.
         complete_paths(graph.source, graph.target, np.zeros_like(graph.source), graph.nodes)
-    return place_at_send(program) if ahead is None else post_ahead(program, ahead)
+    return post_ahead(program, ahead)
 
 
 def positive_costs(program: Program, costs: Costs | None = None) -> Costs:

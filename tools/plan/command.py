@@ -2,7 +2,6 @@
 
 import click
 
-from .check import check_command
 from .job import job_command
 
 
@@ -18,4 +17,3 @@ def command() -> None:
 
 
 command.add_command(job_command)
-command.add_command(check_command)

@@ -1,13 +1,12 @@
 """`counterpoise schedule`: list, show, check, simulate, compare and export pipeline schedules."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from ...sched import Program, format_program, lower, problems, schedules, simulate
+from ...sched import Program, format_program, problems, schedules, simulate
 from ...sched.checking import marked_grid
 from ...sched.ir.torch_csv import write_csv
 from ...sched.render.text import render_text
@@ -128,8 +127,7 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
     """Write a program as torch's CSV or as text, or its timeline as SVG, page, trace or text.
 
     `text` is the grid, which all commands can read; `timeline` is text to scale; `times` is JSON of
-    every pass's start and end, as measured steps have it; `trace` opens in ui.perfetto.dev. A
-    lowered CSV (--lower) is for the installed torch.
+    every pass's start and end, as measured steps have it; `trace` opens in ui.perfetto.dev.
 
     Example: counterpoise schedule export zbv --out zbv.csv
     """
@@ -139,12 +137,7 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
             f"--out {out} has no suffix of a known format; add --format {'|'.join(FORMATS)}"
         )
     if chosen == "csv":
-        # Torch has one communicator for both directions, so receives are placed with their sends.
-        program = read_program(target, replace(size, lowered=False))
-        from torch.distributed.pipelining import schedules as installed
-
-        program = lower(program, ahead=None) if size.lowered else program
-        text = write_csv(program, waits=hasattr(installed, "WAIT_SEND_F"))
+        text = write_csv(read_program(target, size))
     else:
         text = _exported(read_costed(target, size, costs), chosen, costs)
     if out is None:

@@ -43,7 +43,6 @@ def scan_report(found: PlanScan) -> dict[str, object]:
         "best": chosen_report(best),
         "llm_only_seconds": _alone_ns(best) / 1e9,
         "encoder_collective_seconds": (best.host.gaps.step_ns - _alone_ns(best)) / 1e9,
-        "order": best.filled.order,
         "note": best.filled.note,
         "plans": [chosen_report(one) for one in found.chosen],
         "refused": {str(plan): why for plan, why in found.refused},

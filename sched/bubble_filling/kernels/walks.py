@@ -32,24 +32,6 @@ def place(
     # Per stage: the stretch that placing has reached, and the end of the last kernel.
     at: Vector = np.zeros(start.shape[0], np.int64)
     now: Vector = np.full(start.shape[0], begin, np.int64)
-    placed: Int
-    with cython.nogil:
-        placed = place_all(
-            start, end, kind, count, resource, ns, rows, release, slower, begin, hop, stop, out,
-            took, done, at, now,
-        )  # fmt: skip
-    return placed
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def place_all(
-    start: Matrix, end: Matrix, kind: Matrix, count: Vector, resource: Vector, ns: Cube,
-    rows: Vector, release: Vector, slower: Vector, begin: Int, hop: Int, stop: Int, out: Cube,
-    took: Cube, done: Vector, at: Vector, now: Vector,
-) -> Int:  # fmt: skip
-    """Do what `place` does; `at` and `now` (stages) are where each stage begins."""
     for j in range(rows.shape[0]):
         ready: Int = begin
         for s in range(start.shape[0]):

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.program import Program
+from ...ir.registry import schedule
 from ...shapes import GENERATOR, Amounts, Device, Model, ParallelLayout
 from ..orchestration.search import divisors
 from ..orchestration.units import TENSOR_SIZES, Unit
@@ -55,6 +57,10 @@ class ScheduleChoice(NamedTuple):
     def options(self) -> dict[str, int]:
         """Return the options of the registered schedule."""
         return {"chunks": self.chunks} if self.name.startswith("interleaved") else {}
+
+    def program(self, ranks: int, microbatches: int) -> Program:
+        """Return the schedule's program."""
+        return schedule(self.name, ranks=ranks, microbatches=microbatches, **self.options)
 
     @property
     def spread(self) -> bool:

@@ -29,13 +29,11 @@ from ...ir.program import Program
 from ...ir.registry import schedule
 from ...ir.typed_json import Whole, read_json_file
 from ...simulation.cost_profile import CostFunction, CostProfile, profile_costs
-from ..orchestration.simulated import units_program
-from ..orchestration.units import Unit
 from ..stage_split import SplitPlan, StageLayers, split_of
 from .plan import Floats
 from .planner import PricedPlan
 from .pricing import Pricer
-from .programs import times_of
+from .steps import times_of
 
 Place = Literal["none", "first", "bubbles", "units"]
 Size = Annotated[int, msgspec.Meta(ge=1)]
@@ -127,14 +125,6 @@ class JobFile(_Section, frozen=True):
     def split(self) -> SplitPlan:
         """Return the layers of each stage, and those to recompute."""
         return SplitPlan(self.stages, self.limit_bytes)
-
-    def step_program(self) -> Program:
-        """Return the program of the plan's own step, with an encoder's unit in front."""
-        own, sizes = self.units.get("encoder"), self.layout
-        if own is None:
-            return self(sizes.pp, self.schedule.microbatches)
-        pipeline = Unit(pp=sizes.pp, vpp=sizes.vpp)
-        return units_program((Unit(pp=own.pp), pipeline), self.schedule.microbatches)
 
     def __call__(self, ranks: int, microbatches: int) -> Program:
         """Return the program of a pipeline. Raises ValueError for another number of ranks."""

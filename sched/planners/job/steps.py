@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...bubble_filling.filled_program import with_encoders
+from ...bubble_filling.filled_program import EncoderTimes, with_encoders
 from ...ir.graph import Graph, make_graph
 from ...ir.kinds import layer_kind
-from ...ir.program import Program
+from ...ir.program import Pass, Program
 from ...shapes import (
     Amounts,
     LayerCost,
@@ -28,10 +28,10 @@ from ...shapes import (
 )
 from ...simulation.costs import Costs
 from ...simulation.simulator import node_times
+from ..orchestration.simulated import units_program
 from ..orchestration.units import Unit, taken_in
 from ..stage_split import even_stages
 from .plan import ENCODER, BatchChoice, Floats, Ints, Job, JobPlan, StepLoads
-from .programs import most_held, program_of, schedule_of, times_of
 
 T = TypeVar("T")
 # Of each rank the ns for gradients, and for the optimizer.
@@ -172,7 +172,7 @@ class Simulated:
         one = memory_of(self.chain(ENCODER, unit, self.most(plan)), layout)[0]
         held = [min(2, -(-plan.batch.microbatches // unit.pp))] * unit.pp
         if found is not None:
-            held = [most_held(row) for row in found.program.ranks]
+            held = [_most_held(row) for row in found.program.ranks]
         return [one.total + (peak - 1) * one.activations for peak in held]
 
     def _unit_bytes(self, plan: JobPlan) -> list[int]:
@@ -358,12 +358,16 @@ class Simulated:
         """Return a plan's program and graph; programs without copies depend on sizes alone."""
         count, pp, own = plan.batch.microbatches, plan.unit.pp, plan.sizes.encoder
         if copies:
-            plain = schedule_of(plan.schedule, pp, count)
+            plain = plan.schedule.program(pp, count)
             filled = with_encoders(plain, costs, [times_of(costs)])
             return filled, make_graph(filled)
 
         def made() -> tuple[Program, Graph]:
-            program = program_of(plan.schedule, pp, count, own)
+            if own is None:
+                program = plan.schedule.program(pp, count)
+            else:
+                pipeline = Unit(pp=pp, vpp=plan.schedule.chunks)
+                program = units_program((Unit(pp=own.pp), pipeline), count)
             return program, make_graph(program)
 
         return self.keep((plan.schedule, pp, own and own.pp, count), made)
@@ -385,3 +389,26 @@ def _by_stage(
             again[stage] = table.again[layers].sum(axis=0)
     handed = table.handed[[end - 1 for end in accumulate(stages)]]
     return LayerTable(forward, backward + again, weight, again, handed)
+
+
+def _most_held(row: Sequence[Pass]) -> int:
+    """Return the most microbatches that a rank's copy of an encoder holds at a time."""
+    held = peak = 0
+    for what in row:
+        # From its first piece's forward to that piece's backward.
+        held += (what.kind == layer_kind("EF", 0)) - (what.kind == layer_kind("EB", 0))
+        peak = max(peak, held)
+    return max(1, peak)
+
+
+def times_of(costs: Costs) -> EncoderTimes:
+    """Return an encoder's mean times by piece, and each microbatch's share of them."""
+    tables: dict[str, Any] = dict(costs.pass_ns)
+    forward, backward = (
+        [tables[kind][0] for kind in sorted(tables) if kind.startswith(name)]
+        for name in ("EF", "EB")
+    )
+    mean = [max(1, sum(row) // len(row)) for row in forward]
+    back = [sum(row) // len(row) for row in backward]
+    shares = tuple(max(1, 1000 * each // mean[0]) for each in forward[0])
+    return EncoderTimes(tuple(mean), tuple(back) if any(back) else (), shares)

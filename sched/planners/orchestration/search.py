@@ -18,16 +18,22 @@ The candidates are the best layouts of different backbones. Only integers are co
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .units import Module, OrchestrationProblem, Unit, iteration_ns
+from .units import OrchestrationProblem, Unit, iteration_ns
 
 Ints = NDArray[np.int64]
+# Possible units of a module, a row each. `after`: the most microbatches that later modules may take
+# in, for its memory to suffice.
+Rows = Any  # np.recarray, whose columns are int64
+_COLUMNS = ("tp", "dp", "pp", "gpus", "stage", "warm", "after")
 # No bound on what later modules take in: the activations of all microbatches fit.
 _ANY = 2**40
 _NEVER = np.iinfo(np.int64).max
+_NONE: Rows = np.rec.fromrecords([(0, 0, 0, 0, 0, 0, _ANY)], names=_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +47,6 @@ class Allocation:
     def gpus(self) -> int:
         """The number of GPUs of all units."""
         return sum(unit.gpus for unit in self.units)
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """Possible units of a module, a row each.
-
-    `after`: the most microbatches that later modules may take in, for its memory to suffice.
-    """
-
-    shape: Ints  # (n, 3): tp, dp, pp
-    gpus: Ints
-    stage: Ints
-    warm: Ints
-    after: Ints
-
-    def select(self, rows: NDArray[np.bool_] | Ints) -> "_Options":
-        return _Options(
-            self.shape[rows], self.gpus[rows], self.stage[rows], self.warm[rows], self.after[rows]
-        )
-
-
-_NONE = _Options(
-    np.zeros((1, 3), np.int64),
-    gpus=np.zeros(1, np.int64),
-    stage=np.zeros(1, np.int64),
-    warm=np.zeros(1, np.int64),
-    after=np.full(1, _ANY),
-)
 
 
 def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Allocation, ...]:
@@ -97,10 +75,10 @@ def _search(job: OrchestrationProblem, keep: int, most: tuple[int, ...]) -> list
     """Return the `keep` best layouts of at most `most` GPUs for each module."""
     found: list[Allocation] = []
     sides = cache(lambda replicas: _sides(job, replicas, most))
-    for bound, replicas, row in _backbones(job, most):
+    for bound, row in _backbones(job, most):
         if len(found) == keep and bound >= found[-1].formula_ns:
             break
-        layout = _complete(job, row, replicas, sides(replicas))
+        layout = _complete(job, row, *sides(int(row.dp)))
         if layout is not None:
             found = sorted([*found, layout], key=lambda one: (one.formula_ns, one.gpus))[:keep]
     return found
@@ -116,45 +94,34 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, number + 1) if number % d == 0)
 
 
-def _ceil(amount: Ints | np.int64, by: Ints | np.int64 | int) -> Ints:
+def _ceil(amount: Ints | int, by: Ints | int) -> Ints:
     return np.asarray(-(-amount // by), np.int64)
 
 
-def _backbones(
-    job: OrchestrationProblem, most: tuple[int, ...]
-) -> Iterator[tuple[int, int, _Options]]:
-    """Yield (bound, replicas, unit) of every feasible backbone, best bound first."""
+def _backbones(job: OrchestrationProblem, most: tuple[int, ...]) -> Iterator[tuple[int, Any]]:
+    """Yield bound and unit of every feasible backbone, best bound first."""
     others = [module for at, module in enumerate(job.modules) if at != job.at]
     least = sum(min(m.work_ns(tp) * tp for tp in job.sizes_of(m)) for m in others)
-    rows, bounds, counts = [], [], []
+    rows, bounds = [], []
     for replicas in divisors(job.batch):
         if replicas > job.gpus:
             break
         mine = _options(job, job.at, replicas, (replicas,), most)
-        left = job.gpus - mine.gpus
-        mine, left = mine.select(left >= len(others)), left[left >= len(others)]
+        mine = mine[job.gpus - mine.gpus >= len(others)]
         # GPU time of the others for a microbatch, spread over all GPUs that are left.
-        pace = least * replicas // np.maximum(left, 1)
+        pace = least * replicas // np.maximum(job.gpus - mine.gpus, 1)
         steady = (job.batch // replicas - 1) * np.maximum(mine.stage, pace)
         rows.append(mine)
         bounds.append(mine.warm + steady)
-        counts.append(np.full(len(left), replicas))
-    if not rows:
-        return
-    bound, replica = np.concatenate(bounds), np.concatenate(counts)
-    starts = np.cumsum([0, *map(len, bounds)])
-    for index in np.argsort(bound, kind="stable").tolist():
-        part = int(np.searchsorted(starts, index, side="right")) - 1
-        at = index - int(starts[part])
-        yield int(bound[index]), int(replica[index]), rows[part].select(np.array([at]))
+    every, bound = np.concatenate(rows).view(np.recarray), np.concatenate(bounds)
+    for at in np.argsort(bound, kind="stable").tolist():
+        yield int(bound[at]), every[at]
 
 
-def _sides(
-    job: OrchestrationProblem, replicas: int, most: tuple[int, ...]
-) -> tuple[_Options, _Options]:
+def _sides(job: OrchestrationProblem, replicas: int, most: tuple[int, ...]) -> tuple[Rows, Rows]:
     """Return the units before and after a backbone of `replicas` that may be part of the best."""
 
-    def side(at: int) -> _Options:
+    def side(at: int) -> Rows:
         if not 0 <= at < len(job.modules):
             return _NONE
         # Whole samples to a replica, or parts of one.
@@ -166,41 +133,26 @@ def _sides(
 
 def _options(
     job: OrchestrationProblem, at: int, replicas: int, sizes: tuple[int, ...], most: tuple[int, ...]
-) -> _Options:
-    """Return every unit of a module that fits into memory and its GPUs, as arrays."""
-    module = job.modules[at]
-    tps = job.sizes_of(module)
+) -> Rows:
+    """Return every unit of a module that fits into memory and its GPUs."""
+    module, tps = job.modules[at], job.sizes_of(job.modules[at])
     depths = _depths(module.layers)
-    grid = np.array(np.meshgrid(tps, sizes, list(depths)), np.int64)
-    tp, dp, pp = grid.reshape(3, -1)
-    fits = tp * dp * pp <= most[at]
-    tp, dp, pp = tp[fits], dp[fits], pp[fits]
+    grid = np.array(np.meshgrid(tps, sizes, list(depths)), np.int64).reshape(3, -1)
+    tp, dp, pp = grid[:, grid.prod(axis=0) <= most[at]]
     layers = np.array([depths[depth] for depth in pp.tolist()], np.int64)
     times = np.zeros(max(tps) + 1, np.int64)
     times[tps] = [module.work_ns(size) for size in tps]
-    work = _ceil(times[tp] * replicas, dp)
-    stage = _ceil(work * layers, np.int64(module.layers))
-    size = _ceil(np.int64(module.output_bytes) * replicas, dp)
-    transfer = _ceil(size * 1000, job.link_mb_per_s)
-    warm = pp * (stage + 2 * transfer)
-    after = _most_after(job, module, replicas, (tp, dp, pp, layers))
-    every = _Options(np.stack((tp, dp, pp), 1), tp * dp * pp, stage, warm, after)
-    return every.select(after >= 0)
-
-
-def _most_after(
-    job: OrchestrationProblem, module: Module, replicas: int, columns: tuple[Ints, ...]
-) -> Ints:
-    """Return the most that later modules may take in for the memory to suffice; negative: none.
-
-    The inverse of `memory_bytes`: ceil(a / b) <= memory is a <= memory * b.
-    """
-    tp, dp, pp, layers = columns
-    fixed = module.state_bytes + _ceil(np.int64(module.optimizer_bytes), dp)
-    sample = _ceil(np.int64(module.activation_bytes) * replicas, dp)
+    stage = _ceil(_ceil(times[tp] * replicas, dp) * layers, module.layers)
+    transfer = _ceil(_ceil(module.output_bytes * replicas, dp) * 1000, job.link_mb_per_s)
+    # The inverse of `memory_bytes`: ceil(a / b) <= memory is a <= memory * b.
+    fixed = module.state_bytes + _ceil(module.optimizer_bytes, dp)
+    sample = _ceil(module.activation_bytes * replicas, dp)
     room = job.memory_bytes * module.layers * tp // layers - fixed
-    held = np.where(sample > 0, room // np.maximum(sample, 1), np.where(room >= 0, _ANY, -1))
-    return np.where((room >= 0) & (held >= job.batch // replicas), _ANY, held - pp)
+    held = np.where(sample > 0, room // np.maximum(sample, 1), _ANY)
+    after = np.where(held >= job.batch // replicas, _ANY, held - pp)
+    columns = [tp, dp, pp, tp * dp * pp, stage, pp * (stage + 2 * transfer), after]
+    every: Rows = np.rec.fromarrays(columns, names=_COLUMNS)
+    return every[(room >= 0) & (after >= 0)]
 
 
 @cache
@@ -210,10 +162,9 @@ def _depths(layers: int) -> dict[int, int]:
     return {pp: size for pp, size in sizes.items() if size != sizes.get(pp - 1)}
 
 
-def _undominated(options: _Options) -> _Options:
+def _undominated(options: Rows) -> Rows:
     """Return the Pareto front: without units that another beats or equals in every respect."""
-    depth = options.shape[:, 2]
-    columns = (options.gpus, options.stage, options.warm, depth, -options.after)
+    columns = (options.gpus, options.stage, options.warm, options.pp, -options.after)
     order = np.lexsort(columns[::-1])
     # In this order only an earlier row can beat a later one.
     table = np.stack(columns)[:, order]
@@ -223,27 +174,22 @@ def _undominated(options: _Options) -> _Options:
         if not (front <= table[:, at, None]).all(axis=0).any():
             kept.append(at)
             front = table[:, kept]
-    return options.select(np.sort(order[kept]))
+    return options[np.sort(order[kept])]
 
 
-def _complete(
-    job: OrchestrationProblem, row: _Options, replicas: int, sides: tuple[_Options, _Options]
-) -> Allocation | None:
+def _complete(job: OrchestrationProblem, row: Any, first: Rows, last: Rows) -> Allocation | None:
     """Return the best layout with this backbone, or None if none fits."""
-    first, last = sides
-    unit, left = Unit(*map(int, row.shape[0])), job.gpus - int(row.gpus[0])
-    # In 1F1B a unit takes in a microbatch for each of its stages, and what those behind it do.
-    inner = last.shape[:, 2]
-    outer = unit.pp + inner
-    # All pairs of the two sides at once: (units before, units after).
+    # All pairs of the two sides at once: (units before, units after). In 1F1B a unit takes in a
+    # microbatch for each of its stages, and what those behind it do.
     gpus = first.gpus[:, None] + last.gpus
-    fits = (gpus <= left) & (first.after[:, None] >= outer) & (inner <= row.after)
+    fits = (gpus <= job.gpus - row.gpus) & (last.pp <= row.after)
+    fits &= first.after[:, None] >= row.pp + last.pp
     if not fits.any():
         return None
     slowest = np.maximum(np.maximum(first.stage[:, None], last.stage), row.stage)
-    steady = (job.batch // replicas - 1) * slowest
+    steady = (job.batch // row.dp - 1) * slowest
     total = np.where(fits, first.warm[:, None] + row.warm + last.warm + steady, _NEVER)
     at = int(np.where(total == total.min(), gpus, _ANY).argmin())
-    chosen = (first.shape[at // len(last.gpus)], row.shape[0], last.shape[at % len(last.gpus)])
-    units = tuple(Unit(*map(int, shape)) for shape in chosen if shape[0])
+    chosen = first[at // len(last)], row, last[at % len(last)]
+    units = tuple(Unit(int(one.tp), int(one.dp), int(one.pp)) for one in chosen if one.tp)
     return Allocation(units, iteration_ns(job, units))

@@ -133,10 +133,8 @@ def test_memory_is_given_back_by_the_end_of_a_backward() -> None:
         forward[:, :, 0] -= first
         backward: Ints = np.broadcast_to(at + span - gap, back).copy()
         backward[:, :, -1] -= problem.backward.ns[0, 0, -1]
-        order = (0, 1, 2, 3)
-        pipeline = EncoderPipeline(
-            one.pipelines[0].ranks, 0, order, order, order, forward, backward, forward, backward
-        )
+        times = forward, backward, forward, backward
+        pipeline = EncoderPipeline(one.pipelines[0].ranks, 0, (0, 1, 2, 3), *times)
         return replace(one, problem=problem, pipelines=(pipeline,))
 
     assert "memory" not in proofs(held_from(0))

@@ -60,7 +60,6 @@ def scarce(split: bool = False) -> tuple[FillSetup, Host]:
 def test_every_plan_is_valid(tensor: int, split: bool) -> None:
     filled = fill_bubbles(problem(tensor, split))
     assert list(filled_problems(filled)) == []
-    assert filled.order == tuple(range(8))
 
 
 def test_ours_is_never_behind_the_printed_algorithm() -> None:

@@ -9,7 +9,7 @@ from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_st
 from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Stretches
 from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
 from counterpoise.sched.bubble_filling.pipelines import fill, space_of
-from counterpoise.sched.bubble_filling.search import Assignment, Effort, _Search, fill_bubbles
+from counterpoise.sched.bubble_filling.search import Effort, Lists, _Search, fill_bubbles
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled, proofs
 from tests.sched.bubble_filling.validate import filled_problems
 
@@ -72,22 +72,11 @@ def test_a_backward_begins_a_hop_after_the_stage_behind(stage: int) -> None:
         assert found == (early_ns > 0)
 
 
-def test_the_model_takes_microbatches_in_the_order_of_their_places() -> None:
-    _, one = filled()
-    rows = ((3, 1), (0, 2)), ((0, 2), (1, 3))
-    pipelines = tuple(
-        replace(p, microbatches=names, position=places)
-        for p, names, places in zip(one.pipelines, *rows, strict=True)
-    )
-    assert replace(one, pipelines=pipelines).order == (3, 0, 1, 2)
-
-
 @pytest.mark.parametrize("early_ns", [0, 1])
 def test_a_gradient_takes_a_hop_to_the_encoders(early_ns: int) -> None:
     _, one = filled()
     p, gaps = one.pipelines[0], one.problem.gaps
-    place = dict(zip(p.microbatches, p.position, strict=True))
-    there = gaps.gradient_ns[[place[m] for m in p.backward_order]] + SETUP.hop_ns
+    there = gaps.gradient_ns[list(p.microbatches)] + SETUP.hop_ns
     backward = p.backward.copy()
     backward[:, -1, 0] = there - early_ns
     moved = replace(one, pipelines=(replace(p, backward=backward), *one.pipelines[1:]))
@@ -110,8 +99,8 @@ def search(plan: EncoderPlan, *permille: int) -> _Search:
 
 
 def test_unequal_microbatches_are_dealt_longest_first_and_in_order() -> None:
-    def rows_of(*costs: int) -> list[tuple[tuple[int, ...], ...]]:
-        return [one.forward for one in search(EncoderPlan(2, 2), *costs).candidates()]
+    def rows_of(*costs: int) -> list[Lists]:
+        return list(search(EncoderPlan(2, 2), *costs).candidates())
 
     assert rows_of(100, 40, 30, 50) == [((0,), (1, 2, 3))] * 2
     assert rows_of(30, 40, 50, 100) == [((3,), (0, 1, 2)), ((0, 2), (1, 3))]
@@ -127,16 +116,15 @@ def test_microbatches_move_from_the_fullest_to_the_emptiest_of_another_group() -
 def test_no_pipeline_is_given_more_than_its_memory_holds() -> None:
     problem = replace(search(EncoderPlan(2, 2)).problem, most=3)
     found = _Search(problem, Effort())
-    four, three = ((0, 1, 2, 3), ()), ((0, 1, 2), (3,))
-    assert found.evaluate(Assignment(four, four)) is None
-    assert found.evaluate(Assignment(three, three)) is not None
+    assert found.evaluate(((0, 1, 2, 3), ())) is None
+    assert found.evaluate(((0, 1, 2), (3,))) is not None
 
 
 def test_as_many_moves_are_tried_as_the_effort_says(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = search(EncoderPlan(1, 1), 100, 40, 30, 50).problem
     found = fill_bubbles(problem)
     late = replace(found, before_ns=found.before_ns + 1)
-    two, tried = _Search(problem, Effort(moves=3)), list[Assignment]()
+    two, tried = _Search(problem, Effort(moves=3)), list[Lists]()
     assert len(list(two._neighbours(late))) > 3
     monkeypatch.setattr(two, "evaluate", lambda moved, _: tried.append(moved))
     assert two.improve(late) is late
@@ -148,9 +136,9 @@ def test_no_move_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     found = fill_bubbles(problem)
     late = replace(found, before_ns=found.before_ns + 2)
     better = replace(found, before_ns=found.before_ns + 1)
-    one, tried = _Search(problem, Effort(moves=100)), list[Assignment]()
+    one, tried = _Search(problem, Effort(moves=100)), list[Lists]()
 
-    def evaluate(moved: Assignment, best: FilledSchedule) -> FilledSchedule | None:
+    def evaluate(moved: Lists, best: FilledSchedule) -> FilledSchedule | None:
         tried.append(moved)
         return better if best is late else None
 
@@ -162,6 +150,6 @@ def test_no_move_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_move_is_tried() -> None:
     two = search(EncoderPlan(2, 1))
     found = fill_bubbles(two.problem, Effort(moves=0))
-    sizes = [tuple(map(len, each.forward)) for each in two._neighbours(found)]
+    sizes = [tuple(map(len, each)) for each in two._neighbours(found)]
     assert [len(p.microbatches) for p in found.pipelines] == [1, 1, 1, 1]
     assert sizes == [(0, 1, 2, 1), (2, 1, 0, 1)]

@@ -2,12 +2,12 @@
 
 It does not depend on how schedules are made. It proves that a schedule is
 
-- complete: each microbatch is on one pipeline, and each place taken once;
+- complete: each microbatch is on one pipeline;
 - timed: each kernel takes its time, and what contention adds to it;
 - inside: each kernel lies in one stretch that allows it, within the step and its extensions;
 - alone: no two encoder kernels overlap on a GPU;
 - ordered: a microbatch's kernels follow each other, and its stages with the hop between;
-- dependencies: EF_i <= F_i and EB_i >= B_i, hops included, for each microbatch's place;
+- dependencies: EF_i <= F_i and EB_i >= B_i, hops included, for each microbatch;
 - collectives: the first kernels wait for their parameters, the last leave time for gradients;
 - memory: no stage holds more microbatches than fit.
 """
@@ -52,18 +52,16 @@ def filled_problems(filled: FilledSchedule) -> Iterator[Problem]:
 def _complete(filled: FilledSchedule) -> Iterator[Problem]:
     problem = filled.problem
     every = list(range(problem.microbatches))
-    # Each list must be a permutation of the microbatches over all pipelines together.
-    for what in ("microbatches", "backward_order", "position"):
-        if sorted(x for p in filled.pipelines for x in getattr(p, what)) != every:
-            yield Problem("complete", f"the pipelines' {what} are not 0 to {every[-1]}, each once")
+    if sorted(x for p in filled.pipelines for x in p.microbatches) != every:
+        yield Problem(
+            "complete", f"the pipelines' microbatches are not 0 to {every[-1]}, each once"
+        )
     lanes = [(p.ranks, p.copy) for p in filled.pipelines]
     if len(set(lanes)) != len(lanes) or {p.ranks for p in filled.pipelines} - set(problem.groups):
         yield Problem("complete", "pipelines share GPUs, or use ranks outside the planned groups")
     for p in filled.pipelines:
         backward = len(problem.backward.resource)
         want = (len(p.microbatches), len(p.ranks))
-        if sorted(p.backward_order) != sorted(p.microbatches):
-            yield Problem("complete", f"pipeline {p.ranks} goes back with others' microbatches")
         if p.forward.shape != (*want, len(problem.forward.resource)) or p.backward.shape != (
             *want,
             backward,
@@ -76,7 +74,7 @@ def _ends(filled: FilledSchedule, p: EncoderPipeline) -> tuple[Ints, Ints]:
     problem = filled.problem
     return (
         p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward),
-        p.backward + taken(problem, problem.backward, p.ranks, p.backward_order, p.backward),
+        p.backward + taken(problem, problem.backward, p.ranks, p.microbatches, p.backward),
     )
 
 
@@ -111,21 +109,17 @@ def _dependencies(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[Proble
     if not p.microbatches:
         return
     forward, _ = _ends(filled, p)
-    place = np.array(p.position, np.int64)
-    late = forward[:, -1, -1] + problem.hop_ns > problem.gaps.need_ns[place]
+    own = np.array(p.microbatches, np.int64)
+    late = forward[:, -1, -1] + problem.hop_ns > problem.gaps.need_ns[own]
     for at in np.flatnonzero(late).tolist():
         yield Problem(
             "dependencies", f"microbatch {p.microbatches[at]} is needed before it is there"
         )
-    if problem.fixed and p.position != p.microbatches:
-        yield Problem("dependencies", "microbatches changed places, but their order is fixed")
     if not p.backward.size:
         return
-    named = dict(zip(p.microbatches, p.position, strict=True))
-    back = np.array([named[m] for m in p.backward_order], np.int64)
-    early = p.backward[:, -1, 0] < problem.gaps.gradient_ns[back] + problem.hop_ns
+    early = p.backward[:, -1, 0] < problem.gaps.gradient_ns[own] + problem.hop_ns
     for at in np.flatnonzero(early).tolist():
-        what = f"microbatch {p.backward_order[at]} goes back before its gradient is there"
+        what = f"microbatch {p.microbatches[at]} goes back before its gradient is there"
         yield Problem("dependencies", what)
 
 

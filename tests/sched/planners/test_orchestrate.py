@@ -112,12 +112,11 @@ def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
     for at, module in enumerate(job.modules):
         sizes = (replicas,) if at == job.at else divisors(replicas)
         found = _options(job, at, replicas, sizes, (job.gpus,) * len(job.modules))
-        for row in range(0, len(found.gpus), 7):
-            unit = Unit(*map(int, found.shape[row]))
-            assert found.gpus[row] == unit.gpus
-            assert found.stage[row] == stage_ns(module, unit, replicas)
-            assert found.warm[row] == warmup_ns(module, unit, replicas, job.link_mb_per_s)
-            after = int(found.after[row])
+        for tp, dp, pp, gpus, stage, warm, after in found[::7].tolist():
+            unit = Unit(tp, dp, pp)
+            assert gpus == unit.gpus
+            assert stage == stage_ns(module, unit, replicas)
+            assert warm == warmup_ns(module, unit, replicas, job.link_mb_per_s)
             if after < _ANY:
                 assert memory_bytes(module, unit, replicas, after, n) <= job.memory_bytes
                 assert memory_bytes(module, unit, replicas, after + 1, n) > job.memory_bytes
