@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from ..balancer.planning.problem.last_step import microbatches_of
-from .adapters.lightning_accumulation import check_lightning
+from .adapters.accumulation import check_lightning
 from .adapters.recognition import stand_ins
 from .assembly import make_loader, settings_of
 from .balanced.microbatches import BalancedLoader

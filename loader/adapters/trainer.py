@@ -24,10 +24,17 @@ from typing import Any
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
 from ..models.proof import SEEN, check_packing
-from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
+from .accelerate import (
+    ACCUMULATION,
+    adopt_loop,
+    is_packing,
+    is_planned,
+    prepare_accelerate,
+    refuse_one_reader,
+)
+from .accumulation import check_accumulation
 from .measured_loss import measure_loss
 from .next_token import shifts_labels
-from .padded_gather import is_planned
 from .trainer_arguments import check_is_ours, check_loading, check_said, check_strategy
 
 logger = logging.getLogger(__name__)
@@ -84,7 +91,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         if not normalises:
             raise ValueError(_why_not_normalised(trainer))
         measure_loss(trainer)
-    check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
+    ours, theirs = loader._balanced.microbatches_per_step, trainer.args.gradient_accumulation_steps
+    check_accumulation(ours, theirs, ACCUMULATION)
     refuse_one_reader(trainer.accelerator)
     plan = loader._balanced.plan
     is_stream = getattr(loader._balanced, "ledger_per_rank", False)

@@ -15,7 +15,6 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from .copies import configurations, in_float32, small_copies
 from .kwargs import hf_kwargs, unwrapped, without_parallelism
-from .samples import Fields, alone, labelled, make_samples, packed
+from .samples import Fields, alone, make_samples, packed
 
 logger = logging.getLogger(__name__)
 # How far logits may be apart, of the largest of them; what has 16 bits is compared in float32.
@@ -243,26 +242,11 @@ def _in_pack(model: Any, samples: Sequence[Fields]) -> list[Tensor]:
 
 
 def _logits(model: Any, given: Fields) -> Tensor:
-    """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives no such.
-
-    Where it gives a loss only, each sample's own takes their place: (1, tokens, 1).
-    """
-
-    def called(where: slice, name: str) -> Any:
-        output = model(**given, **labelled(model, ids, where))
-        return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-
-    ids = given["input_ids"]
-    logits = called(slice(None), "logits")
-    if isinstance(logits, Tensor) and logits.shape[:2] == ids.shape:
-        return logits
-    losses = []
-    for begin, end in pairwise(
-        given.get("cu_seq_lens_q", torch.tensor([0, ids.shape[1]])).tolist()
-    ):
-        loss = called(slice(begin + 1, end), "loss")
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(ids.shape)
-            raise ValueError(f"forward() gives neither logits of {shape} tokens nor a loss")
-        losses.append(loss.reshape(1, 1, 1).expand(1, end - begin, 1))
-    return torch.cat(losses, 1)
+    """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives no such."""
+    output, shape = model(**given), tuple(given["input_ids"].shape)
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
+    if not isinstance(logits, Tensor) or tuple(logits.shape[:2]) != shape:
+        raise ValueError(f"forward() gives no logits of {shape} tokens")
+    return logits

@@ -34,12 +34,12 @@ class ImageDispatch:
     its size. `together`: how many microbatches are encoded in one round; None: all of a step, which
     is most even and keeps the most activations. `group`: the data-parallel ranks, and with pipeline
     stages those of all stages; by default all. `topology`: the job's mesh, or the sizes of its
-    dimensions, to check them by. `deadline_s`: how long a rank waits for the others. With pipeline
-    stages give it to `Pipeline(images=...)`, which calls `step` and `backward`.
+    dimensions, to check them by. With pipeline stages give it to `Pipeline(images=...)`, which
+    calls `step` and `backward`.
 
     All ranks make it together, and call the same methods in the same order. Raises ValueError for
     wrong settings, for encoders that are wrapped, for units and for a topology of other ranks than
-    the group's, LoaderError if ranks do not come.
+    the group's, LoaderError if ranks do not come within the group's timeout.
     """
 
     def __init__(
@@ -53,14 +53,13 @@ class ImageDispatch:
         group: Any = None,
         topology: Any = None,
         reduction: Reduction = "mean",
-        deadline_s: float = 300.0,
     ) -> None:
         check_name("reduction", reduction, REDUCTIONS)
         if together is not None and together < 1:
             raise ValueError(f"together is {together}, allowed are positive numbers and None")
         self._encoder, self.encoder = EncoderCopy(encoder, blank, blank_size), encoder
         self._cost, self.together, self.reduction = cost, together, reduction
-        self._exchange = Exchange(group, blank.device, deadline_s)
+        self._exchange = Exchange(group)
         self.ranks = self._exchange.ranks
         if topology is not None:
             _check_topology(topology, self._exchange)

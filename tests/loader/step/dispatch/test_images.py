@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from counterpoise.loader import ImageDispatch, LoaderError, Topology
-from counterpoise.loader.step.dispatch.exchange import Exchange
 from counterpoise.sched.runtime import Units, UnitSize
 from tests.loader.step.dispatch.training import (
     PIXELS,
@@ -99,36 +98,6 @@ def _encoded(rank: int, case: Case) -> tuple[int, list[tuple[int, ...]]]:
     return sum(rows) - 1, step.loads
 
 
-def test_a_rank_that_does_not_come_is_told_of(pool: Pool) -> None:
-    found = pool.run(_left_alone)
-    assert found[0] is None
-    said = "rank 1 of 2 did not get the sizes of the images within 0.3 s from rank 0 (process 0, "
-    assert said in str(found[1])
-
-
-def _left_alone(rank: int) -> str | None:
-    # A group of its own: none can be used after this.
-    group = [dist.new_group(pair) for pair in ([0, 1], [2, 3])][rank // 2]
-    images = dispatch(Case([]), Encoder(), group)
-    images._exchange.deadline_s = 0.3
-    if rank % 2 == 0:
-        return None
-    with pytest.raises(LoaderError) as caught:
-        images.step([None])
-    return str(caught.value)
-
-
-def test_sizes_of_any_number_of_images_are_gathered(pool: Pool) -> None:
-    lengths = [9_000, 3, 5_000, 4_000]
-    for found in pool.run(_gathered, lengths):
-        assert found == ["x" * length for length in lengths]
-
-
-def _gathered(rank: int, lengths: list[int]) -> list[Any]:
-    exchange = Exchange(groups(4)[0], torch.device("cpu"), deadline_s=20)
-    return exchange.gather("x" * lengths[rank], "texts")
-
-
 def test_ranks_that_disagree_all_raise(pool: Pool) -> None:
     for found in pool.run(_disagree):
         assert found == [
@@ -162,6 +131,19 @@ def test_one_process_needs_no_group() -> None:
     step = images.step([torch.ones(2, *PIXELS), None])
     assert torch.equal(step.features(0), Encoder()(torch.ones(2, *PIXELS)))
     assert step.features(1).shape == (0, WIDTH)
+
+
+def test_a_rank_that_does_not_come_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = alone()
+
+    def wait(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Timed out waiting 1800000ms for recv operation to complete")
+
+    monkeypatch.setattr(dist, "all_gather_object", wait)
+    images._exchange.ranks = 2
+    said = r"rank 0 of 2 did not get the sizes of the images: a rank has ended.*\(Timed out"
+    with pytest.raises(LoaderError, match=said):
+        images.step([None])
 
 
 def test_nothing_is_kept_without_gradients() -> None:
@@ -263,7 +245,7 @@ def test_a_group_of_other_ranks_than_the_topologys_is_refused(pool: Pool) -> Non
 
 def _grouped(_: int, dims: dict[str, int]) -> str:
     with pytest.raises(ValueError, match="data-parallel group of this process") as caught:
-        ImageDispatch(Encoder(), torch.zeros(1, *PIXELS), topology=dims, deadline_s=20)
+        ImageDispatch(Encoder(), torch.zeros(1, *PIXELS), topology=dims)
     return str(caught.value).split(":")[0]
 
 

@@ -42,7 +42,7 @@ def train(process: int, in_units: bool) -> dict[str, Any]:
         mine = {at: model.stages[at]}
         dispatch = ImageDispatch(
             nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), topology=where,
-            reduction="sum", deadline_s=60,
+            reduction="sum",
         )  # fmt: skip
         made = {"images": TravellingImages("vision", dispatch)}
         trained = [model.stages[at], *model.encoders[0]]
