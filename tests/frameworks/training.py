@@ -19,7 +19,7 @@ CASES = "training_cases"
 STEPS = 10
 # the framework's loop, and what its loss is a mean of
 LOOPS = {
-    "by_hand": "sample", "on_accelerate": "sample", "on_fabric": "sample", "on_lightning": "sample",
+    "on_accelerate": "sample", "on_fabric": "sample", "on_lightning": "sample",
     "on_trainer": "label", "on_torchtitan": "token",
 }  # fmt: skip
 MATRIX = [
@@ -31,7 +31,7 @@ MATRIX = [
 ]
 MATRIX += [(framework, "auto", 2, 3) for framework in LOOPS]
 # Two of each framework, which cover every value of the settings, and all pairs of them together;
-# DDP by hand and torchtitan's calls run with `make test-all`.
+# torchtitan's calls run with `make test-all`.
 OFTEN = {
     ("on_accelerate", "auto", 2, 3), ("on_accelerate", "plain", 1, 1),
     ("on_fabric", "balanced", 1, 3), ("on_fabric", "plain", 2, 1),

@@ -22,10 +22,8 @@ class Exchange:
     def __init__(self, group: Any) -> None:
         self._group = group
         self.rank, self.ranks = 0, 1
-        self.global_rank, self.world = 0, 1
         if has_process_group():
             self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-            self.global_rank, self.world = dist.get_rank(), dist.get_world_size()
         if self.rank < 0:
             raise ValueError(
                 f"this process has global rank {dist.get_rank()} and is not in the group: give "

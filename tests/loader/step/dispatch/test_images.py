@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from counterpoise.loader import ImageDispatch, LoaderError, Topology
-from counterpoise.sched.runtime import Units, UnitSize
+from counterpoise.loader import ImageDispatch, LoaderError
 from tests.loader.step.dispatch.training import (
     PIXELS,
     WIDTH,
@@ -224,29 +223,6 @@ def test_a_second_backward_is_told_of() -> None:
     step.backward()
     with pytest.raises(RuntimeError, match="has had its backward"):
         step.backward()
-
-
-def test_topologies_are_checked() -> None:
-    for topology in ({"dp": 1}, Topology({"dp": 1, "tp": 1, "pp": 1})):
-        assert alone(topology=topology).step([None]).features(0).shape == (0, WIDTH)
-    with pytest.raises(ValueError, match="give Units spread=True, and no ImageDispatch"):
-        alone(topology=Units(backbone=UnitSize(1, 1), encoder=UnitSize(1, 1)))
-    with pytest.raises(ValueError, match="dp 2 are 2 processes, but the job has 1"):
-        alone(topology={"dp": 2})
-
-
-def test_a_group_of_other_ranks_than_the_topologys_is_refused(pool: Pool) -> None:
-    for found in pool.run(_grouped, {"dp": 2, "tp": 2}):
-        assert found == "the topology has 2 data-parallel ranks, and the group has 4 ranks"
-    for found in pool.run(_grouped, {"dp": 1, "pp": 2, "tp": 2}):
-        stages = "1 data-parallel ranks in 2 pipeline stages"
-        assert found == f"the topology has {stages}, and the group has 4 ranks"
-
-
-def _grouped(_: int, dims: dict[str, int]) -> str:
-    with pytest.raises(ValueError, match="data-parallel group of this process") as caught:
-        ImageDispatch(Encoder(), torch.zeros(1, *PIXELS), topology=dims)
-    return str(caught.value).split(":")[0]
 
 
 def test_encoders_that_make_other_features_are_refused() -> None:
