@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from ..workers.collate.layouts import collate_packed as collate_packed
     from ..workers.collate.layouts import collate_padded as collate_padded
     from ..workers.collate.layouts import collate_samples as collate_samples
+    from ..workers.hf_processor.transform import HFProcessor as HFProcessor
     from . import adapters as adapters
     from .collate.equivalence import Equivalence as Equivalence
     from .collate.equivalence import check_equivalence as check_equivalence
     from .dataloader import DataLoader as DataLoader
-    from .hf_processor import HFProcessor as HFProcessor
     from .models.kwargs import hf_kwargs as hf_kwargs
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
@@ -39,7 +39,7 @@ _HOMES = {
     "BalancedBatchSampler": ".sampler",
     "DataLoader": ".dataloader",
     "Equivalence": ".collate.equivalence",
-    "HFProcessor": ".hf_processor",
+    "HFProcessor": "..workers.hf_processor.transform",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
     "LossRule": ".step.loss",

@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from .adapters.lightning_accumulation import check_lightning
+from .adapters.accumulation import check_lightning
 from .adapters.recognition import stand_ins
 from .assembly import make_loader, settings_of
 from .balanced.microbatches import BalancedLoader

@@ -113,7 +113,7 @@ class PipelinedRank:
         self._stage = SleepingStage(third, 2 * third, 0)
         encoder = SleepingStage(tile, 2 * tile, 0)
         self._whole = _WholeMicrobatches(encoder, self._at, stages)
-        moved = ImageDispatch(encoder, torch.zeros(1, HIDDEN), reduction="sum", deadline_s=60)
+        moved = ImageDispatch(encoder, torch.zeros(1, HIDDEN), reduction="sum")
         self._timed = {
             "samples": _Timed(self._whole, encoder), "images": _Timed(moved, encoder),
         }  # fmt: skip

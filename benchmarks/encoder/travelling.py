@@ -114,7 +114,7 @@ class TravelRank:
         tile = TILE_TOKENS * third
         self._encoder = SleepingStage(tile, 2 * tile, 0)
         self._llm = SleepingStage(third, 2 * third, 0)
-        self._dispatch = ImageDispatch(self._encoder, torch.zeros(1, HIDDEN), deadline_s=60)
+        self._dispatch = ImageDispatch(self._encoder, torch.zeros(1, HIDDEN))
 
     def measure(self, case: TravelCase) -> dict[str, Phases]:
         """Run a step by every contender."""

@@ -8,6 +8,10 @@ accelerate reads from its GradientState which loader is being iterated over, whe
 last batch (gradients are synchronised then), and how many samples were added to fill it up. It also
 puts batches onto its device. `accelerator.prepare` says that a loader is prepared by setting
 `_is_accelerate_prepared`; from then on an `AccelerateFeed` does this for a balanced one.
+
+Its gather_for_metrics needs tensors of one shape on all ranks, and ends the process (gloo) or hangs
+(NCCL) where they differ, as the microbatches of a balanced loader do. While such a loader is being
+iterated over, and between loops where one is prepared, each rank gets the others' as they are.
 """
 
 import functools
@@ -15,6 +19,7 @@ import logging
 import sys
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
@@ -22,13 +27,14 @@ from ...balancer.planning.problem.layout import base_of
 from ...workers.collate.layouts import collate_packed
 from ..models.kwargs import check_length, is_packed
 from ..models.proof import SEEN, check_packing
-from .padded_gather import gather_padded
+from .accumulation import check_accumulation
 
 logger = logging.getLogger(__name__)
 NO_MODEL = (
     "batches are packed, and this accelerator has prepared no model: whether yours keeps samples "
     "apart is not proved; give it to accelerator.prepare(), or ask cp.check_equivalence"
 )
+ACCUMULATION = "gradient_accumulation_steps"
 # The arguments of a loader that stay as they are when accelerate shards its batch sampler.
 KEPT = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
@@ -63,7 +69,7 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
         check_models(accelerator)  # a balanced one shows its batches, and asks again
     # planned over all ranks already: nothing is left to be sharded
     if is_ours and loader.is_balanced:
-        gather_padded()
+        gather_of_any_size()
         adopt_loop(loader, accelerator.gradient_accumulation_steps)
         device = accelerator.device if accelerator.device_placement else None
         loader._accelerate = AccelerateFeed(device, accelerator.non_blocking, accelerator)
@@ -110,17 +116,6 @@ def refuse_one_reader(accelerator: Any) -> None:
                 f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
                 "give torch's DataLoader to accelerator.prepare()"
             )
-
-
-def check_step(loader: Any, num_steps: int, where: str) -> None:
-    """Raise ValueError unless a framework's optimizer steps where a balanced loader's steps end."""
-    here = loader._balanced.microbatches_per_step
-    check_accumulation(here, num_steps)
-    if here != num_steps:
-        raise ValueError(
-            f"{where} is {num_steps}, and a step of this loader has {here} microbatches: give "
-            f"{where}={here}, or Balance(accumulate={num_steps}) to the loader"
-        )
 
 
 def _shard(accelerator: Any, loader: Any, processes: int | None = None) -> Any:
@@ -197,7 +192,7 @@ def feed_prepared(loader: Any) -> None:
     from accelerate import PartialState
     from accelerate.state import GradientState
 
-    gather_padded()
+    gather_of_any_size()
     loader._accelerate = AccelerateFeed(PartialState().device)
     adopt_loop(loader, int(GradientState().num_steps))
 
@@ -225,7 +220,7 @@ class AccelerateFeed:
 
         self._checked.clear()
         state = GradientState()
-        check_accumulation(accumulate, state.num_steps)
+        check_accumulation(accumulate, state.num_steps, ACCUMULATION, several=True)
         loader.end_of_dataloader, loader.remainder = False, 0
         state._add_dataloader(loader)
 
@@ -266,26 +261,6 @@ def meets_once_a_step() -> bool:
     return not each and PartialState().distributed_type.value.startswith("MULTI_")
 
 
-def check_accumulation(accumulate: int | str, num_steps: int) -> None:
-    """Raise ValueError where an optimizer step would come inside a planned one.
-
-    num_steps: the batches that the framework accumulates. A multiple is allowed: several planned
-    steps make one optimizer step then.
-    """
-    if accumulate == "auto":
-        raise ValueError(
-            'with accumulate="auto" steps differ in their number of microbatches, and accelerate '
-            "counts to a fixed one: loop over loader.steps(), or give Balance(accumulate=...)"
-        )
-    if num_steps % int(accumulate):
-        raise ValueError(
-            f"a step of this loader has {accumulate} microbatches, and the optimizer steps after "
-            f"every {num_steps}: give gradient_accumulation_steps={accumulate} to Accelerator or "
-            f"TrainingArguments (or Balance(accumulate={num_steps}) to the loader), or loop over "
-            "loader.steps()"
-        )
-
-
 def is_there(batch: Any, device: Any) -> bool:
     """Return whether every tensor of a batch is on a device already."""
     if isinstance(batch, dict):
@@ -294,3 +269,47 @@ def is_there(batch: Any, device: Any) -> bool:
         return all(is_there(each, device) for each in batch)
     where = getattr(batch, "device", device)
     return where.type == device.type and device.index in (None, where.index)
+
+
+def is_planned(loader: Any) -> bool:
+    """Return whether a loader is one of ours, with balance."""
+    return getattr(loader, "is_balanced", False)
+
+
+def gather_of_any_size() -> None:
+    """Replace Accelerator.gather_for_metrics, once in a process."""
+    from accelerate import Accelerator
+    from accelerate.utils import recursively_apply
+    from accelerate.utils.operations import gather_object
+
+    gather: Any = Accelerator.gather_for_metrics
+    if hasattr(gather, "of_any_size"):
+        return
+
+    @functools.wraps(gather)
+    def gather_for_metrics(
+        accelerator: Any, input_data: Any, use_gather_object: bool = False
+    ) -> Any:
+        active = accelerator.gradient_state.active_dataloader
+        is_ours = any(map(is_planned, [active] if active is not None else accelerator._dataloaders))
+        if use_gather_object or accelerator.num_processes == 1 or not is_ours:
+            return gather(accelerator, input_data, use_gather_object)
+        try:
+            return recursively_apply(_gather, input_data, error_on_other_type=True)
+        except TypeError:  # not all of it is tensors
+            return gather_object(input_data)
+
+    def _gather(tensor: torch.Tensor) -> torch.Tensor:
+        parts = gather_object([tensor.detach().cpu().reshape(tensor.shape or (1,))])
+        if len({(part.dtype, part.shape[1:]) for part in parts}) > 1:
+            said = ", ".join(f"{tuple(part.shape)} {part.dtype}" for part in parts)
+            raise ValueError(
+                f"gather_for_metrics was given tensors {said} by the ranks: microbatches of a "
+                "balanced loader may differ in the first dimension only; pad others before, with "
+                "accelerator.pad_across_processes(tensor, dim=1), and give the dtype where a "
+                "tensor may be empty"
+            )
+        return torch.cat(parts).to(tensor.device)
+
+    gather_for_metrics.of_any_size = True  # type: ignore[attr-defined]
+    Accelerator.gather_for_metrics = gather_for_metrics

@@ -13,6 +13,7 @@ Packed batches are given as hf_kwargs says for the model, which has been seen to
 then (`loader/models/proof.py`).
 """
 
+import copy
 import functools
 import inspect
 import json
@@ -21,17 +22,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..models.kwargs import NEEDED, hf_kwargs, holds_nothing, is_packed, unwrapped
 from ..models.proof import SEEN, check_packing
-from .accelerate import adopt_loop, check_step, is_packing, prepare_accelerate, refuse_one_reader
-from .measured_loss import measure_loss
+from .accelerate import (
+    ACCUMULATION,
+    adopt_loop,
+    is_packing,
+    is_planned,
+    prepare_accelerate,
+    refuse_one_reader,
+)
+from .accumulation import check_accumulation
 from .next_token import shifts_labels
-from .padded_gather import is_planned
 from .trainer_arguments import check_is_ours, check_loading, check_said, check_strategy
 
 logger = logging.getLogger(__name__)
 LEDGER = "counterpoise ledger"
+# Losses in bfloat16 are rounded, and a router's loss (MoE) is added undivided.
+CLOSE = 0.05
 # Fields of a packed batch that are for the loop, and no model's unless its forward() names them.
 OF_THE_LOOP = (
     *NEEDED, "cu_seq_lens_padded", "pad_sequences", "images_per_sample", "videos_per_sample",
@@ -84,7 +95,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         if not normalises:
             raise ValueError(_why_not_normalised(trainer))
         measure_loss(trainer)
-    check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
+    ours, theirs = loader._balanced.microbatches_per_step, trainer.args.gradient_accumulation_steps
+    check_accumulation(ours, theirs, ACCUMULATION)
     refuse_one_reader(trainer.accelerator)
     plan = loader._balanced.plan
     is_stream = getattr(loader._balanced, "ledger_per_rank", False)
@@ -184,6 +196,49 @@ def _why_not_normalised(trainer: Any) -> str:
             "differ: leave it True in TrainingArguments"
         )
     return ""
+
+
+def measure_loss(trainer: Any) -> None:
+    """Let a trainer measure at its first microbatch whether the step's items divide its loss.
+
+    What a class says of itself (`model_accepts_loss_kwargs`, a compute_loss_func) does not tell
+    what its compute_loss does: class weights, distillation and label smoothing often end in a mean
+    over the microbatch. A sum divided by twice the items is half of it, and a mean is not.
+    compute_loss is called twice more for that microbatch: without gradients, in evaluation mode,
+    with random states put back. Raises ValueError there where twice the items do not halve it.
+    """
+    compute = trainer.compute_loss
+
+    def compute_measured(model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
+        items = named.get("num_items_in_batch")
+        if items is not None and model.training:
+            once, twice = (
+                _loss_of(compute, model, inputs, {**named, "num_items_in_batch": times * items})
+                for times in (1, 2)
+            )
+            if once:
+                trainer.compute_loss = compute
+            if abs(once - 2 * twice) > CLOSE * abs(once):
+                raise ValueError(
+                    f"compute_loss of {type(trainer).__name__} does not divide by "
+                    f"num_items_in_batch (twice the items make {twice:.6g} of {once:.6g}, not "
+                    "half of it), and microbatches of a step differ in tokens: divide the sum "
+                    'of losses by it, or give Balance(..., counts="equal") to the loader'
+                )
+        return compute(model, inputs, *more, **named)
+
+    trainer.compute_loss = compute_measured
+
+
+def _loss_of(compute: Any, model: Any, inputs: Any, named: dict[str, Any]) -> float:
+    """Return a loss without a trace of its computation; the model is in training mode again."""
+    model.eval()
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            loss = compute(model, copy.copy(inputs), **named)
+    finally:
+        model.train()
+    return float(loss[0] if isinstance(loss, tuple) else loss)
 
 
 def _give_packed(trainer: Any, loader: Any) -> None:

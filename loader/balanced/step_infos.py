@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -161,10 +160,10 @@ def info_of(
         keys=keys,
         holes=tuple([hole.key for hole in batch.holes]),
         images=costs.get("tiles", costs.get("patches", 1)) > 0 if keys else False,
-        costs=MappingProxyType(costs),
-        padding=MappingProxyType(padding),
+        costs=costs,
+        padding=padding,
         over_budget=over_budget.exceeded(costs),
         after=after,
-        sources=MappingProxyType(counted_sources(keys, sources)),
+        sources=counted_sources(keys, sources),
         shift_labels=shift_labels,
     )

@@ -3,14 +3,17 @@
 Theory of operation. Some steps are taken from the loader, their batches taken apart into samples,
 and the loss of a step and its gradient computed four times: sample by sample, which is what is
 meant; from padded and from packed batches of the same samples; and from the loader's own batches
-with scale_loss, which is what will be trained. Where one of them is far off, experiments name why.
+with scale_loss, which is what will be trained. Which of them are far off says why, with two
+experiments on one sample.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +21,11 @@ from ...balancer.planning.problem.layout import BASES, BUILT_IN, Base, Layout, a
 from ...workers.collate.fields import Batch
 from ...workers.collate.layouts import collate_samples
 from ...workers.sources.labels import IGNORED
+from ..models.kwargs import hf_kwargs
 from ..models.proof import prove_packing
 from ..step.info import Step, moved
 from ..step.loss import scale_loss
 from .apart import samples_of
-from .causes import BORDERS, LossSum, find_causes, hf_loss_sum
 
 TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
 DROPOUT = (
@@ -33,8 +36,45 @@ COUNTS = (
     "label tokens: the loader counts {} in the steps that were compared, and the batches have {}; "
     "loss.md says who counts them"
 )
+PACKED = (
+    "packed samples: a sample's loss changes with those before it, or with its place; the model "
+    "must use cu_seq_lens, or position_ids, which restart with every sample (Hugging Face: "
+    "cp.hf_kwargs(batch, model))"
+)
+PADDING = (
+    "padding: the loss changes with pad_id; the model must use attention_mask, and the loss must "
+    "leave out labels -100, in a z-loss or auxiliary loss, too"
+)
+NOT_A_SUM = (
+    "not a sum over label tokens: a mean, which scale_loss() would divide again (give "
+    "reduction='sum'), or a term over tokens without a label, as a z-loss, an auxiliary loss or a "
+    "label smoothing that counts them"
+)
+# Tokens that a row is filled up with where padding is tried.
+FILLED = 8
 # A loss, and its gradient with respect to each trained parameter, by name.
 Outcome = tuple[float, dict[str, Tensor]]
+# (model, batch) -> the sum of the losses of the batch's label tokens.
+LossSum = Callable[[Any, Batch], Tensor]
+
+
+def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
+    """Return a Hugging Face causal model's loss, summed over label tokens; text only.
+
+    Raises ValueError for a batch with images, whose inputs are each model's own.
+    """
+    if "pixel_values" in batch:
+        raise ValueError(
+            "batches have images, and each model takes them in its own way: give loss=, a function "
+            "from (model, batch) to the sum of the losses of its label tokens"
+        )
+    told = {"attention_mask": batch.get("attention_mask"), "use_cache": False}
+    if "cu_seq_lens" in batch:
+        told = hf_kwargs(batch, model)
+    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **told)
+    count = int((batch["labels"][..., 1:] != IGNORED).sum())
+    total: Tensor = output.loss * count if count else output.logits.sum() * 0.0
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +124,6 @@ def check_equivalence(
     *,
     loss: LossSum = hf_loss_sum,
     steps: int = 1,
-    layouts: Sequence[Base] = BASES,
     tolerance: float | None = None,
 ) -> Equivalence:
     """Compare a model's loss and gradient, sample by sample, with padded, packed and balanced.
@@ -92,11 +131,11 @@ def check_equivalence(
     model: not wrapped by DDP or FSDP; its mode, weights and `.grad` stay as they are. loader: a
     balanced DataLoader with layout "padded", "packed" or a Layout that has one of them as its base,
     whose own fields both then have; its position stays where it is. loss: a function from (model,
-    batch) to the sum of the losses of the batch's label tokens, for batches of every one of
-    `layouts`; the default is for Hugging Face causal models on text. steps: how many are compared.
-    tolerance: relative, of loss and each tensor's largest gradient; by default 1e-4, and 3e-2 for
-    16-bit parameters. With the default loss, short samples of its own are packed too: a model that
-    mixes them is not ok, whatever the loader's samples show.
+    batch) to the sum of the losses of the batch's label tokens, for padded and packed batches; the
+    default is for Hugging Face causal models on text. steps: how many are compared. tolerance:
+    relative, of loss and each tensor's largest gradient; by default 1e-4, and 3e-2 for 16-bit
+    parameters. With the default loss, short samples of its own are packed too: a model that mixes
+    them is not ok, whatever the loader's samples show.
 
     Raises ValueError for batches of another layout, for an epoch with no steps left, and for a
     model that raises for any packed batch.
@@ -121,7 +160,7 @@ def check_equivalence(
     was_training = model.training
     with torch.random.fork_rng(devices=[]):
         try:
-            return _compare(model, loss, taken, layouts, tolerance, own)
+            return _compare(model, loss, taken, tolerance, own)
         finally:
             model.train(was_training)
 
@@ -130,7 +169,6 @@ def _compare(
     model: nn.Module,
     loss: LossSum,
     steps: Sequence[Step[Any]],
-    layouts: Sequence[Base],
     tolerance: float,
     own: Layout | None,
 ) -> Equivalence:
@@ -139,11 +177,10 @@ def _compare(
     def compute(batch: Batch) -> Tensor:
         return loss(model, moved(batch, device))
 
-    def collate(base: Base, samples: Sequence[Any], **more: Any) -> Batch:
-        """Return a padded or packed batch, whose other fields are as in the loader's own layout."""
-        has_fields = own is not None and own.fields
-        layout = Layout(own.name, own.fields, base) if own and has_fields else BUILT_IN[base]
-        return collate_samples(samples, layout, **more)
+    def total(base: Base, samples: Sequence[Any], **more: Any) -> Tensor:
+        """Return the loss of a batch, whose other fields are as in the loader's own layout."""
+        layout = Layout(own.name, own.fields, base) if own and own.fields else BUILT_IN[base]
+        return compute(collate_samples(samples, layout, **more))
 
     # an empty microbatch has no sample to compare, and weighs nothing
     filled = [
@@ -157,47 +194,59 @@ def _compare(
         count = sum(int((s["labels"][1:] != IGNORED).sum()) for group in apart for s in group)
         groups += [(group, max(count, 1)) for group in apart]
         label_tokens += count
-    samples = [sample for group, _ in groups for sample in group]
+    singles = [([sample], count) for group, count in groups for sample in group]
     causes, packing = [], ""
-    if loss is hf_loss_sum and "packed" in layouts:
+    if loss is hf_loss_sum:
         proof = prove_packing(model)
         if proof.raises:
             raise ValueError(proof.reason)
         packing = proof.status
         causes += [proof.reason] if packing == "refused" else []
+    one = singles[0][0]
     with torch.no_grad():
-        alike = collate("padded", samples[:1])
-        if float(compute(alike)) != float(compute(alike)):
+        if float(total("padded", one)) != float(total("padded", one)):
             model.eval()
             causes.append(DROPOUT)
-    singles = [([sample], count) for group, count in groups for sample in group]
-    alone = _outcome(model, (compute(collate("padded", s)) / count for s, count in singles))
-    compared = []
-    for layout in layouts:
-        found = _outcome(model, (compute(collate(layout, s)) / count for s, count in groups))
-        compared.append(_distance(layout, alone, found, tolerance))
+    told = sum(info.label_tokens for step in filled for _, info in step)
 
     def shares() -> Iterator[Tensor]:
         """Yield what a loop with scale_loss trains on, as parts of this process' mean."""
         for step in filled:
             # these are one process' microbatches: the step on all ranks may have more
-            told = sum(info.label_tokens for _, info in step)
+            here = sum(info.label_tokens for _, info in step)
             for batch, info in step:
                 if info.step_label_tokens:
                     part = scale_loss(compute(batch), info, reduction="sum")
-                    yield part * (info.step_label_tokens / max(told, 1))
+                    yield part * (info.step_label_tokens / max(here, 1))
 
-    compared.append(_distance("balanced", alone, _outcome(model, shares()), tolerance))
-    # the experiments cost several passes each: only where there is something to explain
-    if any(each.differs for each in compared):
-        told = sum(info.label_tokens for step in filled for _, info in step)
-        causes += [COUNTS.format(told, label_tokens)] if told != label_tokens else []
+    def means(base: Base, some: Sequence[tuple[list[Any], int]]) -> Iterator[Tensor]:
+        return (total(base, samples) / count for samples, count in some)
+
+    alone = _outcome(model, means("padded", singles))
+    by_layout = {base: means(base, groups) for base in BASES} | {"balanced": shares()}
+    compared = [
+        _distance(layout, alone, _outcome(model, losses), tolerance)
+        for layout, losses in by_layout.items()
+    ]
+    differing = {each.layout for each in compared if each.differs}
+    if differing and told != label_tokens:
+        causes.append(COUNTS.format(told, label_tokens))
+    if "padded" in differing:
         with torch.no_grad():
-            causes += find_causes(model, loss, samples, tolerance, collate)
-    if packing == "refused":
-        # no call of hf_kwargs keeps samples apart: it is not advised
-        causes = [cause for cause in causes if cause != BORDERS]
+            is_padding = _sees_padding(partial(total, "padded"), one[0], tolerance)
+        causes.append(PADDING if is_padding else NOT_A_SUM)
+    elif "packed" in differing and packing != "refused":
+        causes.append(PACKED)  # else no call of hf_kwargs keeps samples apart: it is not advised
     return Equivalence(tuple(compared), tuple(causes), tolerance, packing)
+
+
+def _sees_padding(total: Callable[..., Tensor], sample: Any, tolerance: float) -> bool:
+    """Return whether a sample's loss changes with its filling, and is 0 without any label."""
+    unlabelled = {**sample, "labels": np.full(len(sample["input_ids"]), IGNORED)}
+    longer = len(sample["input_ids"]) + FILLED
+    least = tolerance * abs(float(total([sample])))
+    by_fill = [float(total([sample], length=longer, pad_id=pad_id)) for pad_id in (0, 1)]
+    return abs(by_fill[0] - by_fill[1]) > least and abs(float(total([unlabelled]))) <= least
 
 
 def _outcome(model: nn.Module, shares: Iterable[Tensor]) -> Outcome:

@@ -4,26 +4,25 @@ Short samples are packed and given to a small copy of the model (`copies.py`), a
 training but for dropout, without gradients. They differ in length, and in the number and places of
 their images, as a mask that is right for one may be wrong for the next. Other tokens in the first
 must leave the logits of the others as they are, and the logits of all must be those that the model
-gives to each alone (`compare_pack`; check_equivalence asks the same of a loss and of the user's
-samples). What cannot be run here (flash attention on a CPU, forward() with fields of its own) is
-"not proved", and what is not proved is never called exact. A model that runs a sample alone and
-raises for the pack is refused: training would raise, too.
+gives to each alone (check_equivalence asks the same of a loss and of the user's samples). What
+cannot be run here (flash attention on a CPU, forward() with fields of its own) is "not proved", and
+what is not proved is never called exact. A model that runs a sample alone and raises for the pack
+is refused: training would raise, too.
 """
 
 import copy
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from .copies import configurations, in_float32, small_copies
 from .kwargs import hf_kwargs, unwrapped, without_parallelism
-from .samples import Fields, alone, labelled, make_samples, packed
+from .samples import Fields, alone, make_samples, packed
 
 logger = logging.getLogger(__name__)
 # How far logits may be apart, of the largest of them; what has 16 bits is compared in float32.
@@ -38,7 +37,6 @@ PADDED = 'give the loader Balance(layout="padded")'
 SEEN = frozenset({"pixel_values", "pixel_values_videos", "input_features"})
 # Samples, and the same with other tokens
 Samples = Sequence[list[Fields]]
-SampleT = TypeVar("SampleT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +103,12 @@ def _key(model: Any, images: bool) -> Any:
     return type(inner), forward, said, first.dtype, first.device.type, images
 
 
-def compare_pack(
-    values_of: Callable[[Sequence[SampleT]], list[Tensor]],
-    pack: Sequence[SampleT],
-    other: SampleT,
-    separate: Sequence[Tensor],
-) -> tuple[float, list[Tensor]]:
-    """Return what the first sample of a pack moves in the others, and how far each is from alone.
-
-    values_of: (1, tokens, values) of each sample of a pack. other: takes the first one's place.
-    separate: the values of each sample alone. Distances are of each token, of the largest value.
-    """
-    found, after = values_of(pack), values_of([other, *pack[1:]])
-    moved = max(float(_apart(*each).max()) for each in zip(after[1:], found[1:], strict=True))
-    return moved, [_apart(*each) for each in zip(found, separate, strict=True)]
-
-
 def _apart(one: Tensor, other: Tensor) -> Tensor:
     """Return each token's distance, (tokens,), of the largest value that is finite."""
     one, other = (
         each.double().nan_to_num(posinf=0.0, neginf=0.0, nan=1e9) for each in (one, other)
     )
-    middle = other.mean(-1, keepdim=True) if other.shape[-1] > 1 else 0.0
-    size = (other - middle).abs().max().clamp(min=1e-12)
+    size = (other - other.mean(-1, keepdim=True)).abs().max().clamp(min=1e-12)
     return ((one - other).abs().amax(-1) / size).flatten()
 
 
@@ -198,11 +179,12 @@ def _compare(
     kept, others = samples
     for order in (range(len(kept)), range(len(kept))[::-1]):
         pack, own = [kept[number] for number in order], [separate[number] for number in order]
-        in_pack = functools.partial(_in_pack, small)
-        moved, apart = compare_pack(in_pack, pack, others[order[0]], own)
+        found, after = _in_pack(small, pack), _in_pack(small, [others[order[0]], *pack[1:]])
+        moved = max(float(_apart(*each).max()) for each in zip(after[1:], found[1:], strict=True))
         if moved > tolerance:
             reason = f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
             return Proof("refused", reason)
+        apart = [_apart(*each) for each in zip(found, own, strict=True)]
         off = max(float(each.median() if is_rough else each.max()) for each in apart)
         if not off <= tolerance:  # NaN, too
             return Proof(
@@ -243,26 +225,11 @@ def _in_pack(model: Any, samples: Sequence[Fields]) -> list[Tensor]:
 
 
 def _logits(model: Any, given: Fields) -> Tensor:
-    """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives no such.
-
-    Where it gives a loss only, each sample's own takes their place: (1, tokens, 1).
-    """
-
-    def called(where: slice, name: str) -> Any:
-        output = model(**given, **labelled(model, ids, where))
-        return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-
-    ids = given["input_ids"]
-    logits = called(slice(None), "logits")
-    if isinstance(logits, Tensor) and logits.shape[:2] == ids.shape:
-        return logits
-    losses = []
-    for begin, end in pairwise(
-        given.get("cu_seq_lens_q", torch.tensor([0, ids.shape[1]])).tolist()
-    ):
-        loss = called(slice(begin + 1, end), "loss")
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(ids.shape)
-            raise ValueError(f"forward() gives neither logits of {shape} tokens nor a loss")
-        losses.append(loss.reshape(1, 1, 1).expand(1, end - begin, 1))
-    return torch.cat(losses, 1)
+    """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives no such."""
+    output, shape = model(**given), tuple(given["input_ids"].shape)
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
+    if not isinstance(logits, Tensor) or tuple(logits.shape[:2]) != shape:
+        raise ValueError(f"forward() gives no logits of {shape} tokens")
+    return logits

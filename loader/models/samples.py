@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...workers.sources.labels import IGNORED
 from .copies import TOKENS, configurations
 from .kwargs import merge_size, token_types, unwrapped
 
@@ -78,16 +77,6 @@ def alone(model: Any, sample: Fields) -> Fields:
     more = {"attention_mask": torch.ones_like(given["input_ids"]), "use_cache": False}
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
     return given | {name: value for name, value in more.items() if takes_all or name in taken}
-
-
-def labelled(model: Any, ids: Tensor, where: slice) -> Fields:
-    """Return labels for the tokens of one sample, where a forward() cannot do without any."""
-    taken = inspect.signature(unwrapped(model).forward).parameters.get("labels")
-    if taken is None or (where == slice(None) and taken.default is not taken.empty):
-        return {}
-    labels = torch.full_like(ids, IGNORED)
-    labels[:, where] = ids[:, where]
-    return {"labels": labels}
 
 
 def _ordinary_tokens(model: Any) -> Tensor:

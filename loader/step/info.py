@@ -5,8 +5,7 @@ fixed before the step's first microbatch leaves, so no rank has to ask another f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 
@@ -70,18 +69,12 @@ class StepInfo:
     keys: tuple[str, ...] = ()
     holes: tuple[str, ...] = ()
     images: bool = True
-    costs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    padding: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    costs: Mapping[str, int] = field(default_factory=dict)
+    padding: Mapping[str, int] = field(default_factory=dict)
     over_budget: tuple[str, ...] = ()
-    sources: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    sources: Mapping[str, int] = field(default_factory=dict)
     after: object = field(default=None, repr=False, compare=False)
     shift_labels: bool = True
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the constructor: a prefetcher may be another process, and costs cannot go."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        maps = {name: dict(getattr(self, name)) for name in _MAPS}
-        return _info_of, ({**values, **maps},)
 
     def to(self, *_: Any, **__: Any) -> "StepInfo":
         """Return this value: frameworks move to a device what comes with a batch, by this method.
@@ -99,14 +92,6 @@ class StepInfo:
     def last(self) -> bool:
         """True for the rank's last microbatch of the step, after which the optimizer steps."""
         return self.microbatch == self.microbatches - 1
-
-
-_MAPS = ("costs", "padding", "sources")
-
-
-def _info_of(values: dict[str, Any]) -> StepInfo:
-    maps = {name: MappingProxyType(values[name]) for name in _MAPS}
-    return StepInfo(**{**values, **maps})
 
 
 @dataclass(frozen=True, slots=True)

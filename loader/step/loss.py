@@ -8,13 +8,12 @@ luck of its group. The one right mean divides the sum over everything by the cou
 Gradients are summed over a rank's microbatches by autograd. Over the ranks, DDP and FSDP average
 them, which divides by `ranks` once too often: so each share is multiplied by `ranks`.
 
-What a framework divides by itself is in a table, for code and loss.md; each rule was read in
-the version that it names. What a training step hands to the framework is right when, after all that
-the framework does to it, gradients are those of the mean over the global batch.
+Some frameworks divide by themselves (loss.md). What a training step hands to them is right when,
+after all that they do to it, gradients are those of the mean over the global batch.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -31,6 +30,11 @@ Framework = Literal[
     "torchtitan",
 ]  # fmt: skip
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
+# Read in torch 2.13, accelerate 1.15, lightning 2.6, transformers 5.23 and torchtitan 0.3: those
+# that divide by their accumulation, by the label tokens of all ranks, and that sum gradients.
+DIVIDE = ("accelerate", "lightning", "trainer-divides")
+NORMALIZE = ("trainer", "torchtitan")
+SUM = ("sum", "torchtitan")
 
 
 def scale_loss(
@@ -85,19 +89,15 @@ def scale_loss(
 class LossRule:
     """The treatment of each microbatch's loss by a framework, and so what to hand over to it.
 
-    read: the version whose source says so. divides: what it divides by before the backward pass, in
-    words; by_accumulation: whether that is its number of microbatches a step. reduction: how it
-    combines gradients over ranks. normalizes: it divides sums by the label tokens of the global
-    batch itself, so that scale_loss() must not: hand it what its own models do.
+    divided_by: what it divides by before the backward pass. reduction: how it combines gradients
+    over ranks. normalizes: it divides sums by the label tokens of the global batch itself, so that
+    scale_loss() must not: hand it what its own models do.
     """
 
     framework: Framework
-    read: str
-    divides: str
-    by_accumulation: bool
+    divided_by: int
     reduction: Reduction
-    normalizes: bool = False
-    accumulate: int = 1
+    normalizes: bool
 
     def scale(
         self, loss_sum: torch.Tensor, info: StepInfo, per: Weighting = "token"
@@ -108,47 +108,28 @@ class LossRule:
         """
         if self.normalizes:
             raise ValueError(
-                f"{self.framework!r} divides by the label tokens of the global batch itself "
-                f"({self.divides}): leave scale_loss() and this out, or gradients are divided twice"
+                f"{self.framework!r} divides by the label tokens of the global batch itself: leave "
+                "scale_loss() and this out, or gradients are divided twice"
             )
-        divisor = self.accumulate if self.by_accumulation else 1
-        return scale_loss(loss_sum, info, per, self.reduction, divided_by=divisor)
-
-
-_RULES = (
-    LossRule("ddp", "torch 2.13", "nothing", False, "mean"),
-    LossRule("fsdp", "torch 2.13", "nothing", False, "mean"),
-    LossRule("sum", "-", "nothing", False, "sum"),
-    LossRule("accelerate", "1.15", "gradient_accumulation_steps, in backward()", True, "mean"),
-    LossRule("lightning", "2.6", "accumulate_grad_batches, in the closure", True, "mean"),
-    LossRule("fabric", "2.6", "nothing", False, "mean"),
-    LossRule(
-        "trainer", "transformers 5.23", "num_items_in_batch, the label tokens of all ranks", False,
-        "mean", normalizes=True,
-    ),
-    LossRule(
-        "trainer-divides", "transformers 5.23", "gradient_accumulation_steps, in training_step()",
-        True, "mean",
-    ),
-    LossRule(
-        "torchtitan", "0.3", "global_valid_tokens, summed over ranks", False, "sum",
-        normalizes=True,
-    ),
-)  # fmt: skip
-RULES: dict[Framework, LossRule] = {rule.framework: rule for rule in _RULES}
+        return scale_loss(loss_sum, info, per, self.reduction, divided_by=self.divided_by)
 
 
 def loss_rule(framework: Framework, accumulate: int = 1) -> LossRule:
     """Return what a framework does to a loss, with its number of microbatches a step.
 
     accumulate: what the framework is told (gradient_accumulation_steps, accumulate_grad_batches),
-    which must be the loader's. Raises ValueError for a framework that is not in the table.
+    which must be the loader's. Raises ValueError for a framework that is not known.
 
-    >>> loss_rule("lightning", accumulate=4).divides
-    'accumulate_grad_batches, in the closure'
+    >>> loss_rule("lightning", accumulate=4)
+    LossRule(framework='lightning', divided_by=4, reduction='mean', normalizes=False)
     """
     more = ': for any other, "ddp" where it averages over ranks, and scale_loss(divided_by=)'
     check_name("framework", framework, FRAMEWORKS, more)
     if type(accumulate) is not int or accumulate < 1:
         raise ValueError(f"accumulate is {accumulate!r}, allowed is a positive integer")
-    return replace(RULES[framework], accumulate=accumulate)
+    return LossRule(
+        framework,
+        divided_by=accumulate if framework in DIVIDE else 1,
+        reduction="sum" if framework in SUM else "mean",
+        normalizes=framework in NORMALIZE,
+    )

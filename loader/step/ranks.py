@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 DATA_DIMS = ("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard")
 # Dimensions whose processes share their samples.
 SHARING_DIMS = ("tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline", "model")
-# Of those, the ones whose processes hold different layers.
-PIPELINE_DIMS = ("pp", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +110,6 @@ class Topology:
                 "size of each dimension such as {'dp': 2, 'tp': 2}"
             )
         return tuple(names)
-
-    @property
-    def stages(self) -> int:
-        """The number of pipeline ranks, 1 without such a dimension."""
-        dims = self.dims
-        sizes = dims.values() if isinstance(dims, Mapping) else dims.mesh.shape
-        each = zip(self.names, sizes, strict=True)
-        return math.prod(size for name, size in each if name in PIPELINE_DIMS)
 
     def seat(self, rank: int, world: int) -> Place:
         """Return the coordinates of a global rank, of `world`; ValueError if it has none."""

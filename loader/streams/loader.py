@@ -1,7 +1,6 @@
 """The core of a balanced loop over a stream: its microbatches in order, and this rank's ledger."""
 
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from msgspec import structs
@@ -109,8 +108,8 @@ class StreamLoader(BalancedLoader):
         )  # fmt: skip
         has_images = bool(info.keys) and pack.costs.get("tiles", 1) > 0
         nothing = dict.fromkeys(self.job.resources, 0)  # of a pack that weighs nothing
-        costs = MappingProxyType(nothing | dict(pack.costs))
-        padding = MappingProxyType(nothing | dict(pack.padding))
+        costs = nothing | dict(pack.costs)
+        padding = nothing | dict(pack.padding)
         info = replace(info, costs=costs, padding=padding, images=has_images)
         batch = pack.batch
         if not info.keys and not self.compares_batches:

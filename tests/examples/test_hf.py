@@ -102,6 +102,7 @@ def assert_trained(losses: list[float]) -> None:
     assert all(abs(loss - math.log(380)) < 0.5 for loss in losses)  # the words of the tokenizer
 
 
+@pytest.mark.long
 def test_two_ranks_pack_a_stream_each(run_two: Any, folder: Path) -> None:
     lines = making.write_lines(100, folder / "shared.jsonl")
     model = making.llama(folder / "two")

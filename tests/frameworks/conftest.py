@@ -6,7 +6,6 @@ import pytest
 
 for name in (
     "auto",
-    "auto_training",
     "damage",
     "loss",
     "other_adapters",

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.loader.collate.causes import BORDERS
+from counterpoise.loader.collate.equivalence import PACKED
 from tests.frameworks.pool import Pool
 
 CASES = "loss_cases"
@@ -15,7 +15,7 @@ def test_check_equivalence_names_attention_across_borders(one: Pool) -> None:
     assert one.run(f"{CASES}:checked", knows_borders=True) == [(True, ())]
     ((is_same, causes),) = one.run(f"{CASES}:checked", knows_borders=False)
     assert not is_same
-    assert causes == (BORDERS,)
+    assert causes == (PACKED,)
 
 
 @pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.long)])

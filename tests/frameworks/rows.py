@@ -52,9 +52,9 @@ def test_batches_are_placed_on_the_device_of_accelerate(one: Pool) -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "words"),
     [
-        (4, 1, 'give Trainer(accumulate_grad_batches=4), or Balance("balanced", accumulate=1)'),
-        (2, 4, 'give Trainer(accumulate_grad_batches=2), or Balance("balanced", accumulate=4)'),
-        ("found", 2, 'give Trainer(accumulate_grad_batches=1), or Balance("auto", accumulate=2)'),
+        (4, 1, "give accumulate_grad_batches=4, or accumulate=1 to the Balance"),
+        (2, 4, "give accumulate_grad_batches=2, or accumulate=4 to the Balance"),
+        ("found", 2, "give accumulate_grad_batches=1, or accumulate=2 to the Balance"),
         ("auto", 1, "cp.StepLoader(loader)"),
     ],
 )

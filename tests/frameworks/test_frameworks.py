@@ -4,7 +4,6 @@ pytest-xdist gives a file to one process, and every file would have pools of its
 """
 
 from tests.frameworks.auto import *  # noqa: F403
-from tests.frameworks.auto_training import *  # noqa: F403
 from tests.frameworks.damage import *  # noqa: F403
 from tests.frameworks.loss import *  # noqa: F403
 from tests.frameworks.other_adapters import *  # noqa: F403

@@ -59,9 +59,9 @@ def balanced(accumulate: Any = 1, count: int = SAMPLES, step: int = 24, **named:
         "balanced", budgets={"tokens": 400}, samples_per_step=step, accumulate=accumulate, seed=5,
         report=named.pop("report", False),
     )  # fmt: skip
-    named.setdefault("shuffle", True)
-    named.setdefault("num_workers", int(dist.is_initialized()))  # ranks share their workers
-    loader = cp.DataLoader(Texts(count), balance=balance, cost=cost, collate_fn=collate, **named)
+    given = {"balance": balance, "cost": cost, "shuffle": True}
+    given["num_workers"] = int(dist.is_initialized())  # ranks share their workers
+    loader = cp.DataLoader(Texts(count), collate_fn=collate, **{**given, **named})
     KEPT.append(loader)
     return loader
 

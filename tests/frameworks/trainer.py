@@ -32,7 +32,7 @@ def test_epochs_of_unknown_length_follow_each_other(one: Pool, tmp_path: Path, m
     check_unknown_length(one, tmp_path, mode, at=7)  # inside the second epoch
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_streams_are_trained_on_and_resumed(
     one: Pool, two: Pool, tmp_path: Path, ranks: int
 ) -> None:

@@ -247,14 +247,6 @@ def test_packed_batches_count_what_their_samples_have() -> None:
     given.close()
 
 
-class Labelled(Texts):
-    """Arrays only, which need not be decoded."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        tokens = np.arange(2 + index % 7)
-        return {"input_ids": tokens, "labels": tokens}
-
-
 def test_classes_are_no_label_tokens() -> None:
     def classes(samples: list[Any]) -> dict[str, Any]:
         return {"labels": torch.tensor([len(sample["input_ids"]) for sample in samples])}

@@ -108,8 +108,6 @@ def test_an_info_goes_to_another_process_and_to_a_device() -> None:
     for other in (pickle.loads(pickle.dumps(info)), copy.deepcopy(info)):
         assert other == info
         assert other.costs == info.costs
-        with pytest.raises(TypeError):
-            other.costs["tokens"] = 0  # type: ignore[index]
         assert loader.state_dict(after=other) == loader.state_dict(after=info)
     assert info.to("meta", non_blocking=True) is info
 

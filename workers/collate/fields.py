@@ -7,7 +7,6 @@ None or dicts has no other type there) ends the process.
 """
 
 import math
-import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
@@ -28,11 +27,8 @@ Array = npt.NDArray[Any]
 BITS = {torch.bfloat16: torch.int16} | {
     each: torch.uint8 for name, each in vars(torch).items() if name.startswith(("float8", "float4"))
 }
-MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 # The rule of a field that none names: numbers are stacked, texts listed, arrays concatenated.
 BY_KIND = Rule("by kind")
-# From here on whole numbers are no int64.
-TOO_LARGE = 1 << 63
 
 
 class _Every(Container[str]):
@@ -88,8 +84,6 @@ def array_of(value: Any, place: int, name: str) -> Array:
         raise _no_numbers(name, place, f"a {type(value).__name__} ({error})") from error
     if isinstance(value, np.ma.MaskedArray):
         raise _no_numbers(name, place, "a masked array, whose mask no tensor has")
-    if _is_rounded(value, array):
-        raise _no_numbers(name, place, f"a {type(value).__name__} of numbers that no type has all")
     if array.dtype.kind in "iufc":
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         # C's long long is int64 by another name, which torch does not know
@@ -99,18 +93,6 @@ def array_of(value: Any, place: int, name: str) -> Array:
         of = f" of {array.dtype}" if is_array else ""
         raise _no_numbers(name, place, f"a {type(value).__name__}{of}")
     return array
-
-
-def _is_rounded(value: Any, array: Array) -> bool:
-    """Return whether numpy has made floats of a list of whole numbers, some too large for int64.
-
-    >>> _is_rounded([1 << 63, -1], np.asarray([1 << 63, -1])), _is_rounded([1e30], np.array([1e30]))
-    (True, False)
-    """
-    if array.dtype != np.float64 or not isinstance(value, (list, tuple)):
-        return False
-    large = (np.abs(array) >= TOO_LARGE).any()
-    return bool(large) and all(isinstance(each, int) for each in np.array(value, object).flat)
 
 
 def _no_numbers(name: str, place: int, what: str) -> TypeError:
@@ -263,8 +245,7 @@ def concatenated(
     """Copy all arrays into one buffer; arrays: by the place of their sample in its microbatch.
 
     fill: what other axes than the first are filled up with; None where they must be alike. Raises
-    UnlikeError where shapes do not fit, ValueError where the machine's memory is too small: views
-    that numpy or torch has expanded may be of any size.
+    UnlikeError where shapes do not fit.
     """
     if not all(array.ndim for array in arrays.values()):
         raise UnlikeError(name, arrays)
@@ -299,12 +280,6 @@ def _joined(
     is_ragged = any(shape != inner for shape in shapes) or (not are_spans and len(places) < rows)
     if is_ragged and fill is None:
         raise UnlikeError(name, arrays)
-    nbytes = rows * math.prod(inner) * first.dtype.itemsize
-    if nbytes > MEMORY_BYTES:
-        raise ValueError(
-            f"field {name!r} of samples {[*arrays]} has {nbytes} bytes together, and this machine "
-            f"{MEMORY_BYTES}: give smaller arrays, or fewer samples a microbatch"
-        )
     joined = empty_array((rows, *inner), first.dtype)
     if are_spans and not is_ragged:
         np.concatenate([*arrays.values()], out=joined)

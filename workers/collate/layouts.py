@@ -64,7 +64,6 @@ from .tokens import (
     made_fields,
     packed_places,
     padded_places,
-    places_of,
     read_tokens,
 )
 
@@ -80,14 +79,13 @@ def collate_samples(
     fields: Container[str] = EVERY,
     align: int = 1,
     length: Length = None,
-    rows: int | None = None,
     shift_labels: bool = True,
 ) -> Batch:
     """Return the batch of samples by a layout: "padded", "packed" or one of your own.
 
-    Everything else as in collate_padded and collate_packed, whose fields a layout with such a base
-    has, too. Raises ValueError or TypeError for samples that do not fit together, with the rule to
-    add where there is one.
+    fields: those that are wanted of it. Everything else as in collate_padded and collate_packed,
+    whose fields a layout with such a base has, too. Raises ValueError or TypeError for samples that
+    do not fit together, with the rule to add where there is one.
     """
     by = as_layout(layout)
     if by is None:
@@ -104,17 +102,18 @@ def collate_samples(
     if by.base is not None:
         tokens, labels = read_tokens(samples, own.made)
         tokens, labels = tokens or [np.array([pad_id])], labels or [np.array([IGNORED])]
-        own.places = places_of(by.base, [*map(len, tokens)], align, length, rows)
+        lay = padded_places if by.base == "padded" else packed_places
+        own.places = lay([*map(len, tokens)], align, length)
         if "input_ids" in fields:
             batch["input_ids"] = torch.from_numpy(own.places.lay(tokens, pad_id, np.int64))
         if "labels" in fields:
             batch["labels"] = torch.from_numpy(own.places.labels(labels, shift_labels))
-    elif (align, length, rows) != (1, None, None):
+    elif (align, length) != (1, None):
         raise ValueError(f"layout {by.name!r} has no base, and so no tokens to be filled up")
     for name, rule in own.rules.items():
         if rule.of:
             batch |= own.make(name, rule, has_gaps=align > 1, is_sized=length is not None)
-    if own.places is not None and (length or rows) is not None and "pad_sequences" in fields:
+    if own.places is not None and length is not None and "pad_sequences" in fields:
         batch["pad_sequences"] = len(own.places.lengths) - own.places.samples
     known = own.made
     if by.base is not None:
@@ -263,10 +262,8 @@ def collate_padded(
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
-    fields: Container[str] = EVERY,
     align: int = 1,
     length: Length = None,
-    rows: int | None = None,
     shift_labels: bool = True,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
@@ -274,19 +271,17 @@ def collate_padded(
     Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
     pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
     images_per_sample int32 (B,); and every other field by the rules above. dummy_tile: the side in
-    pixels of the zero tile that a batch without images gets, 0 for none. fields: what is wanted of
-    all this. shift_labels: as in Balance. align, length: the width is a multiple of align, or just
-    length. rows: the number of rows; those of filling have one pad token with attention and no
-    label. pad_sequences, with length or rows, is their number. Raises ValueError for samples that
-    do not fit together.
+    pixels of the zero tile that a batch without images gets, 0 for none. shift_labels: as in
+    Balance. align, length: the width is a multiple of align, or just length. Raises ValueError for
+    samples that do not fit together.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
     [[5, 6, 7], [8, 0, 0]]
     """
     return collate_samples(
-        samples, "padded", pad_id=pad_id, dummy_tile=dummy_tile, fields=fields, align=align,
-        length=length, rows=rows, shift_labels=shift_labels,
+        samples, "padded", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
+        shift_labels=shift_labels,
     )  # fmt: skip
 
 
@@ -295,7 +290,6 @@ def collate_packed(
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
-    fields: Container[str] = EVERY,
     align: int = 1,
     length: Length = None,
     shift_labels: bool = True,
@@ -321,6 +315,6 @@ def collate_packed(
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
     return collate_samples(
-        samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, fields=fields, align=align,
-        length=length, shift_labels=shift_labels,
+        samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
+        shift_labels=shift_labels,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Reads samples' tokens, and lays them, and all that has a value for each of them, into rows.
 
 A sample's tokens are a span of a row: of its own, filled up to the width (padded), or of the one
-row that all share (packed). What a microbatch is filled up with beyond its samples is in spans,
-too: rows of filling, and behind packed samples a sequence that kernels see as one of its own.
+row that all share (packed). What packed samples are filled up with is a span, too: a sequence
+behind them that kernels see as one of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...balancer.planning.problem.layout import Base, Fill, Layout, rules_of
+from ...balancer.planning.problem.layout import Fill, Layout, rules_of
 from ..sources.labels import IGNORED
-from .fields import TOO_LARGE, Array, Sample, array_of, empty_array
+from .fields import Array, Sample, array_of, empty_array
 
 # What a batch is filled up to: one length, the first of several that is enough, or none.
 Length = int | Sequence[int] | None
@@ -85,23 +85,11 @@ class TokenPlaces:
         return rows
 
 
-def padded_places(
-    lengths: Sequence[int], align: int = 1, length: Length = None, rows: int | None = None
-) -> TokenPlaces:
-    """Return a row for each sample; ValueError where they do not fit.
-
-    Rows of filling have one token with attention: a row without any has no softmax.
-    """
+def padded_places(lengths: Sequence[int], align: int = 1, length: Length = None) -> TokenPlaces:
+    """Return a row for each sample; ValueError where they do not fit."""
     width = _filled_to(max(lengths), align, length, "its longest sample has")
-    if rows is not None and rows < len(lengths):
-        raise ValueError(
-            f"a microbatch is to have {rows} rows, and has {len(lengths)} samples: give more rows, "
-            "or fewer samples to a microbatch"
-        )
-    count = rows or len(lengths)
-    every = (*lengths, *(1,) * (count - len(lengths)))
-    spans = tuple((row, 0, width) for row in range(count))
-    return TokenPlaces((count, width), spans, every, len(lengths))
+    spans = tuple((row, 0, width) for row in range(len(lengths)))
+    return TokenPlaces((len(lengths), width), spans, tuple(lengths), len(lengths))
 
 
 def packed_places(lengths: Sequence[int], align: int = 1, length: Length = None) -> TokenPlaces:
@@ -115,17 +103,6 @@ def packed_places(lengths: Sequence[int], align: int = 1, length: Length = None)
     ends = [*accumulate((*filled, *more), initial=0)]
     spans = tuple((0, begin, end) for begin, end in pairwise(ends))
     return TokenPlaces((1, total), spans, (*lengths, *more), len(lengths))
-
-
-def places_of(
-    base: Base, lengths: Sequence[int], align: int, length: Length, rows: int | None
-) -> TokenPlaces:
-    """Return where the tokens of samples of these lengths lie."""
-    if base == "padded":
-        return padded_places(lengths, align, length, rows)
-    if rows is not None:
-        raise ValueError(f"rows is {rows}, and packed samples share one: leave rows")
-    return packed_places(lengths, align, length)
 
 
 def _filled_to(tokens: int, align: int, length: Length, who: str) -> int:
@@ -166,7 +143,7 @@ def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[A
             raise ValueError(
                 f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1"
             )
-        if not _is_whole(ids):
+        if ids.dtype.kind not in "iu":
             raise ValueError(
                 f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)"
             )
@@ -174,7 +151,7 @@ def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[A
         labels = np.full(len(ids), IGNORED)
         if "labels" in sample:
             labels = array_of(sample["labels"], place, "labels")
-        if labels.shape != ids.shape or not _is_whole(labels):
+        if labels.shape != ids.shape or labels.dtype.kind not in "iu":
             raise ValueError(
                 f"sample {place} has {len(ids)} input_ids and labels {labels.dtype} of shape "
                 f"{labels.shape}; labels are aligned with input_ids, whole numbers with -100 "
@@ -183,11 +160,6 @@ def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[A
         tokens.append(ids)
         of_all.append(labels)
     return tokens, of_all
-
-
-def _is_whole(array: Array) -> bool:
-    """Return whether all of an array are whole numbers that int64 has."""
-    return array.dtype.kind in "iu" and (array.dtype != np.uint64 or array.max() < TOO_LARGE)
 
 
 @lru_cache(maxsize=64)

@@ -111,12 +111,6 @@ def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
     return {"image_grid_thw": grids}, patches
 
 
-def has_tiles(processor: Any) -> bool:
-    """Return whether all images become tiles of one size: those of Idefics2 keep their shape."""
-    kind = type(processor.image_processor).__name__
-    return unit_of(processor) == "tiles" and not kind.startswith("Idefics2")
-
-
 def _one_tile(images: SizedImages) -> tuple[Inputs, list[int]]:
     # LLaVA (CLIP, SigLIP), PaliGemma
     size = images.setting("crop_size" if images.setting("do_center_crop") else "size")
@@ -155,12 +149,6 @@ def _canvas_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
     settings = images.settings("min_patches", "max_patches", "crop_to_patches")
     counts = images.counted({**settings, "patch_size": images.setting("size")})
     return {"pixel_values": np.zeros((sum(counts), 0)), "num_patches": counts}, counts
-
-
-def _split_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
-    # Idefics2: the four quarters and the whole
-    count = 5 if images.setting("do_image_splitting") else 1
-    return {}, [count] * len(images.sizes)
 
 
 def _row_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
@@ -215,7 +203,6 @@ RULES: dict[str, Rule] = {
     "CLIPImageProcessor": _one_tile,
     "Gemma3ImageProcessor": _crops,
     "GotOcr2ImageProcessor": _canvas_tiles,
-    "Idefics2ImageProcessor": _split_tiles,
     "Idefics3ImageProcessor": _row_tiles,
     "LlavaImageProcessor": _one_tile,
     "LlavaNextImageProcessor": _pinpoint_tiles,

@@ -8,13 +8,12 @@ from ..sources.fingerprint import digest
 from ..sources.interface import Probe, SampleError, Source
 from ..sources.plain import PlainSource
 from .records import MEDIA_COLUMNS
-from .transform import RecordProcessor
 
 
 class ProcessedRecords(Source):
     """The samples that a processor makes of a data set's records; costs come without pixels."""
 
-    def __init__(self, dataset: Any, processor: RecordProcessor) -> None:
+    def __init__(self, dataset: Any, processor: Any) -> None:
         self.records = dataset
         self._records = PlainSource(with_files(dataset))
         self.sources = (self._records,)

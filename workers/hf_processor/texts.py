@@ -1,11 +1,9 @@
 """Gives a chat's text to a processor or tokenizer, and labels the tokens of what is learned.
 
-Two families do to the text what none else does. PaliGemma takes the answer as a suffix, before
-which all is seen at once; so of its chats only the last answer is learned. Idefics2 does not say
-where it has put images; its rule is here again.
+PaliGemma takes the answer as a suffix, before which all is seen at once; so of its chats only the
+last answer is learned.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -96,6 +94,8 @@ def tokenized(
     """
     if is_pali_gemma(processor):
         return _with_suffix(processor, words, text, pictures, given)
+    if type(processor).__name__.endswith("Idefics2Processor"):
+        raise TypeError("Idefics2Processor does not say where images are in a text: use Idefics3's")
     if not getattr(words, "is_fast", False):
         raise TypeError(
             f"{type(words).__name__} is a slow tokenizer, which does not say where tokens are in "
@@ -118,8 +118,6 @@ def tokenized(
         )
     offsets = [(int(start), int(end)) for start, end in made.pop("offset_mapping")[0]]
     replaced = (made.pop("text_replacement_offsets", None) or [[]])[0]
-    if type(processor).__name__.endswith("Idefics2Processor"):
-        replaced = idefics2_replaced(processor, text.text)
     places = [each["new_span"] for each in replaced]
     fields = token_fields(made)
     ids = fields["input_ids"]
@@ -142,27 +140,3 @@ def _with_suffix(
     fields = token_fields(made)
     last = np.flatnonzero(fields["input_ids"] == processor.image_token_id)
     return Tokens(fields, int(last[-1]) + 1 if last.size else 0)
-
-
-def idefics2_replaced(processor: Any, text: str) -> list[dict[str, Span]]:
-    """Return where Idefics2Processor (transformers 5.23) puts the images of a text's placeholders.
-
-    Each is several tokens between two marks, of which two that meet become one; a word that follows
-    a mark at once gets a space before it.
-    """
-    image, fake = processor.image_token, processor.fake_image_token
-    each = f"{fake}{image * processor.image_seq_len}{fake}"
-    each *= 5 if processor.image_processor.do_image_splitting else 1
-    closing = re.compile(rf"{re.escape(fake)}(?=[^\s<])")
-
-    def expanded(part: str) -> int:
-        whole = part.replace(image, each).replace(f"{fake}{fake}", fake)
-        return len(closing.sub(f"{fake} ", whole))
-
-    found = []
-    for place in re.finditer(re.escape(image), text):
-        start, end = place.span()
-        following = text[end : end + 1]  # which decides whether there is a space
-        new = expanded(text[:start]), expanded(text[:end] + following) - len(following)
-        found.append({"span": (start, end), "new_span": new})
-    return found

@@ -1,8 +1,8 @@
-"""`RecordProcessor`: samples of records by a processor of Hugging Face, and costs without pixels.
+"""`HFProcessor`: a processor of Hugging Face as transform of any source, and as collate_fn.
 
-One way serves both. A record is read as a chat (records.py), rendered to text with the spans that
-are learned (rendering.py), and given to the family's own processor: with images, videos and sounds,
-or, for a probe, with what has their sizes alone (sizes.py, clips.py). So what a probe says of
+A record is read as a chat (records.py), rendered to text with the spans that are learned
+(rendering.py), and given to the family's own processor: with images, videos and sounds, or, for a
+probe, with what has their sizes alone (sizes.py, clips.py). So what a probe says of
 tokens and labels is what loading gives, whatever the family does to the text.
 """
 
@@ -37,10 +37,13 @@ from .fields import PER_TOKEN, Fields, clip_fields, is_nested_by, sample_fields
 from .files import open_pixels, read_size
 from .records import Chat, key_of, read_record
 from .rendering import template_of
-from .sizes import NoRuleError, SizedImages, has_tiles, patches_of_sizes, rule_of, unit_of
+from .sizes import NoRuleError, SizedImages, patches_of_sizes, rule_of, unit_of
+from .source import ProcessedRecords
 from .texts import Tokens, text_of, tokenized
 
 Overlong = Literal["refuse", "cut"]
+# What a batch says of itself, and no model takes.
+BESIDE = ("images_per_sample", "videos_per_sample", "tiles_per_image")
 PIXELS = ("pixel_values", "image_pixel_values")  # the latter is Phi-4-multimodal's
 # Of images too thin for a processor; classes below are of devices, or of videos (probe).
 REFUSALS = (RuntimeError, ZeroDivisionError, IndexError)
@@ -53,8 +56,32 @@ logger = logging.getLogger(__name__)
 _DOT = Image.new("RGB", (1, 1))
 
 
-class RecordProcessor:
-    """Makes samples of chat records; see `HFProcessor`, which is this with a collate function."""
+class HFProcessor:
+    """Makes samples of chat records with a processor or tokenizer of transformers.
+
+        hf = cp.HFProcessor(AutoProcessor.from_pretrained(path), max_length=4096)
+        cp.TarDataset("shards/*.tar", hf)              # transform of a source, with its costs
+        hf.over(rows)                                  # of any map-style data set: a source
+        DataLoader(rows, batch_size=8, collate_fn=hf)  # a list of records: a padded batch
+
+    Called with one record it returns the sample: token ids, labels, and everything the processor
+    returns, as arrays without a batch axis; labels are -100 but for what the assistant says. Called
+    with a list of records it returns their batch in layout "padded". processors.md has the forms of
+    records, and of the images, videos and sounds in them.
+
+    processor         an AutoProcessor, or a tokenizer with a chat template; or the folder or name
+                      it is loaded from, when it is first used (the form for workers elsewhere)
+    chat_template     in place of the processor's own
+    max_length        the most tokens of a sample
+    overlong          what one with more is: "refuse", a SampleError; "cut", cut at its end, but
+                      not where that is within an image, video or sound
+    media_root        the folder that the paths of records are in; without it files are refused
+    frames            which frames of a video are taken: a cp.media.FrameRule, or its arguments as
+                      a mapping; without it videos are refused
+    processor_kwargs  given to each call of the processor, as {"images_kwargs": {...}}
+    template_kwargs   variables of the template
+    max_pixels        the most pixels of an image
+    """
 
     deterministic = True
 
@@ -123,8 +150,16 @@ class RecordProcessor:
         maker = sound_maker(self.processor) if what == "sounds" else None
         return "" if maker is None or is_whisper(self.processor) else type(maker).__name__
 
-    def __call__(self, record: Any) -> Any:
-        """Return a record's sample: arrays without a batch axis. SampleError if there is none."""
+    def __call__(self, records: Any) -> Any:
+        """Return the sample of a record, or the batch of a list of them; SampleError for neither.
+
+        Arrays of a sample have no batch axis.
+        """
+        if isinstance(records, Mapping) or not isinstance(records, Sequence):
+            return self._sample(records)
+        return self.collate_samples([self._sample(record) for record in records])
+
+    def _sample(self, record: Any) -> Any:
         chat = read_record(record)
         try:
             pictures = [
@@ -138,6 +173,26 @@ class RecordProcessor:
             return {**made, **self._blank_fields()} if self._has_images else made
         except ValueError as error:
             raise _of_sample(chat.key, error) from error
+
+    def over(self, dataset: Any) -> ProcessedRecords:
+        """Return a map-style data set of records as a source of samples, with their costs."""
+        return ProcessedRecords(dataset, self)
+
+    def collate_samples(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """Return samples, as `self(record)` gives them, as a batch for `model(**batch)`.
+
+        Without what a layout says beside: of how many things the batch is.
+        """
+        from ..collate.layouts import collate_padded  # here: probes need no torch
+
+        pad_id = self.tokenizer.pad_token_id
+        batch = collate_padded(samples, pad_id=0 if pad_id is None else pad_id)
+        left_out = {*BESIDE, *(name for name in batch if name.endswith("_lengths"))}
+        if not len(batch.get("pixel_values", ())):
+            left_out |= self.image_fields
+        for name in self.nested_fields & batch.keys():
+            batch[name] = batch[name][None]  # all images as if they were of one row
+        return {name: value for name, value in batch.items() if name not in left_out}
 
     def probe(self, record: Any) -> Probe:
         """Return what a record costs: its tokens and label_tokens, and what its media become.
@@ -256,7 +311,7 @@ class RecordProcessor:
     def _seen(self, chat: Chat, pictures: Sequence[Image.Image], clips: Clips) -> Tokens:
         """Return the sample of a chat with images, whole."""
         rule, tiles = rule_of(self.processor), None
-        if rule is None or not has_tiles(self.processor):
+        if rule is None or unit_of(self.processor) == "patches":
             made = self._tokens(self.processor, chat, pictures, clips)
         else:
             sizes = [(each.height, each.width) for each in pictures]

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from ....balancer.near_names import check_name
 from ..loss import REDUCTIONS, Reduction
-from ..ranks import UnitTopology, as_topology
 from .encoder import EncoderCopy
 from .exchange import Exchange
 from .routes import Route, Size, plan_round, rows_of
@@ -33,13 +32,12 @@ class ImageDispatch:
     encoder is called with rows and the list of sizes. `cost`: what an image costs the encoder, by
     its size. `together`: how many microbatches are encoded in one round; None: all of a step, which
     is most even and keeps the most activations. `group`: the data-parallel ranks, and with pipeline
-    stages those of all stages; by default all. `topology`: the job's mesh, or the sizes of its
-    dimensions, to check them by. `deadline_s`: how long a rank waits for the others. With pipeline
-    stages give it to `Pipeline(images=...)`, which calls `step` and `backward`.
+    stages those of all stages; by default all. With pipeline stages give it to
+    `Pipeline(images=...)`, which calls `step` and `backward`.
 
     All ranks make it together, and call the same methods in the same order. Raises ValueError for
-    wrong settings, for encoders that are wrapped, for units and for a topology of other ranks than
-    the group's, LoaderError if ranks do not come.
+    wrong settings and for encoders that are wrapped, LoaderError if ranks do not come within the
+    group's timeout.
     """
 
     def __init__(
@@ -51,19 +49,15 @@ class ImageDispatch:
         cost: Callable[[Any], int] = rows_of,
         together: int | None = None,
         group: Any = None,
-        topology: Any = None,
         reduction: Reduction = "mean",
-        deadline_s: float = 300.0,
     ) -> None:
         check_name("reduction", reduction, REDUCTIONS)
         if together is not None and together < 1:
             raise ValueError(f"together is {together}, allowed are positive numbers and None")
         self._encoder, self.encoder = EncoderCopy(encoder, blank, blank_size), encoder
         self._cost, self.together, self.reduction = cost, together, reduction
-        self._exchange = Exchange(group, blank.device, deadline_s)
+        self._exchange = Exchange(group)
         self.ranks = self._exchange.ranks
-        if topology is not None:
-            _check_topology(topology, self._exchange)
         values = [each.detach() for each in (*encoder.parameters(), *encoder.buffers())]
         self._exchange.copy_values(values, "the encoder's values")
         self._open: StepImages | None = None
@@ -236,24 +230,6 @@ class StepImages:
         encoded, self._encoded = self._encoded, None
         if encoded is not None and encoded.requires_grad:
             encoder.backward(encoded, got, self._gradients)
-
-
-def _check_topology(topology: Any, exchange: Exchange) -> None:
-    """Raise ValueError for a topology where features do not come to the ranks that need them."""
-    known = as_topology(topology)
-    if isinstance(known, UnitTopology):
-        raise ValueError(
-            "the topology is units, whose encoders have ranks of their own: give Units "
-            "spread=True, and no ImageDispatch"
-        )
-    ranks, stages = known.seat(exchange.global_rank, exchange.world).ranks, known.stages
-    if ranks * stages != exchange.ranks:
-        each = f" in {stages} pipeline stages" if stages > 1 else ""
-        raise ValueError(
-            f"the topology has {ranks} data-parallel ranks{each}, and the group has "
-            f"{exchange.ranks} ranks: give the data-parallel group of this process as group=, such "
-            "as mesh.get_group('dp'), and with stages the group of 'dp' and 'pp'"
-        )
 
 
 def _check_alike(every: Sequence[tuple[bool, Sequence[Any]]]) -> None:

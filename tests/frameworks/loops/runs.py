@@ -23,9 +23,9 @@ Found = tuple[list[tuple[int, list[int]]], list[np.ndarray]]
 class Run:
     """One training: the samples, and how many of its steps are run."""
 
-    kind: str  # "balanced", "plain" of ours, or "torch": torch's DataLoader in its place
+    kind: str  # "balanced", "auto", "plain" of ours, or "torch": torch's DataLoader in its place
     accumulate: int = 1
-    steps: int = 20
+    steps: int = 10
     adamw: bool = False  # float32 with AdamW; else float64 with SGD
     folder: str = ""
     save: int = 0  # a checkpoint is saved after this step; 0 for none
@@ -33,7 +33,7 @@ class Run:
 
     @property
     def is_balanced(self) -> bool:
-        return self.kind == "balanced"
+        return self.kind in ("balanced", "auto")
 
     @property
     def first(self) -> int:
@@ -45,6 +45,9 @@ class Run:
 
     def loader(self, **named: Any) -> Any:
         """Return the loader; a plain one has batches of 4 and is shuffled."""
+        if self.kind == "auto":
+            auto = cp.Balance("auto", accumulate=self.accumulate)
+            return balanced(balance=auto, batch_size=4, cost=None, **named)
         if self.is_balanced:
             return balanced(self.accumulate, **named)
         make: Any = TorchLoader if self.kind == "torch" else cp.DataLoader
@@ -129,7 +132,7 @@ def label_tokens(batch: Batch, first: int) -> int:
 
 def reference(per: str, ranks: int, **named: Any) -> Found:
     """One process that plays all ranks of a balanced run, and takes each step's mean."""
-    run = Run("balanced", **named)
+    run = Run(**named)
     model, seen, done = run.model(per), [], 0
     optimizer, loader = run.optimizer(model), run.loader(virtual_ranks=ranks, num_workers=0)
     while done < run.steps:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise import Layout
@@ -51,6 +51,7 @@ OWN = {"weights": "tokens 0.0"}
 
 
 @both
+@settings(max_examples=50)
 @given(
     rows=st.booleans().flatmap(lambda tiled: st.lists(drawn_sample(tiled), min_size=1, max_size=5)),
     dummy_tile=st.sampled_from([0, 2]),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.loader.step.info import StepInfo
-from counterpoise.loader.step.loss import FRAMEWORKS, RULES, Framework, loss_rule
+from counterpoise.loader.step.loss import FRAMEWORKS, Framework, loss_rule
 from tests.loader.step.test_loss import (
     gradients,
     infos_of,
@@ -26,7 +26,7 @@ STEP = [
     [[(7, 2)], [(3, 3), (7, 7), (6, 5)], [(1, 0)]],
 ]
 MICROBATCHES = len(STEP[0])
-# What happens to a loss before its backward pass (sources as named in RULES).
+# What happens to a loss before its backward pass (sources: loader/step/loss.py).
 BACKWARD: dict[Framework, Callable[[Tensor], Tensor]] = {
     "ddp": lambda loss: loss,
     "fsdp": lambda loss: loss,
@@ -72,8 +72,8 @@ def distance(found: list[Tensor]) -> float:
 
 
 def test_every_framework_has_a_rule_and_its_arithmetic_here() -> None:
-    assert set(RULES) == set(FRAMEWORKS) == set(BACKWARD) | NORMALIZING
-    assert {name for name, rule in RULES.items() if rule.normalizes} == NORMALIZING
+    assert set(FRAMEWORKS) == set(BACKWARD) | NORMALIZING
+    assert {name for name in FRAMEWORKS if loss_rule(name).normalizes} == NORMALIZING
 
 
 @pytest.mark.parametrize("framework", BACKWARD)
@@ -97,7 +97,8 @@ def test_frameworks_that_count_tokens_are_right_with_sums_and_refuse_to_be_scale
     # transformers: model's sum / num_items_in_batch, times the processes; DDP averages
     trainer = trained(lambda loss, i: loss / i.step_label_tokens * i.ranks, "mean")
     # torchtitan: sum / global_valid_tokens; FSDP's division is turned off
-    torchtitan = trained(lambda loss, i: loss / i.step_label_tokens, RULES["torchtitan"].reduction)
+    reduction = loss_rule("torchtitan").reduction
+    torchtitan = trained(lambda loss, i: loss / i.step_label_tokens, reduction)
     assert max(distance(trainer), distance(torchtitan)) < 1e-5
     info = infos_of(made_step())[0][0]
     for framework in ("trainer", "torchtitan"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -91,6 +91,7 @@ shapes = st.integers(1, 3).flatmap(
 
 @pytest.mark.parametrize("per", ["token", "sample"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
+@settings(max_examples=30)
 @given(shape=shapes)
 def test_unequal_microbatches_over_ranks_equal_one_big_batch(
     per: Weighting, reduction: Reduction, shape: list[list[list[tuple[int, int]]]]

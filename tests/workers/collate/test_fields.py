@@ -1,17 +1,12 @@
 """Fields of samples' own in packed and padded: each kind of value is right, or a clear error."""
 
-import dataclasses
 import datetime
-import decimal
-import enum
-import fractions
 import functools
 import traceback
 import warnings
-from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,28 +22,7 @@ COLLATE: dict[str, Callable[..., dict[str, Any]]] = {
     "packed": collate_packed,
     "padded": collate_padded,
 }
-SPARSE = torch.ones(2).bfloat16().to_sparse()
 FLOAT8 = torch.float8_e5m2
-FNUZ = torch.float8_e4m3fnuz
-
-
-class Number(enum.IntEnum):
-    ONE = 1
-    TWO = 2
-
-
-class Colour(enum.Enum):
-    RED = 1
-
-
-class Point(NamedTuple):
-    x: int
-    y: int
-
-
-@dataclasses.dataclass
-class Box:
-    x: int = 1
 
 
 class NoArray:
@@ -68,12 +42,6 @@ def quantized() -> torch.Tensor:
         return torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
 
 
-def unwritable() -> np.ndarray[Any, Any]:
-    array = np.arange(2)
-    array.setflags(write=False)
-    return array
-
-
 def picture(wide: int) -> Image.Image:
     return Image.new("RGB", (wide, 2), (1, 2, 3))
 
@@ -87,7 +55,6 @@ RIGHT: dict[str, tuple[Any, Any, Any]] = {
     "float16": (np.float16(1), np.float16(2), torch.tensor([1.0, 2], dtype=torch.float16)),
     "0-d array": (np.array(1), np.array(2), torch.tensor([1, 2])),
     "0-d tensor": (torch.tensor(1), torch.tensor(2), torch.tensor([1, 2])),
-    "0-d bf16": (*torch.ones(2).bfloat16(), torch.ones(2).bfloat16()),
     "str": ("a", "b", ["a", "b"]),
     "bytes": (b"a", b"b", [b"a", b"b"]),
     "str or None": ("a", None, ["a", None]),
@@ -96,10 +63,8 @@ RIGHT: dict[str, tuple[Any, Any, Any]] = {
     "big-endian": (*np.ones((2, 1), ">i4"), (torch.ones(2, dtype=torch.int32), [1, 1])),
     "long long": (*np.ones((2, 1), np.longlong), (torch.ones(2, dtype=torch.int64), [1, 1])),
     "uint64": (1 << 63, 1 << 63, torch.tensor([1 << 63, 1 << 63], dtype=torch.uint64)),
-    "uint16": (*np.ones((2, 1), np.uint16), (torch.ones(2, dtype=torch.uint16), [1, 1])),
     "backwards": (np.arange(3)[::-1], np.arange(1), (torch.tensor([2, 1, 0, 0]), [3, 1])),
     "tensor": (torch.ones(2), torch.ones(2), (torch.ones(4), [2, 2])),
-    "ragged tensor": (torch.ones(2, 3), torch.ones(1, 3), (torch.ones(3, 3), [2, 1])),
     "bf16": (*torch.ones(2, 1).bfloat16(), (torch.ones(2).bfloat16(), [1, 1])),
     "float8": (*torch.ones(2, 1).to(FLOAT8), (torch.ones(2).to(FLOAT8), [1, 1])),
     "with gradient": (torch.ones(1, requires_grad=True), torch.ones(1), (torch.ones(2), [1, 1])),
@@ -110,87 +75,42 @@ RIGHT: dict[str, tuple[Any, Any, Any]] = {
     "list of tensors": ([torch.tensor(1)], [torch.tensor(2)], (torch.tensor([1, 2]), [1, 1])),
     "tuple": ((1, 2), (3,), (torch.tensor([1, 2, 3]), [2, 1])),
     "nan": (float("nan"), float("inf"), torch.tensor([torch.nan, torch.inf]).double()),
-    "numpy's text": (np.str_("a"), np.str_("b"), [np.str_("a"), np.str_("b")]),
     "half a surrogate": ("\ud800", "b", ["\ud800", "b"]),
-    "enum of ints": (Number.ONE, Number.TWO, torch.tensor([1, 2])),
-    "big-endian 0-d": (np.array(1, ">i2"), np.array(2, "<i2"), torch.tensor([1, 2]).short()),
-    "mixed byte orders": (np.ones(1, ">f8"), np.ones(1, "<f8"), (torch.ones(2).double(), [1, 1])),
-    "read-only": (unwritable(), unwritable(), (torch.tensor([0, 1, 0, 1]), [2, 2])),
-    "every second": (np.arange(4)[::2], np.arange(1), (torch.tensor([0, 2, 0]), [2, 1])),
-    "Fortran's order": (np.arange(4).reshape(2, 2).T, np.zeros((0, 2), int),
-                        (torch.tensor([[0, 2], [1, 3]]), [2, 0])),
     "broadcast": (*np.broadcast_to(np.arange(2), (2, 2, 2)), (torch.tensor([[0, 1]] * 4), [2, 2])),
     "unaligned": (*(np.frombuffer(bytes(17), "i8", 1, 1),) * 2, (torch.tensor([0, 0]), [1, 1])),
     "no rows": (np.ones((0, 3)), np.ones((1, 3)), (torch.ones(1, 3).double(), [0, 1])),
-    "no columns": (*(np.ones((1, 0)),) * 2, (torch.ones(2, 0).double(), [1, 1])),
     "empty lists": ([], [], (torch.ones(0).double(), [0, 0])),
-    "list of bools": ([True], [False], (torch.tensor([True, False]), [1, 1])),
-    "nested list": ([[1, 2]], [[3, 4]], (torch.tensor([[1, 2], [3, 4]]), [1, 1])),
-    "named tuple": (Point(1, 2), Point(3, 4), (torch.tensor([1, 2, 3, 4]), [2, 2])),
-    "size": (torch.Size([1]), torch.Size([2]), (torch.tensor([1, 2]), [1, 1])),
     "picture": (picture(1), picture(1), (torch.tensor([[[1, 2, 3]]] * 4).byte(), [2, 2])),
-    "other float8": (*torch.ones(2, 1).to(FNUZ), (torch.ones(2).to(FNUZ), [1, 1])),
-    "complex tensor": (*(torch.ones(2, 1) * 1j), (torch.ones(2) * 1j, [1, 1])),
-    "bool tensor": (*torch.ones(2, 1).bool(), (torch.ones(2).bool(), [1, 1])),
     "transposed": (torch.arange(4).view(2, 2).t(), torch.zeros(0, 2).long(),
                    (torch.tensor([[0, 2], [1, 3]]), [2, 0])),
-    "transposed bf16": (*(torch.ones(2, 1).bfloat16().t(),) * 2,
-                        (torch.ones(2, 2).bfloat16(), [1, 1])),
     "expanded": (*(torch.ones(1).expand(2),) * 2, (torch.ones(4), [2, 2])),
-    "empty tensor": (torch.ones(0), torch.ones(1), (torch.ones(1), [0, 1])),
-    "computed gradient": (*(torch.ones(1, requires_grad=True) * 2,) * 2,
-                          (torch.ones(2) * 2, [1, 1])),
-    "subclass": (*torch.nn.Parameter(torch.ones(2, 1)).detach(), (torch.ones(2), [1, 1])),
-    "range": (range(2), range(1), (torch.tensor([0, 1, 0]), [2, 1])),
-    "bytearray": (bytearray(b"a"), bytearray(b"b"), (torch.tensor([97, 98]).byte(), [1, 1])),
 }  # fmt: skip
 WRONG: dict[str, tuple[Any, Any, str]] = {
     "None": (None, None, "'x' of sample 0 is a NoneType, and .*take numbers"),
     "number or None": (0.5, None, "'x' of sample 1 is a NoneType"),
     "dict": ({"a": 1}, {"a": 1}, "'x' of sample 0 is a dict"),
-    "mapping": (UserDict(a=1), UserDict(a=1), "is a UserDict"),
-    "set": ({1}, {1}, "is a set"),
     "date": (datetime.date(2020, 1, 1), datetime.date(2020, 1, 1), "is a date"),
-    "decimal": (decimal.Decimal(1), decimal.Decimal(1), "is a Decimal"),
     "function": (len, len, "is a builtin_function"),
     "int of 80 bits": (1 << 80, 1 << 80, "is a int"),
     "int64 and uint64": (-1, 1 << 63, "comes as int64 .* and uint64"),
-    "nested dict": ({"a": {"b": 1}}, {}, "is a dict"),
-    "dataclass": (Box(), Box(), "'x' of sample 0 is a Box"),
-    "enum": (Colour.RED, Colour.RED, "is a Colour"),
     "path": (Path("a"), Path("b"), "is a PosixPath"),
-    "fraction": (fractions.Fraction(1, 2), 1, "is a Fraction"),
     "no array": (NoArray(), NoArray(), "is a NoArray .never an array"),
     "generator": (torch.Generator(), torch.Generator(), "is a Generator"),
     "text or number": ("a", 1, "'x' comes as str in sample 0 and int in sample 1; make them"),
-    "tensor or text": (torch.ones(2), b"a", "comes as torch.float32 .* in sample 0 and bytes in"),
-    "dict or text": ({}, "a", "comes as dict in sample 0 and str in sample 1"),
-    "large ints": ([1 << 63, -1], [1], "'x' of sample 0 is a list of numbers that no type has all"),
     "lists of int64 and uint64": ([-1], [1 << 63], "comes as int64 .* in sample 0 and uint64"),
-    "list of large ints": ([1 << 80], [1], "is a list of object"),
-    "a time": (np.datetime64("2020"), np.datetime64("NaT"), "is a datetime64"),
     "span": (*np.array([[1], [2]], "m8[s]"), "is a ndarray of timedelta64"),
-    "void": (np.void(b"ab"), np.void(b"cd"), "is a void"),
-    "0-d object": (np.array(None, object), np.array(None, object), "is a ndarray of object"),
     "nested": (*(nested(torch.float32),) * 2, "'x' of sample 0 is a Tensor"),
-    "nested bf16": (*(nested(torch.bfloat16),) * 2, "'x' of sample 0 is a Tensor"),
     "jagged": (*(nested(torch.float32, layout=torch.jagged),) * 2, "is a NestedTensor"),
     "quantized": (quantized(), quantized(), "'x' of sample 0 is a Tensor"),
     "pictures of two sizes": (picture(1), picture(2), r"uint8 .'n', 1, 3. in sample 0 and uint8"),
-    "larger than memory": (*torch.ones(()).expand(2, 1 << 42),
-                           r"'x' of samples .0, 1. has 3518.* bytes|'x' is a Tensor, which no pro"),
     "objects": (*np.array([[{}], [None]], object), "is a ndarray of object"),
     "times": (*np.array([["2020"], ["2021"]], "M8[D]"), "is a ndarray of datetime64"),
-    "array of text": (np.array(["a"]), np.array(["b"]), "is a ndarray of <U1"),
-    "record": (*np.zeros((2, 1), [("a", int)]), "is a ndarray of "),
     "longdouble": (*np.ones((2, 1), np.longdouble), "is a ndarray of (float128|longdouble)"),
     "masked": (*np.ma.masked_array([[1], [2]], [[False], [True]]), "is a masked array"),
     "list of text": (["a"], ["b"], "is a list of <U1"),
     "list with None": ([1, None], [1, 2], "is a list of object"),
-    "list of dicts": ([{}], [{}], "is a list of object"),
     "uneven list": ([[1], [1, 2]], [[1]], "is a list whose parts are not alike"),
     "sparse": (torch.ones(2).to_sparse(), torch.ones(2).to_sparse(), "is a Tensor .can't convert"),
-    "sparse bf16": (SPARSE, SPARSE, "is a Tensor"),
     "meta": (*torch.ones(2, 1, device="meta"), "is a Tensor"),
     "number and array": (1, np.ones(2, int), "comes as int64 .. in sample 0 and int64 .'n',. in"),
     "two types": (np.ones(1), np.ones(1, int), "comes as float64 .* and int64 .*make them all"),
@@ -247,18 +167,15 @@ def test_a_kind_becomes_a_tensor_or_a_list(layout: str, kind: str) -> None:
 def test_what_no_tensor_can_hold_is_refused_by_name(layout: str, kind: str) -> None:
     one, other, message = WRONG[kind]
     rows = [{"input_ids": np.arange(5), "x": each} for each in (one, other)]
-    for _ in range(20):  # it was memory read as addresses, which not always ended the process
-        with pytest.raises((TypeError, ValueError), match=message):
-            COLLATE[layout](rows)
+    with pytest.raises((TypeError, ValueError), match=message):
+        COLLATE[layout](rows)
 
 
 # --- the same through loaders: without workers, with two, with a balancer
 
 WAYS = {"no workers": 0, "workers": 2, "balancer": 1}
 KINDS = {name: values[:2] for name, values in (RIGHT | WRONG).items()}
-# torch's default_collate is not asked about 70 TB: it has no limit, and a worker would be killed.
-LARGE = "larger than memory"
-NAMES = [name for name in KINDS if name != LARGE]
+NAMES = [*KINDS]
 
 
 @pytest.fixture(params=WAYS)
@@ -303,7 +220,7 @@ def elements(tensor: torch.Tensor) -> Any:
 
 # Where torch's default_collate looks at how a process has got its samples: in a worker it writes to
 # shared memory, and negative strides it does not take, which what came by a message has not.
-TORCHS = {"with gradient", "computed gradient", "conjugate", "quantized", "backwards"}
+TORCHS = {"with gradient", "conjugate", "quantized", "backwards"}
 TORCHS |= {"meta"}  # which an old torch (2.6) does not write there
 # What looks different each time it is made.
 UNPRINTED = {"generator", "no array"}
@@ -324,7 +241,7 @@ def test_each_way_makes_the_same_of_every_kind(layout: str, way: str) -> None:
             expected = attempt(collate, [dataset[2 * number], dataset[2 * number + 1]])
             assert outcome == told(expected), name
     errors = {name for name, outcome in found.items() if outcome.startswith(("Type", "Value"))}
-    assert layout == "torch" or errors == WRONG.keys() - {LARGE}
+    assert layout == "torch" or errors == WRONG.keys()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -342,11 +259,8 @@ def test_a_loader_collates_what_is_right(layout: Any, way: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        *("None", LARGE),
-        *(
-            pytest.param(k, marks=pytest.mark.long)
-            for k in ("objects", "text or number", "two types")
-        ),
+        "None",
+        *(pytest.param(k, marks=pytest.mark.long) for k in ("objects", "two types")),
     ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -174,16 +174,6 @@ def internvl(video_processor: Any = None) -> Any:
     )
 
 
-def idefics2(splitting: bool = True) -> Any:
-    """Return Idefics2's: images of 28 to 56 pixels, cut in four and the whole; 4 tokens each."""
-    from transformers import Idefics2Processor
-
-    pixels = image_processor("Idefics2")(
-        size={"shortest_edge": 28, "longest_edge": 56}, do_image_splitting=splitting
-    )
-    return _made(Idefics2Processor, pixels, tokenizer(image="<image>"), image_seq_len=4)
-
-
 GRID = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
 
 
@@ -305,8 +295,6 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "llava_next": llava_next,
     "llava_onevision": llava_onevision,
     "internvl": internvl,
-    "idefics2": idefics2,
-    "idefics2_whole": functools.partial(idefics2, splitting=False),
     "idefics3": idefics3,
     "smolvlm": smolvlm,
     "gemma3": gemma3,

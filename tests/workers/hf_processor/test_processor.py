@@ -1,7 +1,6 @@
 """HFProcessor, by tiny processors of every family: costs, samples and errors."""
 
 import logging
-import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import counterpoise as cp
@@ -121,31 +119,6 @@ def test_what_a_sample_has_is_what_the_processor_returns(family: str) -> None:
         assert (name in theirs) == (name in ours)
         if name in theirs:
             assert np.array_equal(ours[name], theirs[name])
-
-
-@pytest.mark.parametrize("family", TEMPLATED)
-def test_pixels_that_torch_has_made_are_the_same(family: str, monkeypatch: Any) -> None:
-    # torchvision's image processors, which are the default where it is installed, give tensors.
-    processor = make(family)
-    expected = cp.HFProcessor(processor)(SEEN)
-    kind = type(processor.image_processor)
-    call = kind.__call__
-
-    def with_tensors(self: Any, *given: Any, **named: Any) -> Any:
-        made = call(self, *given, **named)
-        for name in ("pixel_values", "image_grid_thw", "pixel_attention_mask"):
-            if name in made and isinstance(made[name], list):
-                made[name] = [torch.from_numpy(np.ascontiguousarray(v)) for v in made[name]]
-            elif name in made:
-                made[name] = torch.from_numpy(np.ascontiguousarray(made[name]))
-        return made
-
-    monkeypatch.setattr(kind, "__call__", with_tensors)
-    sample = cp.HFProcessor(processor)(SEEN)
-    assert sample.keys() == expected.keys()
-    for name, value in sample.items():
-        assert isinstance(value, np.ndarray)
-        assert np.array_equal(value, expected[name])
 
 
 def test_tiles_that_fill_an_image_up_are_left_out() -> None:
@@ -271,12 +244,6 @@ def test_it_is_light_until_it_is_used(tmp_path: Path) -> None:
         "hf.spec(); sys.exit('transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
-
-
-def test_a_spawned_worker_makes_the_same() -> None:
-    hf = cp.HFProcessor(tokenizer())
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(hf, (TEXT,))["labels"].tolist() == hf(TEXT)["labels"].tolist()
 
 
 def test_a_copy_makes_the_same() -> None:

@@ -15,7 +15,7 @@ from tests.workers.hf_processor.families import FAMILIES, TEXT, make
 from tests.workers.hf_processor.video_processors import image_processor_class
 
 FOLDERS = {
-    "Gemma3": "gemma3", "GotOcr2": "got_ocr2", "Idefics2": "idefics2", "Idefics3": "idefics3",
+    "Gemma3": "gemma3", "GotOcr2": "got_ocr2", "Idefics3": "idefics3",
     "Llava": "llava", "LlavaNext": "llava_next", "LlavaOnevision": "llava_onevision",
     "Pixtral": "pixtral", "Qwen2VL": "qwen2_vl", "Siglip": "siglip", "SmolVLM": "smolvlm",
 }  # fmt: skip
@@ -62,9 +62,7 @@ def test_crops_of_gemma_3_are_counted_from_sizes() -> None:
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(
-    ("family", "size"), [("idefics2", (300, 1)), ("pixtral", (1, 400)), ("mistral3", (300, 1))]
-)
+@pytest.mark.parametrize(("family", "size"), [("pixtral", (1, 400)), ("mistral3", (300, 1))])
 def test_an_image_too_thin_is_a_broken_sample(family: str, size: Any) -> None:
     hf = cp.HFProcessor(make(family))
     with pytest.raises(SampleError, match="sample 'p7'"):
@@ -76,7 +74,7 @@ def test_an_image_too_thin_is_a_broken_sample(family: str, size: Any) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("size 0"), ZeroDivisionError(), IndexError("list")])
 def test_what_an_image_processor_raises_is_of_the_sample(error: Any, monkeypatch: Any) -> None:
-    processor = make("idefics2")
+    processor = make("llava")
     hf = cp.HFProcessor(processor)
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -90,7 +88,7 @@ def test_what_an_image_processor_raises_is_of_the_sample(error: Any, monkeypatch
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("device"), TypeError("a bug")])
 def test_what_is_not_of_an_image_is_raised_as_it_is(error: Any, monkeypatch: Any) -> None:
-    processor = make("idefics2")
+    processor = make("llava")
     hf = cp.HFProcessor(processor)
 
     def fail(*_: Any, **__: Any) -> Any:

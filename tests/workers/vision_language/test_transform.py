@@ -231,24 +231,14 @@ def test_a_tokenizer_that_returns_no_ids_is_refused_with_the_form_that_does():
     "found",
     [
         [1.0, 2.0],
-        [1, 2.5],
-        np.array([1.0]),
         torch.tensor([1.0]),
-        [float("nan")],
         np.array([[1, 2]]),
         [[1], [2, 3]],
         [1, None],
-        ["1"],
         "12",
-        7,
         None,
-        {1, 2},
-        iter([1]),
         np.array([True]),
-        np.array([1], object),
         [1 << 31],
-        np.array([1 << 40]),
-        [1 << 70],
         torch.ones(1, requires_grad=True),
     ],
     ids=lambda found: type(found).__name__,
@@ -278,19 +268,3 @@ def test_ids_may_come_in_any_integers(found):
 def test_a_text_may_have_no_tokens():
     transform = VisionLanguage(tokenizer=lambda _: [], image_token_id=9, eos_token_id=3)
     assert transform({"__key__": "a", "txt": "words"})["input_ids"].tolist() == [3]
-
-
-@pytest.mark.parametrize(
-    ("text", "images", "told"),
-    [
-        ("see <image>", 0, "1 <image> placeholders for 0 images"),
-        ("<image> and <image>", 1, "2 <image> placeholders for 1 images"),
-        ("<image>", 2, "1 <image> placeholders for 2 images"),
-    ],
-)
-def test_marks_that_do_not_fit_the_images_name_the_sample(picture, text, images, told):
-    raw = {"__key__": "a", "txt": text, **{f"{n}.png": picture() for n in range(images)}}
-    transform = VisionLanguage(**SMALL)
-    for use in (transform, transform.probe):
-        with pytest.raises(SampleError, match=f"sample 'a': {told}"):
-            use(raw)

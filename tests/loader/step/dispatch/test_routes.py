@@ -18,7 +18,7 @@ ROUND = st.integers(1, 4).flatmap(
 
 
 @given(sizes=ROUND)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_every_image_is_encoded_once_and_sends_meet_receives(
     sizes: list[list[list[int | tuple[int, ...]]]],
 ) -> None:

@@ -79,7 +79,7 @@ def dispatch(case: Case, encoder: nn.Module, group: Any = None) -> ImageDispatch
     size: Size | None = (1, 2, 2) if case.sized else None
     return ImageDispatch(
         encoder, torch.zeros(4 if case.sized else 1, *PIXELS), blank_size=size, group=group,
-        together=case.together, reduction=case.reduction, deadline_s=20,
+        together=case.together, reduction=case.reduction,
     )  # fmt: skip
 
 

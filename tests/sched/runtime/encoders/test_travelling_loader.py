@@ -41,8 +41,7 @@ def train(process: int, in_units: bool) -> dict[str, Any]:
         at = where["pp"].get_local_rank()
         mine = {at: model.stages[at]}
         dispatch = ImageDispatch(
-            nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), topology=where,
-            reduction="sum", deadline_s=60,
+            nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), reduction="sum",
         )  # fmt: skip
         made = {"images": TravellingImages("vision", dispatch)}
         trained = [model.stages[at], *model.encoders[0]]

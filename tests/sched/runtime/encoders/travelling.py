@@ -77,8 +77,8 @@ def make_travelling(
     blank = torch.zeros(1, INPUTS, dtype=setting.dtype)
     encoder = nn.Sequential(*model.encoders[0])
     dispatch = ImageDispatch(
-        Sized(*model.encoders[0]) if setting.sized else encoder, blank, topology=mesh,
-        blank_size=(1, 1) if setting.sized else None, reduction="sum", deadline_s=40,
+        Sized(*model.encoders[0]) if setting.sized else encoder, blank,
+        blank_size=(1, 1) if setting.sized else None, reduction="sum",
     )  # fmt: skip
     pipe = Pipeline(
         mesh,

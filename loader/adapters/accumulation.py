@@ -1,0 +1,58 @@
+"""Checks that a framework's optimizer steps where a balanced loader's steps end.
+
+Lightning tells a loader nothing about its Trainer, and nothing has to be attached to it; but what
+iterates over the loader is the Trainer's fit loop, so the Trainer is found among the callers. That
+is good enough to refuse, not to decide: lengths are asked for before, of loaders of validation too,
+and a plan must not depend on who asks first. So balance="auto" does not take its accumulation here.
+"""
+
+import sys
+from types import FrameType
+from typing import Any
+
+# Both names under which Lightning's Trainer is published.
+MODULES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def check_accumulation(ours: int | str, theirs: int, option: str, several: bool = False) -> None:
+    """Raise ValueError where an optimizer step would not be a planned one.
+
+    ours: the microbatches of a step, "auto" if steps differ. theirs: how many the framework
+    accumulates, by its `option`. several: whether it may step after several planned steps.
+    """
+    if ours == "auto":
+        raise ValueError(
+            'with accumulate="auto" steps differ in their number of microbatches, and '
+            f"{option} is a fixed one: loop over loader.steps(), give Lightning "
+            "cp.StepLoader(loader) and use manual optimization, or give Balance(accumulate=...)"
+        )
+    if theirs % int(ours) or (theirs != ours and not several):
+        raise ValueError(
+            f"{option} is {theirs}, and a step of this loader has {ours} microbatches: give "
+            f"{option}={ours}, or accumulate={theirs} to the Balance of the loader"
+        )
+
+
+def check_lightning(loader: Any) -> None:
+    """Raise ValueError where Trainer.fit, if it is the caller, accumulates another number.
+
+    loader: a balanced one of ours. With manual optimization the loop steps where it wants.
+    """
+    trainer = _training()
+    if trainer is not None and trainer.lightning_module.automatic_optimization:
+        ours = loader._balanced.microbatches_per_step
+        check_accumulation(ours, trainer.accumulate_grad_batches, "accumulate_grad_batches")
+
+
+def _training() -> Any:
+    """Return the Trainer of Lightning that is fitting, and iterating just now; None for none."""
+    trainers = [getattr(sys.modules.get(name), "Trainer", None) for name in MODULES]
+    classes = tuple(each for each in trainers if isinstance(each, type))
+    frame: FrameType | None = sys._getframe() if classes else None
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, classes):
+            trainer: Any = owner
+            return trainer if trainer.training else None
+        frame = frame.f_back
+    return None
