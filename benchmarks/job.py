@@ -20,7 +20,6 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from counterpoise.sched.planners.job.drift import compare
 from counterpoise.sched.planners.job.plan import (
     ENCODER,
     SCHEDULES,
@@ -44,7 +43,6 @@ from counterpoise.sched.shapes import (
     layer_costs,
     read_model,
 )
-from counterpoise.sched.simulation.measured import MeasuredStep
 from counterpoise.tools.console.reporting import emit, make_table
 from counterpoise.tools.inputs.models import memory_limit
 from counterpoise.tools.plan.job_data import order_microbatches, read_samples
@@ -209,8 +207,6 @@ def command(repeats: int, searches: bool, data: str | None, as_json: bool) -> No
             timelines = ranks.call("run", repeats + 1)[0][1:]
     steps = [one.makespan_ns for one in timelines]
     middle = statistics.median_low(steps)
-    step = MeasuredStep(timelines[steps.index(middle)], plan.microbatches)
-    drift = compare(plan, step)
     report = {
         "layout": {name: getattr(plan.layout, name) for name in ("dp", "tp", "pp", "vpp")},
         "schedule": plan.schedule.name,
@@ -218,7 +214,6 @@ def command(repeats: int, searches: bool, data: str | None, as_json: bool) -> No
         "simulated_ms": plan.predicted.step_ns / 1e6,
         "measured_ms": [middle / 1e6, min(steps) / 1e6, max(steps) / 1e6],
         "ratio": middle / plan.predicted.step_ns,
-        "most_off": [(one.what, round(one.change, 3)) for one in drift.deviations[:3]],
     }
     table = make_table("a plan for four processes", "", "ms")
     table.add_row("simulated", f"{report['simulated_ms']:.1f}")

@@ -1,15 +1,7 @@
 """Elements, axes and documents of SVG pictures, as text: shared by every picture of the project.
 
 Coordinates are pixels, y grows downward, and every number is written with at most one decimal.
-Words are escaped here, so callers pass plain text:
-
-    across = Scale(0, 90, start=40, end=300)
-    parts = [
-        *labels_below(across, [(0, "0 s"), (90, "90 s")], y=196),
-        element("path", class_="line", d=line((across(x), y) for x, y in points)),
-        element("circle", tooltip("the peak"), cx=across(30), cy=24, r=3),
-    ]
-    picture = document(320, 210, parts, title="Load", style=theme({"ink": ("#111", "#eee")}))
+Words are escaped here, so callers pass plain text.
 """
 
 from collections.abc import Iterable
@@ -80,15 +72,6 @@ def tooltip(words: str) -> str:
     return element("title", escape(words))
 
 
-def line(points: Iterable[tuple[float, float]]) -> str:
-    """Return the path data ("d") of straight lines through points.
-
-    >>> line([(0, 0), (10, 2.55), (20, 0)])
-    'M0 0L10 2.5L20 0'
-    """
-    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
-
-
 def vertical_lines(across: Scale, values: Iterable[float], top: float, bottom: float) -> str:
     """Return the path data of one line at each value of a horizontal scale."""
     return "".join(f"M{number(across(value))} {number(top)}V{number(bottom)}" for value in values)
@@ -99,23 +82,12 @@ def labels_below(across: Scale, labels: Iterable[tuple[float, str]], y: float) -
     return [text(across(value), y, words, anchor="middle") for value, words in labels]
 
 
-def document(
-    width: float, height: float, parts: Iterable[str], *, title: str, style: str, look: str = ""
-) -> str:
-    """Return a picture that is a file of its own, with its style sheet; look: its CSS class."""
-    content = f"\n{tooltip(title)}\n<style>{style}</style>\n", "\n".join(parts), "\n"
-    named = {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "class_": look or None}
-    return _picture(width, height, content, **named) + "\n"
-
-
-def inline(width: float, height: float, parts: Iterable[str], *, label: str, look: str = "") -> str:
-    """Return a picture inside a page, whose style sheet it uses; screen readers read the label."""
-    return _picture(width, height, parts, role="img", aria_label=label, class_=look or None)
-
-
-def _picture(width: float, height: float, parts: Iterable[str], **attributes: Attribute) -> str:
+def document(width: float, height: float, parts: Iterable[str], *, title: str, style: str) -> str:
+    """Return a picture that is a file of its own, with its style sheet."""
+    content = (f"\n{tooltip(title)}\n<style>{style}</style>\n", "\n".join(parts), "\n")
+    named = {"xmlns": "http://www.w3.org/2000/svg", "role": "img"}
     box = f"0 0 {number(width)} {number(height)}"
-    return element("svg", *parts, width=width, height=height, viewBox=box, **attributes)
+    return element("svg", *content, width=width, height=height, viewBox=box, **named) + "\n"
 
 
 def number(value: float) -> str:

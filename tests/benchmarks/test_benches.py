@@ -44,7 +44,6 @@ SHORT = [
     ("waits", "--costs COSTS --ranks 8 --accumulate 4 --draws 2", "settings"),
 ]  # fmt: skip
 LONG = [
-    ("bubbles", "--uneven --costs COSTS", "costs"),
     ("decoding", "--samples 8 --rounds 1 --batch-size 2 --tile-size 32", "best pipelines"),
     ("encoder", "--drift --rounds 1", "agrees"),
     ("encoder", "--microbatches 8 --rounds 1", "cases agrees"),
@@ -56,8 +55,6 @@ LONG = [
     ("metrics", "--samples 64 --rounds 1", ""),
     ("picture", "", "samples steps ways"),
     ("runtime", f"--schedule zbv {SMALL_MODEL} --rounds 1 --repeats 1", "ratios schedules"),
-    ("schedules", "--ranks 2 --microbatches 4", "schedules speed"),
-    ("soak", "--kind plain --seconds 1 --every 0.1 --workers 1 --cell 200000x32", "kinds"),
     ("start", "--repeats 1 --epochs 1 --workers 1", "kinds later_epochs"),
     ("threads", "--rounds 1 --samples 5000", ""),
     ("transports", "--pairs 1", "cells"),
@@ -100,11 +97,6 @@ def test_a_bench_ends_with_its_object(
 
 
 # --- what they say of the product
-
-
-def check_bubbles(report: Mapping[str, Any]) -> None:
-    for kernels in ("whole", "split"):
-        assert min(row["gain"] for row in report[kernels].values()) > 1
 
 
 def check_faults(report: Mapping[str, Any]) -> None:
@@ -237,7 +229,6 @@ def test_every_bench_is_run() -> None:
     ("words", "error"),
     [
         ("faults --seeds 0", "counterpoise: --seeds is 0"),
-        ("soak --seconds 5", "fewer than 10 looks"),
         ("start --repeats 0", "got 0 repeats"),
         ("balancer --ranks 1,1921", "give 1 to 1920 ranks"),
         ("matrix --cell axb", "BYTESxBATCH"),

@@ -6,7 +6,6 @@ from counterpoise.sched.render.elements import (
     Scale,
     document,
     element,
-    inline,
     text,
     tooltip,
 )
@@ -22,12 +21,6 @@ def test_words_come_out_as_they_went_in() -> None:
     title, _, words, circle = root
     assert title.text == words.text == circle[0].text == circle.attrib["aria-label"] == WORDS
     assert root.tag == f"{NS}svg"
-
-
-def test_a_picture_inside_a_page_is_named_for_screen_readers() -> None:
-    root = ElementTree.fromstring(inline(10, 20, [], label=WORDS))
-    assert root.attrib["aria-label"] == WORDS
-    assert root.attrib["viewBox"] == "0 0 10 20"
 
 
 def test_values_outside_an_axis_are_placed_at_its_ends() -> None:

@@ -15,8 +15,7 @@ import pytest
 from counterpoise.balancer import Balance
 from counterpoise.tools.analyze.command import command
 from counterpoise.tools.cli import main
-from counterpoise.tools.demo.command import BUDGETS
-from counterpoise.tools.demo.transform import VIRTUAL_RANKS
+from counterpoise.tools.demo.command import BUDGETS, VIRTUAL_RANKS
 
 KEYS = {
     "samples", "unreadable", "duplicate_keys", "resources", "forecast", "other_plans",

@@ -1,21 +1,17 @@
-"""`plan job` and `plan check`: keys as promised, files, clear errors."""
+"""`plan job`: keys as promised, files, clear errors."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from counterpoise import Balance
 from counterpoise.sched.planners.job.schema import read_job
-from counterpoise.sched.simulation.cost_profile import CostFunction, dump_profile, profile_costs
-from counterpoise.sched.simulation.measured import MeasuredStep, dump_step
-from counterpoise.sched.simulation.simulator import simulate
-from counterpoise.tools.plan.command import command
+from counterpoise.tools.plan.job import command
 
 KEYS = {"step_s", "mfu", "gain", "seconds", "memory_bytes", "lost", "tokens_per_s", "others"}
 
@@ -74,36 +70,6 @@ def test_the_file_is_the_plan(planned: tuple[dict[str, Any], Path]) -> None:
     assert balance.accumulate == plan.schedule.microbatches
     for one in plan.microbatches:
         assert all(one[name] <= most for name, most in balance.budgets.items())
-
-
-def test_check_names_the_assumption_that_was_off(planned: tuple[dict[str, Any], Path]) -> None:
-    _, folder = planned
-    plan = read_job(folder / "job.json")
-    slow = plan.costs.passes["F"][1]
-    slower = CostFunction(
-        slow.fixed * 112 // 100, {k: v * 112 // 100 for k, v in slow.per_thousand.items()}
-    )
-    rows = (plan.costs.passes["F"][0], slower, *plan.costs.passes["F"][2:])
-    profile = msgspec.structs.replace(plan.costs, passes={**plan.costs.passes, "F": rows})
-    (folder / "run.json").write_text(dump_profile(profile))
-    report = run("check", str(folder / "job.json"), "--measured", str(folder / "run.json"))
-    first = report["deviations"][0]
-    assert first["what"] == "forward of stage 1"
-    assert first["change"] == pytest.approx(0.12, abs=1e-3)
-    assert first["step_change"] > 0
-    assert all(abs(one["change"]) < 1e-3 for one in report["deviations"][1:])
-    assert report["simulated_s"] > report["planned_s"]
-
-
-def test_check_reads_a_measured_step(planned: tuple[dict[str, Any], Path]) -> None:
-    _, folder = planned
-    plan = read_job(folder / "job.json")
-    program = plan(plan.layout.pp, plan.schedule.microbatches)
-    timeline = simulate(program, profile_costs(plan.costs, plan.microbatches))
-    (folder / "step.json").write_text(dump_step(MeasuredStep(timeline, plan.microbatches)))
-    report = run("check", str(folder / "job.json"), "--measured", str(folder / "step.json"))
-    assert report["measured_s"] == pytest.approx(report["planned_s"], rel=1e-6)
-    assert all(abs(one["step_change"]) < 0.01 for one in report["deviations"])
 
 
 JOB = ("job", "--config", "internvit-6b+internlm2-20b", "--gpus", "2", "--global-batch", "8")
