@@ -6,46 +6,37 @@ it. Colour is never the only sign: passes carry their letter where it fits.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 WHITE = "#ffffff"
 INK = "#101418"
 
 
-@dataclass(frozen=True, slots=True)
-class Paint:
-    """The look of a kind of pass: its words in the legend, and its fill."""
-
-    word: str
-    fill: str
-
-
 PAINTS = {
-    "F": Paint("forward", "#4961d4"),
-    "B": Paint("backward", "#fbb02d"),
-    "I": Paint("backward, inputs", "#cf6230"),
-    "W": Paint("backward, weights", "#3ab08b"),
-    "S": Paint("vocabulary, softmax", "#83307d"),
-    "T": Paint("vocabulary, gradients", "#b68ad4"),
-    "C": Paint("continuation", "#444a40"),
-    "EF": Paint("encoder forward", "#bff1fb"),
-    "EB": Paint("encoder backward", "#f1ef96"),
-    "GF": Paint("generator forward", "#8fd3a8"),
-    "GB": Paint("generator backward", "#4f9d78"),
+    "F": "#4961d4",
+    "B": "#fbb02d",
+    "I": "#cf6230",
+    "W": "#3ab08b",
+    "S": "#83307d",
+    "T": "#b68ad4",
+    "C": "#444a40",
+    "EF": "#bff1fb",
+    "EB": "#f1ef96",
+    "GF": "#8fd3a8",
+    "GB": "#4f9d78",
     # Rarer ones, seen beside few of the others.
-    "L": Paint("vocabulary, logits", "#8f2f5b"),
-    "E": Paint("vocabulary, exponentials", "#c26a94"),
-    "G": Paint("vocabulary, gradients", "#dcb2c6"),
-    "IF": Paint("embedding forward", "#cfd8de"),
-    "IB": Paint("embedding backward", "#94a3ad"),
-    "O": Paint("optimizer", "#2b3a42"),
+    "L": "#8f2f5b",
+    "E": "#c26a94",
+    "G": "#dcb2c6",
+    "IF": "#cfd8de",
+    "IB": "#94a3ad",
+    "O": "#2b3a42",
     # Collectives of the vocabulary passes, on lanes of their own.
-    "CX": Paint("broadcast", "#6f8f6a"),
-    "CM": Paint("maximum", "#c2a878"),
-    "CS": Paint("sums", "#7a98b5"),
-    "CG": Paint("gradient sum", "#a98a8a"),
-    "CI": Paint("embedding sum", "#8f9a6b"),
-    "CJ": Paint("embedding gradient", "#8d86a8"),
+    "CX": "#6f8f6a",
+    "CM": "#c2a878",
+    "CS": "#7a98b5",
+    "CG": "#a98a8a",
+    "CI": "#8f9a6b",
+    "CJ": "#8d86a8",
 }
 OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
 # CSS variables, each with its light and its dark value.
@@ -72,19 +63,14 @@ def theme(colours: Mapping[str, tuple[str, str]] = THEME, selector: str = "svg")
     return f"{selector}{{{light}}}\n{media}{{{selector}{{{dark}}}}}\n"
 
 
-def paint(kind: str, kinds: tuple[str, ...] = ()) -> Paint:
-    """Return the look of a kind; an unknown one gets a quiet colour by its place in `kinds`.
+def paint(kind: str, kinds: tuple[str, ...] = ()) -> str:
+    """Return the colour of a kind; an unknown one gets a quiet one by its place in `kinds`.
 
-    >>> paint("F").word
-    'forward'
-    >>> paint("X", ("F", "X")).fill
-    '#d7b98e'
+    >>> paint("F"), paint("X", ("F", "X"))
+    ('#4961d4', '#d7b98e')
     """
-    known = PAINTS.get(kind)
-    if known is not None:
-        return known
     place = kinds.index(kind) if kind in kinds else 0
-    return Paint("collective", OTHER[place % len(OTHER)])
+    return PAINTS.get(kind, OTHER[place % len(OTHER)])
 
 
 def tint(fill: str, chunk: int, chunks: int) -> str:

@@ -98,7 +98,7 @@ def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) ->
     drawn = Text()
     for line in text_lines(timeline, columns, unit):
         for text, kind in line:
-            fill = paint(kind, names).fill if kind else ""
+            fill = paint(kind, names) if kind else ""
             drawn.append(text, f"{ink(fill)} on {fill}" if kind else "")
         drawn.append("\n")
     drawn.rstrip()

@@ -76,7 +76,7 @@ MOST_COPIES = 0.12
 @click.option(
     "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs any."
 )
-@click.option("--out", type=_FILE, help=".svg, .html, .json (trace) or .txt.")
+@click.option("--out", type=_FILE, help=".svg, .json (trace) or .txt.")
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(

@@ -49,7 +49,9 @@ def test_svg_draws_every_pass_once_as_long_as_it_is(timeline: Timeline) -> None:
 def test_svg_lies_within_its_own_borders(timeline: Timeline) -> None:
     root = ElementTree.fromstring(render_svg([timeline, timeline], title="Two < three & more"))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for box in root.iter(f"{NS}rect"):
+    paper, *boxes = root.iter(f"{NS}rect")
+    assert paper.attrib["width"] == paper.attrib["height"] == "100%"
+    for box in boxes:
         x, y = float(box.get("x", "0")), float(box.get("y", "0"))
         assert 0 <= x <= x + float(box.attrib["width"]) <= width
         assert 0 <= y <= y + float(box.attrib["height"]) <= height
