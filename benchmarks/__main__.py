@@ -8,7 +8,6 @@ from counterpoise.tools.console.lazy_group import LazyGroup
 
 BENCHES = {
     "analyze": ("analyze", "The header-only scan against `tar tf` and reading headers."),
-    "bubbles": ("bubbles.command", "Encoder work in the bubbles: Optimus' algorithm and ours."),
     "balancer": ("balancer.command", "A balancer's CPU time a sample by ranks, and its memory."),
     "decoding": ("loading.decoding", "CPU time of images, from shards to batches, by pipeline."),
     "encoder": (
@@ -20,7 +19,7 @@ BENCHES = {
     "job": ("job", "A plan for four processes run from its job.json, measured and simulated."),
     "local": ("loading.local", "Balanced loops with known costs, against our plain loop."),
     "matrix": ("loading.matrix", "Loops against torch's, by size of samples and batches."),
-    "metrics": ("loading.metrics", "What counting and traces cost a trainer, on and off."),
+    "metrics": ("loading.metrics", "What counting costs a trainer, on and off."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
     "overlap": ("runtime.overlap", "Tensor-parallel layers: collectives beside their products."),
     "padded": ("planning.padded", "Plans of padded steps, against transformers' and others."),
@@ -36,8 +35,6 @@ BENCHES = {
         "runtime.command",
         "The pipeline runtime against torch's, and against the simulator.",
     ),
-    "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
-    "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
     "stores": ("stores.command", "Epochs from an S3 that is far away, by system."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),

@@ -47,7 +47,7 @@ from counterpoise.sched import (
     simulate,
     with_encoders,
 )
-from counterpoise.sched.render.page import render_html
+from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.runtime import (
     EncoderSpec,
     Pipeline,
@@ -295,7 +295,7 @@ def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any
                 state = {"steps": number + 1, "loader": loader.state_dict()}
                 save_checkpoint(given.checkpoints / f"step-{number + 1}", pipe, optimizer, state)
         if given.page and done < given.steps and distributed.get_rank() == 0:
-            write_page(given.page, measured, simulated)
+            write_picture(given.page, measured, simulated)
     finally:
         loader.close()
         pipe.close()
@@ -337,15 +337,15 @@ def change_figures(change: PlanChange) -> dict[str, Any]:
     return {"step": change.step} | {name: round(value, 4) for name, value in gains.items()}
 
 
-def write_page(path: Path, measured: Timeline, simulated: Timeline) -> None:
-    """Write the page of a step, measured over simulated."""
+def write_picture(path: Path, measured: Timeline, simulated: Timeline) -> None:
+    """Write the picture of a step, measured over simulated."""
     named = [
         replace(measured, name="measured"),
         replace(simulated, name="simulated with the times that its passes took"),
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     title = "A training step: measured and simulated"
-    path.write_text(render_html(named, title=title, subtitle=measured.name), "utf-8")
+    path.write_text(render_svg(named, title=title), "utf-8")
 
 
 HEADER = """\
@@ -374,7 +374,9 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--checkpoints", type=Path, metavar="FOLDER")
     parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
     parser.add_argument("--replan", choices=("on", "off"), default="on", help="by measured times")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="the last step's timeline")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="the last step's timeline, as SVG"
+    )
     parser.add_argument("--json", action="store_true", help="one object of figures at the end")
     return parser.parse_args(words)
 

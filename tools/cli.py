@@ -23,7 +23,7 @@ COMMANDS = {
     "doctor": ("doctor.command", "Check an installation or a running job."),
     "fleet": ("services.fleet", "Run workers here, or on a Ray cluster."),
     "keygen": ("services.keygen", "Make keys for a balancer, its workers and its trainers."),
-    "plan": ("plan.command", "Plan a model's parallelism: GPUs, stages, recomputation."),
+    "plan": ("plan.job", "Plan a model's parallelism: GPUs, stages, recomputation."),
     "prepare": ("prepare.command", "Write tar shards, or indexes and costs, from any source."),
     "profile": ("schedule.profile", "Fit what passes cost to measured steps."),
     "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),

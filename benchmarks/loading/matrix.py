@@ -26,7 +26,6 @@ from .matrix_report import MatrixPass
 from .processes import MeasuredProcess, cpu_s_below
 from .systems.cell import CELLS, CONSUMERS, Cell, cells, parse_cell
 from .systems.peers import OWN, open_system, versions
-from .usage import part_of
 
 _LOOK_S = 0.02
 _MOST_LOOKS = 50
@@ -163,10 +162,9 @@ def one_pass(loader: Any, cell: Cell) -> MatrixPass:
         wide.sum() if wide is not None else batch[0, 0].item()
     seconds, own = time.perf_counter() - begun, time.process_time() - cpu
     spent = {pid: now - before.get(pid, 0.0) for pid, now in cpu_s_below(own_pid).items()}
-    planning = sum(each for pid, each in spent.items() if part_of(pid) == "balancer")
     del batch, wide  # their memory may be all that is waited for
     _wait_until_idle(own_pid)
-    each_us = (1e6 * each / samples for each in (own, planning, own + sum(spent.values())))
+    each_us = (1e6 * each / samples for each in (own, own + sum(spent.values())))
     return MatrixPass(samples / seconds, *each_us)
 
 

@@ -16,14 +16,10 @@ from .systems.peers import OWN
 
 @dataclass(frozen=True, slots=True)
 class MatrixPass:
-    """One pass: samples per second, CPU microseconds per sample of the trainer and of all.
-
-    balancer_us: its part of all, 0 without one.
-    """
+    """One pass: samples per second, CPU microseconds per sample of the trainer and of all."""
 
     rate: float
     trainer_us: float
-    balancer_us: float
     all_us: float
 
 
@@ -69,7 +65,7 @@ def _figures(systems: Mapping[str, Sequence[MatrixPass]], rounds: int) -> dict[s
 
 
 def _medians(passes: Sequence[MatrixPass]) -> dict[str, float]:
-    parts = ("trainer_us", "balancer_us", "all_us")
+    parts = ("trainer_us", "all_us")
     rate = statistics.median(each.rate for each in passes)
     return {
         "samples_per_s": rate,
@@ -89,7 +85,7 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
 def _against_torch(found: Mapping[str, Any]) -> Table:
     made = Table(title="our loop against torch's (samples/s, ratio of each round)")
     columns = ("reads", "workers", "sample", "batch", "samples/s", "ratio", "range", "control")
-    for column in (*columns, "trainer us", "torch's", "balancer us", "all us", "torch's"):
+    for column in (*columns, "trainer us", "torch's", "all us", "torch's"):
         made.add_column(column, justify="right")
     for cell in found["cells"]:
         ours, torchs, ratio = cell["ours"], cell["torch"], cell["ratio"]
@@ -100,7 +96,6 @@ def _against_torch(found: Mapping[str, Any]) -> Table:
             _range(ratio),
             _range(cell["ratio_of_equals"]),
             *(f"{each['trainer_us']:.1f}" for each in (ours, torchs)),
-            f"{ours['balancer_us']:.1f}" if cell["balanced"] else "",
             *(f"{each['all_us']:.1f}" for each in (ours, torchs)),
         )
     return made

@@ -1,19 +1,14 @@
-"""`make bench NAME=metrics`: what counting and traces cost a trainer, and what they cost off.
+"""`make bench NAME=metrics`: what counting costs a trainer, and what it costs off.
 
 A balanced loop of small samples whose costs differ and are known, and torch's way with the same
 samples. Loaders that count and that do not take turns in one process, in a new order each round; a
-second one that does not count says how far two alike are apart. A trainer with a balancer and
-workers, all on this host, is measured in turns while a trace is taken and while none is.
+second one that does not count says how far two alike are apart.
 """
 
-import itertools
 import os
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -28,8 +23,6 @@ TILE_SIZE = 8
 KINDS = ("off", "off again", "on")
 # A training step that computes for so long is a quick one.
 STEP_S = 0.1
-# The length of a trace, and of what it is compared with.
-TRACE_S = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,64 +118,6 @@ def measure(loop: str, cell: SmallLoop, rounds: int) -> CountingCost:
     return _cost(loop, cell, found)
 
 
-def measure_trace(cell: SmallLoop, rounds: int) -> CountingCost:
-    """Return what a trace costs a microbatch, to the last span that is sent to the balancer."""
-    from counterpoise.balancer.transport.naming import peer_name
-    from counterpoise.balancer.transport.sockets import connect, zmq  # type: ignore[attr-defined]
-    from counterpoise.loader import Balance, DataLoader, RemoteDataset
-    from counterpoise.tools.demo.data import ensure_demo_data
-    from counterpoise.workers.fleet.control import FleetControl
-    from counterpoise.workers.fleet.processes import BalancerProcess, local_launcher
-
-    small = {"tile_size": 32, "max_tiles": 1, "tokens_per_tile": 4}
-    with tempfile.TemporaryDirectory() as folder:
-        shards = Path(ensure_demo_data(Path(folder), samples=cell.samples)).parent
-        served = BalancerProcess("127.0.0.1")
-        launch = local_launcher(served.address, ["--root", str(shards), "--log-level", "error"])
-        fleet = FleetControl(launch, served, (cell.workers, cell.workers), None)
-        try:
-            fleet.turn(None, time.monotonic())
-            loader = DataLoader(
-                RemoteDataset("*.tar", arguments=small), shuffle=True, virtual_ranks=1,
-                balance=Balance("fixed", accumulate=ACCUMULATE), batch_size=cell.microbatch,
-                collate_fn=_first, balancer=served.address, timeout=60,
-            )  # fmt: skip
-            batches = itertools.chain.from_iterable(itertools.repeat(loader))
-            with (
-                zmq.Context() as context,
-                connect(context, served.address, peer_name("", "bench"), None) as peer,
-            ):
-                found = {kind: list[float]() for kind in KINDS}
-                for number in range(rounds + 1):  # the first has the start of everything
-                    turn = number % len(KINDS)
-                    for kind in KINDS[turn:] + KINDS[:turn]:
-                        found[kind].append(_traced_us(batches, peer if kind == "on" else None))
-            loader.close()
-        finally:
-            fleet.stop()
-    return _cost("traced", cell, found)
-
-
-def _traced_us(batches: Iterator[Any], peer: Any) -> float:
-    """Return the CPU microseconds of this process for a microbatch, for the seconds of a trace.
-
-    peer: asks for the trace, None for none.
-    """
-    from counterpoise.balancer.protocol.trace_messages import StartTrace
-    from counterpoise.balancer.transport.sockets import send
-
-    if peer is not None:
-        send(peer, StartTrace(1000 * TRACE_S))
-    until, begun, count = time.monotonic() + TRACE_S, time.process_time(), 0
-    while time.monotonic() < until or (peer is not None and not peer.poll(0)):
-        next(batches)
-        count += 1
-    spent = time.process_time() - begun
-    if peer is not None:
-        peer.recv_multipart()
-    return 1e6 * spent / count
-
-
 def _cost(loop: str, cell: SmallLoop, found: dict[str, list[float]]) -> CountingCost:
     off, again, on = (found[kind][1:] for kind in KINDS)
     added = statistics.median(a - b for a, b in zip(on, off, strict=True))
@@ -210,7 +145,7 @@ def _cpu_us(loader: Any) -> float:
 @click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(microbatch: int, samples: int, workers: int, rounds: int, as_json: bool) -> None:
-    """Measure what counting and traces cost a trainer.
+    """Measure what counting costs a trainer.
 
     \b
     Example:
@@ -218,7 +153,6 @@ def command(microbatch: int, samples: int, workers: int, rounds: int, as_json: b
     """  # noqa: D301
     cell = SmallLoop(microbatch, samples, workers)
     found = [measure(loop, cell, rounds) for loop in ("plain", "balanced")]
-    found.append(measure_trace(cell, rounds))
     title = "trainer CPU microseconds a microbatch, without training: medians (range)"
     columns = ("loop", "off", "off again less off", "on less off", f"of a step of {STEP_S:g} s")
     table = make_table(title, *columns)

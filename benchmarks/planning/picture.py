@@ -5,11 +5,12 @@ Work is counted in the batches: a rank's tokens, of which some are padding. A ra
 the slowest one is done. Drawn is the step whose random order takes the median time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import click
 import numpy as np
@@ -17,15 +18,7 @@ from rich.table import Table
 
 from counterpoise import Balance, DataLoader, Selection, TarDataset, VisionLanguage
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.sched.render.elements import (
-    Scale,
-    document,
-    element,
-    labels_below,
-    text,
-    tooltip,
-    vertical_lines,
-)
+from counterpoise.sched.render.elements import add, add_axis, document, new_picture
 from counterpoise.sched.render.palette import theme
 from counterpoise.tools.console.reporting import emit, progress_console
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -52,7 +45,7 @@ STYLE = (
         }
     )
     + """svg{font:13px system-ui,sans-serif}
-text{fill:var(--ink)}.name{font-weight:600}.rank{font-size:12px}.paper{fill:var(--paper)}.grid{stroke:var(--grid)}
+text{fill:var(--ink)}.name{font-weight:600}.rank{font-size:12px}.end{text-anchor:end}.grid{stroke:var(--grid)}
 .p0{fill:var(--p0)}.p1{fill:var(--p1)}.p2{fill:var(--p2)}
 """
 )
@@ -116,41 +109,34 @@ def figures(work: Int64) -> dict[str, float]:
 def picture(work: Mapping[str, Int64]) -> str:
     """Return an SVG with a panel for each way, of work (ranks, 2)."""
     high = max(int(found.sum(axis=1).max()) for found in work.values())
-    height = TOP + PANEL * len(work) + 34
-    across = Scale(0, high, LEFT, RIGHT)
+    pixels = (RIGHT - LEFT) / high
     ticks = range(0, high + 1, 10 ** (len(str(high)) - 1) // (2 if str(high) < "2" else 1))
-    parts = [element("rect", class_="paper", width=WIDTH, height=height)]
+    root = new_picture("One step of 8 ranks", STYLE)
     for number, (x, name) in enumerate(zip((LEFT, 236, 346), PARTS, strict=True)):
-        parts.append(element("rect", class_=f"p{number}", x=x, y=14, width=14, height=12))
-        parts.append(text(x + 20, 25, name))
+        add(root, "rect", class_=f"p{number}", x=x, y=14, width=14, height=12)
+        add(root, "text", name, x=x + 20, y=25)
     foot = TOP + PANEL * len(work) - 16
-    parts.append(element("path", class_="grid", d=vertical_lines(across, ticks, TOP, foot)))
+    labels = ((tick, f"{tick:,}") for tick in ticks)
+    add_axis(root, lambda tokens: LEFT + tokens * pixels, labels, TOP, foot)
     for number, (way, found) in enumerate(work.items()):
-        parts += _panel(way, found, across, TOP + PANEL * number)
-    parts += labels_below(across, [(tick, f"{tick:,}") for tick in ticks], foot + 16)
-    parts.append(
-        text(
-            RIGHT,
-            foot + 38,
-            f"tokens that a rank computes in one step of {RANKS * EACH * ACCUMULATE} samples",
-            anchor="end",
-        )
-    )
-    return document(WIDTH, height, parts, title="One step of 8 ranks", style=STYLE)
+        _add_panel(root, way, found, pixels, TOP + PANEL * number)
+    about = f"tokens that a rank computes in one step of {RANKS * EACH * ACCUMULATE} samples"
+    add(root, "text", about, x=RIGHT, y=foot + 38, class_="end")
+    return document(root, WIDTH, foot + 50)
 
 
-def _panel(way: str, found: Int64, across: Scale, top: float) -> Iterator[str]:
-    """Yield a panel's title and a bar for each rank: own tokens, padding, waiting."""
+def _add_panel(root: Element, way: str, found: Int64, pixels: float, top: float) -> None:
+    """Add a panel's title and a bar for each rank: own tokens, padding, waiting."""
     slowest = int(found.sum(axis=1).max())
-    yield text(LEFT, top + 10, way, "name")
-    yield text(RIGHT, top + 10, f"the slowest rank: {slowest:,} tokens", anchor="end")
+    add(root, "text", way, class_="name", x=LEFT, y=top + 10)
+    said = f"the slowest rank: {slowest:,} tokens"
+    add(root, "text", said, class_="end", x=RIGHT, y=top + 10)
     for rank, (own, padding) in enumerate(found.tolist()):
         y = top + 18 + (BAR + 3) * rank
-        yield text(LEFT - 6, y + 10, f"rank {rank}", "rank", anchor="end")
+        add(root, "text", f"rank {rank}", class_="rank end", x=LEFT - 6, y=y + 10)
         edges = (0, own, own + padding, slowest)
         for part, (start, end) in enumerate(pairwise(edges)):
             if end > start:
-                width = across(end) - across(start)
-                words = tooltip(f"rank {rank}: {end - start:,} {PARTS[part]}")
-                look = {"x": across(start), "y": y, "width": width, "height": BAR}
-                yield element("rect", words, class_=f"p{part}", **look)
+                place = {"x": LEFT + start * pixels, "width": (end - start) * pixels}
+                bar = add(root, "rect", class_=f"p{part}", y=y, height=BAR, **place)
+                add(bar, "title", f"rank {rank}: {end - start:,} {PARTS[part]}")

@@ -49,22 +49,18 @@ class MeasuredLoader:
         found = stats.summary()
         return flattened(found) if flat else found
 
-    def report(self, html: str | Path | None = None, forecast: str | Path | None = None) -> str:
+    def report(self, forecast: str | Path | None = None) -> str:
         """Return three lines on this loop so far: data, ranks, samples; report.md explains them.
 
-        The figures are those of `stats()`. html: a file that gets them, with a picture. forecast:
-        the report.json of `counterpoise analyze`, whose figures stand beside. ValueError without
-        keep_stats or Balance(report=True), and for a file that is no forecast.
+        The figures are those of `stats()`. forecast: the report.json of `counterpoise analyze`,
+        whose figures stand beside. ValueError without keep_stats or Balance(report=True), and for a
+        file that is no forecast.
         """
-        from .report import read_forecast, report_lines, report_page
+        from .report import read_forecast, report_lines
 
-        stats = self._need_stats("report()")
+        self._need_stats("report()")
         foretold = None if forecast is None else read_forecast(Path(forecast))
-        lines = report_lines(self.stats(), foretold)
-        if html is not None:
-            page = report_page(lines, stats.rank_work, stats.step_times)
-            Path(html).write_text(page, encoding="utf-8")
-        return "\n".join(lines)
+        return "\n".join(report_lines(self.stats(), foretold))
 
     def metrics(self) -> "LoaderCollector":
         """Return the same for Prometheus: prometheus_client.REGISTRY.register(loader.metrics()).

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,6 @@ SAVE_S = 60.0
 # Reasons of holes that are counted apart, and characters of one; others count together.
 MOST_REASONS, REASON_CHARACTERS = 32, 60
 OTHER_REASONS = "other reasons"
-# Steps whose times are kept for a report's picture: the last ones.
-KEPT_STEPS = 200
 
 
 class LoopStats:
@@ -53,11 +51,8 @@ class LoopStats:
         self.imbalance: dict[str, dict[str, float]] = {}
         self._imbalances: dict[str, Counter[str]] = {FORECAST: Counter(), DELIVERED: Counter()}
         self._planned_steps = 0
-        # By kind: the work and the times of all steps; of the last, each rank's work.
+        # By kind: the work and the times of all steps.
         self._work_sums, self._time_sums = Counter[str](), Counter[str]()
-        self.rank_work: dict[str, Any] = {}
-        # Of the last steps: the time by kind, as a multiple of a rank's mean work.
-        self.step_times: deque[dict[str, float]] = deque(maxlen=KEPT_STEPS)
         self.ranks: int | None = None
         self.rank = int(os.environ.get("RANK", 0))
         self.workers = 0
@@ -138,9 +133,6 @@ class LoopStats:
         for kind, found in times.items():
             self._work_sums[kind] += found.work  # type: ignore[assignment]
             self._time_sums[kind] += found.time  # type: ignore[assignment]
-            self.rank_work[kind] = found.by_rank
-        work = times[DELIVERED].work or 1.0
-        self.step_times.append({kind: found.time / work for kind, found in times.items()})
         self._planned_steps += 1
         for kind in (FORECAST, DELIVERED):
             ratios = dict(zip(config.resources, times[kind].imbalance, strict=True))

@@ -1,1 +1,1 @@
-"""Draw timelines as text, SVG, HTML page and Chrome trace."""
+"""Draw timelines as text, SVG and Chrome trace."""

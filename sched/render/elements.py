@@ -1,121 +1,50 @@
-"""Elements, axes and documents of SVG pictures, as text: shared by every picture of the project.
+"""SVG pictures of the standard library's elements: coordinates are pixels, y grows downward."""
 
-Coordinates are pixels, y grows downward, and every number is written with at most one decimal.
-Words are escaped here, so callers pass plain text:
-
-    across = Scale(0, 90, start=40, end=300)
-    parts = [
-        *labels_below(across, [(0, "0 s"), (90, "90 s")], y=196),
-        element("path", class_="line", d=line((across(x), y) for x, y in points)),
-        element("circle", tooltip("the peak"), cx=across(30), cy=24, r=3),
-    ]
-    picture = document(320, 210, parts, title="Load", style=theme({"ink": ("#111", "#eee")}))
-"""
-
-from collections.abc import Iterable
-from dataclasses import dataclass
-from html import escape
-
-Attribute = str | float | None
+from collections.abc import Callable, Iterable
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The linear map of an axis: values low to high become pixels start to end.
+def new_picture(title: str, style: str) -> Element:
+    """Return a picture with nothing on its paper but a style sheet."""
+    root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
+    add(root, "title", title)
+    add(root, "style", style)
+    add(root, "rect", width="100%", height="100%", rx=10, fill="var(--paper)")
+    return root
 
-    A value outside is placed at the nearer end. If high is not above low, every value is at start.
 
-    >>> up = Scale(0, 2, start=100, end=0)
-    >>> up(0.5), up(3)
-    (75.0, 0.0)
+def add(parent: Element, name: str, words: str = "", **attributes: str | float) -> Element:
+    """Add an element to another, with words in it if any; numbers get one decimal at most.
+
+    `class_` stands for class, other underscores for hyphens.
     """
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """Return the pixel of a value."""
-        if self.high <= self.low:
-            return float(self.start)
-        share = (value - self.low) / (self.high - self.low)
-        return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
-
-
-def element(name: str, /, *content: str, **attributes: Attribute) -> str:
-    """Return an element with its content, which is SVG already (see `text` for words).
-
-    `class_` stands for class, other underscores for hyphens; attributes that are None are left out.
-
-    >>> element("rect", x=1.25, width=30, class_="bar", stroke_width=None)
-    '<rect x="1.2" width="30" class="bar"/>'
-    """
-    words = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="'
-        f'{escape(value) if isinstance(value, str) else number(value)}"'
+    written = {
+        key.rstrip("_").replace("_", "-"): value if isinstance(value, str) else number(value)
         for key, value in attributes.items()
-        if value is not None
-    )
-    inside = "".join(content)
-    return f"<{name}{words}>{inside}</{name}>" if inside else f"<{name}{words}/>"
+    }
+    found = SubElement(parent, name, written)
+    found.text = words or None
+    if parent.tag == "svg":
+        found.tail = "\n"
+    return found
 
 
-def text(
-    x: float, y: float, words: str, look: str = "", *, anchor: str = "", **attributes: Attribute
-) -> str:
-    """Return words whose baseline starts at (x, y); anchor "middle" or "end" aligns them there.
-
-    `look`: CSS classes.
-
-    >>> text(5, 9.5, "a < b", "strong", anchor="end")
-    '<text class="strong" x="5" y="9.5" text-anchor="end">a &lt; b</text>'
-    """
-    place = {"x": x, "y": y, "text_anchor": anchor or None, **attributes}
-    return element("text", escape(words), class_=look or None, **place)
+def add_axis(
+    root: Element, across: Callable[[float], float], labels: Iterable[tuple[float, str]],
+    top: float, bottom: float,
+) -> None:  # fmt: skip
+    """Add a line at each value of a horizontal axis, and its label below."""
+    for value, words in labels:
+        x = across(value)
+        add(root, "line", class_="grid", x1=x, x2=x, y1=top, y2=bottom)
+        add(root, "text", words, x=x, y=bottom + 14, text_anchor="middle")
 
 
-def tooltip(words: str) -> str:
-    """Return the title that a viewer shows when the pointer is over the element around it."""
-    return element("title", escape(words))
-
-
-def line(points: Iterable[tuple[float, float]]) -> str:
-    """Return the path data ("d") of straight lines through points.
-
-    >>> line([(0, 0), (10, 2.55), (20, 0)])
-    'M0 0L10 2.5L20 0'
-    """
-    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
-
-
-def vertical_lines(across: Scale, values: Iterable[float], top: float, bottom: float) -> str:
-    """Return the path data of one line at each value of a horizontal scale."""
-    return "".join(f"M{number(across(value))} {number(top)}V{number(bottom)}" for value in values)
-
-
-def labels_below(across: Scale, labels: Iterable[tuple[float, str]], y: float) -> list[str]:
-    """Return the labels of a horizontal axis, (value, words), centred, with their baseline at y."""
-    return [text(across(value), y, words, anchor="middle") for value, words in labels]
-
-
-def document(
-    width: float, height: float, parts: Iterable[str], *, title: str, style: str, look: str = ""
-) -> str:
-    """Return a picture that is a file of its own, with its style sheet; look: its CSS class."""
-    content = f"\n{tooltip(title)}\n<style>{style}</style>\n", "\n".join(parts), "\n"
-    named = {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "class_": look or None}
-    return _picture(width, height, content, **named) + "\n"
-
-
-def inline(width: float, height: float, parts: Iterable[str], *, label: str, look: str = "") -> str:
-    """Return a picture inside a page, whose style sheet it uses; screen readers read the label."""
-    return _picture(width, height, parts, role="img", aria_label=label, class_=look or None)
-
-
-def _picture(width: float, height: float, parts: Iterable[str], **attributes: Attribute) -> str:
-    box = f"0 0 {number(width)} {number(height)}"
-    return element("svg", *parts, width=width, height=height, viewBox=box, **attributes)
+def document(root: Element, width: float, height: float) -> str:
+    """Return a picture as a file of its own."""
+    root.attrib |= {"width": number(width), "height": number(height)}
+    root.set("viewBox", f"0 0 {number(width)} {number(height)}")
+    return tostring(root, encoding="unicode") + "\n"
 
 
 def number(value: float) -> str:

@@ -2,68 +2,52 @@
 
 The colours of the first block of PAINTS differ by more than 25 (CIE76 distance in Lab) for any two
 kinds, as seen with normal, protan, deutan and tritan vision (Machado et al., 2009); a test holds
-it. Colour is never the only sign: passes carry their letter where it fits, and kinds that finish
-another kind's work (W, T, encoder backward) are striped.
+it. Colour is never the only sign: passes carry their letter where it fits.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 WHITE = "#ffffff"
 INK = "#101418"
 
 
-@dataclass(frozen=True, slots=True)
-class Paint:
-    """The look of a kind of pass: its words in the legend, its fill, stripes or none."""
-
-    word: str
-    fill: str
-    striped: bool = False
-
-
 PAINTS = {
-    "F": Paint("forward", "#4961d4"),
-    "B": Paint("backward", "#fbb02d"),
-    "I": Paint("backward, inputs", "#cf6230"),
-    "W": Paint("backward, weights", "#3ab08b", striped=True),
-    "S": Paint("vocabulary, softmax", "#83307d"),
-    "T": Paint("vocabulary, gradients", "#b68ad4", striped=True),
-    "C": Paint("continuation", "#444a40"),
-    "EF": Paint("encoder forward", "#bff1fb"),
-    "EB": Paint("encoder backward", "#f1ef96", striped=True),
-    "GF": Paint("generator forward", "#8fd3a8"),
-    "GB": Paint("generator backward", "#4f9d78", striped=True),
+    "F": "#4961d4",
+    "B": "#fbb02d",
+    "I": "#cf6230",
+    "W": "#3ab08b",
+    "S": "#83307d",
+    "T": "#b68ad4",
+    "C": "#444a40",
+    "EF": "#bff1fb",
+    "EB": "#f1ef96",
+    "GF": "#8fd3a8",
+    "GB": "#4f9d78",
     # Rarer ones, seen beside few of the others.
-    "L": Paint("vocabulary, logits", "#8f2f5b"),
-    "E": Paint("vocabulary, exponentials", "#c26a94"),
-    "G": Paint("vocabulary, gradients", "#dcb2c6", striped=True),
-    "IF": Paint("embedding forward", "#cfd8de"),
-    "IB": Paint("embedding backward", "#94a3ad", striped=True),
-    "O": Paint("optimizer", "#2b3a42"),
+    "L": "#8f2f5b",
+    "E": "#c26a94",
+    "G": "#dcb2c6",
+    "IF": "#cfd8de",
+    "IB": "#94a3ad",
+    "O": "#2b3a42",
     # Collectives of the vocabulary passes, on lanes of their own.
-    "CX": Paint("broadcast", "#6f8f6a"),
-    "CM": Paint("maximum", "#c2a878"),
-    "CS": Paint("sums", "#7a98b5"),
-    "CG": Paint("gradient sum", "#a98a8a"),
-    "CI": Paint("embedding sum", "#8f9a6b"),
-    "CJ": Paint("embedding gradient", "#8d86a8"),
+    "CX": "#6f8f6a",
+    "CM": "#c2a878",
+    "CS": "#7a98b5",
+    "CG": "#a98a8a",
+    "CI": "#8f9a6b",
+    "CJ": "#8d86a8",
 }
 OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
 # CSS variables, each with its light and its dark value.
 THEME: Mapping[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#15181c"), "sheet": ("#f7f7f5", "#0e1013"), "row": ("#f3f3f0", "#1b1f24"),
     "ink": ("#16191d", "#eceae4"), "muted": ("#5f6770", "#98a0a9"), "rule": ("#e2e3e0", "#2b3036"),
-    "hatch": ("#d9d9d3", "#3d444d"), "edge": ("rgb(0 0 0/.28)", "rgb(255 255 255/.34)"),
+    "edge": ("rgb(0 0 0/.28)", "rgb(255 255 255/.34)"),
     "work": ("#2f3e4e", "#8496a8"), "waiting": ("#bb4a26", "#ea7b5e"),
     "padding": ("#b9b4a8", "#565a60"), "inside": ("#ffffff", "#0e1013"),
     "bad": ("#b8492f", "#f08a6e"), "measured": ("#1f8a6b", "#57c8a4"),
     "probed": ("#3f57cf", "#93a5ff"), "modelled": ("#c8562b", "#ee8a62"),
-    "memory": ("#74b9c4", "#3f7f9c"), "peak": ("#1c4e80", "#a9dcf0"),
-    # Why a rank of a pipeline is idle: see summary.CAUSES.
-    "warm-up": ("#efc4ae", "#8a5a45"), "steady": ("#b4552f", "#c27a5d"),
-    "cool-down": ("#f5dccf", "#5f4438"), "imbalance": ("#8c2f1b", "#e0694b"),
-    "communication": ("#7d66a3", "#9d88c4"),
 }  # fmt: skip
 
 
@@ -79,19 +63,14 @@ def theme(colours: Mapping[str, tuple[str, str]] = THEME, selector: str = "svg")
     return f"{selector}{{{light}}}\n{media}{{{selector}{{{dark}}}}}\n"
 
 
-def paint(kind: str, kinds: tuple[str, ...] = ()) -> Paint:
-    """Return the look of a kind; an unknown one gets a quiet colour by its place in `kinds`.
+def paint(kind: str, kinds: tuple[str, ...] = ()) -> str:
+    """Return the colour of a kind; an unknown one gets a quiet one by its place in `kinds`.
 
-    >>> paint("F").word
-    'forward'
-    >>> paint("X", ("F", "X")).fill
-    '#d7b98e'
+    >>> paint("F"), paint("X", ("F", "X"))
+    ('#4961d4', '#d7b98e')
     """
-    known = PAINTS.get(kind)
-    if known is not None:
-        return known
     place = kinds.index(kind) if kind in kinds else 0
-    return Paint("collective", OTHER[place % len(OTHER)])
+    return PAINTS.get(kind, OTHER[place % len(OTHER)])
 
 
 def tint(fill: str, chunk: int, chunks: int) -> str:

@@ -7,7 +7,13 @@ from math import floor, log10
 from ..ir.kinds import is_kind, is_staged, kind
 from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
-from .palette import PAINTS, paint
+from .palette import PAINTS
+
+# What the vocabulary passes' barriers do.
+COLLECTIVES = {
+    "CX": "broadcast", "CM": "maximum", "CS": "sums", "CG": "gradient sum", "CI": "embedding sum",
+    "CJ": "embedding gradient",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +82,13 @@ def label(slot: Slot, bare: bool) -> str:
     return what.kind + ("" if what.microbatch == NO_MICROBATCH else str(what.microbatch))
 
 
-def word(name: str, names: tuple[str, ...] = ()) -> str:
+def word(name: str) -> str:
     """Return the words for a kind in a legend.
 
-    >>> word("W"), word("RESHARD"), word("XY")
-    ('backward, weights', 'drop the gathered parameters', 'collective')
+    >>> word("W"), word("CX"), word("XY")
+    ('weight gradient', 'broadcast', 'collective')
     """
-    if name in PAINTS or not is_kind(name):
-        return paint(name, names).word
-    return kind(name).description
+    return kind(name).description if is_kind(name) else COLLECTIVES.get(name, "collective")
 
 
 def nice_step(rough: float) -> int:

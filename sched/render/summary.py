@@ -22,32 +22,6 @@ BYTES = MemoryUnit()
 CAUSES = ("work", "warm-up", "steady", "cool-down", "imbalance", "communication")
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The highest memory use of any rank: its amount, its rank and its time."""
-
-    bytes: int = 0
-    rank: int = 0
-    time_ns: int = 0
-
-
-def peak(timeline: Timeline) -> Peak:
-    """Return the highest point of all ranks' memory, the first in time if several are equal."""
-    points = (
-        Peak(held, rank, time) for rank, curve in enumerate(timeline.memory) for time, held in curve
-    )
-    return max(points, key=lambda point: (point.bytes, -point.time_ns, -point.rank), default=Peak())
-
-
-def causes(timeline: Timeline) -> tuple[float, ...]:
-    """Return the share of each of CAUSES in all ranks' time; the shares add up to 1."""
-    whole = timeline.makespan_ns * len(timeline.ranks)
-    if not whole:
-        return (1.0,) + (0.0,) * (len(CAUSES) - 1)
-    shares = [sum(parts) / whole for parts in zip(*map(astuple, timeline.bubbles), strict=True)]
-    return (1.0 - sum(shares), *shares)
-
-
 def bubble_words(idle: Bubbles) -> dict[str, int]:
     """Return a rank's idle nanoseconds under the words of CAUSES.
 
@@ -60,7 +34,7 @@ def bubble_words(idle: Bubbles) -> dict[str, int]:
 def figures(timeline: Timeline, unit: MemoryUnit = BYTES) -> tuple[str, ...]:
     """Return the key figures in words: makespan, bubble, and peak memory if there is any."""
     words = [format_time(timeline.makespan_ns), f"bubble {100 * timeline.bubble_ratio:.1f} %"]
-    if most := peak(timeline).bytes:
+    if most := max(timeline.peak_bytes, default=0):
         words.append(f"peak {format_memory(most, unit)}")
     return tuple(words)
 

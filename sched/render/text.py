@@ -1,14 +1,12 @@
 """Draw a timeline as text, to scale, with a line per rank.
 
-If there is room, every tick has a column; a tick is the longest time that divides all starts and
-ends. A pass fills its ticks with its name, and idle ticks are dots:
-
-    rank 0  F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 ...
-
-Otherwise every character is an equal piece of time. A pass is its name followed by dashes, as far
-as there is room, and a pass shorter than a character may be invisible:
+Every character is an equal piece of time. A pass is its name followed by dashes, as far as there is
+room, idle time is dots, and a pass shorter than a character may be invisible:
 
     rank 0  F0-F1-F2-F3-..................B0---- ...
+
+If there is room, all names are whole: the longest time that divides all starts and ends is then as
+wide as the longest name.
 """
 
 from collections.abc import Iterator
@@ -18,8 +16,8 @@ from ..simulation.timeline import Timeline
 from .picture import Row, chunks, label, nice_step, rows
 from .summary import BYTES, MemoryUnit, figures, format_time
 
-GRID_TICKS = 160
-DENSE_COLUMNS = 120
+# Pieces of time up to which names are whole, and the width of a timeline with more.
+MOST_TICKS, COLUMNS = 160, 120
 PLAIN = ""
 Cell = tuple[str, str]
 
@@ -52,25 +50,22 @@ def text_lines(
     """
     drawn = rows(timeline)
     head = max((len(row.label) for row in drawn), default=0) + 2
-    room = DENSE_COLUMNS if columns is None else columns - head
-    if room < 1:
-        raise ValueError(f"{columns} columns are too few to draw in; give {head + 20} or more")
-    tick = _tick(timeline)
     alone = chunks(timeline) == 1
     names = [[label(slot, bare=row.lane or alone) for slot in row.slots] for row in drawn]
     width = max((len(name) for row in names for name in row), default=1) + 1
-    count = timeline.makespan_ns // tick
-    # Unequal times have a tiny common divisor, so that a grid of ticks would be far too wide.
-    grid = count <= GRID_TICKS and (columns is None or count * width <= room + 1)
-    grid = grid and span_ns is None
-    scale = (width, tick) if grid else (room, max(1, span_ns or timeline.makespan_ns))
+    count = timeline.makespan_ns // _tick(timeline)
+    # Unequal times have a tiny common divisor, with which the timeline would be far too wide.
+    is_short = span_ns is None and count <= MOST_TICKS
+    room = width * count if is_short else COLUMNS
+    if columns is not None:
+        room = min(room, columns - head) if is_short else columns - head
+        if columns <= head:
+            raise ValueError(f"{columns} columns are too few to draw in; give {head + 20} or more")
+    whole = max(1, span_ns or timeline.makespan_ns)
     lines = [[(f"{timeline.name}  {', '.join(figures(timeline, unit))}", PLAIN)]]
-    lines.append([(" " * head + _axis(timeline.makespan_ns, *scale), PLAIN)])
+    lines.append([(" " * head + _axis(timeline.makespan_ns, room, whole), PLAIN)])
     for row, words in zip(drawn, names, strict=True):
-        if grid:
-            cells = _ticks(row, words, tick, count, width)
-        else:
-            cells = _dense(row, words, *scale, timeline.makespan_ns)
+        cells = _cells(row, words, room, whole, timeline.makespan_ns)
         lines.append([(row.label.ljust(head), PLAIN), *cells])
     return lines
 
@@ -80,20 +75,7 @@ def _tick(timeline: Timeline) -> int:
     return gcd(*(time for slot in slots for time in (slot.start_ns, slot.end_ns))) or 1
 
 
-def _ticks(row: Row, words: list[str], tick: int, count: int, width: int) -> Iterator[Cell]:
-    """Yield a row of the grid: in each tick the name of its pass, or dots."""
-    at = 0
-    for slot, name in zip(row.slots, words, strict=True):
-        first, last = slot.start_ns // tick, slot.end_ns // tick
-        if last > first:
-            yield "..".ljust(width) * (first - at), PLAIN
-            yield (name.ljust(width) * (last - first))[:-1], slot.what.kind
-            yield " " * (last < count), PLAIN
-            at = last
-    yield ("..".ljust(width) * (count - at)).rstrip(), PLAIN
-
-
-def _dense(row: Row, words: list[str], room: int, whole: int, makespan_ns: int) -> Iterator[Cell]:
+def _cells(row: Row, words: list[str], room: int, whole: int, makespan_ns: int) -> Iterator[Cell]:
     """Yield a row of characters: each pass as its name and dashes, or as much of it as fits."""
     at = 0
     for slot, name in zip(row.slots, words, strict=True):
@@ -109,6 +91,6 @@ def _dense(row: Row, words: list[str], room: int, whole: int, makespan_ns: int) 
 def _axis(makespan_ns: int, columns: int, every_ns: int) -> str:
     """Return a line with a mark at every round time; `columns` columns are `every_ns` long."""
     line = ""
-    for time in range(0, makespan_ns + 1, nice_step(12 * every_ns / columns)):
+    for time in range(0, makespan_ns + 1, nice_step(12 * every_ns / max(1, columns))):
         line = line.ljust(time * columns // every_ns) + (format_time(time) if time else "0")
     return line

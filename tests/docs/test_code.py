@@ -56,7 +56,6 @@ NOT_RUN = {
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
     "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
     "my_data:chunks": "a data set of litData; tests/tools/prepare prepares others",
-    "run.json": "kept by a loop of the reader's; tests/tools/analyze sets one beside a forecast",
     "mydata:dataset": "a module of the reader's; tests/tools/trial tries others",
     "train:Texts": "the reader's own script; tests/tools/trial runs others",
     "my_data:transform": "a module of the reader's; tests/tools/analyze uses one",

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import counterpoise as cp
 from counterpoise.tools.cli import main
 from tests.browser import Browser
 from tests.browser import chromium as chromium
@@ -39,40 +38,13 @@ def analyze(folder: Path) -> Path:
     return folder / "out" / "report.html"
 
 
-def compare(folder: Path) -> Path:
-    _run("schedule", "compare", "1f1b", "interleaved", "zbv", "--out", folder / "page.html")
-    return folder / "page.html"
-
-
-def fill(folder: Path) -> Path:
-    _run("schedule", "fill", "--case", "A", "--out", folder / "page.html")
-    return folder / "page.html"
-
-
 def trial(folder: Path) -> Path:
     loader = f"{Path(kinds.__file__)}:make_loader"
     _run("try", loader, "--seconds", 1, "--html", folder / "page.html")
     return folder / "page.html"
 
 
-def report(folder: Path) -> Path:
-    lengths = [1 + n * n % 97 for n in range(256)]
-    loader = cp.DataLoader(
-        [[length] for length in lengths], shuffle=True, collate_fn=list, keep_stats=True,
-        balance=cp.Balance(budgets={"tokens": 2048}, samples_per_step=64),
-        cost={"tokens": lengths}, virtual_ranks=8,
-    )  # fmt: skip
-    for _ in loader.steps():
-        pass
-    loader.report(html=folder / "page.html")
-    return folder / "page.html"
-
-
-# `schedule show` and examples/train_vlm.py have the page of compare.
-PAGES: Mapping[str, Callable[[Path], Path]] = {
-    "analyze": analyze, "report": report, "schedule compare": compare, "try": trial,
-}  # fmt: skip
-LONG: Mapping[str, Callable[[Path], Path]] = {"schedule fill": fill}
+PAGES: Mapping[str, Callable[[Path], Path]] = {"analyze": analyze, "try": trial}
 BROKEN = """<!doctype html><meta name="color-scheme" content="light dark"><style>
 td { overflow-wrap: anywhere } #grey { color: #999 } #cut { overflow: hidden; width: 40px }
 #wide { width: 1500px } #box { overflow-x: auto; width: 200px } #box p { width: 300px }
@@ -88,14 +60,12 @@ def page_size(chromium: Browser) -> Iterator[None]:
     chromium.call("Emulation.setEmulatedMedia", media="", features=[])
 
 
-@pytest.mark.parametrize(
-    "name", [*PAGES, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
-)
+@pytest.mark.parametrize("name", PAGES)
 @pytest.mark.usefixtures("page_size")
 def test_a_page_is_whole_at_every_width(
     chromium: Browser, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = {**PAGES, **LONG}[name](tmp_path).read_text("utf-8")
+    page = PAGES[name](tmp_path).read_text("utf-8")
     assert list(faults_of(chromium, page)) == []
 
 

@@ -7,8 +7,8 @@ decision that it serves, and whether its figures are measured, probed or modelle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...sched.render.page import Card, Part, Paste, percent, render_report, whole
 from ...workers.sources.visible_text import visible
+from ..console.page import Card, Part, Paste, percent, render_report, whole
 from .counts import KINDS
 
 Json = dict[str, Any]

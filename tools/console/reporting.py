@@ -4,7 +4,6 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -67,14 +66,6 @@ def fitted(table: Table, console: Console) -> Table:
         for name, cell in zip(names, row, strict=True):
             found.add_row(name, cell)
     return found
-
-
-def write_plan(path: Path | None, plan: Mapping[str, object]) -> None:
-    """Write a plan for a job to a file, if one is given, and say so on standard error."""
-    if path is None:
-        return
-    path.write_text(json.dumps(plan, indent=1) + "\n", "utf-8")
-    progress_console.print(f"wrote {path}", soft_wrap=True)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -22,8 +22,10 @@ from ..console.reporting import PLAIN, emit, live_progress, make_table, progress
 from .data import ensure_demo_data
 from .model import DemoModelShape
 from .train import DemoMicrobatch, StepRecord, summarize, timed, train
-from .transform import VIRTUAL_RANKS, ClippedBytes, DemoSettings, make_transform
+from .transform import ClippedBytes, transform
 
+VIRTUAL_RANKS = 8
+SHAPE = DemoModelShape(ClippedBytes.vocab_size, ClippedBytes.image_id)
 # The most that a balanced microbatch may hold: well above a rank's average.
 BUDGETS = {"tiles": 192, "tokens": 16384}
 RUNS = ("torch", "ours", "balanced")
@@ -49,6 +51,25 @@ With your own data:
 """
 
 
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """The settings that all runs share."""
+
+    data: str
+    seed: int = 0
+    workers: int = 2
+    samples_per_step: int = 64
+    batch_size: int = 4
+
+    def __post_init__(self) -> None:
+        each = VIRTUAL_RANKS * self.batch_size
+        if self.samples_per_step < each or self.samples_per_step % each:
+            raise ValueError(
+                f"{self.samples_per_step} samples per step: a step has {VIRTUAL_RANKS} ranks x "
+                f"{self.batch_size} samples or a multiple of it ({each}, {2 * each}, ...)"
+            )
+
+
 @click.command(name="demo")
 @click.option("--data", metavar="PATTERN", help="Tar shards [default: made on first use].")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
@@ -57,10 +78,6 @@ With your own data:
 @click.option("--samples", default=768, show_default=True, help="Samples of the demo data.")
 @click.option("--samples-per-step", default=64, show_default=True, help="Global batch size.")
 @click.option("--batch-size", default=4, show_default=True, help="Samples per random microbatch.")
-@click.option("--tile-size", default=32, show_default=True, help="Side of a tile in pixels.")
-@click.option("--text-limit", default=256, show_default=True, help="Most tokens of a text piece.")
-@click.option("--width", default=64, show_default=True, help="Width of the model.")
-@click.option("--depth", default=2, show_default=True, help="Layers of the decoder.")
 def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None:
     """Train a small vision-language model with torch's loader, with ours, and balanced.
 
@@ -86,7 +103,7 @@ def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None
         settings = replace(settings, data=made)
     # A model this small gains nothing from threads, and they would compete with the workers.
     torch.set_num_threads(1)
-    source_of(settings.data, make_transform(settings))  # an error of the data stands alone
+    source_of(settings.data, transform)  # an error of the data stands alone
     with live_progress() as progress:
         report = {name: _run(name, settings, progress) for name in RUNS}
     emit(report, as_json, _table(report))
@@ -99,7 +116,7 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
     records: list[StepRecord] = []
     with closing(microbatches(name, settings)) as found:
         task = progress.add_task(name, total=None, live="")
-        for record in train(found, _shape(settings), settings.seed, time.thread_time):
+        for record in train(found, SHAPE, settings.seed, time.thread_time):
             records.append(record)
             progress.update(task, advance=1, live=_live(records))
         progress.update(task, total=len(records))
@@ -108,7 +125,7 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
 
 def microbatches(name: str, settings: DemoSettings) -> Generator[DemoMicrobatch]:
     """Yield an epoch's microbatches by the loader of a run: of all ranks, step by step."""
-    dataset = source_of(settings.data, make_transform(settings))
+    dataset = source_of(settings.data, transform)
     if name == "balanced":
         balance = Balance(
             budgets=BUDGETS, accumulate="auto", layout="packed", seed=settings.seed,
@@ -135,18 +152,6 @@ def microbatches(name: str, settings: DemoSettings) -> Generator[DemoMicrobatch]
     for number, (wait_s, batch) in enumerate(timed(plain)):
         step = number * settings.batch_size // settings.samples_per_step
         yield DemoMicrobatch(step, number % VIRTUAL_RANKS, batch, wait_s)
-
-
-def _shape(settings: DemoSettings) -> DemoModelShape:
-    return DemoModelShape(
-        vocabulary=ClippedBytes.vocab_size,
-        image_token=ClippedBytes.image_id,
-        tile=settings.tile_size,
-        patch=settings.tile_size // 4,
-        tokens_per_tile=settings.tokens_per_tile,
-        width=settings.width,
-        depth=settings.depth,
-    )
 
 
 def _live(records: list[StepRecord]) -> str:

@@ -7,20 +7,15 @@ import click
 
 from ...sched.shapes import DEFAULT_DEVICE, DEVICES, Device, Model
 
-MODEL_METAVAR = "NAME|CONFIG|ENCODER+LANGUAGE"
-
 Option = Callable[[Any], Any]
 
 
-def model_option(default: str | None = None) -> Option:
+def model_option(*names: str) -> Option:
     """Return --model, a paper's name, a config.json, or several with + between them."""
     return click.option(
-        "--model",
-        default=default,
-        show_default=default is not None,
-        metavar=MODEL_METAVAR,
+        *names, "--model", "model", metavar="NAME|CONFIG|ENCODER+LANGUAGE",
         help="A config.json of Hugging Face, a paper's model, or encoders + language model.",
-    )
+    )  # fmt: skip
 
 
 def device_option() -> Option:

@@ -16,8 +16,8 @@ from ...sched.planners.job.pricing import Pricer
 from ...sched.planners.job.schema import dump_job, job_file
 from ...sched.planners.orchestration.units import TENSOR_SIZES
 from ...sched.shapes import ENCODER, GENERATOR, LANGUAGE
-from ..console.reporting import emit, live_progress, make_table, write_plan
-from ..inputs.models import MODEL_METAVAR, device_option, single
+from ..console.reporting import emit, live_progress, make_table, progress_console
+from ..inputs.models import device_option, model_option, single
 from .job_data import balance_of, order_microbatches, read_samples
 from .orchestrate import plan_orchestration
 from .partition import FRAMEWORKS, plan_partition
@@ -28,12 +28,20 @@ _COUNT = click.IntRange(min=1)
 _FILE = click.Path(path_type=Path)
 
 
-@click.command("job")
+@click.group(name="plan")
+def command() -> None:
+    """Plan parallelism: GPUs of each module, layers of each stage, what to recompute.
+
+    Times and memory come from model shapes, or from a file with measured ones; parallelism.md
+    says what is assumed.
+
+    Example: counterpoise plan job --only orchestrate --gpus 1296 --batch 1920 --model mllm-72b
+    """
+
+
+@command.command("job")
 @click.option("--only", type=click.Choice(PARTS), help="Plan this part alone.  [everything]")
-@click.option(
-    "--config", "--model", "model", metavar=MODEL_METAVAR,
-    help="A config.json of Hugging Face, a paper's model, or encoders + language model.",
-)  # fmt: skip
+@model_option("--config")
 @click.option("--gpus", type=_COUNT, help="GPUs of the cluster.")
 @device_option()
 @click.option("--data", help="A data set, a table of costs, or what `analyze` wrote.")
@@ -81,7 +89,8 @@ def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
         case _:
             answer = plan_whole(question, out or Path("job.json"))
     if out is not None:
-        write_plan(out, answer.plan())
+        out.write_text(json.dumps(answer.plan(), indent=1) + "\n", "utf-8")
+        progress_console.print(f"wrote {out}", soft_wrap=True)
     emit(answer.report, as_json, *answer.tables)
     if not as_json:
         click.echo("\n".join(answer.lines), nl=bool(answer.lines))

@@ -17,8 +17,8 @@ from ..inputs.programs import Size, read_program, with_size
 from .compare import compare_command, draw, list_table, picture, rank_table, timeline_report
 from .fill import command as fill_command
 
-FORMATS = ("csv", "svg", "trace", "html", "text", "timeline", "times")
-SUFFIXES = {".csv": "csv", ".svg": "svg", ".json": "trace", ".html": "html", ".txt": "text"}
+FORMATS = ("csv", "svg", "trace", "text", "timeline", "times")
+SUFFIXES = {".csv": "csv", ".svg": "svg", ".json": "trace", ".txt": "text"}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 
 
@@ -30,7 +30,7 @@ def command() -> None:
     grid that `export --format text` writes. `show` and `compare` also take measured steps (.json).
     Times are milliseconds.
 
-    Example: counterpoise schedule compare 1f1b zb-h1 zbv --out page.html
+    Example: counterpoise schedule compare 1f1b zb-h1 zbv --out picture.svg
     """
 
 
@@ -124,7 +124,7 @@ def simulate_(target: str, size: Size, costs: CostSource, as_json: bool) -> None
 @with_size
 @with_costs
 def export(target: str, form: str | None, out: Path | None, size: Size, costs: CostSource) -> None:
-    """Write a program as torch's CSV or as text, or its timeline as SVG, page, trace or text.
+    """Write a program as torch's CSV or as text, or its timeline as SVG, trace or text.
 
     `text` is the grid, which all commands can read; `timeline` is text to scale; `times` is JSON of
     every pass's start and end, as measured steps have it; `trace` opens in ui.perfetto.dev.
@@ -153,6 +153,5 @@ def _exported(program: Program, form: str, costs: CostSource) -> str:
     timeline, unit = simulate(program, costs.of(program)), costs.unit
     if form == "times":
         return dump_step(MeasuredStep(timeline)) + "\n"
-    suffix = {"svg": ".svg", "html": ".html", "trace": ".json"}.get(form, "")
-    drawn = draw(suffix, [timeline], timeline.name if form == "html" else "", "", unit)
-    return drawn or render_text(timeline, unit=unit) + "\n"
+    suffix = {"svg": ".svg", "trace": ".json"}.get(form, "")
+    return draw(suffix, [timeline], "", unit) or render_text(timeline, unit=unit) + "\n"

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ...sched import Schedule, Timeline
-from ...sched.render.page import render_html
 from ...sched.render.palette import ink, paint
 from ...sched.render.picture import kind_names
 from ...sched.render.summary import (
@@ -19,7 +18,6 @@ from ...sched.render.summary import (
     bubble_words,
     format_memory,
     format_time,
-    peak,
 )
 from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text, text_lines
@@ -41,7 +39,7 @@ def timeline_report(timeline: Timeline, unit: MemoryUnit) -> dict[str, object]:
         "bubble_by_rank": list(timeline.bubble_ratios),
         "bubbles_ns": [bubble_words(idle) for idle in timeline.bubbles],
         "work_ns": list(timeline.work_ns),
-        f"peak_{unit.word}": peak(timeline).bytes / unit.size,
+        f"peak_{unit.word}": max(timeline.peak_bytes, default=0) / unit.size,
         f"peak_{unit.word}_by_rank": [most / unit.size for most in timeline.peak_bytes],
         "critical_path": [str(slot.what) for slot in timeline.critical],
     }
@@ -79,13 +77,14 @@ def compare_table(timelines: Sequence[Timeline], unit: MemoryUnit) -> Table:
     """Return a table of key figures, a line for each timeline."""
     table = make_table(None, "schedule", "makespan", "against first", "bubble", "peak", **PLAIN)
     for one in timelines:
+        most = max(one.peak_bytes, default=0)
         table.add_row(
             one.name,
             format_time(one.makespan_ns),
             f"{timelines[0].makespan_ns / max(1, one.makespan_ns):.2f}x",
             f"{100 * one.bubble_ratio:.1f} %",
             # A measured step may say nothing of memory.
-            format_memory(peak(one).bytes, unit) if peak(one).bytes else "-",
+            format_memory(most, unit) if most else "-",
         )
     return table
 
@@ -99,7 +98,7 @@ def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) ->
     drawn = Text()
     for line in text_lines(timeline, columns, unit):
         for text, kind in line:
-            fill = paint(kind, names).fill if kind else ""
+            fill = paint(kind, names) if kind else ""
             drawn.append(text, f"{ink(fill)} on {fill}" if kind else "")
         drawn.append("\n")
     drawn.rstrip()
@@ -108,8 +107,8 @@ def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) ->
 
 @click.command("compare")
 @click.argument("targets", nargs=-1, required=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Write .html, .svg, .json, .txt here.")
-@click.option("--title", default="Pipeline schedules compared", help="The page's title.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write .svg, .json, .txt here.")
+@click.option("--title", default="Pipeline schedules compared", help="The picture's title.")
 @with_size
 @with_costs
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -121,12 +120,12 @@ def compare_command(
     costs: CostSource,
     as_json: bool,
 ) -> None:
-    """Compare several programs, or measured steps, in a table, and with --out on a page.
+    """Compare several programs, or measured steps, in a table, and with --out in a picture.
 
     A measured step is a file that ends in .json; beside the program that it ran, the times of each
     kind of pass are compared too.
 
-    Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out page.html
+    Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out picture.svg
     """
     timelines = read_timelines(targets, size, costs)
     if out is not None:
@@ -155,33 +154,22 @@ def _agreements(
     ]
 
 
-def draw(
-    suffix: str, timelines: list[Timeline], title: str, subtitle: str, unit: MemoryUnit = BYTES
-) -> str:
-    """Return timelines as SVG, page or trace, by the suffix of the file; "" for another one."""
+def draw(suffix: str, timelines: list[Timeline], title: str, unit: MemoryUnit = BYTES) -> str:
+    """Return timelines as SVG or trace, by the suffix of the file; "" for another one."""
     if suffix == ".svg":
         return render_svg(timelines, title=title, unit=unit)
-    if suffix in (".html", ".htm"):
-        return render_html(timelines, title=title, subtitle=subtitle, unit=unit)
     return render_trace(timelines) + "\n" if suffix == ".json" else ""
 
 
 def _drawn(out: Path, timelines: list[Timeline], title: str, unit: MemoryUnit) -> str:
-    if text := draw(out.suffix, timelines, title, _subtitle(timelines), unit):
+    if text := draw(out.suffix, timelines, title, unit):
         return text
     if out.suffix == ".txt":
         # On one time axis: what is longer is wider.
         span = max(one.makespan_ns for one in timelines)
         drawn = (render_text(one, unit=unit, span_ns=span) for one in timelines)
         return "\n\n".join(drawn) + "\n"
-    raise ValueError(f"--out got {out}; end it in .html, .svg, .txt or .json (a trace)")
-
-
-def _subtitle(timelines: Sequence[Timeline]) -> str:
-    ranks = "/".join(dict.fromkeys(str(len(one.ranks)) for one in timelines))
-    slots = ([slot.what.microbatch for row in one.ranks for slot in row] for one in timelines)
-    counts = "/".join(dict.fromkeys(str(max(numbers, default=-1) + 1) for numbers in slots))
-    return f"{ranks} ranks, {counts} microbatches"
+    raise ValueError(f"--out got {out}; end it in .svg, .txt or .json (a trace)")
 
 
 def _agreement_report(

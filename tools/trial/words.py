@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...sched.render.page import Card, Part, Paste, render_report
 from ...workers.sources.visible_text import visible
+from ..console.page import Card, Part, Paste, render_report
 from ..console.reporting import PLAIN, make_table
 from .advice import Json
 from .turns import SAME, TORCH

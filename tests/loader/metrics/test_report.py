@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -191,46 +191,6 @@ def test_a_report_decides_no_plan():
         for each in (True, False)
     )
     assert with_report == without
-
-
-def test_a_page_has_the_lines_and_a_bar_of_each_rank(tmp_path):
-    loader = balanced()
-    steps = len(list(loader.steps()))
-    lines = loader.report(html=tmp_path / "run.html").splitlines()
-    page = (tmp_path / "run.html").read_text()
-    assert all(line.split(maxsplit=1)[1] in page for line in lines)
-    assert page.count('class="rank"') == RANKS
-    lines = re.findall(r'points="([^"]*)"', page)
-    assert [len(each.split()) for each in lines] == [steps + 1, steps + 1]
-    plain = plain_loop()
-    plain.report(html=tmp_path / "plain.html")
-    assert "polyline" not in (tmp_path / "plain.html").read_text().split("</style>")[1]
-
-
-@pytest.mark.parametrize("steps", [1, None])
-def test_the_axes_of_a_page_say_their_units_and_values(tmp_path, steps):
-    loader = balanced()
-    list(islice(loader.steps(), steps))
-    loader.report(html=tmp_path / "run.html")
-    page = (tmp_path / "run.html").read_text()
-    assert re.findall(r"rank (\d+)<div", page) == [str(rank) for rank in range(RANKS)]
-    work, times, ago = (
-        [float(value) for value in re.findall(r"<span>([^<]*)</span>", labels)]
-        for labels in re.findall(r'<div class="ticks ?[a-z]*">(.*?)</div>', page)
-    )
-    assert (work[0], times[0], ago[-1]) == (0, 0, 0)
-    assert ago[0] == loader.stats()["steps"]
-    assert {len(work), len(times)} <= {2, 3, 4, 5, 6}
-    # the longest bar and line are less than one part from the end
-    widths = [float(width) for width in re.findall(r"width:([\d.]+)%", page)]
-    assert 100 - 100 / (len(work) - 1) < max(widths) <= 100
-    points = "".join(re.findall('points="[^"]*', page))
-    heights = [float(height) for height in re.findall(r"\d,([\d.]+)", points)]
-    assert 0 <= min(heights) < 100 / (len(times) - 1)
-    # 1 is what a rank has on average
-    ours = [float(width) for width in re.findall(r'"bar" style="width:([\d.]+)%', page)]
-    assert sum(ours) / RANKS * work[-1] == pytest.approx(100, abs=1)
-    assert re.findall('class="unit">([a-z ]*);', page) == ["work", "steps ago"]
 
 
 def test_a_forecast_stands_beside(tmp_path):

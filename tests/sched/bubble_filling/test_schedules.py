@@ -24,7 +24,6 @@ from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.search import fill_bubbles
 from counterpoise.sched.bubble_filling.setup import FillSetup, dump_setup, load_setup
 from counterpoise.sched.bubble_filling.timeline import bubble_causes, fill_timeline
-from counterpoise.sched.render.page import render_html
 from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.render.trace import render_trace
 from tests.sched.bubble_filling.validate import check_filled, filled_problems
@@ -199,7 +198,6 @@ def test_a_filled_schedule_renders_and_keeps_all_work() -> None:
     assert timeline.bubble_ratio < host.timeline.bubble_ratio
     assert render_svg([timeline]).startswith("<svg")
     assert "EF" in render_trace([timeline])
-    assert "<html" in render_html([timeline], title="t", subtitle="s")
 
 
 def test_a_filled_program_is_sound_and_waits_in_no_circle() -> None:

@@ -5,6 +5,8 @@ import html
 import io
 import json
 import tarfile
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import pytest
 from counterpoise.balancer import Balance
 from counterpoise.tools.analyze.command import command
 from counterpoise.tools.cli import main
-from counterpoise.tools.demo.command import BUDGETS
-from counterpoise.tools.demo.transform import VIRTUAL_RANKS
+from counterpoise.tools.demo.command import BUDGETS, VIRTUAL_RANKS, DemoSettings, microbatches
+from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.demo.train import StepRecord, measure_load, summarize
 
 KEYS = {
     "samples", "unreadable", "duplicate_keys", "resources", "forecast", "other_plans",
@@ -184,34 +187,24 @@ def test_mistakes_are_told_in_a_line(
     assert "none of 3 samples" in fails(capsys, tmp_path / "nan.npz", *out)
 
 
-def report_of(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """Return what a command prints in its last line."""
-    capfd.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main([*words])
-    printed, said = capfd.readouterr()
-    assert not ended.value.code, said
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
-
-
 @pytest.mark.slow
 def test_the_demo_waits_as_long_as_analyze_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One from delivered tensors, the other from probes: same data, seed and plan."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    words = ["--samples", "256", "--width", "16", "--depth", "1", "--workers", "1"]
-    trained = report_of(capfd, "demo", "--json", *words)
-    (folder,) = (tmp_path / "counterpoise").glob("demo-*")
+    settings = DemoSettings(ensure_demo_data(tmp_path, samples=256), workers=0)
     words = ["--ranks", str(VIRTUAL_RANKS), "--accumulate", "2", "--batch-size", "4"]
     words += [word for n, value in BUDGETS.items() for word in ("--budget", f"{n}={value}")]
     transform = ("--transform", "counterpoise.tools.demo.transform:transform")
-    report = report_of(
-        capfd, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
-    )
+    report = analyze(capsys, settings.data, *transform, *words, "--out", tmp_path / "out")
     for name, run in (("waited", "torch"), ("waiting", "balanced")):
-        assert report["forecast"][name] == pytest.approx(trained[run]["waiting"], abs=0.02)
+        steps = groupby(microbatches(run, settings), key=attrgetter("step"))
+        records = [
+            StepRecord(tuple(measure_load(each, cpu_s=1.0) for each in step), loss=1.0)
+            for _, step in steps
+        ]
+        waiting = summarize(records)["waiting"]
+        assert report["forecast"][name] == pytest.approx(waiting, abs=0.02)
 
 
 class Uncosted:

@@ -101,7 +101,7 @@ def test_a_table_compares_the_runs_and_three_lines_say_what_is_next(
 
 @pytest.mark.long  # tests/deliveries looks at every real sample, too
 def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
-    words = ["--data", str(data / "shards" / "*.tar"), "--text-limit", "64", "--width", "32"]
+    words = ["--data", str(data / "shards" / "*.tar")]
     check(report_of(counterpoise(tmp_path, "demo", "--json", *words)), 1336)
 
 
@@ -111,7 +111,6 @@ def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
         (["--samples-per-step", "20"], "8 ranks x 4 samples or a multiple"),
         (["--samples", "2"], "2 samples cannot fill"),
         (["--data", "nowhere/*.tar"], "nowhere"),
-        (["--tile-size", "30"], "patches"),
     ],
 )
 def test_wrong_settings_are_one_line_and_status_2(

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from counterpoise.tools.demo.data import cache_folder, ensure_demo_data
+from counterpoise.tools.demo.transform import MOST_TOKENS, ClippedBytes
 
 
 def digests(pattern: str) -> list[str]:
@@ -88,3 +89,9 @@ def test_the_cache_is_where_the_user_wants_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "counterpoise"
+
+
+@pytest.mark.parametrize("text", ["", "short", "long " * 90, "naïve 漢字 🙂" * 30])
+def test_no_text_is_longer_than_the_most(text: str) -> None:
+    tokens = ClippedBytes()(text)
+    assert tokens == list(text.encode()[:MOST_TOKENS]) == ClippedBytes().array(text).tolist()

@@ -66,8 +66,3 @@ def test_image_tokens_must_fit_the_tiles(model: VisionLanguageModel) -> None:
     sample = make_sample(1, 9, 2) | {"input_ids": np.arange(17, dtype=np.int32)}
     with pytest.raises(ValueError, match="0 image tokens for 8 features of 2 tiles"):
         model(collate_packed([sample]))
-
-
-def test_a_shape_that_cannot_be_merged_is_refused() -> None:
-    with pytest.raises(ValueError, match="use a square number"):
-        DemoModelShape(vocabulary=5, image_token=4, tokens_per_tile=5)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from counterpoise.sched.planners.job.schema import read_stages
 from counterpoise.sched.planners.stage_split import BASELINES
 from counterpoise.sched.runtime.units.layout import Units
-from counterpoise.tools.plan.command import command
+from counterpoise.tools.plan.job import command
 
 PAIR = (
     "--model",

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from counterpoise import Balance
 from counterpoise.sched.planners.job.schema import read_job
-from counterpoise.tools.plan.command import command
+from counterpoise.tools.plan.job import command
 
 KEYS = {"step_s", "mfu", "gain", "seconds", "memory_bytes", "lost", "tokens_per_s", "others"}
 

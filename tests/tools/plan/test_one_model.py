@@ -37,7 +37,7 @@ from counterpoise.sched.shapes import (
     read_model,
     step,
 )
-from counterpoise.tools.plan.command import command
+from counterpoise.tools.plan.job import command
 from tests.sched.bubble_filling.test_model_jobs import filling_costs_what_shapes_say
 
 NAME, TILES, TOKENS, MICROBATCHES = "internvit-6b+internlm2-20b", 9, 4096, 32

@@ -209,10 +209,12 @@ def test_ranks_in_processes_of_their_own_share_the_batches_and_can_start_anew(ad
     ("pattern", "transform", "reason"),
     [
         ("../private/*.tar", None, "outside|below|root"),
-        ("/etc/*.tar", None, "outside|below|root"),
+        pytest.param("/etc/*.tar", None, "outside|below|root", marks=pytest.mark.long),
         ("nothing-*.tar", None, "nothing-"),
         ("*.tar", "os:system", "no such transform: 'os:system'"),
-        ("*.tar", "remote_transforms:nowhere", "no such transform"),
+        pytest.param(
+            "*.tar", "remote_transforms:nowhere", "no such transform", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_job_that_no_worker_can_do_is_one_clear_line(address, pattern, transform, reason):
@@ -234,7 +236,10 @@ def test_a_transform_that_fails_is_named_with_its_sample(address, transform, rea
         take(make(dataset, balancer=address, budgets={}))
 
 
-@pytest.mark.parametrize("cost", ["nan", 2.7, -1, 2**63])
+LONG = [pytest.param(value, marks=pytest.mark.long) for value in (2.7, -1, 2**63)]
+
+
+@pytest.mark.parametrize("cost", ["nan", *LONG])
 def test_a_cost_that_cannot_be_planned_is_an_error_or_a_hole(address, root, cost):
     dataset = RemoteDataset("*.tar", "remote_transforms:Costly", {"cost": cost})
     reason = bad_cost("tokens", float(cost) if isinstance(cost, str) else cost)
@@ -251,7 +256,7 @@ def test_a_cost_that_cannot_be_planned_is_an_error_or_a_hole(address, root, cost
     assert holes
 
 
-@pytest.mark.parametrize("number", [-1, 2.7, 2**63, "nan"])
+@pytest.mark.parametrize("number", ["nan", *LONG])
 def test_a_number_in_place_of_a_probe_is_refused_by_name(address, number):
     dataset = RemoteDataset("*.tar", "remote_transforms:Bare", {"cost": number})
     reason = rf"sample '.*7'.*probe\(\) gave {number}, needed is Probe\(key, "

@@ -12,6 +12,7 @@ from PIL import Image
 import counterpoise as cp
 from counterpoise.loader import LoaderError
 from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.workers.sources.registry import open_source
 from tests.tools.services.test_remote import SMALL, make, take
 from tests.workers.jsonl.repacked import as_lines, write_lines
 from tests.workers.prepared import prepare, write_mds
@@ -140,11 +141,19 @@ def test_lines_are_the_samples_of_the_shards_that_they_were_made_of(root: Path) 
     ],
 )
 def test_what_is_outside_or_pickled_is_refused_in_one_line(
-    pattern: str, kind: str | None, options: Any, reason: str, address: str
+    pattern: str, kind: str | None, options: Any, reason: str, root: Path
 ) -> None:
-    named: Any = {} if kind is None else {"source": kind}
-    loader = make(cp.RemoteDataset(pattern, options=options, **named), balancer=address, budgets={})
-    with pytest.raises(LoaderError, match=reason) as raised:
+    described = cp.RemoteDataset(pattern, arguments=SMALL, source=kind, options=options).spec()
+    with pytest.raises(ValueError, match=reason) as raised:  # noqa: PT012
+        opened = open_source(described, root, (), root.parent / "cache")
+        for index in range(len(opened)):
+            opened.load(index, epoch=0, seed=0)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_a_worker_refuses_a_trainer_hears_in_one_line(address: str) -> None:
+    loader = make(cp.RemoteDataset("bad0.jsonl"), balancer=address, budgets={})
+    with pytest.raises(LoaderError, match=r"'../out.jsonl' leaves .*root") as raised:
         list(loader.steps())
     loader.close()
     assert "\n" not in str(raised.value)

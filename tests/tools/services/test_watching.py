@@ -147,10 +147,9 @@ def test_nonsense_at_metrics_leaves_no_traceback_in_the_log(processes):
     served = metrics_of(balancer)
     port = int(served.rpartition(":")[2].partition("/")[0])
     for said in (b"nonsense\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n", b"\xff" * 99, b"GET /"):
-        for _ in range(3):
-            stranger = socket.create_connection(("127.0.0.1", port))
-            stranger.sendall(said)
-            raw_zmtp.reset(stranger)
+        stranger = socket.create_connection(("127.0.0.1", port))
+        stranger.sendall(said)
+        raw_zmtp.reset(stranger)
     assert "process_cpu_seconds_total" in scrape(served)
     assert balancer.end() == 0
     assert not [line for line in balancer.lines if "Traceback" in line or "Error" in line]

@@ -8,7 +8,6 @@ import pytest
 
 from counterpoise.tools.cli import main
 from counterpoise.tools.trial.subject import OWN_BATCHES, open_subject
-from tests.browser import Browser
 
 HERE = "tests.tools.trial.kinds"
 # A step so long that no loader is the limit: what is advised does not hang on the machine's speed.
@@ -128,17 +127,3 @@ def test_terminal_and_page(capsys: Any, tmp_path: Path, monkeypatch: Any) -> Non
     text = page.read_text()
     assert last.replace('"', "&#34;") in text
     assert "http" not in text.replace("http://www.w3.org", "")
-
-
-def test_the_page_fits_a_telephone(chromium: Browser, capsys: Any, tmp_path: Path) -> None:
-    page = tmp_path / "try.html"
-    words = (f"{HERE}:texts", "--collate", f"{HERE}:pad", "--workers", "0")
-    code, _, err = ended(capsys, *words, "--html", str(page))
-    assert code == 0, err
-    chromium.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=400, height=900, deviceScaleFactor=1, mobile=False,
-    )  # fmt: skip
-    chromium.open(page.read_text())
-    assert chromium.see("document.documentElement.scrollWidth <= innerWidth")
-    assert chromium.faults == []

@@ -5,7 +5,6 @@ of the model states (section 4.5). Kernels stay whole, as in the paper. Where a 
 more than a tenth, the cause stands beside it, shown by the same simulation without it.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,12 +37,12 @@ FIGURE_15 = {"megatron": 1.22, "balanced": 1.18}
 PUBLISHED_LAYER_MS = (1.4, 2.0)
 
 
-def published_report() -> dict[str, Any]:
+def published_rows() -> list[dict[str, Any]]:
     """Return our figure and the paper's for every row, with the cause of what differs."""
     rows = [*_table_5(), *_figure_15(), *_table_6(), *_table_1()]
     for row in rows:
         row["ratio"] = round(row["ours"] / row["theirs"], 3)
-    return {"rows": rows, "most_copies": MOST_COPIES}
+    return rows
 
 
 def _row(table: str, what: str, ours: float, theirs: float, cause: str = "") -> dict[str, Any]:
@@ -134,12 +133,3 @@ def _shares(setup: FillSetup, step: Timeline) -> dict[str, float]:
     rows = bubble_causes(gaps, step)
     whole = step.makespan_ns * len(rows)
     return {name: 100 * sum(row[f"{name}_ns"] for row in rows) / whole for name in TABLE_1}
-
-
-def rows_of(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the report as cells: table, what, ours, the paper's, ratio, cause."""
-    words = ("table", "what"), ("ours", "theirs", "ratio")
-    return [
-        (*(row[key] for key in words[0]), *(f"{row[key]:.2f}" for key in words[1]), row["cause"])
-        for row in report["rows"]
-    ]

@@ -1,1 +1,0 @@
-"""`make bench NAME=bubbles`: simulates Optimus' tables with our bubble filling beside."""
