@@ -26,15 +26,14 @@ from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents
 from .messages import (
-    JobNotice,
     JobNotOpened,
     JobOpened,
     JoinPool,
     LeavePool,
     NameSamples,
     OpenJob,
+    PulledFrames,
     SampleNames,
-    SentFrames,
     WorkersAt,
 )
 from .relay import Relay, relayed
@@ -96,7 +95,7 @@ class PlayedJob:
         self.player = RunPlayer(
             self.spec, takes_empty, self.pool, self.parties, self.events, makes_planning
         )
-        self.relay = Relay()
+        self.relay = Relay(self.admission.token_of)
         self._out: list[Send] = []
         self._turned_at = self._looked_at = self._ticked_at = self._asked_at = -math.inf
         self._refused_since = math.inf
@@ -133,7 +132,7 @@ class PlayedJob:
             self._open(worker, message, now)
         elif kind is JobNotOpened:
             self.admission.fail_to_open(worker, message, now)
-        elif kind is SentFrames:
+        elif kind is PulledFrames:
             self._pass_on(worker, message, frames)
         elif kind is SampleNames and (source := self.admission.source) is not None:
             for at, name in zip(message.indexes, message.names, strict=False):
@@ -141,10 +140,6 @@ class PlayedJob:
                     source.names[at] = f"{name:.{MAX_NAME}}"
         elif kind is LeavePool:
             self.admission.lose(worker, now, "leave")
-
-    def knows(self, peer: bytes) -> bool:
-        """Return whether a peer takes part."""
-        return peer in self.parties.peers or worker_of(peer) in self.admission.workers
 
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
@@ -174,8 +169,6 @@ class PlayedJob:
             name = f"{', '.join(map(str, hello.ranks[:8]))} ({hello.title})"
             self.events.log_peer(event, "rank", name, " (it is silent)" * (event == "lost"))
         self.parties.changes.clear()
-        self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
-        self.parties.notices.clear()
         return self.take_sends()
 
     def next_look(self) -> float:
@@ -287,10 +280,10 @@ class PlayedJob:
                     each.why_inline = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
             self._out += self.relay.ask(lost, now)
 
-    def _pass_on(self, worker: bytes, sent: SentFrames, frames: Sequence[object]) -> None:
+    def _pass_on(self, worker: bytes, sent: PulledFrames, frames: Sequence[object]) -> None:
         """Send frames to the trainers that wait for them; those that are gone are made again."""
         sender = self.admission.workers[worker]
-        for lost, number in self.relay.take(worker, sent.serial):
+        for lost, number in self.relay.take(worker, sent.number):
             piece = lost.ticket.pieces[number]
             if sent.frames and self.spec.transport == "direct" and sender.why_inline:
                 self.player.fail(RunError(
@@ -300,7 +293,7 @@ class PlayedJob:
                 return
             if sent.frames:
                 self._out.append(relayed(lost, number, frames))
-            elif (piece.worker, piece.serial) == (worker, sent.serial):
+            elif (piece.worker, piece.serial) == (worker, sent.number):
                 self.pool.remake(lost.ticket, (number,))
                 self.admission.take_rubbish(worker, "it has not what it announced", self._looked_at)
 

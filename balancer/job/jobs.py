@@ -38,8 +38,6 @@ MAX_JOBS = 64
 FORGOTTEN_S = 60.0
 # Workers that have asked for jobs within so long, so many of them, are told of one that begins.
 ASKED_S, MOST_ASKERS = 2.0, 4096
-# It is looked this often whether trainers' connections show that they are here.
-QUESTION_S = 1.0
 # Characters of a reason that quotes a job.
 MAX_REASON = 1000
 
@@ -70,7 +68,6 @@ class PlayedJobs:
         self._askers: dict[bytes, tuple[str, float]] = {}
         self._has_begun = False
         self._out: list[Send] = []
-        self._questioned_at = -math.inf
         self._now = 0.0
 
     def handle(
@@ -137,23 +134,6 @@ class PlayedJobs:
     def next_deadline(self) -> float:
         """Return when `tick` must be called next."""
         return min((job.next_look() for job in self.jobs.values()), default=math.inf)
-
-    def knows(self, peer: bytes) -> bool:
-        """Return whether a peer takes part."""
-        job = self.jobs.get(job_of(peer))
-        return job is not None and job.knows(peer)
-
-    def in_question(self) -> list[bytes]:
-        """Return trainers that were not heard for a while: `confirm` those that are here."""
-        if self._now < self._questioned_at + QUESTION_S:
-            return []
-        self._questioned_at = self._now
-        return [peer for job in self.jobs.values() for peer in job.parties.in_question(self._now)]
-
-    def confirm(self, peer: bytes, now: float) -> None:
-        """Record that a trainer in question is here."""
-        if (job := self.jobs.get(job_of(peer))) is not None:
-            job.parties.confirm(peer, now)
 
     def names(self, only: str = "") -> tuple[str, ...]:
         """Return the jobs that workers should serve; with `only` no other than that one."""

@@ -1,11 +1,10 @@
 """What a trainer is told by its balancer: applied to its session, pieces checked as they come."""
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from ...balancer.job.messages import JobNotice, RelayedPiece, WorkersAt
+from ...balancer.job.messages import RelayedPiece, WorkersAt
 from ...balancer.parties.incoming import PieceToPull
 from ...balancer.parties.messages import GiveBatch, ToTrainer
 from ...balancer.parties.trainer_session import TrainerSession
@@ -16,8 +15,6 @@ from ...balancer.protocol.trace_messages import StartTrace
 from ...workers.codec.contents import CodecError
 from .batch_reader import BatchReader
 from .rank_trace import RankTrace
-
-logger = logging.getLogger(__name__)
 
 
 class Inbox:
@@ -61,8 +58,6 @@ class Inbox:
                 if give is not None and give.run == message.run and number < len(give.pieces):
                     pull = PieceToPull(rank, index, version, number, give.pieces[number])
                     self.take_piece(pull, give, payloads, "what the balancer has sent on")
-            case JobNotice():
-                logger.warning("%s: %s", self.name, message.text)
             case StartTrace():
                 self._of_trace.append(self.trace.begin(message))
             case _ if isinstance(message, ToTrainer):

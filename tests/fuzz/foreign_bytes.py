@@ -153,7 +153,7 @@ class Insider(Fed):
 
     def __call__(self, data):
         control, header = data[0], data[1:]
-        frames = 0 if control & 8 else int(b"SentFrames" in header[:16])
+        frames = 0 if control & 8 else int(b"PulledFrames" in header[:16])
         names = [*STRANGERS, *self.cluster.peers]
         self.cluster.tell(Wired(names[control % len(names)], header, (SAMPLE,) * frames))
         self.cluster.forget_said()

@@ -287,7 +287,7 @@ def _size_of(job):
     seats = parties._seats
     tables = [
         seats.peers, seats.gone, seats._waiting, parties._leaving,
-        parties._labels._steps, parties.notices, parties.changes,
+        parties._labels._steps, parties.changes,
         admission.workers, admission._named, admission.servers, admission.out,
         job.relay._questions, pool._tasks, pool._keepers, pool.deaths, pool.rubbish,
     ]  # fmt: skip

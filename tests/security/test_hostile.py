@@ -1,6 +1,5 @@
 """Hostile messages: nothing crashes, nothing grows, honest peers get what they always get."""
 
-import contextlib
 import json
 import socket
 import tracemalloc
@@ -11,7 +10,7 @@ import pytest
 import zmq
 from msgspec import structs
 
-from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool, SentFrames
+from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool, PulledFrames
 from counterpoise.balancer.parties.messages import (
     BeginRun,
     CountLabels,
@@ -30,31 +29,21 @@ from counterpoise.balancer.protocol.messages import (
     PeerRejected,
 )
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.server.loop import MOST_FAULTS
 from counterpoise.balancer.transport import sockets
 from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.contents import CodecError
 from tests.balancer.job.cluster import START
-from tests.security import raw_zmtp
 from tests.security.hostile import (
     JOB,
     LAYOUT,
     Cluster,
-    Mutator,
     Wired,
     check_reports,
-    corpus,
     introduces,
     state_size,
 )
-from tests.security.key_party import LIMIT_S, Party, Peer
-
-
-@pytest.fixture(scope="module")
-def heard():
-    """What the balancer hears in an undisturbed run."""
-    return corpus()
+from tests.security.key_party import LIMIT_S, Party
 
 
 @pytest.fixture(scope="module")
@@ -82,25 +71,6 @@ def replace_number(message, number):
 # --- honest peers' digests
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_damaged_and_replayed_messages_of_honest_peers_change_nothing(heard, honest, seed):
-    mutator, rest = Mutator(heard, seed), []
-
-    def disturb(cluster):
-        rest[:] = [w for w in cluster.heard[-200:] if not introduces(w)] or rest
-        if rest:
-            cluster.tell(mutator.random.choice(rest))
-        header, payloads = mutator.frame()
-        try:
-            decode(header, len(payloads))
-        except WireError:
-            cluster.tell(Wired(mutator.random.choice(cluster.peers), header, payloads))
-
-    cluster = Cluster(seed)
-    assert cluster.run(disturb) == honest
-    assert cluster.refused > 50
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_to_parts_of_somebody_else_are_not_taken(honest, seed):
     """A stranger repeats what workers say, with frames of its own; an old incarnation, too."""
@@ -125,22 +95,6 @@ def test_answers_to_parts_of_somebody_else_are_not_taken(honest, seed):
                 cluster.tell(Wired(b"job|old", encode(message)))
 
     assert Cluster(seed).run(disturb) == honest
-
-
-@pytest.mark.parametrize("seed", [5, 21])
-def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest, seed):
-    mutator = Mutator(heard, seed)
-    attacked = Cluster(1, workers=0, ranks=0)
-    names = [b"job|hostile-%d" % n for n in range(4)]
-    for _ in range(3000):
-        header, payloads = mutator.frame()
-        attacked.tell(Wired(mutator.random.choice(names), header, payloads))
-        attacked.turn()
-    for name in names:
-        attacked.jobs.unreachable(name, attacked.now)
-    after = Cluster(7)
-    after.now, after.jobs = attacked.now, attacked.jobs
-    assert after.run() == honest
 
 
 # --- what is remembered
@@ -191,8 +145,9 @@ def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(come):
     for number in range(3000):
         come(cluster, b"job|another-%d" % number)
         cluster.now += 0.1  # a newcomer is forgotten in time
+        for trainer in cluster.trainers.values():
+            cluster.jobs.unreachable(trainer.peer, cluster.now)
         cluster.turn()
-        cluster.jobs.in_question()
     assert state_size(cluster.jobs) - before <= 1500
 
 
@@ -230,7 +185,7 @@ def test_a_trainer_that_says_what_is_absurd_ends_its_run_at_most(message):
 @pytest.mark.parametrize("message", [
     JobOpened(HUGE, HUGE, "x" * 1_000_000, (b"x" * 1000,) * 1000, True, True),
     PoolBeat(HUGE, HUGE, True, tuple((n, n) for n in range(4000)), HUGE, HUGE, HUGE),
-    SentFrames(HUGE, 0),
+    PulledFrames(HUGE, 0),
     PartBroken(1, "x" * 100_000, HUGE),
     PartMade(1, HUGE, HUGE, (HUGE,), (), (), (), (), HUGE, HUGE, HUGE),
     replace_name(WORKER, "x" * 100_000),
@@ -245,15 +200,6 @@ def test_a_worker_that_says_what_is_absurd_is_refused_or_ignored(honest, message
         cluster.turn()
         check_reports(cluster.jobs, cluster.now)
     assert all(len(wired.header) < 1 << 20 for wired in cluster.told)
-
-
-@pytest.mark.parametrize("message", [
-    replace_name(WORKER, "x" * 200_000), PartBroken(1, "x" * 200_000, 1),
-    PoolBeat(1, 1, False, ((1, 1),) * 100_000),
-], ids=lambda m: type(m).__name__)  # fmt: skip
-def test_what_is_always_small_is_refused_where_it_is_large(message):
-    with pytest.raises(WireError, match="header of"):
-        decode(encode(message), 0)
 
 
 # --- single messages
@@ -305,7 +251,7 @@ def test_a_pathological_header_is_refused_in_little_memory_and_few_words(header)
 
 
 @pytest.mark.parametrize(("message", "frames"), [
-    (ListJobs(), 1), (SentFrames(1, 1), 0), (SentFrames(1, 1), 2), (LeavePool(), 70_000),
+    (ListJobs(), 1), (PulledFrames(1, 1), 0), (PulledFrames(1, 1), 2), (LeavePool(), 70_000),
 ])  # fmt: skip
 def test_a_wrong_number_of_frames_is_refused(message, frames):
     with pytest.raises(WireError, match="payload frames, it has"):
@@ -450,23 +396,3 @@ def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
             assert isinstance(answer(party.address), JobList)
     finally:
         party.close()
-
-
-def test_a_connection_over_which_nonsense_comes_is_ended_and_its_peer_told(balancer):
-    peer = raw_zmtp.connect(balancer.address, b"junk.secret")
-    junk = raw_zmtp.frame(b"this is no message of ours")
-    peer.settimeout(LIMIT_S)
-    for _ in range(MOST_FAULTS - 1):
-        peer.sendall(junk)
-        told = b""
-        while b"PeerRejected" not in told:
-            told += peer.recv(1 << 16)
-    peer.sendall(junk)
-    with contextlib.suppress(ConnectionError):
-        while peer.recv(1 << 16):
-            pass
-    peer.close()
-    assert balancer.refused("'junk': not a msgpack header") == MOST_FAULTS
-    assert not balancer.refused("secret")  # others would connect under the whole name
-    with Peer(balancer.address, None, b"junk.secret") as again:
-        assert isinstance(again.answer(), JobList)

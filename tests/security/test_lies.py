@@ -1,8 +1,7 @@
 """What a lying worker gets in, beside an honest one, over tcp: the table of threats.md.
 
-The balancer is a process of its own. The liar opens the data first, and the honest worker comes
-with its first lie; only lies about the data themselves are told to an honest worker that was first,
-and goes on when they were refused.
+The liar opens the data first, and the honest worker comes with its first lie; only lies about the
+data themselves are told to an honest worker that was first, and goes on when they were refused.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from msgspec import structs
 from counterpoise.balancer.pool.messages import FailedPlace, PartMade, PartMeasured
 from counterpoise.loader import LoaderError
 from counterpoise.workers.codec.batches import decode_batch, encode_batch
-from tests.security.key_party import SAMPLES, Party, ServedParty, make, samples
+from tests.security.key_party import SAMPLES, Party, make, samples
 
 Change = Callable[[Any], Any]
 
@@ -125,10 +124,10 @@ class Lying:
         return getattr(self._link, name)
 
 
-def told(balancer: ServedParty, keys: Any, root: Any, lie: Lie) -> list[Any]:
+def told(balancer: Party, root: Any, lie: Lie) -> list[Any]:
     """Return what a trainer gets of a balancer with an honest worker and a liar."""
     _first.clear()
-    own, started = keys / "worker" if keys else None, set()
+    started = set()
     is_refused = lambda: any(lie.says in each for each in balancer.refusals)  # noqa: E731
 
     def start(name: str, lie: Lie | None, on: Callable[[Any], None]) -> None:
@@ -138,7 +137,7 @@ def told(balancer: ServedParty, keys: Any, root: Any, lie: Lie) -> list[Any]:
 
         if name not in started:
             started.add(name)
-            balancer.work(root, name, own, wrap=wrap)
+            balancer.work(root, name, wrap=wrap)
 
     def when_liar_has_lied(message: Any) -> None:
         if isinstance(message, PartMade) or (lie.measured and isinstance(message, PartMeasured)):
@@ -153,7 +152,7 @@ def told(balancer: ServedParty, keys: Any, root: Any, lie: Lie) -> list[Any]:
         start("liar", lie, when_liar_has_lied)
     else:
         start("honest", None, when_honest)
-    found = samples(make(balancer.address, keys / "trainer" if keys else None))
+    found = samples(make(balancer.address, None))
     if lie.outcome == "refused":
         balancer.wait(is_refused)
     return found
@@ -172,16 +171,14 @@ def right(root):
     return found
 
 
-@pytest.mark.parametrize("keyed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.name)
-def test_what_comes_of_a_lie(lie, keyed, keys, root, right):
-    own = keys if keyed else None
-    with contextlib.closing(ServedParty(keys / "balancer" if keyed else None)) as balancer:
+def test_what_comes_of_a_lie(lie, root, right):
+    with contextlib.closing(Party()) as balancer:
         if lie.outcome == "ends":
             with pytest.raises(LoaderError, match=lie.says):
-                told(balancer, own, root, lie)
+                told(balancer, root, lie)
             return
-        found = content(told(balancer, own, root, lie))
+        found = content(told(balancer, root, lie))
     assert len(found) == SAMPLES
     # Wrong costs change which samples go together, and nothing else.
     is_right = lie.outcome == "refused" or lie.name == "other costs"

@@ -15,12 +15,12 @@ import click
 import torch
 
 from ...balancer.job.messages import JoinPool
-from ...balancer.server.malloc import keep_freed_memory
 from ...balancer.transport.authentication import NOT_ALLOWED
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...balancer.transport.naming import checked_job, peer_name
 from ...loader.remote.memory_limit import memory_limit
+from ...workers.arena.malloc import keep_freed_memory
 from ...workers.daemon.job_worker import RemoteWorker, WorkerSetup, open_remote_worker
 from ...workers.daemon.jobs import JobsWorker, ServedBalancer
 from ...workers.planned.measuring import MAX_THREADS
