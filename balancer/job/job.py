@@ -9,7 +9,7 @@ have it. Nothing here knows a socket: events and the time come in, messages are 
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -21,7 +21,6 @@ from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, check_depth, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
-from ..run.planning import Planning
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents
@@ -56,9 +55,8 @@ _OF_TRAINERS, _OF_WORKERS = frozenset(FROM_TRAINER), frozenset(FROM_WORKER)
 class PlayedJob:
     """One job; job: JSON of its JobSpec, layout: JSON of how batches are made of samples.
 
-    name: of the job. makes_planning: see RunPlayer. numbers: of tokens and openings, which no other
-    job of the balancer has. dead_s: a worker that is silent for so long is lost. is_due: `turn` has
-    something to do.
+    name: of the job. numbers: of tokens and openings, which no other job of the balancer has.
+    dead_s: a worker that is silent for so long is lost. is_due: `turn` has something to do.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class PlayedJob:
         job: str,
         layout: str,
         generation: int = 0,
-        makes_planning: Callable[..., Planning] | None = None,
         name: str = "",
         numbers: Iterator[int] | None = None,
         make_credentials: MakeCredentials = lambda _: (b"", b""),
@@ -92,9 +89,7 @@ class PlayedJob:
             self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for,
             on_host=self._on_host,
         )  # fmt: skip
-        self.player = RunPlayer(
-            self.spec, takes_empty, self.pool, self.parties, self.events, makes_planning
-        )
+        self.player = RunPlayer(self.spec, takes_empty, self.pool, self.parties, self.events)
         self.relay = Relay(self.admission.token_of)
         self._out: list[Send] = []
         self._turned_at = self._looked_at = self._ticked_at = self._asked_at = -math.inf

@@ -9,7 +9,7 @@ of its own have left. Workers ask which jobs have trainers, and join each as a p
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 from ..parties.messages import JoinJob, LeaveJob
@@ -24,7 +24,6 @@ from ..protocol.messages import (
     UnknownPeer,
 )
 from ..protocol.status_messages import GetStatus, StatusReport
-from ..run.planning import Planning
 from ..transport.naming import checked_job, job_of
 from .admission import MakeCredentials, why_other_version
 from .effects import Send
@@ -55,12 +54,11 @@ class PlayedJobs:
         make_credentials: MakeCredentials,
         only: frozenset[str] = frozenset(),
         dead_s: float = DEAD_S,
-        makes_planning: Callable[..., Planning] | None = None,
     ) -> None:
         self.refused = 0
         self.jobs: dict[str, PlayedJob] = {}
         self._generation, self._make_credentials = generation, make_credentials
-        self._only, self._dead_s, self._makes_planning = only, dead_s, makes_planning
+        self._only, self._dead_s = only, dead_s
         self._numbers = count((generation << GENERATION) + 1)
         # Until when a job without trainers is remembered.
         self._until: dict[str, float] = {}
@@ -153,7 +151,7 @@ class PlayedJobs:
         if job is None:
             self._check_name(name)
         new = PlayedJob(
-            hello.job, hello.layout, self._generation, self._makes_planning, name, self._numbers,
+            hello.job, hello.layout, self._generation, name, self._numbers,
             self._make_credentials, self._dead_s,
         )  # fmt: skip
         if job is not None:

@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import re
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -176,6 +177,8 @@ def command(
             counts.forget(job)
 
     keep_freed_memory()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each job has some 40
     with own_generators(), stop_on_signal() as stop:
         shown = ", ".join(each.address for each in balancers)
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})
