@@ -76,9 +76,7 @@ class PlayedJob:
         # Of a host's own workers it is known when they end; a stopped one is waited for.
         dead_s = math.inf if self._on_host else dead_s
         skips = self.spec.on_error == "skip"
-        self.pool = NetworkPool(
-            self.spec.lease_s, collates, skips, generation, dead_s, len(self.spec.resources)
-        )
+        self.pool = NetworkPool(self.spec.lease_s, collates, skips, generation, dead_s)
         numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
         self.opening = OpenJob(next(numbers), job, layout)
         self.events = JobEvents(name)
@@ -194,9 +192,6 @@ class PlayedJob:
         for name, why in self.pool.lost:
             self.admission.lose(name, now, "lost", f" ({why})")
         self.pool.lost.clear()
-        for name, why in self.pool.rubbish:
-            self.admission.take_rubbish(name, why, now)
-        self.pool.rubbish.clear()
         if self.pool.deaths:
             self._ask_names(self.pool.workers)
         if now < self._ticked_at + TICK_S:
@@ -257,14 +252,9 @@ class PlayedJob:
             self._out += [Send(worker, NameSamples(unnamed)) for worker in asked]
 
     def _take_lost(self, lost: Lost, now: float) -> None:
-        """Have pieces made again, or sent to a trainer that cannot pull them."""
+        """Have pieces sent to a trainer that cannot pull them."""
         message, pieces = lost.message, lost.ticket.pieces
         workers = [w for number in message.pieces if (w := pieces[number].worker) is not None]
-        if message.is_rubbish:
-            self.pool.remake(lost.ticket, message.pieces)
-            for worker in workers:
-                self.admission.take_rubbish(worker, message.reason, now)
-            return
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
             serving = [each for w in workers if (each := self.admission.workers[w]).server.address]
             if serving and self.spec.transport != "inline":
@@ -290,7 +280,6 @@ class PlayedJob:
                 self._out.append(relayed(lost, number, frames))
             elif (piece.worker, piece.serial) == (worker, sent.number):
                 self.pool.remake(lost.ticket, (number,))
-                self.admission.take_rubbish(worker, "it has not what it announced", self._looked_at)
 
     def _untold(self, peer: bytes, message: GiveBatch) -> tuple[Any, ...]:
         """Return where the workers are that a message names, and its receiver does not know."""

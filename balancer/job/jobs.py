@@ -8,9 +8,12 @@ FORGOTTEN_S and its workers have left; trainers of another job with its name tak
 of its own have left. Workers ask which jobs have trainers, and join each as a peer of its own.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
+from typing import Any
 
 from ..parties.messages import JoinJob, LeaveJob
 from ..pool.pool import DEAD_S, GENERATION
@@ -28,6 +31,7 @@ from ..transport.naming import checked_job, job_of
 from .admission import MakeCredentials, why_other_version
 from .effects import Send
 from .job import PlayedJob
+from .job_events import logger
 from .messages import JoinPool
 from .status import make_status_report
 
@@ -94,16 +98,16 @@ class PlayedJobs:
                 return [Send(peer, PeerRejected(f"{error!s:.{MAX_REASON}}"))]
             self._has_begun |= job.parties.is_empty
         if job is not None:
-            job.receive(peer, message, payloads, now)
-            return []
+            return self._ask(name, job, partial(job.receive, peer, message, payloads, now))
         if isinstance(message, JoinPool):
             return []  # a worker that is early, or late: it asks which jobs there are
         return [Send(peer, Bye() if isinstance(message, LeaveJob) else UnknownPeer())]
 
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered."""
-        if (job := self.jobs.get(job_of(peer))) is not None:
-            job.unreachable(peer, now)
+        name = job_of(peer)
+        if (job := self.jobs.get(name)) is not None:
+            self._out += self._ask(name, job, partial(job.unreachable, peer, now))
 
     def tick(self, now: float) -> list[Send]:
         """Have the jobs do what there is to do, and forget those that are over."""
@@ -118,7 +122,9 @@ class PlayedJobs:
             ]
         for name, job in [*self.jobs.items()]:
             if now >= job.next_look():
-                sent += job.turn(now)
+                sent += self._ask(name, job, partial(job.turn, now))
+                if name not in self.jobs:
+                    continue
                 if not job.parties.is_empty:
                     self._until[name] = now + FORGOTTEN_S
                 elif now > self._until[name] and not job.admission.workers:
@@ -176,6 +182,18 @@ class PlayedJobs:
                     f"this balancer serves {MAX_JOBS} jobs, the most: start another one"
                 )
             self._out += self._forget(min(over, key=self._until.__getitem__))
+
+    def _ask(self, name: str, job: PlayedJob, action: Callable[[], Any]) -> list[Send]:
+        """Have a job do something; return what to send. One in which that fails ends alone."""
+        try:
+            sends: list[Send] | None = action()
+        except Exception as error:
+            logger.exception("job %s ends: the balancer has failed in it", name)
+            why = f"the balancer has failed in this job: {type(error).__name__}: {error}"
+            sends = [Send(peer, PeerRejected(why[:MAX_REASON])) for peer in job.parties.peers]
+            with contextlib.suppress(Exception):  # it may fail again in ending
+                sends += self._forget(name)
+        return sends or []
 
     def _forget(self, name: str) -> list[Send]:
         job = self.jobs.pop(name)

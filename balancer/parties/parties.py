@@ -35,8 +35,6 @@ from .starts import RunStarts
 # A process may be silent, since it trains or is stopped: what is sent to it after so long shows
 # whether it is there. One that cannot be reached for so long has ended.
 PROBE_S, UNREACHABLE_S = 1.0, 5.0
-# So many that leave are told when the last one has left.
-MOST_LEAVING = 1 << 16
 
 
 class Parties:
@@ -83,8 +81,7 @@ class Parties:
             case JoinJob():
                 self._join(peer, message, trainer)
             case LeaveJob():
-                if len(self._leaving) < MOST_LEAVING:
-                    self._leaving.add(peer)
+                self._leaving.add(peer)
                 if trainer is not None:
                     self._remove(trainer, "leave")
                 self._say_bye()

@@ -66,10 +66,10 @@ class Inbox:
                 self.session.receive(message)
 
     def take_piece(self, pull: PieceToPull, give: GiveBatch, frames: Any, source: str) -> None:
-        """Take a piece of a microbatch that lacks it; what cannot be one is told as rubbish."""
+        """Take a piece of a microbatch that lacks it; what cannot be one ends the run."""
         try:
             value = self.reader.read(give, pull.number, frames, self.epoch)
         except CodecError as error:
-            self.session.note_lost(pull, f"{source}: {error!s:.300}", is_rubbish=True)
+            self.session.failure = f"{source}: {error!s:.300}"
         else:
             self.session.note_pulled(pull.rank, pull.index, pull.version, pull.number, value)

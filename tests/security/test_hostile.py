@@ -17,7 +17,6 @@ from counterpoise.balancer.parties.messages import (
     JoinJob,
     LeaveJob,
     LostPieces,
-    TrainerBeat,
     WantBatches,
 )
 from counterpoise.balancer.pool.messages import PartBroken, PartMade, PartMeasured, PoolBeat
@@ -28,7 +27,6 @@ from counterpoise.balancer.protocol.messages import (
     ListJobs,
     PeerRejected,
 )
-from counterpoise.balancer.protocol.parts import EpochPosition
 from counterpoise.balancer.transport import sockets
 from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.batches import decode_batch
@@ -39,7 +37,6 @@ from tests.security.hostile import (
     LAYOUT,
     Cluster,
     Wired,
-    check_reports,
     introduces,
     state_size,
 )
@@ -113,7 +110,7 @@ def test_no_rank_can_make_the_balancer_remember_without_end():
     before = state_size(cluster.jobs)
     for step in range(1100):
         for message in (
-            CountLabels(0, 0, step, 1), LostPieces(0, 0, step, 1, (0, 1 << 40), "gone", False),
+            CountLabels(0, 0, step, 1), LostPieces(0, 0, step, 1, (0, 1 << 40), "gone"),
             WantBatches(0, ((0, 1 << 62, 0), (1, 1 << 62, 1 << 62), (1 << 40, 1, 1)), 1),
             BeginRun(0, 0, START, "", -1, START, step, 0, (), ()),
         ):  # fmt: skip
@@ -149,57 +146,6 @@ def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(come):
             cluster.jobs.unreachable(trainer.peer, cluster.now)
         cluster.turn()
     assert state_size(cluster.jobs) - before <= 1500
-
-
-# --- what a colleague may say of any size
-
-HUGE = (1 << 63) - 1
-AT = EpochPosition(HUGE, HUGE, HUGE, HUGE, "x" * 1000)
-
-
-@pytest.mark.parametrize("message", [
-    BeginRun(HUGE, HUGE, START, "", HUGE, START, HUGE, HUGE, (), ()),
-    BeginRun(1, 1, AT, "", -1, AT, 1, 1, (), ()),
-    BeginRun(1, 0, START, '{"stages": 1}', -1, START, 0, 0, (), ()),
-    BeginRun(1, 0, START, "[" * 100_000, -1, START, 0, 0, (), ()),
-    BeginRun(1, 0, START, "", -1, START, 0, 0, tuple(range(1_000_000)), tuple(range(1000))),
-    BeginRun(1, 0, START, "", -1, START, 0, 0, (-HUGE, HUGE), (-HUGE, HUGE)),
-    WantBatches(0, tuple((rank, HUGE, HUGE) for rank in range(1000)), HUGE),
-    LostPieces(0, 0, 0, HUGE, (HUGE,) * 1000, "x" * 100_000, True),
-    CountLabels(0, 0, HUGE, 1 << 40),
-    TrainerBeat(HUGE, True),
-    joining("[" * 1_000_000), joining("1" * 4_000_000), joining("{}", name="x" * 1_000_000),
-    joining(layout="[" * 1_000_000), joining(layout='{"a":' * 900 + "1" + "}" * 900),
-    JoinJob(tuple(range(1_000_000)), HUGE, HUGE, to_json(JOB), LAYOUT, HUGE),
-], ids=lambda m: type(m).__name__)  # fmt: skip
-def test_a_trainer_that_says_what_is_absurd_ends_its_run_at_most(message):
-    cluster, rank = begun()
-    for peer in (rank, b"job|newcomer", b"other|newcomer"):
-        cluster.tell(Wired(peer, encode(message)))
-        for _ in range(20):
-            cluster.step()
-        check_reports(cluster.jobs, cluster.now)
-    assert all(len(wired.header) < 1 << 20 for wired in cluster.told)
-
-
-@pytest.mark.parametrize("message", [
-    JobOpened(HUGE, HUGE, "x" * 1_000_000, (b"x" * 1000,) * 1000, True, True),
-    PoolBeat(HUGE, HUGE, True, tuple((n, n) for n in range(4000)), HUGE, HUGE, HUGE),
-    PulledFrames(HUGE, 0),
-    PartBroken(1, "x" * 100_000, HUGE),
-    PartMade(1, HUGE, HUGE, (HUGE,), (), (), (), (), HUGE, HUGE, HUGE),
-    replace_name(WORKER, "x" * 100_000),
-], ids=lambda m: type(m).__name__)  # fmt: skip
-def test_a_worker_that_says_what_is_absurd_is_refused_or_ignored(honest, message):
-    cluster, _ = begun()
-    worker = next(iter(cluster.workers))
-    for number in [*cluster.job.pool.workers[worker].given, 1]:
-        if hasattr(message, "took_us"):
-            message = replace_number(message, number)
-        cluster.tell(Wired(worker, encode(message)))
-        cluster.turn()
-        check_reports(cluster.jobs, cluster.now)
-    assert all(len(wired.header) < 1 << 20 for wired in cluster.told)
 
 
 # --- single messages
@@ -326,18 +272,6 @@ def test_a_deep_description_and_a_loop_without_balancing_are_refused():
     for text in (json.dumps(job | {"source": deep}), json.dumps(job | {"plan": None})):
         assert is_refused(joining(text))
     assert is_refused(joining(layout=json.dumps(deep)))
-
-
-def test_a_worker_with_an_impossible_number_of_samples_is_refused():
-    cluster = Cluster(7, workers=0)
-    for _ in range(10):
-        cluster.step()
-    cluster.tell(Wired(b"job|h", encode(WORKER)))
-    cluster.turn()
-    number = cluster.job.opening.number
-    cluster.tell(Wired(b"job|h", encode(JobOpened(number, 1 << 40, "x", (), False, True))))
-    assert not cluster.job.admission.workers
-    assert cluster.job.admission.source is None
 
 
 # --- on real sockets

@@ -425,8 +425,8 @@ def made(balancer: Balancer, part: DoPart) -> tuple[Any, list[Any]]:
     return told[-1], told[:-1]
 
 
-def lost(give: GiveBatch, is_rubbish: bool = False) -> LostPieces:
-    return LostPieces(0, 0, give.index, give.version, (0,), "cut", is_rubbish)
+def lost(give: GiveBatch) -> LostPieces:
+    return LostPieces(0, 0, give.index, give.version, (0,), "cut")
 
 
 def test_where_a_worker_is_is_told_before_the_first_microbatch_that_names_it() -> None:
@@ -451,22 +451,12 @@ def test_what_cannot_be_pulled_is_relayed_and_is_asked_for_once_a_second() -> No
     assert send.message == RelayedPiece(0, 0, 0, give.version, 0, 1)
 
 
-def test_what_is_gone_or_rubbish_is_made_again() -> None:
+def test_what_is_gone_is_made_again() -> None:
     balancer, give, _ = with_batch()
     balancer.say(RANK, lost(give))
     (part,) = begun(balancer.say(W, PulledFrames(70, 0)), DoPart)
     again, _ = made(balancer, part)
     assert again.version > give.version
-    assert len(begun(balancer.say(RANK, lost(again, is_rubbish=True)), DoPart)) == 1
-
-
-def test_a_worker_of_much_rubbish_is_turned_away() -> None:
-    balancer, give, _ = with_batch()
-    for _ in range(2):
-        (part,) = begun(balancer.say(RANK, lost(give, is_rubbish=True)), DoPart)
-        give, _ = made(balancer, part)
-    (refused,) = begun(balancer.say(RANK, lost(give, is_rubbish=True)), PeerRejected)
-    assert refused.reason == "this worker cannot do what others can: cut"
 
 
 def test_direct_ends_the_run_where_a_worker_that_lives_cannot_be_reached() -> None:
@@ -481,6 +471,22 @@ def test_direct_turns_those_away_that_serve_nowhere() -> None:
     balancer.say(RANK, structs.replace(HELLO, job=to_json(replace(JOB, transport="direct"))))
     (refused,) = begun(balancer.open(W, structs.replace(WORKER, address="")), PeerRejected)
     assert 'the job has transport="direct"' in refused.reason
+
+
+# --- faults
+
+
+def test_a_job_in_which_the_balancer_fails_ends_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    balancer = started()
+    balancer.say(b"other|rank.1", HELLO)
+    balancer.say(RANK, WantBatches(0, ((0, 4, 0),), 0))
+    monkeypatch.setattr(balancer.jobs.jobs["run"].pool, "take", {}.__getitem__)
+    (refused,) = balancer.say(W, PoolBeat(0, -1, False, ()))[RANK]
+    assert refused.reason.startswith("the balancer has failed in this job: TypeError")
+    assert [*balancer.jobs.jobs] == ["other"]
+    assert "job run ends" in caplog.text
 
 
 # --- the log

@@ -370,7 +370,7 @@ class Simulation:
             if piece.worker is None:
                 continue
             frames = self.kept.get((int(piece.worker), piece.serial))
-            if frames is not None and not message.is_rubbish:
+            if frames is not None:
                 trainer = next((t for t in self.trainers if t.peer == peer), None)
                 if trainer is not None:
                     self._post(partial(self._pulled, trainer, message, number, frames))
@@ -547,7 +547,7 @@ class Simulation:
         frames = self.kept.get((pull.piece.token, pull.piece.serial))
         fails = self.rng.random() < 0.03
         if frames is None or fails:
-            trainer.session.note_lost(pull, "no answer", fails and self.rng.random() < 0.5)
+            trainer.session.note_lost(pull, "no answer")
             self._act(trainer)
         else:
             self._pulled(trainer, pull, pull.number, frames)

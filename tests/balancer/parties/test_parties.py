@@ -463,7 +463,7 @@ def test_pieces_that_cannot_be_pulled_are_for_the_caller_to_send() -> None:
     world.say("a", WantBatches(0, ((0, 1, 0),), 0))
     world.give(0, 0, ticket)
     (give,) = world.told()["a"]
-    lost = LostPieces(0, 0, 0, give.version, (0,), "no route", False)
+    lost = LostPieces(0, 0, 0, give.version, (0,), "no route")
     world.say("a", lost)
     assert world.parties.lost == [(ticket, b"a", lost)]
     world.say("a", msgspec.structs.replace(lost, version=give.version - 1))

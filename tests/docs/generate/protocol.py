@@ -37,7 +37,7 @@ ALL: dict[str, Kinds] = {
         messages.BalancerStops,
         *BOTH,
     ),
-    "Between trainers and workers": of_job.BETWEEN_PEERS,
+    "Between trainers and workers": (of_job.PullFrames, of_job.PulledFrames),
     "Status and traces": (
         status_messages.GetStatus, status_messages.StatusReport, trace_messages.StartTrace,
         trace_messages.TraceSpans, trace_messages.TraceReport,
