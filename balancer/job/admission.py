@@ -21,10 +21,6 @@ from .messages import JobNotOpened, JobOpened, JoinPool, OpenJob
 from .told_source import ToldSource
 from .worker_stats import PoolWorkerStats
 
-# A position in the order takes 8 bytes, kept for the epoch and once more while it is shuffled.
-MAX_SAMPLES = 1 << 32
-# A worker that has sent so much rubbish is turned away.
-MAX_RUBBISH = 3
 # Characters of a name, a reason, a version that are quoted.
 MAX_NAME, MAX_REASON, MAX_VERSION = 200, 600, 40
 # The public key of a worker in; the key pair that trainers have, or a password, out. None: none.
@@ -36,8 +32,7 @@ class AdmittedWorker:
     """A worker that has joined. server: where trainers pull; address "": nowhere.
 
     opened: what it has told of the data; failure: why it cannot open them. was_asked_again: once it
-    said what others do not, who may have gone. rubbish: how often what it keeps was none.
-    why_inline: why a trainer cannot pull from it.
+    said what others do not, who may have gone. why_inline: why a trainer cannot pull from it.
     """
 
     peer: bytes
@@ -47,7 +42,6 @@ class AdmittedWorker:
     opened: JobOpened | None = None
     failure: str = ""
     was_asked_again: bool = False
-    rubbish: int = 0
     why_inline: str = ""
 
 
@@ -211,10 +205,6 @@ class Admission:
         return is_new
 
     def _why_other_data(self, told: JobOpened, is_fixed: bool) -> str:
-        if len(told.fingerprint) > MAX_NAME:
-            return f"this worker's fingerprint has {len(told.fingerprint)} characters"
-        if not 0 <= told.count <= MAX_SAMPLES:
-            return f"this worker has {told.count} samples: up to {MAX_SAMPLES} can be ordered"
         source = self.source
         if not is_fixed or source is None:
             return ""
@@ -265,13 +255,6 @@ class Admission:
         return f"{what}; {self.refused}" if self.refused else what
 
     # --- leaving
-
-    def take_rubbish(self, peer: bytes, reason: str, now: float) -> None:
-        """Take note that what a worker keeps is not what it announced."""
-        if (worker := self.workers.get(peer)) is not None:
-            worker.rubbish += 1
-            if worker.rubbish >= MAX_RUBBISH:
-                self.turn_away(worker, reason, now)
 
     def turn_away(self, worker: AdmittedWorker, reason: str, now: float) -> None:
         """Send a worker away for good."""

@@ -9,7 +9,7 @@ have it. Nothing here knows a socket: events and the time come in, messages are 
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -21,20 +21,18 @@ from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, check_depth, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
-from ..run.planning import Planning
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents
 from .messages import (
-    JobNotice,
     JobNotOpened,
     JobOpened,
     JoinPool,
     LeavePool,
     NameSamples,
     OpenJob,
+    PulledFrames,
     SampleNames,
-    SentFrames,
     WorkersAt,
 )
 from .relay import Relay, relayed
@@ -57,9 +55,8 @@ _OF_TRAINERS, _OF_WORKERS = frozenset(FROM_TRAINER), frozenset(FROM_WORKER)
 class PlayedJob:
     """One job; job: JSON of its JobSpec, layout: JSON of how batches are made of samples.
 
-    name: of the job. makes_planning: see RunPlayer. numbers: of tokens and openings, which no other
-    job of the balancer has. dead_s: a worker that is silent for so long is lost. is_due: `turn` has
-    something to do.
+    name: of the job. numbers: of tokens and openings, which no other job of the balancer has.
+    dead_s: a worker that is silent for so long is lost. is_due: `turn` has something to do.
     """
 
     def __init__(
@@ -67,7 +64,6 @@ class PlayedJob:
         job: str,
         layout: str,
         generation: int = 0,
-        makes_planning: Callable[..., Planning] | None = None,
         name: str = "",
         numbers: Iterator[int] | None = None,
         make_credentials: MakeCredentials = lambda _: (b"", b""),
@@ -80,9 +76,7 @@ class PlayedJob:
         # Of a host's own workers it is known when they end; a stopped one is waited for.
         dead_s = math.inf if self._on_host else dead_s
         skips = self.spec.on_error == "skip"
-        self.pool = NetworkPool(
-            self.spec.lease_s, collates, skips, generation, dead_s, len(self.spec.resources)
-        )
+        self.pool = NetworkPool(self.spec.lease_s, collates, skips, generation, dead_s)
         numbers = count((generation << GENERATION) + 1) if numbers is None else numbers
         self.opening = OpenJob(next(numbers), job, layout)
         self.events = JobEvents(name)
@@ -93,10 +87,8 @@ class PlayedJob:
             self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for,
             on_host=self._on_host,
         )  # fmt: skip
-        self.player = RunPlayer(
-            self.spec, takes_empty, self.pool, self.parties, self.events, makes_planning
-        )
-        self.relay = Relay()
+        self.player = RunPlayer(self.spec, takes_empty, self.pool, self.parties, self.events)
+        self.relay = Relay(self.admission.token_of)
         self._out: list[Send] = []
         self._turned_at = self._looked_at = self._ticked_at = self._asked_at = -math.inf
         self._refused_since = math.inf
@@ -133,7 +125,7 @@ class PlayedJob:
             self._open(worker, message, now)
         elif kind is JobNotOpened:
             self.admission.fail_to_open(worker, message, now)
-        elif kind is SentFrames:
+        elif kind is PulledFrames:
             self._pass_on(worker, message, frames)
         elif kind is SampleNames and (source := self.admission.source) is not None:
             for at, name in zip(message.indexes, message.names, strict=False):
@@ -141,10 +133,6 @@ class PlayedJob:
                     source.names[at] = f"{name:.{MAX_NAME}}"
         elif kind is LeavePool:
             self.admission.lose(worker, now, "leave")
-
-    def knows(self, peer: bytes) -> bool:
-        """Return whether a peer takes part."""
-        return peer in self.parties.peers or worker_of(peer) in self.admission.workers
 
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
@@ -174,8 +162,6 @@ class PlayedJob:
             name = f"{', '.join(map(str, hello.ranks[:8]))} ({hello.title})"
             self.events.log_peer(event, "rank", name, " (it is silent)" * (event == "lost"))
         self.parties.changes.clear()
-        self._out += [Send(peer, JobNotice(text)) for peer, text in self.parties.notices]
-        self.parties.notices.clear()
         return self.take_sends()
 
     def next_look(self) -> float:
@@ -206,9 +192,6 @@ class PlayedJob:
         for name, why in self.pool.lost:
             self.admission.lose(name, now, "lost", f" ({why})")
         self.pool.lost.clear()
-        for name, why in self.pool.rubbish:
-            self.admission.take_rubbish(name, why, now)
-        self.pool.rubbish.clear()
         if self.pool.deaths:
             self._ask_names(self.pool.workers)
         if now < self._ticked_at + TICK_S:
@@ -269,14 +252,9 @@ class PlayedJob:
             self._out += [Send(worker, NameSamples(unnamed)) for worker in asked]
 
     def _take_lost(self, lost: Lost, now: float) -> None:
-        """Have pieces made again, or sent to a trainer that cannot pull them."""
+        """Have pieces sent to a trainer that cannot pull them."""
         message, pieces = lost.message, lost.ticket.pieces
         workers = [w for number in message.pieces if (w := pieces[number].worker) is not None]
-        if message.is_rubbish:
-            self.pool.remake(lost.ticket, message.pieces)
-            for worker in workers:
-                self.admission.take_rubbish(worker, message.reason, now)
-            return
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
             serving = [each for w in workers if (each := self.admission.workers[w]).server.address]
             if serving and self.spec.transport != "inline":
@@ -287,10 +265,10 @@ class PlayedJob:
                     each.why_inline = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
             self._out += self.relay.ask(lost, now)
 
-    def _pass_on(self, worker: bytes, sent: SentFrames, frames: Sequence[object]) -> None:
+    def _pass_on(self, worker: bytes, sent: PulledFrames, frames: Sequence[object]) -> None:
         """Send frames to the trainers that wait for them; those that are gone are made again."""
         sender = self.admission.workers[worker]
-        for lost, number in self.relay.take(worker, sent.serial):
+        for lost, number in self.relay.take(worker, sent.number):
             piece = lost.ticket.pieces[number]
             if sent.frames and self.spec.transport == "direct" and sender.why_inline:
                 self.player.fail(RunError(
@@ -300,9 +278,8 @@ class PlayedJob:
                 return
             if sent.frames:
                 self._out.append(relayed(lost, number, frames))
-            elif (piece.worker, piece.serial) == (worker, sent.serial):
+            elif (piece.worker, piece.serial) == (worker, sent.number):
                 self.pool.remake(lost.ticket, (number,))
-                self.admission.take_rubbish(worker, "it has not what it announced", self._looked_at)
 
     def _untold(self, peer: bytes, message: GiveBatch) -> tuple[Any, ...]:
         """Return where the workers are that a message names, and its receiver does not know."""

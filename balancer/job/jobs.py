@@ -8,9 +8,12 @@ FORGOTTEN_S and its workers have left; trainers of another job with its name tak
 of its own have left. Workers ask which jobs have trainers, and join each as a peer of its own.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
+from typing import Any
 
 from ..parties.messages import JoinJob, LeaveJob
 from ..pool.pool import DEAD_S, GENERATION
@@ -24,11 +27,11 @@ from ..protocol.messages import (
     UnknownPeer,
 )
 from ..protocol.status_messages import GetStatus, StatusReport
-from ..run.planning import Planning
 from ..transport.naming import checked_job, job_of
 from .admission import MakeCredentials, why_other_version
 from .effects import Send
 from .job import PlayedJob
+from .job_events import logger
 from .messages import JoinPool
 from .status import make_status_report
 
@@ -38,8 +41,6 @@ MAX_JOBS = 64
 FORGOTTEN_S = 60.0
 # Workers that have asked for jobs within so long, so many of them, are told of one that begins.
 ASKED_S, MOST_ASKERS = 2.0, 4096
-# It is looked this often whether trainers' connections show that they are here.
-QUESTION_S = 1.0
 # Characters of a reason that quotes a job.
 MAX_REASON = 1000
 
@@ -57,12 +58,11 @@ class PlayedJobs:
         make_credentials: MakeCredentials,
         only: frozenset[str] = frozenset(),
         dead_s: float = DEAD_S,
-        makes_planning: Callable[..., Planning] | None = None,
     ) -> None:
         self.refused = 0
         self.jobs: dict[str, PlayedJob] = {}
         self._generation, self._make_credentials = generation, make_credentials
-        self._only, self._dead_s, self._makes_planning = only, dead_s, makes_planning
+        self._only, self._dead_s = only, dead_s
         self._numbers = count((generation << GENERATION) + 1)
         # Until when a job without trainers is remembered.
         self._until: dict[str, float] = {}
@@ -70,7 +70,6 @@ class PlayedJobs:
         self._askers: dict[bytes, tuple[str, float]] = {}
         self._has_begun = False
         self._out: list[Send] = []
-        self._questioned_at = -math.inf
         self._now = 0.0
 
     def handle(
@@ -99,16 +98,16 @@ class PlayedJobs:
                 return [Send(peer, PeerRejected(f"{error!s:.{MAX_REASON}}"))]
             self._has_begun |= job.parties.is_empty
         if job is not None:
-            job.receive(peer, message, payloads, now)
-            return []
+            return self._ask(name, job, partial(job.receive, peer, message, payloads, now))
         if isinstance(message, JoinPool):
             return []  # a worker that is early, or late: it asks which jobs there are
         return [Send(peer, Bye() if isinstance(message, LeaveJob) else UnknownPeer())]
 
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered."""
-        if (job := self.jobs.get(job_of(peer))) is not None:
-            job.unreachable(peer, now)
+        name = job_of(peer)
+        if (job := self.jobs.get(name)) is not None:
+            self._out += self._ask(name, job, partial(job.unreachable, peer, now))
 
     def tick(self, now: float) -> list[Send]:
         """Have the jobs do what there is to do, and forget those that are over."""
@@ -123,7 +122,9 @@ class PlayedJobs:
             ]
         for name, job in [*self.jobs.items()]:
             if now >= job.next_look():
-                sent += job.turn(now)
+                sent += self._ask(name, job, partial(job.turn, now))
+                if name not in self.jobs:
+                    continue
                 if not job.parties.is_empty:
                     self._until[name] = now + FORGOTTEN_S
                 elif now > self._until[name] and not job.admission.workers:
@@ -137,23 +138,6 @@ class PlayedJobs:
     def next_deadline(self) -> float:
         """Return when `tick` must be called next."""
         return min((job.next_look() for job in self.jobs.values()), default=math.inf)
-
-    def knows(self, peer: bytes) -> bool:
-        """Return whether a peer takes part."""
-        job = self.jobs.get(job_of(peer))
-        return job is not None and job.knows(peer)
-
-    def in_question(self) -> list[bytes]:
-        """Return trainers that were not heard for a while: `confirm` those that are here."""
-        if self._now < self._questioned_at + QUESTION_S:
-            return []
-        self._questioned_at = self._now
-        return [peer for job in self.jobs.values() for peer in job.parties.in_question(self._now)]
-
-    def confirm(self, peer: bytes, now: float) -> None:
-        """Record that a trainer in question is here."""
-        if (job := self.jobs.get(job_of(peer))) is not None:
-            job.parties.confirm(peer, now)
 
     def names(self, only: str = "") -> tuple[str, ...]:
         """Return the jobs that workers should serve; with `only` no other than that one."""
@@ -173,7 +157,7 @@ class PlayedJobs:
         if job is None:
             self._check_name(name)
         new = PlayedJob(
-            hello.job, hello.layout, self._generation, self._makes_planning, name, self._numbers,
+            hello.job, hello.layout, self._generation, name, self._numbers,
             self._make_credentials, self._dead_s,
         )  # fmt: skip
         if job is not None:
@@ -198,6 +182,18 @@ class PlayedJobs:
                     f"this balancer serves {MAX_JOBS} jobs, the most: start another one"
                 )
             self._out += self._forget(min(over, key=self._until.__getitem__))
+
+    def _ask(self, name: str, job: PlayedJob, action: Callable[[], Any]) -> list[Send]:
+        """Have a job do something; return what to send. One in which that fails ends alone."""
+        try:
+            sends: list[Send] | None = action()
+        except Exception as error:
+            logger.exception("job %s ends: the balancer has failed in it", name)
+            why = f"the balancer has failed in this job: {type(error).__name__}: {error}"
+            sends = [Send(peer, PeerRejected(why[:MAX_REASON])) for peer in job.parties.peers]
+            with contextlib.suppress(Exception):  # it may fail again in ending
+                sends += self._forget(name)
+        return sends or []
 
     def _forget(self, name: str) -> list[Send]:
         job = self.jobs.pop(name)

@@ -80,7 +80,10 @@ class LeavePool(ArrayRecord, frozen=True):
 
 
 class PullFrames(ArrayRecord, frozen=True):
-    """Trainer to worker: send these frames of what is kept under a serial; none named: all."""
+    """Trainer to worker: send these frames of what is kept under a serial; none named: all.
+
+    The balancer asks so, too, for a trainer that cannot pull; its numbers are the serials.
+    """
 
     number: Count
     token: Count
@@ -92,19 +95,6 @@ class PulledFrames(ArrayRecord, frozen=True):
     """The answer: so many frames follow, those that were asked for; 0 where it is gone."""
 
     number: Count
-    frames: Count
-
-
-class SendFrames(ArrayRecord, frozen=True):
-    """Balancer to worker: send all frames kept under a serial, for a trainer that cannot pull."""
-
-    serial: Count
-
-
-class SentFrames(ArrayRecord, frozen=True):
-    """The answer: so many frames follow; 0 where it is gone."""
-
-    serial: Count
     frames: Count
 
 
@@ -138,18 +128,11 @@ class RelayedPiece(ArrayRecord, frozen=True):
     frames: Count
 
 
-class JobNotice(ArrayRecord, frozen=True):
-    """Balancer to trainer: what its log should say; it changes nothing."""
-
-    text: str
-
-
-FROM_WORKER = (JoinPool, JobOpened, JobNotOpened, LeavePool, SentFrames, SampleNames)
-TO_WORKER = (OpenJob, SendFrames, NameSamples)
-TO_TRAINER = (WorkersAt, RelayedPiece, JobNotice)
-BETWEEN_PEERS = (PullFrames, PulledFrames)
-KINDS = (*FROM_WORKER, *TO_WORKER, *TO_TRAINER, *BETWEEN_PEERS)
+FROM_WORKER = (JoinPool, JobOpened, JobNotOpened, LeavePool, PulledFrames, SampleNames)
+TO_WORKER = (OpenJob, PullFrames, NameSamples)
+TO_TRAINER = (WorkersAt, RelayedPiece)
+KINDS = (*FROM_WORKER, *TO_WORKER, *TO_TRAINER)
 # Kinds behind whose header so many frames follow as its `frames` says.
-WITH_FRAMES = (PulledFrames, SentFrames, RelayedPiece)
+WITH_FRAMES = (PulledFrames, RelayedPiece)
 # Kinds that travel with others to the same peer; see Several.
-TOGETHER = (SendFrames, WorkersAt, JobNotice, PullFrames)
+TOGETHER = (WorkersAt, PullFrames)

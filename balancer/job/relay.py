@@ -5,12 +5,12 @@ the worker is asked once in a while however many ask.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..parties.run_attempt import Lost
 from .effects import Send
-from .messages import RelayedPiece, SendFrames
+from .messages import PullFrames, RelayedPiece
 
 # A worker is asked for a piece, and a question forgotten that nobody repeats, after so long.
 AGAIN_S, FORGOTTEN_S = 1.0, 10.0
@@ -25,9 +25,10 @@ class _Question:
 
 
 class Relay:
-    """The pieces of a job that workers are asked for, by worker and serial."""
+    """The pieces of a job that workers are asked for, by worker and serial; token_of: a worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_of: Callable[[bytes], int]) -> None:
+        self._token_of = token_of
         self._questions: dict[tuple[bytes, int], _Question] = {}
 
     def ask(self, lost: Lost, now: float) -> list[Send]:
@@ -40,7 +41,8 @@ class Relay:
             question = self._questions.setdefault((piece.worker, piece.serial), _Question())
             if now >= question.asked_at + AGAIN_S:
                 question.asked_at = now
-                asked.append(Send(piece.worker, SendFrames(piece.serial)))
+                token, serial = self._token_of(piece.worker), piece.serial
+                asked.append(Send(piece.worker, PullFrames(serial, token, serial, ())))
             question.waiting[lost.peer, number] = lost
         return asked
 

@@ -1,7 +1,6 @@
 """Plays a job's runs: what its trainers have begun, from the plan to their ranks' microbatches."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -38,13 +37,10 @@ class RunPlayer:
     def __init__(
         self, job: JobSpec, takes_empty: bool, pool: NetworkPool, parties: Parties,
         events: JobEvents,
-        makes_planning: Callable[..., Planning] | None = None,
     ) -> None:  # fmt: skip
-        """makes_planning: in place of `Planning`; of large windows of a thread beside."""
         self._job, self._takes_empty = job, takes_empty
         self._pool, self._parties, self._events = pool, parties, events
-        is_large = make_planner(job.plan).window_samples > MOST_INLINE
-        self._makes_planning = makes_planning or (PlanningThread if is_large else Planning)
+        self._is_large = make_planner(job.plan).window_samples > MOST_INLINE
         self.costs: LoopCosts | None = None
         self._planning: Planning | None = None
         self.run: PlannedRun | None = None
@@ -134,9 +130,11 @@ class RunPlayer:
             may_be_empty=plan.empty_microbatches, has_spares=plan.spares,
         )  # fmt: skip
         make = partial(_make_ahead, start, replace(job, plan=plan), source, self.costs)
-        self._planning = self._makes_planning(make, describe)
-        if isinstance(self._planning, PlanningThread):
+        if self._is_large:
+            self._planning = PlanningThread(make, describe)
             self._planning.start()
+        else:
+            self._planning = Planning(make, describe)
         settings = RunSettings(
             job=job, source=source, played=played, ranks_elsewhere=False,
             named_by_index=not source.names_samples, takes_empty=self._takes_empty,

@@ -7,8 +7,6 @@ from ..pool.workers import PoolPart
 
 # What is counted as recent is of the last RECENT_S to twice that.
 RECENT_S = 15.0
-# Figures that workers report are limited to this, so that sums and differences fit into 64 bits.
-LIMIT = 1 << 60
 
 
 class PoolWorkerStats:
@@ -32,7 +30,7 @@ class PoolWorkerStats:
         if now >= self._marks[-1][0] + RECENT_S:
             self._marks.append((now, self.done.copy()))
         for name, count in counts.items():
-            self.done[name] = max(-LIMIT, min(self.done[name] + count, LIMIT))
+            self.done[name] += count
 
     def take_beat(self, beat: PoolBeat, now: float) -> None:
         """Note the times that a beat tells, but for those of the first: it may have been away."""

@@ -74,8 +74,8 @@ class WantBatches(ArrayRecord, frozen=True):
 class LostPieces(ArrayRecord, frozen=True):
     """Pieces of a microbatch cannot be pulled from their workers, and why.
 
-    pieces: their numbers in GiveBatch. is_rubbish: what came is not what was announced. The
-    balancer sends them itself (or has them made again, where they are rubbish, or gone).
+    pieces: their numbers in GiveBatch. The balancer sends them itself, or has them made again where
+    they are gone.
     """
 
     run: Count
@@ -84,7 +84,6 @@ class LostPieces(ArrayRecord, frozen=True):
     version: Count
     pieces: tuple[Count, ...]
     reason: str
-    is_rubbish: bool
 
 
 class CountLabels(ArrayRecord, frozen=True):

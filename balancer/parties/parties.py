@@ -32,21 +32,17 @@ from .run_attempt import Lost, RankQueue, RunAttempt, Taker
 from .seats import Seats, TrainerPeer
 from .starts import RunStarts
 
-# A process that was not heard for this long is in question, and dead; of one host it is dead that
-# cannot be reached for so long.
-QUIET_S, SILENT_S, UNREACHABLE_S = 10.0, 30.0, 5.0
-# Those of one host may be silent: what is sent to them after so long shows whether they are there.
-PROBE_S = 1.0
-# So many that leave are told when the last one has left.
-MOST_LEAVING = 1 << 16
+# A process may be silent, since it trains or is stopped: what is sent to it after so long shows
+# whether it is there. One that cannot be reached for so long has ended.
+PROBE_S, UNREACHABLE_S = 1.0, 5.0
 
 
 class Parties:
     """The trainers of a job of so many ranks.
 
     peers: those that are here. attempt: what is to be played; None where nothing is. freed, lost,
-    changes, notices: for the caller, who empties them; of `freed` each ticket comes once; changes:
-    who has come ("join"), has left, or is lost; notices: what to tell whom for its log.
+    changes: for the caller, who empties them; of `freed` each ticket comes once; changes: who has
+    come ("join"), has left, or is lost.
     """
 
     def __init__(
@@ -72,7 +68,6 @@ class Parties:
         self.freed: list[Ticket] = []
         self.lost: list[Lost] = []
         self.changes: list[tuple[str, JoinJob]] = []
-        self.notices: list[tuple[bytes, str]] = []
 
     # --- what happens
 
@@ -81,13 +76,12 @@ class Parties:
         self._now = now
         trainer = self.peers.get(peer)
         if trainer is not None and not isinstance(message, JoinJob):
-            trainer.heard_at = now
+            trainer.heard_at = trainer.seen_at = now
         match message:
             case JoinJob():
                 self._join(peer, message, trainer)
             case LeaveJob():
-                if len(self._leaving) < MOST_LEAVING:
-                    self._leaving.add(peer)
+                self._leaving.add(peer)
                 if trainer is not None:
                     self._remove(trainer, "leave")
                 self._say_bye()
@@ -107,51 +101,40 @@ class Parties:
             case WantBatches() | LostPieces():
                 self._apply(trainer, message)
 
-    def in_question(self, now: float) -> list[bytes]:
-        """Return of whom it is to be found out if they are here: all, if newcomers wait for it."""
-        since = now if self._seats.in_way_of_newcomers(now) else now - QUIET_S
-        return [trainer.peer for trainer in self._seats.silent(since)]
-
-    def confirm(self, peer: bytes, now: float) -> None:
-        """Take note that a process is alive: its host has what was sent."""
-        if (trainer := self.peers.get(peer)) is not None:
-            trainer.heard_at = now
-
     def note_unreachable(self, peer: bytes, now: float) -> None:
         """Take note that nothing can be sent to a process: it comes back, or its successor has."""
         if (trainer := self.peers.get(peer)) is not None:
             trainer.is_reached = False
-            if self._seats.in_way_of_newcomers(now):
+            if self._seats.has_newcomers:
                 self._now = now
                 self._remove(trainer, "lost")
 
     def tick(self, now: float) -> None:
         """Do what the time asks for; to be called about once a second."""
         self._now = now
-        if self._on_host:
-            self._look_for_ended()
-        else:
-            for trainer in self._seats.silent(now - SILENT_S):
-                self._remove(trainer, "lost")
+        self._seats.forget_waiting(now)
+        for trainer in self._seats.silent(now - PROBE_S):
+            self._probe(trainer)
         self._look()
 
-    def _look_for_ended(self) -> None:
-        """Forget processes that have ended; the others fail without what one of them lacked."""
-        for trainer in self._seats.silent(self._now - PROBE_S):
-            if trainer.is_reached:  # it may just train, or be stopped
-                trainer.heard_at = self._now
-            if trainer.heard_at >= self._now - UNREACHABLE_S:
-                trainer.is_reached = True
-                self._send(trainer.peer, BeatBack(0, ""))
-                continue
-            hindmost = self.find_hindmost(trainer)
-            self._remove(trainer, "lost")
-            if hindmost and not hindmost[0].is_over(hindmost[1].have):
-                self.fail(
-                    f"{trainer.name}, which shares data-parallel rank {trainer.hello.ranks[0]} "
-                    "with others, has ended or cannot be reached: restart all ranks from the last "
-                    "ledger"
-                )
+    def _probe(self, trainer: TrainerPeer) -> None:
+        """Send something to a silent process, or forget it if nothing has reached it for long.
+
+        On one host the others fail without what it lacked.
+        """
+        if trainer.is_reached:
+            trainer.seen_at = self._now
+        if trainer.seen_at >= self._now - UNREACHABLE_S:
+            trainer.is_reached = True
+            self._send(trainer.peer, BeatBack(0, ""))
+            return
+        hindmost = self.find_hindmost(trainer)
+        self._remove(trainer, "lost")
+        if self._on_host and hindmost and not hindmost[0].is_over(hindmost[1].have):
+            self.fail(
+                f"{trainer.name}, which shares data-parallel rank {trainer.hello.ranks[0]} with "
+                "others, has ended or cannot be reached: restart all ranks from the last ledger"
+            )
 
     def take_messages(self) -> list[tuple[bytes, ToTrainer]]:
         """Return what is to be sent, and to whom."""
@@ -210,17 +193,14 @@ class Parties:
             if may_sit is not True:
                 if may_sit:
                     self._send(peer, PeerRejected(may_sit))
-                for holder in self._seats.in_way(hello):
-                    if may_sit:
-                        self.notices.append((holder.peer, may_sit))
-                    else:  # one that is gone cannot be reached
-                        self._send(holder.peer, BeatBack(0, ""))
+                for holder in self._seats.in_way(hello):  # one that is gone cannot be reached
+                    self._send(holder.peer, BeatBack(0, ""))
                 return
             self._leaving.discard(peer)
-            self._seats.add(TrainerPeer(peer, hello, self._now))
+            self._seats.add(TrainerPeer(peer, hello, self._now, self._now))
             self.changes.append(("join", hello))
         else:
-            trainer.heard_at = self._now
+            trainer.heard_at = trainer.seen_at = self._now
         if self._ready is not None:
             self._send(peer, self._ready)
 

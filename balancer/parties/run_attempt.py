@@ -22,8 +22,6 @@ from .seats import RunKey, TrainerPeer
 # What was sent so long ago, and is not said to be there, is sent again to who asks.
 AGAIN_S = 1.0
 AHEAD_STEPS = 2
-# Microbatches of a rank under way, whatever credit a process says that it has.
-MOST_CREDIT = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -179,7 +177,7 @@ class RunAttempt:
         queue, now = self.queues[rank], self._clock()
         taker = queue.takers[peer]
         had, taker.have = taker.have, max(taker.have, have)
-        taker.upto = max(taker.upto, min(upto, have + MOST_CREDIT))
+        taker.upto = max(taker.upto, upto)
         if now >= taker.sent_at + AGAIN_S:
             taker.sent = taker.have
             if queue.end is not None:

@@ -19,6 +19,9 @@ from .messages import MAX_NAME, BeginRun, JoinJob, RunStops
 # What a process that has a newcomer's seat sends later than this after that shows that it is here:
 # what it sent before may come late.
 LATE_S = 1.0
+# Of one that is silent, and still has its seat so long after that, it is known, too: to a host that
+# has gone the kernel would have ended the connection (transport/sockets.py).
+ENDED_S = 35.0
 # A newcomer that has waited for so long waits anew, or has gone.
 WAITING_S = 60.0
 # Characters of a difference that a refusal quotes.
@@ -38,16 +41,18 @@ class RunKey(NamedTuple):
 class TrainerPeer:
     """A process that has joined.
 
-    heard_at: when it was last known to be here. begun: None, too, while it is to say again where it
+    heard_at: when it last said something; seen_at: when it was last known to be here; is_reached:
+    what was last sent to it could be sent. begun: None, too, while it is to say again where it
     stands. is_new: it has begun nothing. stopped: why its run was stopped, repeated until it begins
-    another. told: the tokens of workers of which it knows where they are. is_reached: what was last
-    sent to it could be sent. For diagnostics: waited_ms for microbatches, in all; moved_at: when it
-    last began a run, or had a microbatch more; asked_at: when it last asked what it waits for.
+    another. told: the tokens of workers of which it knows where they are. For diagnostics:
+    waited_ms for microbatches, in all; moved_at: when it last began a run, or had a microbatch
+    more; asked_at: when it last asked what it waits for.
     """
 
     peer: bytes
     hello: JoinJob
     heard_at: float
+    seen_at: float
     begun: BeginRun | None = None
     is_new: bool = True
     stopped: RunStops | None = None
@@ -132,7 +137,8 @@ class Seats:
         holder = next(iter(self.in_way(hello)), self.first if reason else None)
         if holder is None:
             return True
-        if holder.heard_at <= self._waiting.setdefault(peer, now) + LATE_S:
+        since = self._waiting.setdefault(peer, now)
+        if holder.heard_at <= since + LATE_S and now < since + ENDED_S:
             return False
         del self._waiting[peer]
         return reason or (
@@ -164,15 +170,19 @@ class Seats:
         short = format_ranks(rank for rank in range(self.ranks) if seated[rank] < sharers)
         return f"ranks {short:.{MAX_NAME}}"
 
-    def in_way_of_newcomers(self, now: float) -> bool:
-        """Return whether newcomers wait until it is known who is here, or did a while ago."""
+    def forget_waiting(self, now: float) -> None:
+        """Forget newcomers that have waited for long."""
         waiting = self._waiting.items()
         self._waiting = {peer: since for peer, since in waiting if now < since + WAITING_S}
+
+    @property
+    def has_newcomers(self) -> bool:
+        """Return whether newcomers wait until it is known who is here, or did a while ago."""
         return bool(self._waiting)
 
     def silent(self, since: float) -> list[TrainerPeer]:
-        """Return the processes that were not heard since a time."""
-        return [peer for peer in self.peers.values() if peer.heard_at < since]
+        """Return the processes that were not known to be here since a time."""
+        return [peer for peer in self.peers.values() if peer.seen_at < since]
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

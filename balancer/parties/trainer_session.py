@@ -298,15 +298,13 @@ class TrainerSession:
             batch.lost.pop(number, None)
             self._run.ranks[rank].move_on()
 
-    def note_lost(self, pull: PieceToPull, reason: str, is_rubbish: bool = False) -> None:
+    def note_lost(self, pull: PieceToPull, reason: str) -> None:
         """Take note that a piece cannot be pulled, to tell the balancer until it is here."""
         batch, number = self.lacks(pull.rank, pull.index, pull.version), pull.number
         if batch is None or number in batch.frames or batch.give.pieces[number] != pull.piece:
             return
         give = batch.give
-        lost = LostPieces(
-            give.run, pull.rank, give.index, give.version, (number,), reason, is_rubbish
-        )
+        lost = LostPieces(give.run, pull.rank, give.index, give.version, (number,), reason)
         self._out.append(lost)
         batch.lost[number] = lost
 

@@ -16,8 +16,6 @@ BATCH, SAMPLES, COSTS = "batch", "samples", "costs"
 TELL_S = 0.002
 # Characters of an error that are told.
 ERROR_CHARACTERS = 16_000
-# What is kept of a part has so many frames at most, as a message has.
-MOST_FRAMES = 65_536
 # A beat names so many of the parts of which something is kept, by turns.
 KEPT = 64
 

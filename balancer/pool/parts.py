@@ -10,16 +10,7 @@ from math import ceil
 from typing import Any
 
 from ..run.tasks import FailedSample, Made, Measured
-from .messages import (
-    BATCH,
-    COSTS,
-    ERROR_CHARACTERS,
-    MOST_FRAMES,
-    SAMPLES,
-    FailedPlace,
-    PartBroken,
-    PartMade,
-)
+from .messages import BATCH, COSTS, ERROR_CHARACTERS, SAMPLES, FailedPlace, PartMade
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
@@ -148,38 +139,6 @@ def _in_order(task: PoolTask, name: str, failed: Container[int]) -> tuple[Any, .
 
 def _sum_told(counts: Sequence[int]) -> int | None:
     return None if min(counts, default=0) < 0 else sum(counts)
-
-
-def why_wrong(part: PoolPart, answer: Any, skips: bool, resources: int) -> str:
-    """Return why no honest worker makes this of a part, "" if one may: nothing else is checked."""
-    if isinstance(answer, PartBroken):
-        return ""
-    task, count = part.task, len(part.places)
-    if isinstance(answer, PartMade) != task.is_load:
-        return f"{type(answer).__name__} answers a part of form {part.form}"
-    bad = {each.place for each in answer.failed}
-    places = [*bad, *(() if task.is_load else answer.kept)]
-    if len(bad) < len(answer.failed) or max(places, default=-1) >= count:
-        return f"places {places!s:.80} of a part of {count} samples"
-    rows = [cost for place, cost in enumerate(answer.costs) if task.is_load or place not in bad]
-    if any(len(row) != resources for row in rows):
-        return f"costs that are not of {resources} resources"
-    if not task.is_load:
-        return f"{len(answer.costs)} costs of {count} samples" * (len(answer.costs) != count)
-    if sum(answer.frames) != answer.nbytes or len(answer.frames) > MOST_FRAMES:
-        return f"{answer.nbytes} bytes in {len(answer.frames)} frames of {sum(answer.frames)}"
-    if len(answer.labels) not in (0, 2):
-        return f"{len(answer.labels)} counts of labels"
-    ends = bool(bad) and (not skips or any(each.is_io for each in answer.failed))
-    good = count - len(bad)
-    if task.is_spare or ends or not good:
-        return ""
-    if any(
-        len(told) != good * (task.words[2] >> bit & 1)
-        for bit, told in enumerate((answer.names, answer.costs))
-    ):
-        return f"{len(answer.names)} names and {len(answer.costs)} costs of {good} samples"
-    return "" if answer.serial else f"nothing was made of {good} samples"
 
 
 def piece_of(part: PoolPart, worker: bytes, answer: PartMade) -> KeptPiece | None:

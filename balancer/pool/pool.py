@@ -19,7 +19,7 @@ from typing import Any
 from ..run.tasks import TASK_HEAD, Failed, Killed
 from .giving import PartGiver
 from .messages import KEPT, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
-from .parts import cut, cut_singly, failed_places, is_whole, join, piece_of, why_wrong
+from .parts import cut, cut_singly, failed_places, is_whole, join, piece_of
 from .tickets import Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
@@ -35,21 +35,20 @@ class NetworkPool:
     lease_s: seconds that a worker may take for one sample; dead_s: that it may be silent.
     collates: whether workers make batches. skips: whether samples that cannot be used are left out.
     renewed: tickets of which all pieces are there again. spoiled: tickets that cannot be made
-    again, and why. lost: workers that were given up, and why. rubbish: workers that have answered
-    what no worker can, and what. The server empties these. deaths: of a sample, by its index.
+    again, and why. lost: workers that were given up, and why. The server empties these. deaths: of
+    a sample, by its index.
     """
 
     def __init__(
         self, lease_s: float, collates: bool, skips: bool, generation: int = 0,
-        dead_s: float = DEAD_S, resources: int = 1,
+        dead_s: float = DEAD_S,
     ) -> None:  # fmt: skip
         self._lease_s, self._collates, self._skips = lease_s, collates, skips
-        self._dead_s, self._resources = dead_s, resources
+        self._dead_s = dead_s
         self.workers: dict[bytes, PoolWorker] = {}
         self.renewed: list[Ticket] = []
         self.spoiled: list[tuple[Ticket, Killed | Failed]] = []
         self.lost: list[tuple[bytes, str]] = []
-        self.rubbish: list[tuple[bytes, str]] = []
         self._giver = PartGiver(self.workers, generation << GENERATION)
         self._tasks: dict[int, PoolTask] = {}
         self._results: deque[tuple[int, Any]] = deque()
@@ -110,7 +109,7 @@ class NetworkPool:
             self._giver.give()
 
     def remake(self, ticket: Ticket, numbers: Sequence[int]) -> None:
-        """Have pieces of a ticket made again, which their workers do not have, or as rubbish."""
+        """Have pieces of a ticket made again, which their workers do not have."""
         wanted = [ticket.pieces[number] for number in numbers]
         for part in self._tasks[ticket.number].parts if not ticket.is_free else ():
             if part.piece in wanted and part.piece.worker is not None:
@@ -205,13 +204,6 @@ class NetworkPool:
                 worker.freeing += [message.serial] if message.serial else []
             return
         part = giving.part
-        if why := why_wrong(part, message, self._skips, self._resources):
-            self.rubbish.append((worker.name, why))
-            worker.freeing += [message.serial] if getattr(message, "serial", 0) else []
-            self._giver.ask(worker)
-            if not part.given:
-                self._giver.enqueue(part)
-            return
         self._giver.note_time(worker, giving, message)
         self._giver.ask(worker)
         self._giver.drop(part, is_beaten=True)

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from ..job.job_events import logger
 from ..job.jobs import PlayedJobs
 from .loop import new_credentials, serve
-from .malloc import keep_freed_memory
 
 ENDPOINT = "balancer"
 # The report of a balancer that serves; any other says why there is none.
@@ -54,7 +53,6 @@ def main(directory: str, listening: int, report: int) -> None:
         # A copy of the trainer may hold the lifeline open; this is the trainer itself.
         watched.append(os.pidfd_open(os.getppid()))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"cp-balancer", 0, 0, 0)
-    keep_freed_memory()
     threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
     try:
         credentials = functools.partial(new_credentials, has_keys=False)

@@ -11,7 +11,6 @@ running balancer notices. A key in a folder of `allowed`, `allowed/JOB/NAME.pub`
 job only; its party's folder has a file `job` with the job's name.
 """
 
-import errno
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -116,9 +115,6 @@ def write_keys(folder: Path, named: Mapping[str, str], job: str = "") -> None:
             (folder / name / JOB).write_text(job + "\n")
 
 
-_NO_FILES_LEFT = (errno.EMFILE, errno.ENFILE)
-
-
 class AllowList:
     """The public keys in a folder, their roles and jobs, read again when a file changes."""
 
@@ -128,10 +124,7 @@ class AllowList:
         self._roles: dict[bytes, tuple[str, str]] = {}
 
     def roles(self) -> dict[bytes, tuple[str, str]]:
-        """Return {public key: (role, job)}, "" for any; an unreadable file allows nobody.
-
-        Where this process has no file left to read the folder, it is taken for unchanged.
-        """
+        """Return {public key: (role, job)}, "" for any; an unreadable file allows nobody."""
         try:
             paths = _public_files(self._folder)
             states = [path.stat() for path in paths]
@@ -143,9 +136,8 @@ class AllowList:
                 self._roles = dict(self._readable(paths))
                 self._seen = seen
         except OSError as error:
-            if error.errno not in _NO_FILES_LEFT:
-                _warn("no peer is allowed: %s", error)
-                return {}
+            _warn("no peer is allowed: %s", error)
+            return {}
         return self._roles
 
     def _readable(self, paths: list[Path]) -> list[tuple[bytes, tuple[str, str]]]:
@@ -154,8 +146,6 @@ class AllowList:
             try:
                 role, key = _read(path)
             except (OSError, ValueError) as error:
-                if getattr(error, "errno", 0) in _NO_FILES_LEFT:
-                    raise
                 _warn("a key is not allowed: %s", error)
             else:
                 job = "" if path.parent == self._folder else path.parent.name

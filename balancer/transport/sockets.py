@@ -40,13 +40,10 @@ LINGER_MS = {"worker": 1000, "balancer": 2000, "trainer": 3000}
 # a hello would be taken for another process' that plays the same rank.
 NO_NAME = b"\0"
 
-# An authenticator gives each connection as its user the key, this (no key has it), and a number.
-SERIAL_AFTER = ","
-
 Received = tuple[Message, list[zmq.Frame]]
 
 # The beginning of a monitor's message.
-_EVENT = struct.Struct("=Hi")
+_EVENT = struct.Struct("=H")
 # Numbers: pyzmq's enumerations are many times slower in every operation.
 _READABLE, _MORE = int(zmq.POLLIN), int(zmq.SNDMORE)
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -62,15 +59,12 @@ def listen(
 
     `descriptor` is a socket that listens there already; it now belongs to the ROUTER.
 
-    With keys it accepts only peers that an authenticator on the same context accepts. On tcp that
-    also decides when connections are let in, keys or not.
+    With keys it accepts only peers that an authenticator on the same context accepts.
     """
     socket = open_router(context, keys.own if keys is not None else None)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.IPV6, needs_ipv6(address))
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
-        # Each connection waits for the answer of an authenticator, if the context has one.
-        socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
     if descriptor is not None:
         socket.setsockopt(zmq.USE_FD, descriptor)
     _bind(socket, address)
@@ -158,17 +152,12 @@ def connect(
 
 
 def read_event(monitor: "zmq.Socket[bytes]") -> int:
-    """Return the number of the event that waits at a monitor."""
-    return read_event_value(monitor)[0]
-
-
-def read_event_value(monitor: "zmq.Socket[bytes]") -> tuple[int, int]:
-    """Return the number and the value (of a connection, its descriptor) of an event that waits.
+    """Return the number of the event that waits at a monitor.
 
     zmq.utils.monitor does so too, but imports asyncio and ssl, which takes a balancer's start.
     """
-    number, value = _EVENT.unpack_from(monitor.recv_multipart()[0])
-    return number, value
+    number: int = _EVENT.unpack_from(monitor.recv_multipart()[0])[0]
+    return number
 
 
 class Handshakes:
@@ -297,17 +286,9 @@ def decode_from(
 def _key_of(frame: zmq.Frame) -> bytes:
     """Return the key that the authenticator accepted; libzmq adds it to each frame of the peer."""
     try:
-        return str(frame.get("User-Id")).rpartition(SERIAL_AFTER)[0].encode()
+        return str(frame.get("User-Id")).encode()
     except zmq.ZMQError:
         return b""
-
-
-def serial_of(frame: zmq.Frame) -> int:
-    """Return the number that the authenticator gave the connection over which a frame came.
-
-    Raises ZMQError if none let it in.
-    """
-    return int(str(frame.get("User-Id")).rpartition(SERIAL_AFTER)[2])
 
 
 def receive_frames(socket: "zmq.Socket[bytes]", waits: bool = False) -> list[zmq.Frame] | None:

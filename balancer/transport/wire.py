@@ -1,7 +1,7 @@
 """Encodes and decodes messages: a msgpack header frame, then raw payload frames.
 
 The header is the array [protocol version, kind, field, field, ...]. Everything is bounded before it
-is allocated: the number of frames, the size of the header by its kind, the length of msgpack
+is allocated: the number of frames, the size of the header, the length of msgpack
 containers (at most the header's own bytes, says msgspec). Fields are checked against the
 annotations of the record, so nothing behind this module sees a malformed message.
 """
@@ -34,17 +34,8 @@ KINDS: dict[str, type[ArrayRecord]] = {
 TOGETHER = frozenset({*of_pool.KINDS, *of_job.TOGETHER, *of_parties.TOGETHER})
 MOST_TOGETHER, TOGETHER_BYTES = 64, 64 << 10
 
-# An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
-MAX_HEADER_BYTES = 4 << 20
-HEADER_BYTES = {
-    "JobOpened": 256 << 20,
-    "PartMeasured": 32 << 20,
-    "PartMade": 32 << 20,
-    "DoPart": 32 << 20,
-    "GiveBatch": 64 << 20,
-    "BeginRun": 32 << 20,
-    **dict.fromkeys(("JoinPool", "JobNotOpened", "PartBroken", "PoolBeat"), 128 << 10),
-}
+# Most of it are the costs of a source, of 8 bytes each.
+MAX_HEADER_BYTES = 256 << 20
 MAX_FRAMES = 65_537
 # An error quotes this many characters of a peer's text.
 QUOTED = 80
@@ -125,9 +116,8 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
     Raises WireError for anything that `encode` cannot have made.
     """
     kind = _read_kind(header)
-    limit = HEADER_BYTES.get(kind, MAX_HEADER_BYTES)
-    if len(header) > limit:
-        raise WireError(f"header of {len(header)} bytes, at most {limit} are allowed")
+    if len(header) > MAX_HEADER_BYTES:
+        raise WireError(f"header of {len(header)} bytes, at most {MAX_HEADER_BYTES} are allowed")
     codec = _CODECS[kind]
     if header[: len(codec.front)] != codec.front:
         # Fields with defaults may not be left out: they are for the side that makes the message.

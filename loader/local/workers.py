@@ -20,7 +20,7 @@ from ...balancer.run.tasks import TASK_HEAD, Failed, Killed
 from ...workers.arena.context import ArenaContext
 from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
-from ...workers.batches.prepare import prepare_worker
+from ...workers.batches.envelope import prepare_worker
 from ...workers.planned.reader import PlannedReader
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import (

@@ -19,7 +19,7 @@ class TimedIterator(Iterator[Any]):
         is_torchs = type(batches) is BatchSampler and hasattr(batches.sampler, "__len__")
         if is_torchs and hasattr(loader.dataset, "__len__"):
             self._size = batches.batch_size
-            done = loader._plain.current.start_batches * self._size
+            done = loader._plain.current.start.batches * self._size
             self._left = len(batches.sampler) - done
         self._has_batches = batches is not None
 

@@ -57,8 +57,8 @@ class Indices:
 
     def _walk(self, current: Iteration) -> Iterator[Any]:
         yield from itertools.repeat(NOT_YOUR_TURN, current.start.turn)
-        waiting = frozenset(current.start_waiting)
-        top = current.start_batches + len(waiting)
+        waiting = frozenset(current.start.waiting)
+        top = current.start.batches + len(waiting)
         own = self._state.own_generator
         current.states = states_of(current.generators)
         for number, index in _draw(self._sampler, current, min(waiting, default=top), own):
@@ -77,13 +77,13 @@ def _draw(
     ValueError for a sampler that draws another order, or has fewer batches.
     """
     # torch's own batches are cut here, so that the sampler's iterator can be seen.
-    source, before = drawn_from(sampler), current.start_sampler
+    source, before = drawn_from(sampler), current.start.sampler
     by_sampler = before is not None and before.sampler is not None and is_stateful(source)
     if before is not None and by_sampler:
         source.load_state_dict(before.sampler)
-    then, current.order = current.order, describe_order(source)
+    current.order = describe_order(source)
     if first and before is None:
-        check_same_order(then, current.order, current.start_batches)
+        check_same_order(current.start.order, current.order, current.start.batches)
     drawn: Any = _begin(source, current, own)
     by_iterator = before is not None and before.iterator is not None and is_stateful(drawn)
     if before is not None and by_iterator:
@@ -91,7 +91,7 @@ def _draw(
     is_cut = source is not sampler
     indices = _cut(drawn, sampler.batch_size, sampler.drop_last) if is_cut else drawn
     if before is not None and (by_sampler or by_iterator):
-        first = max(current.pending, default=current.start_batches - 1) + 1
+        first = max(current.pending, default=current.start.batches - 1) + 1
         yield from [*current.pending.items()]
         if before.is_over:
             return

@@ -18,9 +18,8 @@ from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from ...workers.arena.context import ArenaContext
 from ...workers.arena.transport import why_inline
 from ...workers.arena.worker import Beginning
-from ...workers.batches.envelope import Envelope, is_stateful
+from ...workers.batches.envelope import Envelope, StartPosition, is_stateful, prepare_worker
 from ...workers.batches.map_reader import MapReader, NumberedIndex
-from ...workers.batches.prepare import prepare_worker
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
@@ -75,7 +74,7 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
     reader = _reader(loader, state, state.current)
     numbered = isinstance(reader, MapReader) and _out_of_order(loader)
     ours: dict[str, Any] = {"_index_sampler": Indices(loader, state, numbered)}
-    if state.current.restored:
+    if state.current.start.generators:
         ours["generator"] = torch.Generator()  # the seed that torch draws has been drawn before
     elif loader.generator is None and state.own_generator is not torch.default_generator:
         ours["generator"] = state.own_generator
@@ -111,6 +110,7 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
 
 def _reader(loader: Any, state: PlainState, current: Iteration) -> "Reader | None":
     dataset, carries = loader.dataset, loader.num_workers > 0
+    start = StartPosition(current.start.readers, current.start.turn)
     if isinstance(dataset, IterDataPipe | MapDataPipe):
         return None  # torch looks for the pipes themselves, to share them out and to seed them
     if isinstance(dataset, IterableDataset):
@@ -122,13 +122,13 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> "Reader | Non
             None if loader.batch_sampler is None else loader.batch_size,
             loader.drop_last,
             state.on_error,
-            current.start,
+            start,
             carries,
             state.stream_state,
         )
     watches = (bool(loader._restarts) and carries) or reads_stores(dataset)
     if watches or is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
-        return MapReader(dataset, loader.collate_fn, state.on_error, current.start, carries)
+        return MapReader(dataset, loader.collate_fn, state.on_error, start, carries)
     return None
 
 
@@ -199,7 +199,7 @@ class InlineIterator(_Counting, TorchInlineIterator):  # type: ignore[misc]
         if reader is not None:
             before = torch.get_rng_state()
             reader.restore()
-            if not self._iteration.start_batches:
+            if not self._iteration.start.batches:
                 state.place_generators(loader)
             elif not torch.equal(before, torch.get_rng_state()):
                 state.follow_torchs_generator(loader)

@@ -1,7 +1,6 @@
 """Checks that a loader can go on at a ledger, and asks a sampler for its state: on request only."""
 
 import pickle
-from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
@@ -18,6 +17,7 @@ from .order import (
     own_shuffler,
     unpack_state,
 )
+from .state import Iteration
 
 
 def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger:
@@ -91,24 +91,16 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
         )
 
 
-def state_of_sampler(
-    sampler: tuple[Any, Any] | None,
-    before: SamplerState | None,
-    pending: Mapping[int, Any],
-    is_over: bool,
-) -> SamplerState | None:
-    """Return the state of a sampler that has one, which is asked for it now.
-
-    sampler: it and its iterator, None until they have given a batch since they got the state
-    `before`. pending: batches that they have given, and that were not handed out, by number.
-    """
-    if sampler is not None:
-        own, iterator = map(state_of, sampler)
-    elif before is not None:
+def state_of_sampler(current: Iteration) -> SamplerState | None:
+    """Return the state of an iteration's sampler, if it has one: it is asked for it now."""
+    is_over = current.is_over
+    if current.sampler is not None:
+        own, iterator = map(state_of, current.sampler)
+    elif (before := current.start.sampler) is not None:
         own, iterator, is_over = before.sampler, before.iterator, before.is_over
     else:
         return None
-    drawn = tuple(_plain_index(pending[number]) for number in sorted(pending))
+    drawn = tuple(_plain_index(batch) for _, batch in sorted(current.pending.items()))
     # as it is now: states may be changed in place afterwards
     state: SamplerState = pickle.loads(pickle.dumps(SamplerState(own, iterator, drawn, is_over)))
     return state

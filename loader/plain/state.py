@@ -17,11 +17,10 @@ from ...workers.batches.envelope import (
     Envelope,
     LoadedState,
     ReaderPosition,
-    StartPosition,
     loses_samples,
 )
 from ...workers.sources.failures import OnError
-from ..resume.ledger import PlainLedger, SamplerState, write_ledger
+from ..resume.ledger import PlainLedger, write_ledger
 from .order import (
     batch_size_of,
     drawing_sampler,
@@ -39,62 +38,60 @@ from .skipped import LeftOut
 _log = logging.getLogger(__name__)
 
 
+BEGINNING = PlainLedger(
+    seed=None, samples=None, data="", worker_seed=None, generators=(), batches=0, waiting=(),
+    batch_size=None, left_out=0, order=None, sampler=None, turn=0, readers=(),
+)  # fmt: skip
+
+
 @dataclass(slots=True)
 class Iteration:
     """The position in one iteration.
 
-    start_batches, start_waiting: where it began: batches handed out before, and the numbers of
-    batches before those that had not been (with in_order=False); batches, waiting: the same now.
-    seed: of the shuffle; worker_seed: of the workers, as torch draws it; None while undecided.
-    start: where the readers begin; readers: where they are, packed, by number; turn: the reader
-    whose batch comes next; live: asks the only reader, where it is in this process.
-    was_drawn: whether the data set's state has set torch's generator, as it was when the order had
-    been drawn. generators: what `order.generators_of` returns; states: theirs when the sampler
-    began, None until then; restored: whether they are a ledger's, and torch is not to draw again.
-    start_sampler: the state that a stateful sampler begins with; sampler: it and its iterator, once
-    they have given more; pending: their batches, by number, that were not handed out; is_over: they
-    have no more. drawn: how many batches any sampler has given.
-    order: what decides the sampler's order; samples: of the data set when it began; loads: how many
-    ledgers had been loaded then.
-    readers_count: how many there are; inline: whether the only one is in this process;
-    persistent: whether they are workers that go on to the next iteration.
+    start: where it begins: a ledger, or the beginning. batches, waiting, turn, seed, worker_seed,
+    order: those of its ledger now; None while undecided.
+    readers: where the readers are, packed, by number; live: asks the only reader, where it is in
+    this process. stays: how many workers go on to the next iteration, 0 if they end.
+    generators: what `order.generators_of` returns; states: theirs when the sampler began, None
+    until then; was_drawn: whether the data set's state has set torch's generator, as it was when
+    the order had been drawn.
+    sampler: a stateful one and its iterator, once they have given more than at the start; pending:
+    their batches, by number, that were not handed out; is_over: they have no more. drawn: how many
+    batches any sampler has given.
+    samples: of the data set when it began; loads: how many ledgers had been loaded then.
     """
 
+    start: PlainLedger = BEGINNING
     stream: bool = False
-    start_batches: int = 0
-    start_waiting: tuple[int, ...] = ()
-    seed: int | None = None
-    worker_seed: int | None = None
-    generators: list[torch.Generator] = field(default_factory=list)
-    states: tuple[bytes, ...] | None = None
-    restored: bool = False
-    was_drawn: bool = False
-    start: StartPosition = field(default_factory=StartPosition)
-    start_sampler: SamplerState | None = None
     begun: bool = False
     batches: int = 0
     waiting: list[int] = field(default_factory=list)
     turn: int = 0
+    seed: int | None = None
+    worker_seed: int | None = None
+    order: str | None = None
     readers: dict[int, bytes] = field(default_factory=dict)
     live: Callable[[], bytes] | None = None
-    drawn: int = 0
-    order: str | None = None
-    samples: int | None = None
-    loads: int = 0
+    stays: int = 0
+    generators: list[torch.Generator] = field(default_factory=list)
+    states: tuple[bytes, ...] | None = None
+    was_drawn: bool = False
     sampler: tuple[Any, Any] | None = None
     pending: dict[int, Any] = field(default_factory=dict)
     is_over: bool = False
-    readers_count: int = 1
-    inline: bool = False
-    persistent: bool = False
+    drawn: int = 0
+    samples: int | None = None
+    loads: int = 0
 
     def __post_init__(self) -> None:
-        self.batches, self.waiting = self.start_batches, list(self.start_waiting)
-        self.turn = self.start.turn
-        if self.start_sampler is not None:
+        start = self.start
+        self.batches, self.waiting, self.turn = start.batches, list(start.waiting), start.turn
+        if start is not BEGINNING:
+            self.seed, self.worker_seed, self.order = start.seed, start.worker_seed, start.order
+        if start.sampler is not None:
             places = itertools.chain(self.waiting, itertools.count(self._top))
-            self.pending = dict(zip(places, self.start_sampler.drawn, strict=False))
-        self.readers |= {n: reader.pack() for n, reader in enumerate(self.start.readers)}
+            self.pending = dict(zip(places, start.sampler.drawn, strict=False))
+        self.readers |= {n: reader.pack() for n, reader in enumerate(start.readers)}
 
     @property
     def _top(self) -> int:
@@ -103,8 +100,8 @@ class Iteration:
 
     def done(self, count: int) -> None:
         """Note that the first `count` batches are done, in the sampler's order."""
-        self.batches = self.start_batches + count
-        self.waiting = list(self.start_waiting[count:])
+        self.batches = self.start.batches + count
+        self.waiting = list(self.start.waiting[count:])
         self._forget()
 
     def done_number(self, number: int) -> None:
@@ -138,13 +135,13 @@ class Iteration:
 
         Readers that stay keep their data sets as they are, and workers their generators.
         """
-        if not self.inline and not self.persistent:
+        if self.live is None and not self.stays:
             return Iteration()
-        positions = self.positions(self.readers_count, finished)
+        positions = self.positions(max(1, self.stays), finished)
         # Workers state their positions before they find the end; others are not to look for it.
-        found = self.inline or not finished
-        over = [replace(each, over=True, ended=each.ended or found) for each in positions]
-        workers = self.worker_seed if self.persistent else None
+        is_at_end = self.live is not None or not finished
+        over = [replace(each, over=True, ended=each.ended or is_at_end) for each in positions]
+        workers = self.worker_seed if self.stays else None
         return Iteration(
             worker_seed=workers, readers={n: each.pack() for n, each in enumerate(over)}
         )
@@ -188,16 +185,7 @@ class PlainState:
         """Begin an iteration, from the loaded ledger if there is one; it is then current."""
         loaded, self._loaded, self._states = self._loaded, None, []
         if loaded is not None:
-            self.current = Iteration(
-                start_batches=loaded.batches,
-                start_waiting=loaded.waiting,
-                seed=loaded.seed,
-                worker_seed=loaded.worker_seed,
-                restored=bool(loaded.generators),
-                start=StartPosition(loaded.readers, loaded.turn),
-                start_sampler=loaded.sampler,
-                order=loaded.order,
-            )
+            self.current = Iteration(loaded)
             self._states = [unpack_state(text) for text in loaded.generators]
             loses = loses_samples(loader.dataset)
             if any(r.read and not r.over and (loses or not r.has_state) for r in loaded.readers):
@@ -212,9 +200,7 @@ class PlainState:
         self.current.begun = True
         self.place_generators(loader)
         self.current.stream = is_stream(loader.dataset)
-        self.current.readers_count = max(1, loader.num_workers)
-        self.current.inline = not loader.num_workers
-        self.current.persistent = loader.persistent_workers
+        self.current.stays = loader.num_workers if loader.persistent_workers else 0
         self.current.samples = known_data(loader.dataset).samples
         self.current.loads = self.loads
         if self.left_out is not None:
@@ -287,9 +273,7 @@ class PlainState:
             batch_size=batch_size_of(loader),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
             order=current.order,
-            sampler=state_of_sampler(
-                current.sampler, current.start_sampler, current.pending, current.is_over
-            ),
+            sampler=state_of_sampler(current),
             turn=current.turn % count if in_turns else 0,
             readers=tuple(each.check_known() for each in current.positions(count)),
         )

@@ -1,11 +1,10 @@
 """What a trainer is told by its balancer: applied to its session, pieces checked as they come."""
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from ...balancer.job.messages import JobNotice, RelayedPiece, WorkersAt
+from ...balancer.job.messages import RelayedPiece, WorkersAt
 from ...balancer.parties.incoming import PieceToPull
 from ...balancer.parties.messages import GiveBatch, ToTrainer
 from ...balancer.parties.trainer_session import TrainerSession
@@ -16,8 +15,6 @@ from ...balancer.protocol.trace_messages import StartTrace
 from ...workers.codec.contents import CodecError
 from .batch_reader import BatchReader
 from .rank_trace import RankTrace
-
-logger = logging.getLogger(__name__)
 
 
 class Inbox:
@@ -61,8 +58,6 @@ class Inbox:
                 if give is not None and give.run == message.run and number < len(give.pieces):
                     pull = PieceToPull(rank, index, version, number, give.pieces[number])
                     self.take_piece(pull, give, payloads, "what the balancer has sent on")
-            case JobNotice():
-                logger.warning("%s: %s", self.name, message.text)
             case StartTrace():
                 self._of_trace.append(self.trace.begin(message))
             case _ if isinstance(message, ToTrainer):
@@ -71,10 +66,10 @@ class Inbox:
                 self.session.receive(message)
 
     def take_piece(self, pull: PieceToPull, give: GiveBatch, frames: Any, source: str) -> None:
-        """Take a piece of a microbatch that lacks it; what cannot be one is told as rubbish."""
+        """Take a piece of a microbatch that lacks it; what cannot be one ends the run."""
         try:
             value = self.reader.read(give, pull.number, frames, self.epoch)
         except CodecError as error:
-            self.session.note_lost(pull, f"{source}: {error!s:.300}", is_rubbish=True)
+            self.session.failure = f"{source}: {error!s:.300}"
         else:
             self.session.note_pulled(pull.rank, pull.index, pull.version, pull.number, value)

@@ -210,7 +210,7 @@ class PiecePuller:
         try:
             pull.numbers = pull.take(frames, self._inbox.reader)
         except CodecError as error:
-            session.note_lost(piece, f"{source}: {error!s:.300}", is_rubbish=True)
+            session.failure = f"{source}: {error!s:.300}"
             return
         if pull.numbers:
             self._ask(worker, pull)

@@ -131,47 +131,6 @@ class Stranger(Fed):
         self.cluster = Cluster(self.draw.getrandbits(32))
 
 
-class Insider(Fed):
-    """A balancer and peers with keys that say anything, under names of their own and others'.
-
-    They may spoil the run, but nothing crashes, no table grows, and reports can be sent.
-    """
-
-    def __init__(self, draw):
-        super().__init__(draw)
-        self._renew()
-
-    @staticmethod
-    def seeds():
-        names = [*STRANGERS, *Cluster().peers]
-        said = [
-            bytes([0x10 | names.index(wired.peer)]) + wired.header
-            for wired in heard()
-            if wired.peer in names
-        ]
-        return said + [bytes([0x10 | n % 4]) + wired.header for n, wired in enumerate(heard())]
-
-    def __call__(self, data):
-        control, header = data[0], data[1:]
-        frames = 0 if control & 8 else int(b"SentFrames" in header[:16])
-        names = [*STRANGERS, *self.cluster.peers]
-        self.cluster.tell(Wired(names[control % len(names)], header, (SAMPLE,) * frames))
-        self.cluster.forget_said()
-        for _ in range(control >> 4 & 3):
-            self.cluster.step()
-        assert state_size(self.cluster.jobs) < MOST_STATE
-        if self.draw.random() < 0.02:
-            check_reports(self.cluster.jobs, self.cluster.now)
-        if self.cluster.trouble:
-            self._renew()
-
-    def _renew(self):
-        workers, ranks = self.draw.choice(((2, 2), (2, 0), (0, 2)))
-        self.cluster = Cluster(self.draw.getrandbits(32), workers, ranks)
-        for _ in range(self.draw.randrange(300)):
-            self.cluster.step()
-
-
 class Listeners(Fed):
     """A worker and a trainer, which hear what is said to both: what they answer can be sent."""
 
@@ -336,7 +295,7 @@ def mended(data):
     return bytes(blocks)
 
 
-FRAMED: tuple[Any, ...] = (Wire, Stranger, Insider, Listeners)
+FRAMED: tuple[Any, ...] = (Wire, Stranger, Listeners)
 FED: tuple[Any, ...] = (*FRAMED, Batch, Job, Pattern, Shard)
 
 

@@ -14,7 +14,6 @@ from functools import partial
 import msgpack
 from msgspec import structs
 
-from counterpoise.balancer.job import admission
 from counterpoise.balancer.job.messages import JoinPool, RelayedPiece, WorkersAt
 from counterpoise.balancer.parties.messages import JoinJob, ToTrainer
 from counterpoise.balancer.protocol.messages import PeerRejected
@@ -23,9 +22,6 @@ from counterpoise.balancer.transport.wire import MAX_FRAMES, WireError, decode, 
 from tests.balancer.job import cluster
 from tests.balancer.job.cluster import Setting
 from tests.balancer.job.test_job import facts_of
-
-# Room for an order is made when a worker says how many samples there are: here, not too much.
-admission.MAX_SAMPLES = 1 << 20
 
 
 class Small(Setting):
@@ -287,9 +283,9 @@ def _size_of(job):
     seats = parties._seats
     tables = [
         seats.peers, seats.gone, seats._waiting, parties._leaving,
-        parties._labels._steps, parties.notices, parties.changes,
+        parties._labels._steps, parties.changes,
         admission.workers, admission._named, admission.servers, admission.out,
-        job.relay._questions, pool._tasks, pool._keepers, pool.deaths, pool.rubbish,
+        job.relay._questions, pool._tasks, pool._keepers, pool.deaths,
     ]  # fmt: skip
     for worker in pool.workers.values():
         tables += [worker.given, worker.kept, worker.freeing, worker.dropping]

@@ -1,19 +1,14 @@
 """A balancer, its peers and a recording proxy for a test, over tcp on the loopback.
 
-Peers are threads of the test, and so is the balancer of a Party; that of a ServedParty is a process
-of its own.
+The balancer and its peers are threads of the test.
 """
 
 import contextlib
 import functools
-import json
 import select
 import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -32,7 +27,6 @@ from counterpoise.workers.daemon.jobs import JobsWorker, ServedBalancer
 from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.serving.server import PullServer
 from counterpoise.workers.sources.registry import open_source
-from tests.forking.popen import Popen
 
 LIMIT_S = 120
 SAMPLES = 12
@@ -54,11 +48,9 @@ class Party:
         self._threads = []
         self._bound = threading.Event()
         self.address = ""
-        self._serve(keys, address)
-        assert self._bound.wait(LIMIT_S)
-
-    def _serve(self, keys, address):
-        self.jobs, own = jobs_and_keys(keys)
+        own = server_keys(keys) if keys else None
+        credentials = functools.partial(new_credentials, has_keys=own is not None)
+        self.jobs = PlayedJobs(int(time.time()), credentials)
         self._start(
             lambda: serve(
                 self.jobs,
@@ -69,6 +61,7 @@ class Party:
                 keys=own,
             )
         )
+        assert self._bound.wait(LIMIT_S)
 
     def work(self, root, name, keys=None, address=None, wrap=lambda worker: worker, serves=False):
         """Start a worker that reads below a root; what ends it goes to `reasons`.
@@ -143,49 +136,6 @@ class Party:
     def _start(self, action):
         self._threads.append(threading.Thread(target=action, daemon=True))
         self._threads[-1].start()
-
-
-class ServedParty(Party):
-    """One whose balancer is a process of its own."""
-
-    def _serve(self, keys, address):
-        program = (
-            f"from {__name__} import serve_alone; serve_alone({address!r}, {str(keys or '')!r})"
-        )
-        self.process = Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-        self._start(self._read)
-
-    def _read(self):
-        for line in self.process.stdout:
-            what, text = json.loads(line)
-            (self._ready if what == "ready" else self._refused)(text)
-
-    def close(self):
-        self.process.kill()
-        super().close()
-        self.process.wait()
-
-
-def jobs_and_keys(keys):
-    own = server_keys(keys) if keys else None
-    credentials = functools.partial(new_credentials, has_keys=own is not None)
-    return PlayedJobs(int(time.time()), credentials), own
-
-
-def serve_alone(address, keys):
-    """Be the balancer of a ServedParty: a line for its address, and for each refusal."""
-    jobs, own = jobs_and_keys(Path(keys) if keys else None)
-
-    def say(what, text):
-        print(json.dumps([what, text]), flush=True)
-
-    serve(
-        jobs,
-        address,
-        ready=functools.partial(say, "ready"),
-        refused=functools.partial(say, "refused"),
-        keys=own,
-    )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Hostile messages: nothing crashes, nothing grows, honest peers get what they always get."""
 
-import contextlib
 import json
 import socket
 import tracemalloc
@@ -11,14 +10,13 @@ import pytest
 import zmq
 from msgspec import structs
 
-from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool, SentFrames
+from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool, PulledFrames
 from counterpoise.balancer.parties.messages import (
     BeginRun,
     CountLabels,
     JoinJob,
     LeaveJob,
     LostPieces,
-    TrainerBeat,
     WantBatches,
 )
 from counterpoise.balancer.pool.messages import PartBroken, PartMade, PartMeasured, PoolBeat
@@ -29,32 +27,20 @@ from counterpoise.balancer.protocol.messages import (
     ListJobs,
     PeerRejected,
 )
-from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.server.loop import MOST_FAULTS
 from counterpoise.balancer.transport import sockets
 from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.contents import CodecError
 from tests.balancer.job.cluster import START
-from tests.security import raw_zmtp
 from tests.security.hostile import (
     JOB,
     LAYOUT,
     Cluster,
-    Mutator,
     Wired,
-    check_reports,
-    corpus,
     introduces,
     state_size,
 )
-from tests.security.key_party import LIMIT_S, Party, Peer
-
-
-@pytest.fixture(scope="module")
-def heard():
-    """What the balancer hears in an undisturbed run."""
-    return corpus()
+from tests.security.key_party import LIMIT_S, Party
 
 
 @pytest.fixture(scope="module")
@@ -80,25 +66,6 @@ def replace_number(message, number):
 
 
 # --- honest peers' digests
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_damaged_and_replayed_messages_of_honest_peers_change_nothing(heard, honest, seed):
-    mutator, rest = Mutator(heard, seed), []
-
-    def disturb(cluster):
-        rest[:] = [w for w in cluster.heard[-200:] if not introduces(w)] or rest
-        if rest:
-            cluster.tell(mutator.random.choice(rest))
-        header, payloads = mutator.frame()
-        try:
-            decode(header, len(payloads))
-        except WireError:
-            cluster.tell(Wired(mutator.random.choice(cluster.peers), header, payloads))
-
-    cluster = Cluster(seed)
-    assert cluster.run(disturb) == honest
-    assert cluster.refused > 50
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -127,22 +94,6 @@ def test_answers_to_parts_of_somebody_else_are_not_taken(honest, seed):
     assert Cluster(seed).run(disturb) == honest
 
 
-@pytest.mark.parametrize("seed", [5, 21])
-def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest, seed):
-    mutator = Mutator(heard, seed)
-    attacked = Cluster(1, workers=0, ranks=0)
-    names = [b"job|hostile-%d" % n for n in range(4)]
-    for _ in range(3000):
-        header, payloads = mutator.frame()
-        attacked.tell(Wired(mutator.random.choice(names), header, payloads))
-        attacked.turn()
-    for name in names:
-        attacked.jobs.unreachable(name, attacked.now)
-    after = Cluster(7)
-    after.now, after.jobs = attacked.now, attacked.jobs
-    assert after.run() == honest
-
-
 # --- what is remembered
 
 
@@ -159,7 +110,7 @@ def test_no_rank_can_make_the_balancer_remember_without_end():
     before = state_size(cluster.jobs)
     for step in range(1100):
         for message in (
-            CountLabels(0, 0, step, 1), LostPieces(0, 0, step, 1, (0, 1 << 40), "gone", False),
+            CountLabels(0, 0, step, 1), LostPieces(0, 0, step, 1, (0, 1 << 40), "gone"),
             WantBatches(0, ((0, 1 << 62, 0), (1, 1 << 62, 1 << 62), (1 << 40, 1, 1)), 1),
             BeginRun(0, 0, START, "", -1, START, step, 0, (), ()),
         ):  # fmt: skip
@@ -191,69 +142,10 @@ def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(come):
     for number in range(3000):
         come(cluster, b"job|another-%d" % number)
         cluster.now += 0.1  # a newcomer is forgotten in time
+        for trainer in cluster.trainers.values():
+            cluster.jobs.unreachable(trainer.peer, cluster.now)
         cluster.turn()
-        cluster.jobs.in_question()
     assert state_size(cluster.jobs) - before <= 1500
-
-
-# --- what a colleague may say of any size
-
-HUGE = (1 << 63) - 1
-AT = EpochPosition(HUGE, HUGE, HUGE, HUGE, "x" * 1000)
-
-
-@pytest.mark.parametrize("message", [
-    BeginRun(HUGE, HUGE, START, "", HUGE, START, HUGE, HUGE, (), ()),
-    BeginRun(1, 1, AT, "", -1, AT, 1, 1, (), ()),
-    BeginRun(1, 0, START, '{"stages": 1}', -1, START, 0, 0, (), ()),
-    BeginRun(1, 0, START, "[" * 100_000, -1, START, 0, 0, (), ()),
-    BeginRun(1, 0, START, "", -1, START, 0, 0, tuple(range(1_000_000)), tuple(range(1000))),
-    BeginRun(1, 0, START, "", -1, START, 0, 0, (-HUGE, HUGE), (-HUGE, HUGE)),
-    WantBatches(0, tuple((rank, HUGE, HUGE) for rank in range(1000)), HUGE),
-    LostPieces(0, 0, 0, HUGE, (HUGE,) * 1000, "x" * 100_000, True),
-    CountLabels(0, 0, HUGE, 1 << 40),
-    TrainerBeat(HUGE, True),
-    joining("[" * 1_000_000), joining("1" * 4_000_000), joining("{}", name="x" * 1_000_000),
-    joining(layout="[" * 1_000_000), joining(layout='{"a":' * 900 + "1" + "}" * 900),
-    JoinJob(tuple(range(1_000_000)), HUGE, HUGE, to_json(JOB), LAYOUT, HUGE),
-], ids=lambda m: type(m).__name__)  # fmt: skip
-def test_a_trainer_that_says_what_is_absurd_ends_its_run_at_most(message):
-    cluster, rank = begun()
-    for peer in (rank, b"job|newcomer", b"other|newcomer"):
-        cluster.tell(Wired(peer, encode(message)))
-        for _ in range(20):
-            cluster.step()
-        check_reports(cluster.jobs, cluster.now)
-    assert all(len(wired.header) < 1 << 20 for wired in cluster.told)
-
-
-@pytest.mark.parametrize("message", [
-    JobOpened(HUGE, HUGE, "x" * 1_000_000, (b"x" * 1000,) * 1000, True, True),
-    PoolBeat(HUGE, HUGE, True, tuple((n, n) for n in range(4000)), HUGE, HUGE, HUGE),
-    SentFrames(HUGE, 0),
-    PartBroken(1, "x" * 100_000, HUGE),
-    PartMade(1, HUGE, HUGE, (HUGE,), (), (), (), (), HUGE, HUGE, HUGE),
-    replace_name(WORKER, "x" * 100_000),
-], ids=lambda m: type(m).__name__)  # fmt: skip
-def test_a_worker_that_says_what_is_absurd_is_refused_or_ignored(honest, message):
-    cluster, _ = begun()
-    worker = next(iter(cluster.workers))
-    for number in [*cluster.job.pool.workers[worker].given, 1]:
-        if hasattr(message, "took_us"):
-            message = replace_number(message, number)
-        cluster.tell(Wired(worker, encode(message)))
-        cluster.turn()
-        check_reports(cluster.jobs, cluster.now)
-    assert all(len(wired.header) < 1 << 20 for wired in cluster.told)
-
-
-@pytest.mark.parametrize("message", [
-    replace_name(WORKER, "x" * 200_000), PartBroken(1, "x" * 200_000, 1),
-    PoolBeat(1, 1, False, ((1, 1),) * 100_000),
-], ids=lambda m: type(m).__name__)  # fmt: skip
-def test_what_is_always_small_is_refused_where_it_is_large(message):
-    with pytest.raises(WireError, match="header of"):
-        decode(encode(message), 0)
 
 
 # --- single messages
@@ -305,7 +197,7 @@ def test_a_pathological_header_is_refused_in_little_memory_and_few_words(header)
 
 
 @pytest.mark.parametrize(("message", "frames"), [
-    (ListJobs(), 1), (SentFrames(1, 1), 0), (SentFrames(1, 1), 2), (LeavePool(), 70_000),
+    (ListJobs(), 1), (PulledFrames(1, 1), 0), (PulledFrames(1, 1), 2), (LeavePool(), 70_000),
 ])  # fmt: skip
 def test_a_wrong_number_of_frames_is_refused(message, frames):
     with pytest.raises(WireError, match="payload frames, it has"):
@@ -382,18 +274,6 @@ def test_a_deep_description_and_a_loop_without_balancing_are_refused():
     assert is_refused(joining(layout=json.dumps(deep)))
 
 
-def test_a_worker_with_an_impossible_number_of_samples_is_refused():
-    cluster = Cluster(7, workers=0)
-    for _ in range(10):
-        cluster.step()
-    cluster.tell(Wired(b"job|h", encode(WORKER)))
-    cluster.turn()
-    number = cluster.job.opening.number
-    cluster.tell(Wired(b"job|h", encode(JobOpened(number, 1 << 40, "x", (), False, True))))
-    assert not cluster.job.admission.workers
-    assert cluster.job.admission.source is None
-
-
 # --- on real sockets
 
 
@@ -450,23 +330,3 @@ def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
             assert isinstance(answer(party.address), JobList)
     finally:
         party.close()
-
-
-def test_a_connection_over_which_nonsense_comes_is_ended_and_its_peer_told(balancer):
-    peer = raw_zmtp.connect(balancer.address, b"junk.secret")
-    junk = raw_zmtp.frame(b"this is no message of ours")
-    peer.settimeout(LIMIT_S)
-    for _ in range(MOST_FAULTS - 1):
-        peer.sendall(junk)
-        told = b""
-        while b"PeerRejected" not in told:
-            told += peer.recv(1 << 16)
-    peer.sendall(junk)
-    with contextlib.suppress(ConnectionError):
-        while peer.recv(1 << 16):
-            pass
-    peer.close()
-    assert balancer.refused("'junk': not a msgpack header") == MOST_FAULTS
-    assert not balancer.refused("secret")  # others would connect under the whole name
-    with Peer(balancer.address, None, b"junk.secret") as again:
-        assert isinstance(again.answer(), JobList)

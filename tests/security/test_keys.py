@@ -1,6 +1,5 @@
 """Keys: who may come in, in which role, until when; and what a listener on the wire sees."""
 
-import errno
 import shutil
 
 import pytest
@@ -9,7 +8,6 @@ from counterpoise.balancer.job.messages import JoinPool
 from counterpoise.balancer.parties.messages import JoinJob
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import JobList, ListJobs, PeerRejected
-from counterpoise.balancer.transport import keys as module_of_keys
 from counterpoise.balancer.transport.finding import check_open_address
 from counterpoise.balancer.transport.keys import (
     AllowList,
@@ -182,22 +180,6 @@ def test_a_damaged_key_file_is_named_and_lets_nobody_in(keys, text):
     assert set(allowed.roles().values()) == {("trainer", "")}
     with pytest.raises(ValueError, match=r"worker\.pub is not a key file"):
         server_keys(keys / "balancer")
-
-
-def test_where_no_file_can_be_opened_the_list_is_as_it_was(keys, monkeypatch):
-    folder = keys / "balancer" / "allowed"
-    allowed = AllowList(folder)
-    before = allowed.roles()
-    keygen(keys, "--worker", "late")
-
-    def fail(*_):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    for name in ("_read", "_public_files"):
-        with monkeypatch.context() as patch:
-            patch.setattr(module_of_keys, name, fail)
-            assert allowed.roles() == before
-    assert len(allowed.roles()) == len(before) + 1
 
 
 def test_no_list_lets_nobody_in(tmp_path):

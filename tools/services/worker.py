@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import re
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,12 +16,12 @@ import click
 import torch
 
 from ...balancer.job.messages import JoinPool
-from ...balancer.server.malloc import keep_freed_memory
 from ...balancer.transport.authentication import NOT_ALLOWED
 from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...balancer.transport.naming import checked_job, peer_name
 from ...loader.remote.memory_limit import memory_limit
+from ...workers.arena.malloc import keep_freed_memory
 from ...workers.daemon.job_worker import RemoteWorker, WorkerSetup, open_remote_worker
 from ...workers.daemon.jobs import JobsWorker, ServedBalancer
 from ...workers.planned.measuring import MAX_THREADS
@@ -176,6 +177,8 @@ def command(
             counts.forget(job)
 
     keep_freed_memory()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each job has some 40
     with own_generators(), stop_on_signal() as stop:
         shown = ", ".join(each.address for each in balancers)
         logger.info("working for %s, reading below %s", shown, root, extra={"worker": name})

@@ -3,7 +3,6 @@
 By default the C library gets every large block from the kernel and returns it when it is freed;
 touching fresh pages costs several times more than writing an image into them. Only the main heap
 returns free memory at its upper end, so all threads of such a process have one heap.
-balancer/server/malloc.py does the same for a balancer, which imports nothing of workers.
 """
 
 import ctypes

@@ -6,6 +6,7 @@ an `Envelope`, and the loader takes the batch out of it.
 """
 
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -105,6 +106,20 @@ def reader_number() -> int:
     """Return the number of this worker; 0 in the trainer."""
     info = get_worker_info()
     return 0 if info is None else int(info.id)
+
+
+def prepare_worker(reader: Any, init_fn: Callable[[int], None] | None, number: int) -> None:
+    """Show the user's data set to get_worker_info(), run the user's worker_init_fn, restore.
+
+    Before torch makes the worker's fetcher, which is of the data set that is wrapped.
+    """
+    info: Any = get_worker_info()
+    # The record is frozen for its readers; there is no public way to make another one.
+    object.__setattr__(info, "dataset", reader.dataset)
+    if init_fn is not None:
+        init_fn(number)
+    reader.go_over()
+    reader.restore()
 
 
 def is_stateful(thing: Any) -> bool:

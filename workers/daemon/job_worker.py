@@ -29,9 +29,8 @@ from ...balancer.job.messages import (
     LeavePool,
     NameSamples,
     OpenJob,
+    PullFrames,
     SampleNames,
-    SendFrames,
-    SentFrames,
 )  # fmt: skip
 from ...balancer.job.told_source import pack_column
 from ...balancer.pool.messages import (
@@ -47,10 +46,10 @@ from ...balancer.protocol.job_spec import JobSpec, from_json
 from ...balancer.protocol.messages import Bye, Message, PeerRejected, UnknownPeer
 from ...balancer.protocol.trace_messages import MICROSECONDS, StartTrace
 from ...balancer.run.tasks import TASK_HEAD
-from ...balancer.server.malloc import IdleTrimmer
 from ...balancer.server.spans import SpanRecorder
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link, connect, receive, send
+from ..arena.malloc import release_freed_memory
 from ..codec.batches import encode_batch
 from ..collate.described import layout_of
 from ..collate.labels import count_label_tokens_of
@@ -124,7 +123,7 @@ class RemoteWorker:
         self._serial = 0
         self._busy_s, self._began = 0.0, math.inf
         self._usual_s = 0.0  # that a part takes, the longest of late
-        self._trimmer = IdleTrimmer()
+        self._release_at = math.inf
         self._trace = SpanRecorder()
 
     # --- what JobsWorker asks for
@@ -175,7 +174,7 @@ class RemoteWorker:
         self.now = time.monotonic()
         if frames:
             self.store.keep(self._serial, frames)
-            self._trimmer.note_payload(self.now, REST_S)
+            self._release_at = self.now + REST_S
         with self._lock:
             self._session.finish(answer)
             self._busy_s, self._began = self._busy_s + self.now - began, math.inf
@@ -194,7 +193,9 @@ class RemoteWorker:
 
         `idle`: no message has come for a while.
         """
-        self._trimmer.trim_if_idle(time.monotonic())
+        if time.monotonic() >= self._release_at:
+            release_freed_memory()  # and again, as trainers may still have pulled
+            self._release_at += REST_S
         return self.link.handshakes.rejection_reason() if idle else ""
 
     def leave(self) -> None:
@@ -215,9 +216,8 @@ class RemoteWorker:
             case DoPart() | FreeParts() if self._reader is not None:
                 with self._lock:
                     self._session.take(message)
-            case SendFrames(serial) if self.is_serving:  # else it is asked for what it had before
-                frames = self.store.frames_of(serial)
-                self.link.send(SentFrames(serial, len(frames)), frames)
+            case PullFrames() if self.is_serving:  # else it is asked for what it had before
+                self.link.send(*self.store.answer(message))
             case NameSamples(indexes) if self._reader is not None:
                 self.link.send(SampleNames(indexes, tuple(map(self._reader.key, indexes))))
             case OpenJob():

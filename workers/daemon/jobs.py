@@ -12,7 +12,6 @@ open for its jobs is closed when it has moved.
 
 import logging
 import math
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -33,8 +32,6 @@ logger = logging.getLogger(__name__)
 # A balancer is asked this often which jobs it has; one is closed that has not been for so long: a
 # balancer that was just started has none until its ranks have found it.
 ASK_S, ABSENT_S = 0.5, 10.0
-# Files of a job here, 22 for sockets and others for its data; jobs where files have no limit.
-JOB_FILES, MOST_JOBS = 40, 1 << 16
 # Balancers and jobs are looked at this often.
 LOOK_S = 0.001
 # A worker that is to end waits no longer for a balancer that has been silent so long.
@@ -158,10 +155,6 @@ class JobsWorker:
         self, balancers: Sequence[ServedBalancer], open_worker: OpenWorker, room_bytes: int
     ) -> None:
         """`room_bytes` is what the frames of all jobs together may take here."""
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most_jobs = max(1, files // JOB_FILES) if files > 0 else MOST_JOBS
-        # Jobs of which it is logged that they wait.
-        self._waiting: set[str] = set()
         self._finders = [JobFinder(balancer) for balancer in balancers]
         self._open, self._room_bytes = open_worker, room_bytes
         self._followed = -math.inf
@@ -257,23 +250,8 @@ class JobsWorker:
         if math.isfinite(self._leave_at):
             return
         for key in wanted.keys() - self._sessions.keys() - self._refused:
-            if finder.names(wanted[key]) and self._has_room(wanted[key]):
+            if finder.names(wanted[key]):
                 self._begin(key, finder, wanted[key])
-
-    def _has_room(self, job: str) -> bool:
-        """Return whether there are files for another job; one that is over goes for it."""
-        over = [key for key, each in self._sessions.items() if not each.finder.names(each.job)]
-        if len(self._sessions) >= self._most_jobs and over:
-            self._leave(over[0])
-        is_full = len(self._sessions) >= self._most_jobs
-        if is_full and job not in self._waiting:
-            text = (
-                "job %s waits: this worker has open files for %d jobs at a time; raise the limit "
-                "(ulimit -n), or start other workers"
-            )
-            logger.warning(text, job, self._most_jobs, extra={"event": "wait", "job": job})
-        (self._waiting.add if is_full else self._waiting.discard)(job)
-        return not is_full
 
     def _begin(self, key: str, finder: JobFinder, job: str) -> None:
         closing, balancer = ExitStack(), finder.balancer

@@ -2,29 +2,31 @@
 
 A trainer must not wait for a decode, so requests are answered beside it. ZeroMQ sends a frame from
 where it lies, and keeps it until it is sent, whatever the worker does meanwhile.
+
+Only ranks are told the credentials that the balancer has made for this worker: a password, or under
+CURVE a key pair, whose public key the worker knows. libzmq asks here (ZAP, ZeroMQ RFC 27) before it
+takes in a message.
 """
 
 import contextlib
+import hmac
 import threading
-import time
 from dataclasses import dataclass
 
 import zmq
 
 from ...balancer.job.messages import PullFrames
-from ...balancer.transport.authentication import most_connections
+from ...balancer.transport.authentication import ZAP_ENDPOINT
 from ...balancer.transport.finding import needs_ipv6
-from ...balancer.transport.keys import KeyPair
+from ...balancer.transport.keys import KeyPair, public_text
 from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
 from ...balancer.transport.wire import WireError
-from .connections import HANDSHAKE_MS, PullConnections
 from .frame_store import FrameStore
 
 # A request has a number for each frame, and no frame but its header.
 MAX_REQUEST_BYTES = 1 << 20
 # Answers that wait for a rank that does not read; it asks again for what was dropped.
 MAX_WAITING_OUT = 256
-IDLE_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,47 +68,64 @@ class PullServer:
         """Listen; with keys everything is encrypted. OSError if the address cannot be bound."""
         self.key = keys.public if keys is not None else b""
         self.store = store
+        self._public = self._secret = b""  # nobody is let in before the balancer has made them
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        socket = open_router(self._context, keys, passwords=keys is None)
-        socket.setsockopt(zmq.IPV6, needs_ipv6(address))
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
-        socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self._requests = self._context.socket(zmq.REP)
+        self._requests.setsockopt(zmq.LINGER, 0)
+        self._requests.bind(ZAP_ENDPOINT)
+        self._socket = open_router(self._context, keys, passwords=keys is None)
+        self._socket.setsockopt(zmq.IPV6, needs_ipv6(address))
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
+        self._socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
         try:
-            self._connections = PullConnections(self._context, socket, address, most_connections())
+            self._socket.bind(address)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise OSError(
                 f"cannot serve frames at {address}: {error}: give counterpoise worker --serve "
                 "with another address, or --serve none"
             ) from error
-        self.endpoint = self._connections.endpoint
-        threading.Thread(target=self._serve, args=(socket,), daemon=True, name="pulls").start()
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        threading.Thread(target=self._serve, daemon=True, name="pulls").start()
 
     def admit(self, public: bytes, secret: bytes) -> None:
         """Let in whoever has these credentials, and nobody else any more."""
-        self._connections.public, self._connections.secret = public, secret
+        self._public, self._secret = public, secret
 
     def close(self) -> None:
         """Serve nothing any more."""
         self._context.term()  # the thread's wait ends, and it closes its sockets
 
-    def _serve(self, socket: "zmq.Socket[bytes]") -> None:
+    def _serve(self) -> None:
         """Answer trainers until the context ends."""
         poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._requests, zmq.POLLIN)
         ending = contextlib.suppress(zmq.ContextTerminated)
         # Closed whatever happens: the context could not end.
-        with socket, contextlib.closing(self._connections), ending:
+        with self._socket, self._requests, ending:
             while True:
-                now = time.monotonic()
-                closed_s = self._connections.watch(poller, now) - now
-                poller.poll(min(IDLE_MS, int(1000 * closed_s) + 1) if closed_s > 0 else IDLE_MS)
-                self._connections.turn(time.monotonic())
-                while (frames := receive_frames(socket)) is not None:
-                    self._answer(socket, frames)
+                readable = dict(poller.poll())
+                if self._requests in readable:
+                    self._let_in()
+                while (frames := receive_frames(self._socket)) is not None:
+                    self._answer(frames)
 
-    def _answer(self, socket: "zmq.Socket[bytes]", asked: list[zmq.Frame]) -> None:
+    def _let_in(self) -> None:
+        version, number, _, _, _, mechanism, *credentials = self._requests.recv_multipart()
+        is_rank = self._knows(mechanism, credentials)
+        status, text = (b"200", b"OK") if is_rank else (b"400", b"not a rank of this job")
+        self._requests.send_multipart([version, number, status, text, b"rank", b""])
+
+    def _knows(self, mechanism: bytes, credentials: list[bytes]) -> bool:
+        """Return whether these are the credentials that ranks have been told."""
+        if mechanism == b"CURVE" and self._public and len(credentials) == 1:
+            return hmac.compare_digest(public_text(credentials[0]), self._public)
+        if mechanism == b"PLAIN" and self._secret and len(credentials) == 2:
+            return hmac.compare_digest(credentials[1], self._secret)
+        return False
+
+    def _answer(self, asked: list[zmq.Frame]) -> None:
         """Answer a request; what is none is dropped, and so is the answer to who has gone."""
         peer, _, content = decode_from(asked)
         for request, _ in [] if isinstance(content, WireError) else content:
@@ -114,7 +133,7 @@ class PullServer:
                 return
             message, frames = self.store.answer(request)
             try:
-                send(socket, message, frames, to=peer)
+                send(self._socket, message, frames, to=peer)
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise

@@ -23,9 +23,9 @@ from counterpoise.balancer.job.messages import (
     JobOpened,
     JoinPool,
     OpenJob,
+    PulledFrames,
+    PullFrames,
     RelayedPiece,
-    SendFrames,
-    SentFrames,
     WorkersAt,
 )
 from counterpoise.balancer.parties.incoming import PieceToPull
@@ -294,9 +294,9 @@ class SimulatedWorker:
                 self.session.reset()
                 self._is_open = False
                 self.join()
-            case SendFrames() if self._is_open:
+            case PullFrames() if self._is_open:
                 frames = self.kept.get(message.serial, ())
-                self.cluster.handle(self.name, SentFrames(message.serial, len(frames)), frames)
+                self.cluster.handle(self.name, PulledFrames(message.serial, len(frames)), frames)
             case DoPart() | FreeParts():
                 self.session.take(message)
                 self._work()

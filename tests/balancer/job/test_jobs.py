@@ -11,17 +11,16 @@ from msgspec import structs
 
 from counterpoise.balancer.job.jobs import FORGOTTEN_S, MAX_JOBS, PlayedJobs
 from counterpoise.balancer.job.messages import (
-    JobNotice,
     JobNotOpened,
     JobOpened,
     JoinPool,
     LeavePool,
     NameSamples,
     OpenJob,
+    PulledFrames,
+    PullFrames,
     RelayedPiece,
     SampleNames,
-    SendFrames,
-    SentFrames,
     WorkersAt,
 )
 from counterpoise.balancer.parties.messages import (
@@ -89,6 +88,10 @@ class Balancer:
         self.jobs.unreachable(peer, self.now)
         return self._by_peer(self.jobs.tick(self.now))
 
+    def knows(self, peer: bytes) -> bool:
+        job = self.jobs.jobs["run"]
+        return peer in job.parties.peers or peer in job.admission.workers
+
     @staticmethod
     def _by_peer(sends: list[Any]) -> dict[bytes, Any]:
         told: dict[bytes, Any] = {}
@@ -130,7 +133,6 @@ def test_a_job_is_there_with_its_first_trainer_and_workers_see_it() -> None:
     balancer.say(RANK, HELLO)
     assert balancer.say(b"|fleet.1", ListJobs())[b"|fleet.1"] == [JobList(("run",))]
     assert balancer.say(b"other|fleet.1", ListJobs())[b"other|fleet.1"] == [JobList(())]
-    assert [balancer.jobs.knows(peer) for peer in (RANK, b"run|x.2")] == [True, False]
 
 
 OTHER_VERSION = f"has counterpoise 0.0.1, and the balancer {VERSION}"
@@ -193,22 +195,11 @@ def test_once_its_trainers_have_left_another_takes_the_place_of_a_job() -> None:
 def test_an_unreachable_trainer_goes_if_a_newcomer_waits_for_its_seat() -> None:
     balancer = started()
     balancer.lose(RANK)
-    assert balancer.jobs.knows(RANK)  # its connection may come back
+    assert balancer.knows(RANK)  # its connection may come back
     newcomer = structs.replace(HELLO, name="process 7")
     balancer.say(b"run|rank.2", newcomer)
     balancer.lose(RANK)
     assert begun(balancer.say(b"run|rank.2", newcomer), Ready) != []
-
-
-def test_both_are_told_where_one_seat_is_wanted_twice() -> None:
-    balancer = started()
-    newcomer = structs.replace(HELLO, name="process 7")
-    balancer.say(b"run|rank.2", newcomer)
-    balancer.wait(2, RANK, W)
-    told = balancer.say(b"run|rank.2", newcomer)
-    (refused,) = told[b"run|rank.2"]
-    assert "process 0 plays rank 0 of this job already" in refused.reason
-    assert told[RANK] == [JobNotice(refused.reason)]
 
 
 def test_a_job_without_trainers_and_workers_is_forgotten_in_time() -> None:
@@ -221,18 +212,6 @@ def test_a_job_without_trainers_and_workers_is_forgotten_in_time() -> None:
     assert [*balancer.jobs.jobs] == []
     assert balancer.say(RANK, TrainerBeat(1, False)) == {RANK: [UnknownPeer()]}
     assert balancer.say(RANK, LeaveJob()) == {RANK: [Bye()]}
-
-
-def test_trainers_that_are_silent_are_in_question_and_may_be_confirmed() -> None:
-    balancer = started()
-    assert list(balancer.jobs.in_question()) == []
-    balancer.wait(12, W)
-    assert list(balancer.jobs.in_question()) == [RANK]
-    balancer.jobs.confirm(RANK, balancer.now)
-    balancer.wait(25, W)
-    assert balancer.jobs.knows(RANK)
-    balancer.wait(10, W)
-    assert not balancer.jobs.knows(RANK)
 
 
 def test_a_balancer_that_ends_says_so_to_trainers() -> None:
@@ -271,11 +250,10 @@ def test_a_newer_process_of_a_name_replaces_the_older_which_is_told() -> None:
 def test_heartbeats_come_over_a_connection_of_their_own() -> None:
     balancer = started()
     heart = b"run|heartbeat.w.1"
-    assert balancer.jobs.knows(heart)
     balancer.wait(20, RANK, heart)
-    assert balancer.jobs.knows(W)
+    assert balancer.knows(W)
     balancer.wait(20, RANK)
-    assert not balancer.jobs.knows(W)
+    assert not balancer.knows(W)
     assert balancer.say(heart, PoolBeat(0, -1, False, ()))[heart] == [UnknownPeer()]
 
 
@@ -447,8 +425,8 @@ def made(balancer: Balancer, part: DoPart) -> tuple[Any, list[Any]]:
     return told[-1], told[:-1]
 
 
-def lost(give: GiveBatch, is_rubbish: bool = False) -> LostPieces:
-    return LostPieces(0, 0, give.index, give.version, (0,), "cut", is_rubbish)
+def lost(give: GiveBatch) -> LostPieces:
+    return LostPieces(0, 0, give.index, give.version, (0,), "cut")
 
 
 def test_where_a_worker_is_is_told_before_the_first_microbatch_that_names_it() -> None:
@@ -464,37 +442,27 @@ def test_where_a_worker_is_is_told_before_the_first_microbatch_that_names_it() -
 def test_what_cannot_be_pulled_is_relayed_and_is_asked_for_once_a_second() -> None:
     balancer, give, (at,) = with_batch()
     told = balancer.say(RANK, lost(give))
-    assert (told[RANK], told[W]) == ([at], [SendFrames(70)])
+    assert (told[RANK], told[W]) == ([at], [PullFrames(70, at.servers[0].token, 70, ())])
     assert W not in balancer.say(RANK, lost(give))
     balancer.now += 0.002
-    sends = balancer.jobs.handle(W, SentFrames(70, 1), (b"frames",), balancer.now)
+    sends = balancer.jobs.handle(W, PulledFrames(70, 1), (b"frames",), balancer.now)
     (send,) = [*sends, *balancer.jobs.tick(balancer.now)]
     assert (send.peer, send.payloads) == (RANK, (b"frames",))
     assert send.message == RelayedPiece(0, 0, 0, give.version, 0, 1)
 
 
-def test_what_is_gone_or_rubbish_is_made_again() -> None:
+def test_what_is_gone_is_made_again() -> None:
     balancer, give, _ = with_batch()
     balancer.say(RANK, lost(give))
-    (part,) = begun(balancer.say(W, SentFrames(70, 0)), DoPart)
+    (part,) = begun(balancer.say(W, PulledFrames(70, 0)), DoPart)
     again, _ = made(balancer, part)
     assert again.version > give.version
-    assert len(begun(balancer.say(RANK, lost(again, is_rubbish=True)), DoPart)) == 1
-
-
-def test_a_worker_of_much_rubbish_is_turned_away() -> None:
-    balancer, give, _ = with_batch()
-    for _ in range(2):
-        (part,) = begun(balancer.say(RANK, lost(give, is_rubbish=True)), DoPart)
-        give, _ = made(balancer, part)
-    (refused,) = begun(balancer.say(RANK, lost(give, is_rubbish=True)), PeerRejected)
-    assert refused.reason == "this worker cannot do what others can: cut"
 
 
 def test_direct_ends_the_run_where_a_worker_that_lives_cannot_be_reached() -> None:
     balancer, give, _ = with_batch("direct")
     balancer.say(RANK, lost(give))
-    (stops,) = begun(balancer.say(W, SentFrames(70, 1), frames=(b"frames",)), RunStops)
+    (stops,) = begun(balancer.say(W, PulledFrames(70, 1), frames=(b"frames",)), RunStops)
     assert "let ranks reach its address" in stops.reason
 
 
@@ -503,6 +471,22 @@ def test_direct_turns_those_away_that_serve_nowhere() -> None:
     balancer.say(RANK, structs.replace(HELLO, job=to_json(replace(JOB, transport="direct"))))
     (refused,) = begun(balancer.open(W, structs.replace(WORKER, address="")), PeerRejected)
     assert 'the job has transport="direct"' in refused.reason
+
+
+# --- faults
+
+
+def test_a_job_in_which_the_balancer_fails_ends_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    balancer = started()
+    balancer.say(b"other|rank.1", HELLO)
+    balancer.say(RANK, WantBatches(0, ((0, 4, 0),), 0))
+    monkeypatch.setattr(balancer.jobs.jobs["run"].pool, "take", {}.__getitem__)
+    (refused,) = balancer.say(W, PoolBeat(0, -1, False, ()))[RANK]
+    assert refused.reason.startswith("the balancer has failed in this job: TypeError")
+    assert [*balancer.jobs.jobs] == ["other"]
+    assert "job run ends" in caplog.text
 
 
 # --- the log

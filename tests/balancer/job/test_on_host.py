@@ -153,7 +153,7 @@ def test_the_workers_of_a_run_are_the_ones_that_say_what_it_reads(is_told: bool)
         host.job.receive(peer(0), LeavePool(("w",)), (), host.now)
     host.begin(*SHARERS)
     assert host.has_job("w2")
-    assert not host.job.knows(b"w")
+    assert b"w" not in host.job.admission.workers
     assert host.job.player.run is None  # nothing is planned of data that may have changed
     host.open("w2", tokens=5)
     host.make("w2")
@@ -169,7 +169,7 @@ def test_a_run_that_goes_on_with_its_workers_keeps_them() -> None:
     host.begin(*SHARERS)
     host.make("w")
     assert host.costs_of(0) == {4}
-    assert host.job.knows(b"w")
+    assert b"w" in host.job.admission.workers
 
 
 def test_what_ended_workers_had_is_made_by_others_at_once_and_nothing_is_blamed() -> None:
@@ -191,7 +191,7 @@ def test_a_trainer_that_the_job_does_not_know_ends_nobody() -> None:
     host.begin(*SHARERS)
     host.join("w", run=0)
     host.job.receive(b"other", LeavePool(("w",)), (), host.now)
-    assert host.job.knows(b"w")
+    assert b"w" in host.job.admission.workers
     assert b"other" not in {send.peer for send in host.job.turn(host.now)}
 
 
@@ -217,7 +217,7 @@ def test_a_trainer_that_is_silent_is_waited_for_and_one_that_has_ended_named() -
     host.pass_time(10 * UNREACHABLE_S)
     assert any(isinstance(message, BeatBack) for message in host.told[peer(1)])
     assert not any(trainer.failure for trainer in host.trainers)
-    assert host.job.knows(b"w")
+    assert b"w" in host.job.admission.workers
     host.gone.add(peer(1))
     host.pass_time(UNREACHABLE_S + 4 * PROBE_S)
     assert host.trainers[0].failure.startswith(

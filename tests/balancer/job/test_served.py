@@ -14,9 +14,9 @@ from counterpoise.balancer.job.messages import (
     JobOpened,
     JoinPool,
     OpenJob,
+    PulledFrames,
+    PullFrames,
     RelayedPiece,
-    SendFrames,
-    SentFrames,
     WorkersAt,
 )
 from counterpoise.balancer.parties.messages import JoinJob
@@ -77,9 +77,9 @@ class Worker:
                 self.is_open = True
                 opened = JobOpened(message.number, self.count, "print", (), False, True)
                 self.link.send(opened)
-            elif isinstance(message, SendFrames):
+            elif isinstance(message, PullFrames):
                 frames = self.kept.get(message.serial, ())
-                self.link.send(SentFrames(message.serial, len(frames)), frames)
+                self.link.send(PulledFrames(message.serial, len(frames)), frames)
             elif isinstance(message, DoPart | FreeParts):
                 self.session.take(message)
         while (part := self.session.next_part()) is not None:

@@ -7,7 +7,7 @@ import pytest
 from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.job.messages import JobOpened, JoinPool, LeavePool
 from counterpoise.balancer.job.status import MAX_NOTES, MAX_TEXT, make_status_report
-from counterpoise.balancer.job.worker_stats import LIMIT, RECENT_S
+from counterpoise.balancer.job.worker_stats import RECENT_S
 from counterpoise.balancer.parties.messages import BeginRun, JoinJob, TrainerBeat, WantBatches
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import (
@@ -20,7 +20,7 @@ from counterpoise.balancer.pool.messages import (
 )
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.status_messages import StatusReport
-from counterpoise.balancer.transport.wire import MAX_HEADER_BYTES, decode, encode
+from counterpoise.balancer.transport.wire import decode, encode
 from counterpoise.tools.doctor.job import judge_status
 from tests.balancer.job.cluster import START, Cluster, Setting
 
@@ -296,18 +296,7 @@ def test_the_report_is_bounded_whatever_the_peers_say(played: Played) -> None:
     seen = played.look()
     assert (seen.workers, len(seen.worker_statuses)) == (2 + 2 * MAX_NOTES, MAX_NOTES)
     assert max(len(each.name) for each in seen.worker_statuses) == MAX_TEXT
-    assert len(encode(seen)) < MAX_HEADER_BYTES / 8
-
-
-def test_a_peer_that_lies_about_itself_breaks_no_report(played: Played) -> None:
-    part = played.parts[b"a"][0]
-    for told in (MOST, 0):
-        played.say("a", PoolBeat(0, -1, False, (), told, told), after_s=3.0)
-        played.job.receive(b"t1", TrainerBeat(1, True), (), played.now)
-        played.job.receive(b"t1", WantBatches(0, ((1, 1, 0),), told), (), played.now)
-        played.say("a", PartMeasured(part.number, ((5,),), (), told, False, (0,)))
-        played.look()
-    assert played.worker("a").recent_decode_ms <= LIMIT
+    assert len(encode(seen)) < 1 << 19
 
 
 # --- a whole job, on its simulated network

@@ -87,6 +87,7 @@ class Trainer:
     peer: bytes = b""
     died_at: float = math.inf
     is_frozen: bool = False
+    is_cut_off: bool = False
     is_busy: bool = False
     turn: int = -1  # of epochs
     had: list[tuple[int, int, int]] = field(default_factory=list)  # of (epoch, rank, number)
@@ -128,7 +129,7 @@ class Simulation:
         self.counts = rng.random() < 0.5
         self.in_step = rng.random() < 0.5
         self.window = rng.randint(1, 3)
-        self.tells_ends = rng.random() < 0.7  # who has gone cannot be reached
+        self.ends_after = 0.0 if rng.random() < 0.7 else 30.0  # a connection to who has gone
         self.make_s = rng.choice([0.0, 0.01, 0.1])
         self.epochs = [
             Epoch(n, tuple(rng.randint(1, 3) for _ in range(rng.randint(1, 6))), self.window)
@@ -139,6 +140,7 @@ class Simulation:
         self.parties: Parties | None = None
         self.generation, self.launches, self.to_come = 100, 0, 0
         self._attempt: RunAttempt | None = None
+        self.died_at: dict[bytes, float] = {}  # of all trainers, by peer
         self.trainers: list[Trainer] = []
         self._start_balancer()
         self._launch(self.epochs, 0)
@@ -249,9 +251,9 @@ class Simulation:
             if isinstance(message, GiveBatch):
                 self._check_give(peer, message)
             trainer = next((t for t in self.trainers if t.peer == peer and not t.is_dead), None)
-            if trainer is not None:
+            if trainer is not None and not (trainer.is_cut_off or trainer.session.has_left):
                 self._post(partial(self._hear, trainer, message))
-            elif self.tells_ends:
+            elif trainer is not None or self.now >= self.died_at.get(peer, 0.0) + self.ends_after:
                 self._at(0.0, partial(self._note_unreachable, peer))
 
     def _note_unreachable(self, peer: bytes) -> None:
@@ -368,7 +370,7 @@ class Simulation:
             if piece.worker is None:
                 continue
             frames = self.kept.get((int(piece.worker), piece.serial))
-            if frames is not None and not message.is_rubbish:
+            if frames is not None:
                 trainer = next((t for t in self.trainers if t.peer == peer), None)
                 if trainer is not None:
                     self._post(partial(self._pulled, trainer, message, number, frames))
@@ -545,7 +547,7 @@ class Simulation:
         frames = self.kept.get((pull.piece.token, pull.piece.serial))
         fails = self.rng.random() < 0.03
         if frames is None or fails:
-            trainer.session.note_lost(pull, "no answer", fails and self.rng.random() < 0.5)
+            trainer.session.note_lost(pull, "no answer")
             self._act(trainer)
         else:
             self._pulled(trainer, pull, pull.number, frames)
@@ -563,6 +565,7 @@ class Simulation:
         if all(t.turn < 1 for t in alive) and alive:
             old = self.rng.choice(alive)
             old.died_at, launch = self.now, self.launches
+            self.died_at[old.peer] = self.now
             self.to_come += 1
             self._at(self.rng.choice([0.1, 2.0, 40.0]), lambda: self._restart(old, launch))
         else:
@@ -592,7 +595,7 @@ class Simulation:
             )
         epoch, index = min(stands)
         for t in self.trainers:
-            t.died_at = min(t.died_at, self.now)
+            t.died_at = self.died_at[t.peer] = min(t.died_at, self.now)
         index = min(index, len(self.epochs[epoch].cells) - 1)
         incarnation = max(t.incarnation for t in self.trainers) + 1
         self.to_come += 1
@@ -603,10 +606,10 @@ class Simulation:
         alive = [t for t in self.trainers if not t.is_dead]
         if alive:
             trainer = self.rng.choice(alive)
-            trainer.is_frozen = True
+            trainer.is_frozen, trainer.is_cut_off = True, self.rng.random() < 0.5
             self._at(self.rng.choice([2.0, 45.0]), lambda: self._thaw(trainer))
 
     def _thaw(self, trainer: Trainer) -> None:
-        trainer.is_frozen = False
+        trainer.is_frozen = trainer.is_cut_off = False
         if not trainer.is_dead:
             self._act(trainer)

@@ -73,12 +73,14 @@ class World:
         return heard
 
     def wait(self, seconds: float, *alive: str) -> None:
-        """Let seconds pass, in which some are heard."""
+        """Let seconds pass, in which some are silent, and the others cannot be reached."""
         for _ in range(int(seconds)):
             self.now += 1
-            for peer in alive:
-                self.parties.confirm(peer.encode(), self.now)
             self.parties.tick(self.now)
+            for peer in {*self.parties.peers} - {name.encode() for name in alive}:
+                self.parties.note_unreachable(peer, self.now)
+            out = self.parties._out  # without what only shows who is there
+            self.parties._out = [each for each in out if each[1] != BeatBack(0, "")]
 
     def give(self, rank: int, step: int, ticket: Ticket | None = None) -> None:
         self.parties.attempt.give(facts(rank, step), Made(ticket))
@@ -174,15 +176,35 @@ def test_a_newcomer_waits_until_the_sitter_shows_that_it_is_here() -> None:
     assert "the newcomer is b" in refused.reason
 
 
-def test_a_newcomer_gets_the_seat_of_one_that_is_silent() -> None:
+def test_a_newcomer_is_refused_when_a_silent_sitter_must_be_there() -> None:
     world = World()
     world.join("a", 0)
-    world.wait(29)
     world.join("b", 0)
-    world.wait(3)
+    for seconds, is_refused in ((34, False), (1, True)):
+        world.wait(seconds, "a")
+        world.told()
+        world.join("b", 0)
+        assert any(isinstance(m, PeerRejected) for m in world.told().get("b", ())) == is_refused
+
+
+def test_a_newcomer_gets_the_seat_of_one_that_cannot_be_reached() -> None:
+    world = World()
+    world.join("a", 0)
+    world.join("b", 0)
+    world.wait(1)
     world.told()
     world.join("b", 0)
     assert world.told() == {"b": [Ready(64, "print")]}
+
+
+def test_one_that_is_silent_and_can_be_reached_stays() -> None:
+    world = begun()
+    world.wait(600, "a", "b")
+    assert [*world.parties.peers] == [b"a", b"b"]
+    world.wait(5, "a")
+    assert [*world.parties.peers] == [b"a", b"b"]  # its connection may come back
+    world.wait(3, "a")
+    assert [*world.parties.peers] == [b"a"]
 
 
 def test_who_leaves_is_answered_once_nobody_is_here() -> None:
@@ -441,7 +463,7 @@ def test_pieces_that_cannot_be_pulled_are_for_the_caller_to_send() -> None:
     world.say("a", WantBatches(0, ((0, 1, 0),), 0))
     world.give(0, 0, ticket)
     (give,) = world.told()["a"]
-    lost = LostPieces(0, 0, 0, give.version, (0,), "no route", False)
+    lost = LostPieces(0, 0, 0, give.version, (0,), "no route")
     world.say("a", lost)
     assert world.parties.lost == [(ticket, b"a", lost)]
     world.say("a", msgspec.structs.replace(lost, version=give.version - 1))

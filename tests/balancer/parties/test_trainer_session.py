@@ -194,7 +194,7 @@ def test_a_piece_that_cannot_be_pulled_is_told_until_it_is_here() -> None:
     session.take_messages()
     session.receive(give(0, pieces=1))
     session.note_lost(session.take_pulls()[0], "no route")
-    lost = LostPieces(0, 0, 0, 0, (0,), "no route", False)
+    lost = LostPieces(0, 0, 0, 0, (0,), "no route")
     assert session.take_messages() == [lost]
     assert session.beat()[-1] == lost
     session.note_pulled(0, 0, 0, 0, b"through the balancer")

@@ -5,14 +5,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from counterpoise.balancer.pool import pool as pool_module
 from counterpoise.balancer.pool.giving import PartGiver
 from counterpoise.balancer.pool.messages import (
     TELL_S,
     DoPart,
-    FailedPlace,
     FreeParts,
     PartBroken,
     PartMade,
@@ -248,7 +246,7 @@ def test_a_worker_that_leaves_is_given_nothing_and_may_go_when_it_keeps_nothing(
     assert pool.leaving() == [b"a"]
 
 
-def test_a_piece_that_is_rubbish_is_made_again_in_place() -> None:
+def test_a_piece_that_is_gone_is_made_again_in_place() -> None:
     pool = NetworkPool(5.0, collates=True, skips=True)
     pool.add_worker(b"a", 0.0)
     pool.submit(1, Load(0, [4]).packed())
@@ -276,47 +274,6 @@ def test_what_collating_raises_is_raised_with_its_text() -> None:
     with pytest.raises(RuntimeError, match="KeyError: 'x'"):
         result[1].reraise()
     assert pool.kept_bytes == 0
-
-
-WRONG = [
-    {"serial": 0, "frames": ()},
-    {"names": ("4",)},
-    {"costs": ((1,),)},
-    {"labels": (1,)},
-    {"failed": (FailedPlace(2, "k", "torn", False, ""),)},
-    {"failed": (FailedPlace(0, "k", "torn", False, ""),) * 2},
-]
-
-
-@pytest.mark.parametrize("fields", WRONG)
-def test_an_answer_that_no_worker_can_give_is_reported_and_the_part_is_given_again(
-    fields: dict[str, Any],
-) -> None:
-    pool = NetworkPool(5.0, collates=True, skips=True)
-    pool.add_worker(b"a", 0.0)
-    pool.submit(1, Load(0, [4, 5]).packed())
-    [(_, part)] = pool.take_messages()
-    right = PartMade(part.number, 7, 9, (9,), (), (), (), (), -1, -1, 1000)
-    pool.take(b"a", structs.replace(right, **fields), 0.1)
-    assert [name for name, _ in pool.rubbish] == [b"a"]
-    [(_, again)] = pool.take_messages()
-    assert again.task == part.task
-    pool.take(b"a", structs.replace(right, number=again.number, serial=8), 0.2)
-    assert pool.receive() is not None
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"costs": ((1,),)}, {"costs": ((1,), (1, 2))}, {"kept": (2,)}, {"costs": ((1,), ())}],
-)
-def test_so_is_a_measurement(fields: dict[str, Any]) -> None:
-    pool = NetworkPool(5.0, collates=True, skips=True)
-    pool.add_worker(b"a", 0.0)
-    pool.submit(1, Measure(0, [4, 5]).packed())
-    [(_, part)] = pool.take_messages()
-    right = PartMeasured(part.number, ((1,), (2,)), (), 1000, False, ())
-    pool.take(b"a", structs.replace(right, **fields), 0.1)
-    assert [name for name, _ in pool.rubbish] == [b"a"]
 
 
 def test_nothing_is_made_ahead_while_a_worker_keeps_all_that_it_may() -> None:

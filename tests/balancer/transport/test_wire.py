@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from counterpoise.balancer.job.messages import SentFrames
+from counterpoise.balancer.job.messages import PulledFrames
 from counterpoise.balancer.parties.messages import GivenPiece
 from counterpoise.balancer.planning.problem.costs import MAX_COST
 from counterpoise.balancer.pool.messages import FailedPlace, FreeParts, PartBroken
@@ -155,13 +155,13 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
         ([PROTOCOL_VERSION, "Hello"], "no such kind of message: 'Hello'"),
         ([PROTOCOL_VERSION, ["Bye"]], "no such kind of message"),
         ([PROTOCOL_VERSION, "Bye", 1], "Bye has 0 fields"),
-        ([PROTOCOL_VERSION, "SendFrames", "1"], "SendFrames.serial: expected int, got str"),
-        ([PROTOCOL_VERSION, "SendFrames", True], "SendFrames.serial: expected int, got bool"),
-        ([PROTOCOL_VERSION, "SendFrames", 1.0], "SendFrames.serial: expected int, got float"),
-        ([PROTOCOL_VERSION, "SendFrames", -1], "SendFrames.serial: expected int >= 0"),
-        ([PROTOCOL_VERSION, "SendFrames", 1 << 63], r"SendFrames.serial: expected int <= 9\d{18}$"),
-        ([PROTOCOL_VERSION, "SendFrames"], "SendFrames has 1 fields, got 0"),
-        ([PROTOCOL_VERSION, "SentFrames", 1, 1], "with 0 payload frames, it has 1"),
+        ([PROTOCOL_VERSION, "RunBegun", "1"], "RunBegun.run: expected int, got str"),
+        ([PROTOCOL_VERSION, "RunBegun", True], "RunBegun.run: expected int, got bool"),
+        ([PROTOCOL_VERSION, "RunBegun", 1.0], "RunBegun.run: expected int, got float"),
+        ([PROTOCOL_VERSION, "RunBegun", -1], "RunBegun.run: expected int >= 0"),
+        ([PROTOCOL_VERSION, "RunBegun", 1 << 63], r"RunBegun.run: expected int <= 9\d{18}$"),
+        ([PROTOCOL_VERSION, "RunBegun"], "RunBegun has 1 fields, got 0"),
+        ([PROTOCOL_VERSION, "PulledFrames", 1, 1], "with 0 payload frames, it has 1"),
         ([PROTOCOL_VERSION, "JoinJob", 3, 0, 1, "", "", 1, "", ""],
          "JoinJob.ranks: expected array, got int"),
         ([PROTOCOL_VERSION, "PartMeasured", 3, [], [[1]], 0, False, []],
@@ -238,7 +238,7 @@ def test_several_that_may_not_be_one_are_refused(headers, reason):
 
 
 def test_a_header_may_be_any_buffer():
-    message = SentFrames(1, 2)
+    message = PulledFrames(1, 2)
     assert decode(memoryview(encode(message)), 2) == message
 
 

@@ -8,10 +8,8 @@ from counterpoise.balancer.pool import messages as of_pool
 from counterpoise.balancer.protocol import messages, parts, status_messages, trace_messages
 from counterpoise.balancer.protocol.records import ArrayRecord
 from counterpoise.balancer.run.arrivals import MicrobatchFacts
-from counterpoise.balancer.server.loop import MOST_FAULTS
 from counterpoise.balancer.transport.sockets import MAX_REMOTE_FRAME_BYTES
 from counterpoise.balancer.transport.wire import (
-    HEADER_BYTES,
     MAX_FRAMES,
     MAX_HEADER_BYTES,
     MOST_TOGETHER,
@@ -39,7 +37,7 @@ ALL: dict[str, Kinds] = {
         messages.BalancerStops,
         *BOTH,
     ),
-    "Between trainers and workers": of_job.BETWEEN_PEERS,
+    "Between trainers and workers": (of_job.PullFrames, of_job.PulledFrames),
     "Status and traces": (
         status_messages.GetStatus, status_messages.StatusReport, trace_messages.StartTrace,
         trace_messages.TraceSpans, trace_messages.TraceReport,
@@ -106,7 +104,7 @@ A message is one header frame, and after some kinds payload frames: raw bytes, a
 `frames` says. The header is the msgpack array `[version, kind, field, ...]` with all fields in the
 order below. It is checked against the record of its kind before anything else looks at it: number
 of frames, size, lengths of containers, types of fields. What does not fit is dropped, counted, and
-answered with `PeerRejected`. After {MOST_FAULTS} such messages the connection is ended.
+answered with `PeerRejected`.
 
 Kinds that are marked *together* have no payload frames. Several small ones to one peer travel as
 one message, `Several`: up to {MOST_TOGETHER} headers, up to {_size(TOGETHER_BYTES)}.
@@ -114,6 +112,7 @@ one message, `Several`: up to {MOST_TOGETHER} headers, up to {_size(TOGETHER_BYT
 | what | at most |
 |---|---|
 | frames of a message | {MAX_FRAMES:,} |
+| a header | {_size(MAX_HEADER_BYTES)} |
 | a frame over tcp | {_size(MAX_REMOTE_FRAME_BYTES)} |
 | a frame to a worker's ROUTER | {_size(MAX_REQUEST_BYTES)} |
 """
@@ -128,7 +127,7 @@ def protocol_page() -> str:
         "it. The second asks for a\nmicrobatch, once its window is planned.\n\n"
         f"```mermaid\nsequenceDiagram\n    participant worker\n    participant balancer\n"
         f"    participant trainer\n{way}\n```",
-        FRAMES + _limits(),
+        FRAMES,
         "## Messages\n",
         *(f"### {title}\n\n" + "\n".join(map(record, kinds)) for title, kinds in ALL.items()),
     ]
@@ -143,16 +142,6 @@ def record(kind: type[ArrayRecord]) -> str:
     carries = " Payload frames follow." if kind in of_job.WITH_FRAMES else ""
     together = " (*together*)" if kind in TOGETHER else ""
     return f"- **{kind.__name__}**({listed}). {text}{carries}{together}"
-
-
-def _limits() -> str:
-    """Return the rows of how large headers may be."""
-    names: dict[int, list[str]] = {}
-    for name, nbytes in HEADER_BYTES.items():
-        names.setdefault(nbytes, []).append(f"`{name}`")
-    rows = sorted((nbytes, ", ".join(kinds)) for nbytes, kinds in names.items())
-    rows.append((MAX_HEADER_BYTES, "any other kind"))
-    return "".join(f"| header of {kinds} | {_size(nbytes)} |\n" for nbytes, kinds in rows)
 
 
 def _name(hint: Any) -> str:

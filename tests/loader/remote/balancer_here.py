@@ -21,8 +21,6 @@ from counterpoise.balancer.job.messages import (
     PulledFrames,
     PullFrames,
     RelayedPiece,
-    SendFrames,
-    SentFrames,
 )
 from counterpoise.balancer.parties.messages import FROM_TRAINER, JoinJob
 from counterpoise.balancer.pool.messages import TO_WORKER
@@ -79,9 +77,9 @@ class WorkerHere:
         """Take a message of the balancer; return answers, and the frames behind them."""
         if isinstance(message, OpenJob):
             return [(self._open(message), [])]
-        if isinstance(message, SendFrames):
+        if isinstance(message, PullFrames):
             kept = self.lie(message.serial, self.kept.get(message.serial, []))
-            return [(SentFrames(message.serial, len(kept)), kept)]
+            return [(PulledFrames(message.serial, len(kept)), kept)]
         if isinstance(message, PeerRejected | UnknownPeer):
             self.reader = None
         else:
@@ -194,8 +192,6 @@ class BalancerHere:
                 if isinstance(message, JoinJob) and not self._is_known(next(iter(self.workers))):
                     for worker in self.workers.values():
                         self._handle(worker.name, worker.hello)
-        for peer in self._trainers:  # as a server does, whose host has an answer
-            self.jobs.confirm(peer, time.monotonic())
         while self.notices:
             notice = self.notices.pop(0)
             for peer in self._trainers:
@@ -207,7 +203,8 @@ class BalancerHere:
         self._do(self.jobs.tick(time.monotonic()))
 
     def _is_known(self, peer: bytes) -> bool:
-        return self.jobs.knows(peer)
+        job = self.jobs.jobs.get(DEFAULT_JOB)
+        return job is not None and peer in job.admission.workers
 
     def _handle(self, peer: bytes, message: Any, frames: Sequence[Any] = ()) -> None:
         self._do(self.jobs.handle(peer, message, frames, time.monotonic()))

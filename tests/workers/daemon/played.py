@@ -188,7 +188,7 @@ class PlayedBalancer:
                     place = pull.rank, pull.index, pull.version, pull.number
                     self._arrive(place, received[1])
                 else:
-                    self.trainer.note_lost(pull, "it is gone", is_rubbish=True)
+                    self.trainer.note_lost(pull, "it is gone")
                 socket.close(linger=0)
                 del self._pulls[name]
 

@@ -12,8 +12,8 @@ from counterpoise.balancer.job.messages import (
     JobOpened,
     JoinPool,
     LeavePool,
-    SendFrames,
-    SentFrames,
+    PulledFrames,
+    PullFrames,
 )
 from counterpoise.balancer.pool.messages import PartMade
 from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
@@ -169,11 +169,12 @@ def test_that_heartbeats_are_not_known_is_heard(clock) -> None:
 def test_a_worker_that_begins_anew_says_nothing_of_what_it_had(clock) -> None:
     worker = joined()
     worker.hear(load(5, 1, 2))
-    assert isinstance(worker.hear(SendFrames(1))[0], SentFrames)
+    asked = PullFrames(1, worker.worker.store.token, 1, ())
+    assert isinstance(worker.hear(asked)[0], PulledFrames)
     clock.now += REJOIN_S
     # It would seem to have announced what it has not, and be turned away.
-    said = worker.hear(UnknownPeer(), SendFrames(1))
-    assert not any(isinstance(message, SentFrames) for message in said)
+    said = worker.hear(UnknownPeer(), asked)
+    assert not any(isinstance(message, PulledFrames) for message in said)
 
 
 def test_parts_that_come_before_the_job_are_not_made() -> None:

@@ -12,9 +12,9 @@ from counterpoise.balancer.job.messages import (
     JobNotOpened,
     JobOpened,
     NameSamples,
+    PulledFrames,
+    PullFrames,
     SampleNames,
-    SendFrames,
-    SentFrames,
 )
 from counterpoise.balancer.pool.messages import (
     SAMPLES,
@@ -74,10 +74,11 @@ def test_a_part_that_is_dropped_while_it_is_in_work_leaves_nothing() -> None:
 def test_frames_are_sent_through_the_balancer_where_it_asks() -> None:
     worker = opened()
     worker.hear(load(5, 1, 2))
-    (sent,) = worker.hear(SendFrames(1))
-    assert sent == SentFrames(1, len(worker.frames))
+    token = worker.worker.store.token
+    (sent,) = worker.hear(PullFrames(1, token, 1, ()))
+    assert sent == PulledFrames(1, len(worker.frames))
     assert decode_batch(worker.frames)["x"][:, 0].tolist() == [1, 2]
-    assert worker.hear(SendFrames(99)) == [SentFrames(99, 0)]
+    assert worker.hear(PullFrames(99, token, 99, ())) == [PulledFrames(99, 0)]
 
 
 def test_samples_that_measuring_has_loaded_are_not_loaded_again() -> None:
