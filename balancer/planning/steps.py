@@ -115,7 +115,7 @@ def _allow_tall_row(
     """Return groups with one tall row instead, where ranks would wait less for giant samples."""
     waits_in_rows = config.waits == "microbatch" and config.partition == "multi_resource"
     ours = config.grouping == "balanced" and config.ordering == "given"
-    ours = ours and not config.fixes_step_size
+    ours = ours and not config.fixes_step_size and config.ranks > 1
     if not (ours and waits_in_rows) or config.limited:
         return group_of
     tall = with_tall_row(costs, config.ranks, accumulate, seed)

@@ -23,6 +23,8 @@ def assign_in_rows(rows: Int64, loads: Int64, seed: int) -> Int64:
 
     loads: (groups, resources).
     """
+    if rows.shape[1] == 1:  # in a loop of one rank a good part of a small step's time
+        return np.ascontiguousarray(rows.T)
     unlimited = np.full(loads.shape[1], UNLIMITED)
     small, _ = scale_costs(loads, unlimited, len(loads))
     deviations = (small - small.sum(axis=0) // len(small)).clip(-_MOST, _MOST)
