@@ -18,8 +18,8 @@ from ..sources.records import RecordDataset
 from ..sources.urls import is_url, shown
 from .index import ShardIndex, open_index, shard_stamp
 from .members import decode_member, refuse_pickled
-from .shard_files import read_local
-from .stored_shards import read_members, wanted
+from .shard_files import ShardReader, first_ranges, read_members
+from .stored_shards import HEAD, READ_WHOLE, stored_reader
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 16  # indexes of shards in a store
@@ -92,22 +92,27 @@ class TarDataset(RecordDataset):
         members = index.sample(row)
         for member in members:
             refuse_pickled(member.extension)
-        # All is read, and the shard looked at, before the first member is taken for broken.
-        if isinstance(shard, Path):
-            found = read_local(self._files, shard, members, headers)
-        else:
-            found = read_members(shard, members, headers)
+        is_local = isinstance(shard, Path)
+        reader = ShardReader(str(shard), partial(self._read_at, shard))
+        found = read_members(reader if is_local else stored_reader(shard), members, headers)
+        if is_local:  # all is read, and the shard looked at, before a member is taken for broken
+            self._files.check(shard)
         return {
             name: decode_member(name, data) if isinstance(data, bytes) else data
             for name, data in found.items()
         }
 
+    def _read_at(self, shard: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self._files.read_at(shard, start, end - start) for start, end in ranges]
+
     def stored_ranges(self, index: int, headers: bool) -> Iterable[Any]:
         """Return what is read of a sample from a store, with `headers` when it is probed."""
         number, row = self.place(index)
         file: Any = self.files[number]
-        is_local = isinstance(file, Path)
-        return () if is_local else wanted(file, self._indexes[number].sample(row), headers)
+        if isinstance(file, Path):
+            return ()
+        members = self._indexes[number].sample(row)
+        return [(file, *each) for each in first_ranges(members, headers, READ_WHOLE, HEAD)]
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:

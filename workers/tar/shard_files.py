@@ -1,74 +1,71 @@
-"""Reads members of local shards by offset.
+"""Reads members of shards by offset, from local files and from stores.
 
 With each member the header before it is compared with the one that was indexed, beside what
-`DataFiles` compares of the whole file: a member may be written over in place.
+`DataFiles` and stores compare of the whole file: a member may be written over in place.
 """
 
 import io
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 from zlib import crc32
 
-from ..sources.data_files import DataFiles
 from ..sources.failures import DataChangedError
 from .headers import BLOCK, Member
 from .members import holds_media
 
 READ_WHOLE = 1 << 15
-LARGE = 1 << 16
+Range = tuple[int, int]
+ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 
 
-def read_local(
-    files: DataFiles, path: Path, members: Sequence[Member], headers: bool
-) -> dict[str, Any]:
-    """Return members by extension, as they are in a local shard; with `headers` media as files.
+class ShardReader(NamedTuple):
+    """How a shard is read: its name in errors, and what reads ranges (start, end).
+
+    Of an image, video or sound of more than `whole` bytes a probe reads the first `head` at once.
+    """
+
+    name: str
+    read: ReadRanges
+    whole: int = READ_WHOLE
+    head: int = 0
+
+
+def first_ranges(
+    members: Sequence[Member], headers: bool, whole: int = READ_WHOLE, head: int = 0
+) -> list[Range]:
+    """Return what is read of members at first: a range with the header, and how much follows it."""
+    return [
+        (each.offset - BLOCK, each.offset + (head if is_in_parts else each.size))
+        for each in members
+        for is_in_parts in [headers and each.size > whole and holds_media(each)]
+    ]
+
+
+def read_members(shard: ShardReader, members: Sequence[Member], headers: bool) -> dict[str, Any]:
+    """Return members by extension, as they are in the shard; with `headers` media as files.
 
     Raises OSError, which names the shard, where they are not there or it has changed.
     """
-    found = {
-        each.extension: (_open_member if headers and holds_media(each) else _read_member)(
-            files, path, each
-        )
-        for each in members
-    }
-    files.check(path)
+    found = dict[str, Any]()
+    ranges = first_ranges(members, headers, shard.whole, shard.head)
+    for member, data in zip(members, shard.read(ranges), strict=True):
+        if crc32(data[:BLOCK]) != member.header:
+            what = f"there is another member at byte {member.offset - BLOCK}"
+            raise DataChangedError.at(shard.name, what)
+        body: Any = data[BLOCK:]
+        if headers and holds_media(member):
+            buffer_bytes = max(shard.head, io.DEFAULT_BUFFER_SIZE)
+            body = io.BufferedReader(MemberFile(shard.read, member, body), buffer_bytes)
+        found[member.extension] = body
     return found
 
 
-def _read_member(files: DataFiles, path: Path, member: Member) -> bytes:
-    if member.size > LARGE:
-        # Not together, since that takes a copy.
-        check_header(path, member, files.read_at(path, member.offset - BLOCK, BLOCK))
-        return files.read_at(path, member.offset, member.size)
-    data = files.read_at(path, member.offset - BLOCK, BLOCK + member.size)
-    check_header(path, member, data[:BLOCK])
-    return data[BLOCK:]
-
-
-def _open_member(files: DataFiles, path: Path, member: Member) -> BinaryIO:
-    """Return a file over a member's bytes; of a large one only what is asked for is read."""
-    if member.size <= READ_WHOLE:
-        return io.BytesIO(_read_member(files, path, member))
-    check_header(path, member, files.read_at(path, member.offset - BLOCK, BLOCK))
-    read = partial(files.read_at, path)
-    return io.BufferedReader(MemberFile(read, member.offset, member.size))
-
-
-def check_header(shard: object, member: Member, header: bytes) -> None:
-    """Raise DataChangedError where another header lies before a member than was indexed."""
-    if crc32(header) != member.header:
-        what = f"there is another member at byte {member.offset - BLOCK}"
-        raise DataChangedError.at(str(shard), what)
-
-
 class MemberFile(io.RawIOBase):
-    """A file over `size` bytes from `offset` of one that `read(offset, size)` reads."""
+    """A file over a member, of which the first bytes are here."""
 
-    def __init__(self, read: Callable[[int, int], bytes], offset: int, size: int) -> None:
+    def __init__(self, read: ReadRanges, member: Member, head: bytes) -> None:
         super().__init__()
-        self._read, self._offset, self._size = read, offset, size
+        self._read, self._begin, self._size, self._head = read, member.offset, member.size, head
         self._at = 0
         self.failed: OSError | None = None  # for check_reads
 
@@ -83,12 +80,14 @@ class MemberFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         """Read into a buffer; an OSError is also kept as `failed`."""
         count = max(0, min(len(buffer), self._size - self._at))
-        if count:
+        data = self._head[self._at : self._at + count]
+        if len(data) < count:
             try:
-                buffer[:count] = self._read(self._offset + self._at, count)
+                [data] = self._read([(self._begin + self._at, self._begin + self._at + count)])
             except OSError as error:
                 self.failed = error
                 raise
+        buffer[:count] = data
         self._at += count
         return count
 

@@ -5,14 +5,12 @@ near to each other are read with what lies between them, a sample's members at o
 of the next samples while these are worked on.
 """
 
-import io
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from .headers import BLOCK, Member
-from .members import holds_media
-from .shard_files import MemberFile, check_header
+from .shard_files import ShardReader
 
 if TYPE_CHECKING:
     from ..stores.files import StoreFile
@@ -70,40 +68,11 @@ def are_there(shard: "StoreFile", members: Sequence[Member]) -> bool:
     return all(crc32(header) == each.header for header, each in zip(headers, members, strict=True))
 
 
-def wanted(
-    shard: "StoreFile", members: Iterable[Member], headers: bool
-) -> Iterator[tuple["StoreFile", int, int]]:
-    """Yield what is read of members at first: a range with the header, and how much follows it."""
-    for member in members:
-        is_read_in_parts = headers and member.size > READ_WHOLE and holds_media(member)
-        size = HEAD if is_read_in_parts else member.size
-        yield shard, member.offset - BLOCK, member.offset + size
-
-
-def read_members(shard: "StoreFile", members: Sequence[Member], headers: bool) -> dict[str, Any]:
-    """Return members by extension, as they are in the file; with `headers` media as files.
-
-    Raises DataChangedError where the shard, or what lies before a member, is not as it was.
-    """
+def stored_reader(shard: "StoreFile") -> ShardReader:
+    """Return what reads a shard's members; DataChangedError where it is not as it was."""
     from ..stores.files import read_ranges
 
-    found = dict[str, Any]()
-    ranges = list(wanted(shard, members, headers))
-    for member, data in zip(members, read_ranges(ranges), strict=True):
-        check_header(shard, member, data[:BLOCK])
-        is_file = headers and holds_media(member)
-        found[member.extension] = _opened(shard, member, data[BLOCK:]) if is_file else data[BLOCK:]
-    return found
+    def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return read_ranges([(shard, *each) for each in ranges])
 
-
-def _opened(shard: "StoreFile", member: Member, head: bytes) -> Any:
-    """Return a file over a member, of which the first bytes are here."""
-    if len(head) == member.size:
-        return io.BytesIO(head)
-
-    def read(at: int, size: int) -> bytes:
-        start = at - member.offset
-        known = head[start : start + size]
-        return known if len(known) == size else shard.read_at(at, size)
-
-    return io.BufferedReader(MemberFile(read, member.offset, member.size), HEAD)
+    return ShardReader(str(shard), read, READ_WHOLE, HEAD)

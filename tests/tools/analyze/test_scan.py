@@ -221,7 +221,7 @@ def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.Monkey
     def failing(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("counterpoise.workers.tar.shard_files._read_member", failing)
+    monkeypatch.setattr("counterpoise.workers.tar.dataset.read_members", failing)
     with pytest.raises(OSError, match="Input/output"):
         scanned(tasks_of(shard), tmp_path / "parts")
 

@@ -199,7 +199,7 @@ def read_table(path: Path, resources: tuple[str, ...] = ()) -> Rows:
 
 def _resources(table: Table, wanted: tuple[str, ...]) -> tuple[str, ...]:
     path = table.path
-    if {"stamp", "member_ends"} <= {*table.names}:
+    if {"stamp", "place_ends"} <= {*table.names}:
         shard = path.name.removesuffix(".index.npz")
         raise ValueError(
             f"{path} is the index of {shard}: it has positions of samples, no costs; analyze "
