@@ -43,10 +43,6 @@ BENCHES = {
         "loading.transports",
         "Processes that share a rank: direct and inline, beside torch.",
     ),
-    "vocabulary": (
-        "vocabulary.simulated",
-        "Vocabulary passes against the paper's models and measurements.",
-    ),
     "vocabulary_layers": (
         "vocabulary.layers",
         "Vocabulary-parallel layers: time and memory, measured.",

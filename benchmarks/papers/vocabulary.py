@@ -14,11 +14,14 @@ from counterpoise.tools.inputs.cost_options import collective_ns
 from ..baselines.vocabulary_measurements import read_runs
 from ..baselines.vocabulary_placements import ModelTimes, arrange, output_ns
 from ..vocabulary.golden import golden
-from ..vocabulary.simulated import MICROBATCHES, MODELS, WORDS
 
 Ours = dict[str, float]
 A100 = Device()
 GEMMA_2_9B, GPT_7B = TransformerLayer(3584, 14336, 3, 4096), TransformerLayer(4096)
+# Figure 11's models: ranks, layers and width.
+MODELS = ((8, 32, 3072), (16, 48, 4096), (32, 64, 5120))
+WORDS = {"32k": 2**15, "64k": 2**16, "128k": 2**17, "256k": 2**18}
+MICROBATCHES = 128
 # Figure 13's models: ranks and width. One layer a chunk, two chunks a rank.
 V_HALF = ((16, 4096), (24, 5120), (32, 6144))
 # Of a parameter in fp16 with its gradient and Adam's states, nothing divided over replicas.
@@ -77,7 +80,7 @@ def _cells(data: Path) -> Iterator[tuple[str, dict[str, float]]]:
 
 def _gains() -> Iterator[float]:
     """Yield algorithm 1's gain over redistributed layers, slower by the paper's Table 3."""
-    for ranks, layers, hidden in MODELS.values():
+    for ranks, layers, hidden in MODELS:
         for tokens in (2048, 4096):
             for words in WORDS.values():
                 whole = _times(layers, hidden, tokens, words)

@@ -8,8 +8,6 @@ nothing was measured, and 0.9 GiB of CUDA context and fragments, the one figure 
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from counterpoise.sched import Costs, Program, schedule, simulate
 from counterpoise.sched.generators.blocks import Pace
 from counterpoise.sched.generators.vocabulary import FORMS, vocabulary
@@ -145,25 +143,3 @@ def _stages(run: MeasuredRun, layer: TransformerLayer, words: Vocabulary) -> tup
         # A stage has a layer; the first rank, which holds most, has as many either way.
         sizes[-1], sizes[-2] = 1, sizes[-2] - 1
     return tuple(sizes)
-
-
-def golden_tables(report: Report) -> list[Table]:
-    """Return utilisation and memory as tables, none without the authors' data."""
-    if not report:
-        return []
-    table = Table(
-        "sequence", "vocabulary", "method", "simulated", "same run", "reported", "GiB", "reported",
-        title="MFU in percent and peak memory, 8 A100",
-    )  # fmt: skip
-    for tokens, by_words in report["cells"].items():
-        for words, methods in by_words.items():
-            for method, cell in methods.items():
-                keys = ("simulated", "same_run", "measured", "peak_gib", "measured_gib")
-                table.add_row(tokens, words, method, *(f"{cell[key]:.1f}" for key in keys))
-    missed = ", ".join(f"{name} {part:+.1%}" for name, part in report["memory_missed"].items())
-    table.caption = (
-        f"at most {report['most_points_off']:.2f} points from the same run; methods in the "
-        f"reported order in {report['ordered_cells']} of 8; memory within {MOST_OFF:.0%} in "
-        f"{report['memory_within']} of 40, not: {missed or 'none'}"
-    )
-    return [table]
