@@ -17,7 +17,6 @@ from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.parts import Ready
 from counterpoise.balancer.run.arrivals import LocalArrival, RunStart
-from counterpoise.balancer.run.planning import Planning
 from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival
 from counterpoise.loader.step.errors import ComesAgainError, LoaderError
 from counterpoise.loader.step.ranks import Place
@@ -48,10 +47,10 @@ class PlayedHere:
         job, layout = self._reader.job, self._reader.layout
         self.session = TrainerSession(self._place.played, to_json(job), layout, self._credit)
         try:
-            # Without a thread that plans: turns do not wait for it.
-            self._job = PlayedJob(to_json(job), layout, 1, Planning)
+            self._job = PlayedJob(to_json(job), layout, 1)
         except ValueError as error:  # its server would refuse it
             raise LoaderError(str(error)) from None
+        self._job.player._is_large = False  # no thread plans: turns would not wait for it
         self._worker = PoolSession()
         self._kept: dict[int, list[Any]] = {}
         self._serials = count(1)
