@@ -90,12 +90,6 @@ class GroupedBatches(Sequence[GlobalBatch]):
         )
         return GlobalBatch(step, tuple(ranks))
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether these are the same batches as those of another sequence."""
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 WINDOW_STEPS = 4
 WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
