@@ -23,7 +23,7 @@ from ..workers.discovery.costs import is_of_text
 from ..workers.discovery.fields import WHOLE
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, source_name
-from .assembly import make_loader, make_planned
+from .assembly import make_planned
 from .auto.answer import Answer, Question
 from .auto.choice import Choice, PlanTerms, said_work, source_of
 from .auto.first_samples import ask_worker
@@ -52,7 +52,7 @@ class LateAutoLoader(LateBalancedLoader):
     _is_made_at_once = False  # which would start a worker
 
     def __init__(self, settings: LoaderSettings) -> None:
-        super().__init__(settings.given, partial(make_loader, settings))
+        super().__init__(settings.given, self._find_and_make)
         self._settings = settings
         self._balance = settings.given.balance
         self._batch_size = settings.batch_size or 1
@@ -110,7 +110,7 @@ class LateAutoLoader(LateBalancedLoader):
             self._told = False
             self._plan_anew()
 
-    def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
+    def _find_and_make(self, place: Place, waits: Waits | None) -> BalancedLoader:
         """Return the loader of a place, with costs that are found now unless they are known."""
         whole, forecast = self._settings, None
         terms = PlanTerms(

@@ -41,17 +41,14 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
 
 
 def count_samples(balanced: BalancedLoader, dataset: Any) -> int:
-    """Return the number of samples; connects where only the workers or a stream know it."""
+    """Return the samples of an epoch; connects where only the workers or a stream know it.
+
+    Raises TypeError where its steps are not known beforehand.
+    """
+    if why := balanced.why_no_steps:
+        raise TypeError(why)
     is_planned = is_stream(dataset) or isinstance(dataset, RemoteDataset) or balanced.sources
     return balanced.count() if is_planned else len(dataset)
-
-
-def count_batches(balanced: BalancedLoader, steps: int, samples: int) -> int:
-    """Return a process' microbatches in an epoch of `samples` samples, in mode "exact"."""
-    if balanced.plan.last_step != "whole":
-        return balanced.plan.microbatches_of(samples) * len(balanced.ranks)
-    rows: Any = balanced.microbatches_per_step
-    return steps * int(rows)
 
 
 class BatchIterator:

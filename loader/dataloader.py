@@ -246,21 +246,20 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     def __len__(self) -> int:
         """Return the number of batches; TypeError where it is not known beforehand."""
-        if self._balanced is None:
+        balanced = self._balanced
+        if balanced is None:
             return super().__len__()
-        if self._balanced.microbatches_per_step == "auto":
+        if balanced.microbatches_per_step == "auto":
             raise TypeError('with accumulate="auto" the number of microbatches is not known')
         from . import balancing
 
-        samples = balancing.count_samples(self._balanced, self.dataset)
-        return balancing.count_batches(self._balanced, self.num_steps, samples)
+        samples = balancing.count_samples(balanced, self.dataset)
+        return balanced.plan.microbatches_of(samples) * len(balanced.ranks)
 
     @property
     def num_steps(self) -> int:
         """Optimizer steps in an epoch; TypeError where the plan decides it (modes but "exact")."""
         balanced = self._need_balance("num_steps")
-        if why := balanced.why_no_steps:
-            raise TypeError(why)
         from . import balancing
 
         return balanced.plan.steps_of(balancing.count_samples(balanced, self.dataset))

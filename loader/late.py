@@ -49,15 +49,12 @@ class LateBalancedLoader:
         """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
         if self._loader is None:
             self._place = self._arguments.find()
-            self._loader = self._made(self._place, self._waits)
+            self._loader = self._make(self._place, self._waits)
             self._loader.set_epoch(self._epoch, self._pinned)
             self._loader.compares_batches = self._compares_batches
             if self._pipe is not None:
                 self._loader.follow_costs(self._pipe)
         return self._loader
-
-    def _made(self, place: Place, waits: Waits | None) -> BalancedLoader:
-        return self._make(place, waits)
 
     def get_at_iteration(self) -> BalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""

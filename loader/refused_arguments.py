@@ -21,9 +21,7 @@ TARS = (".tar", ".tar.gz", ".tgz")
 # The bytes that are held where nobody says how many: as in JobSpec.
 BUFFER_BYTES = 1 << 30
 # Arguments of a balanced loader by the value that says nothing; that of all others is None.
-NOT_GIVEN = {
-    "name": "", "buffer_bytes": BUFFER_BYTES, "decode_threads": 1, "growing_data": False,
-}  # fmt: skip
+NOT_GIVEN = {"name": "", "buffer_bytes": BUFFER_BYTES, "decode_threads": 1}
 
 
 def refuse_moved_arguments(init: Callable[Given, None]) -> Callable[Given, None]:
@@ -104,14 +102,9 @@ def is_packed_stream(dataset: Any) -> bool:
 def refuse_without_balance(given: Mapping[str, Any]) -> None:
     """Raise ValueError for arguments, by name, that only a balanced loader has."""
     for name, value in given.items():
-        if is_given(name, value):
+        default = NOT_GIVEN.get(name)
+        if value is not None if default is None else value != default:
             raise ValueError(f'{name} needs a balanced loader: give balance="balanced", say')
-
-
-def is_given(name: str, value: Any) -> bool:
-    """Return whether an argument of a balanced loader says anything."""
-    default = NOT_GIVEN.get(name)
-    return value is not None if default is None else bool(value != default)
 
 
 def refuse_without_policy(on_error: str, dead_letter: str | None) -> None:

@@ -7,7 +7,6 @@ does. A window's batches are a few arrays, and made when they are asked for.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import overload
 
@@ -92,12 +91,6 @@ class GroupedBatches(Sequence[GlobalBatch]):
         )
         return GlobalBatch(step, tuple(ranks))
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether these are the same batches as those of another sequence."""
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 WINDOW_STEPS = 4
 WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
@@ -106,26 +99,18 @@ WHOLE_EPOCH = 2**40
 _PLAIN_S, _PLAIN_PADDED_S = 2.5e-4, 7.5e-4
 
 
-@dataclass(frozen=True, slots=True)
 class Planner:
     """Plans windows under one configuration; made by make_planner."""
 
-    config: PlanConfig
-    order_ranks: OrderRanks | None = None
-    # The resources that are balanced, and the configuration with no others.
-    _columns: tuple[int, ...] = field(init=False)
-    _balanced: PlanConfig = field(init=False)
-    # That configuration before times took the place of costs; None: none did.
-    _untimed: PlanConfig | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        config = self.config
-        columns = config.balanced_columns
-        object.__setattr__(self, "_columns", columns)
-        balanced = config.only(columns)
-        timed = is_timed(balanced)
-        object.__setattr__(self, "_untimed", balanced if timed else None)
-        object.__setattr__(self, "_balanced", timed_config(balanced) if timed else balanced)
+    def __init__(self, config: PlanConfig, order_ranks: OrderRanks | None = None) -> None:
+        self.config, self._order_ranks = config, order_ranks
+        # The resources that are balanced, and the configuration with no others.
+        self._columns = config.balanced_columns
+        self._balanced = config.only(self._columns)
+        # That configuration before times took the place of costs; None: none did.
+        self._untimed = self._balanced if is_timed(self._balanced) else None
+        if self._untimed is not None:
+            self._balanced = timed_config(self._untimed)
 
     @property
     def window_samples(self) -> int:
@@ -262,14 +247,14 @@ class Planner:
         is_ours = config.grouping == "balanced" and config.partition == "multi_resource"
         if is_ours and not self._balanced.plans_rows and cells:
             group_of = level(self._balanced, costs, group_of, np.stack(cells), has)
-        if self.order_ranks is not None:
+        if self._order_ranks is not None:
             from .ordering.by_config import ordered_loads
 
             # What a pass takes may depend on resources that are not balanced.
             loads = ordered_loads(config, every, group_of, groups)
             for number, own in enumerate(cells):
                 places = np.arange(own.size).reshape(own.shape)
-                cells[number] = own.ravel()[self.order_ranks(loads[own.ravel()], places)]
+                cells[number] = own.ravel()[self._order_ranks(loads[own.ravel()], places)]
         return GroupedBatches(group_of, groups, cells, window.step, window.start)
 
     def _assign_step(self, loads: Int64, images: Mask | None, seed: int) -> Int64:

@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 
 from counterpoise.balancer.planning.kernels.arrays import Int64
-from counterpoise.balancer.planning.partition.greedy import greedy
+from counterpoise.balancer.planning.partition.by_name import greedy
 from counterpoise.balancer.planning.problem.loads import group_loads
 
 

@@ -15,7 +15,6 @@ from ...workers.sources.data_identity import KnownData
 from ..balanced.arguments import takes_nothing
 from ..balanced.settings import BalancedArguments, LoaderSettings, LoopSettings
 from ..collate.chosen import BatchMaker
-from ..refused_arguments import is_given
 from ..step.ranks import Place
 from .loader import StreamLoader
 from .loop import StreamLoop
@@ -32,8 +31,10 @@ OPTIONS = (
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 
 
-# Arguments of a DataLoader that have no meaning for one.
-WITHOUT_MEANING = ("balancer", "keys", "key", "growing_data", "decode_threads")
+# Arguments of a DataLoader that have no meaning for one, and their defaults.
+WITHOUT_MEANING = {
+    "balancer": None, "keys": None, "key": None, "growing_data": False, "decode_threads": 1,
+}  # fmt: skip
 
 
 def check_stream(
@@ -74,7 +75,7 @@ def check_stream(
         for name, value in options.items()
         if name not in OPTIONS and value not in (getattr(DEFAULTS, name), allowed.get(name))
     }
-    meant |= {name: others[name] for name in WITHOUT_MEANING if is_given(name, others[name])}
+    meant |= {name: others[name] for name, no in WITHOUT_MEANING.items() if others[name] != no}
     for name, value in meant.items():
         raise ValueError(
             f"{name} is {value!r}, and a stream is packed as it comes, on each rank by its own "

@@ -262,18 +262,20 @@ class Recipe:
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"the mixture's description is none: {error!r:.200}") from error
-        count = len(found.names)
+        count, passes = len(found.names), found.known_passes
         weights = [each for _, each in found.schedule]
-        if found.known_passes and (len(found.known_passes) != count or min(found.known_passes) < 1):
-            raise ValueError("the mixture's description is none: each source has a pass")
-        if not (count and len(found.sizes) == count and min(found.sizes) > 0 and weights):
-            raise ValueError("the mixture's description is none: each source has a size above 0")
-        if found.costs is not None and not found.totals.all():
-            raise ValueError("the mixture's description is none: each source costs something")
-        if not all(
-            w.shape == (count,) and np.isfinite(w).all() and (w >= 0).all() for w in weights
-        ):
-            raise ValueError("the mixture's description is none: each source has a weight")
+        needed = {
+            "pass": not passes or (len(passes) == count and min(passes) > 0),
+            "size above 0": count and len(found.sizes) == count and min(found.sizes) > 0,
+            "cost": found.costs is None or found.totals.all(),
+            "weight": weights and all(
+                each.shape == (count,) and np.isfinite(each).all() and (each >= 0).all()
+                for each in weights
+            ),
+        }  # fmt: skip
+        for what, is_there in needed.items():
+            if not is_there:
+                raise ValueError(f"the mixture's description is none: each source has a {what}")
         if isinstance(found.epoch, str) and found.epoch not in (FIRST, ALL, *found.names):
             raise ValueError(f"the mixture's epoch is {found.epoch!r:.80}, which nothing ends")
         return found

@@ -97,14 +97,12 @@ PAIRS = "token_pairs"
 _KINDS = ("F", "B", "I", "W")
 
 
-def ordering_of(config: PlanConfig) -> OrderRanks | None:
-    """Return the function that orders microbatches as the configuration says; None for "given".
+def ordering_of(config: PlanConfig) -> OrderRanks:
+    """Return the function that orders microbatches as the configuration's pipeline says.
 
     It is given the loads that `ordered_loads` returns. Raises ValueError for costs that need what
     samples do not have, or that are none.
     """
-    if not config.pipeline:
-        return None
     pipeline = parse_pipeline(config.pipeline)
     names = (*config.resources, *((PAIRS,) if LLM in config.resources else ()))
     used = [entry for kind in _KINDS for entry in pipeline.passes.get(kind, ())]

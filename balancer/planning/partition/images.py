@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Int64
-from .greedy import greedy
+from .by_name import greedy
 
 
 def spread_images(costs: Int64 | Sequence[int], homes: Int64 | Sequence[int], ranks: int) -> Int64:

@@ -41,68 +41,50 @@ _MAPPINGS = ("budgets", "time_ns", "pipeline", "align", "buckets")
 class Balance:
     """The rules by which samples become microbatches and steps; wrong values raise ValueError.
 
-    grouping: what makes microbatches: "balanced" or "isf" fill budgets; "fixed" puts batch_size
-        samples into each, in their order; "auto" is "balanced" with costs and
-        work that DataLoader finds in the first samples, and steps of ranks x accumulate x
-        batch_size samples.
-    budgets: the most of each resource that a microbatch may hold, such as {"tokens": 4096};
-        a resource that is not named has no limit.
-    samples_per_step: samples of a global batch; in modes "window" and "epoch", where budgets
-        decide, the number expected. None: derived from batch_size (DataLoader, which needs it
-        where there are budgets) or from the budgets (BalancedBatchSampler).
-    accumulate: microbatches per rank and step; "auto": as many as the step's budgets need.
-    mode: "exact": every step has samples_per_step samples; "window" and "epoch": microbatches are
-        filled from a window of samples, or from the whole epoch, and decide what a step holds.
-    partition: how microbatches are assigned to ranks: "multi_resource" evens out every resource,
-        "given" keeps their order.
-    ordering: the order of each rank's microbatches in its pipeline, which `pipeline` describes;
-        "given" leaves it.
-    pipeline: {"schedule": "1f1b" or "interleaved", "stages": their number, "profile": the path of
-        a cost profile, as `counterpoise profile` writes it}: what ordering compares orders by. The
-        file is read where the loader is made. None with ordering "given".
-    waits: when ranks wait for each other: after every "microbatch" (FSDP), or once a "step" (DDP
-        with no_sync while it accumulates). Loads are evened out for that, by "multi_resource".
-        None: once a step where a framework's adapter says so, else after every microbatch.
-    work: what a microbatch costs where a resource does not add up as tiles do: the sum of its
-        samples ("packed"), or their number times the largest ("padded"), as a collate_fn that
-        pads makes it. Budgets count the same. None: padded with layout "padded" (where grouping
-        and mode plan that), else packed.
-    counts: "equal" puts the same number of samples into every microbatch (they differ by one at
-        most), for loops that weigh microbatches alike; "free" lets numbers differ, for loops that
-        weigh with StepInfo. None: free where grouping is "balanced", equal where it is "auto".
-    time_ns: nanoseconds of work per unit of each resource, such as {"tokens": 40, "tiles": 9000},
-        and per "attention_pairs", longest times longest of each sample; what it does not name is
-        no work. None: tiles count as 307 tokens, and other resources by their means.
-    dispatch: "images": a step's images are encoded by other ranks than their samples', as
-        `ImageDispatch` spreads them. So tiles and images are not balanced here, and can have no
-        budget: microbatches are balanced by the language model's work alone.
-    all_or_none: the resource, such as "tiles", that at each microbatch index all ranks have or
-        none has, for sharded encoders (FSDP), which every rank has to enter. Samples of a step are
-        exchanged for it; where a step has too few, indices stay mixed (see dummy_tile). None: not
-        looked at.
-    align: each sample is padded to a multiple, such as {"tokens": 16} (FP8), and costs what it is
-        padded to. cp: context-parallel ranks; with more than 1, tokens are a multiple of 2 x cp,
-        too, as THD kernels need.
-    buckets: each microbatch is padded to the next of these sizes, such as {"tokens": [4096, 8192]},
-        and costs that; the largest is the budget.
-    max_shapes: buckets of tokens, so many, evenly spaced up to their budget; 1 is one shape.
-        Both need oversize "refuse" or "error"; layout "packed" pads tokens alone.
-    oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
-        ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
-    seed: for the shuffle and every other random choice.
-    layout: "torch" (collate_fn makes the batch), "padded", "packed", or a Layout of your own.
-    label_tokens: the resource that counts the tokens with a label, by which a loss per token is
-        divided; None: "label_tokens", where samples cost that. Loaders compare it with the labels
-        that samples of the first steps have. "batch": loaders count them in the batches that
-        collate_fn makes, and have a step's batches before they hand out its first; also with None,
-        where cost is a function and collate_fn makes labels that no sample has.
-    shift_labels: the loss compares position i with label i + 1, as Hugging Face models do, so that
-        a sample's first label is not asked for. False: with label i, for labels that are shifted
-        already (x = t[:-1], y = t[1:]); then each label other than -100 counts, and is laid.
-    pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch
-        without images gets (0: none), in layouts "padded" and "packed".
-    report: rank 0 writes `loader.report()` to standard error after each epoch; the loader counts
-        for it, as with keep_stats=True. No plan depends on it.
+    docs/reference/balance.md says which go together.
+
+    grouping          "balanced" or "isf" fill budgets; "fixed" puts batch_size samples into each
+                      microbatch, in their order; "auto" is "balanced" with costs and work that
+                      DataLoader finds, and steps of ranks x accumulate x batch_size samples
+    budgets           the most of each resource in a microbatch: {"tokens": 4096}
+    samples_per_step  of a global batch; in modes "window" and "epoch" the number expected. None:
+                      from batch_size (DataLoader), or from the budgets (BalancedBatchSampler)
+    accumulate        microbatches per rank and step; "auto": as many as the step's budgets need
+    mode              "exact": samples_per_step samples; "window", "epoch": what microbatches filled
+                      from a window of samples, or from the whole epoch, hold
+    partition         of microbatches to ranks: "multi_resource" evens out every resource
+    ordering          of a rank's microbatches in its `pipeline`: {"schedule": "1f1b" or
+                      "interleaved", "stages": 4, "profile": the path of a cost profile}, which is
+                      read where the loader is made
+    waits             when ranks meet: each "microbatch" (FSDP), or once a "step" (DDP with
+                      no_sync). None: as a framework's adapter says, else each microbatch
+    work              what does not add up as tiles do costs the sum of samples ("packed"), or their
+                      number x the largest ("padded"). None: padded with layout "padded"
+    counts            "equal" numbers of samples, for loops that weigh microbatches alike; "free",
+                      for loops that weigh with StepInfo. None: equal with "auto", else free
+    time_ns           of each resource's unit, {"tokens": 40}, and of "attention_pairs", longest
+                      times longest of each sample. None: a tile counts as 307 tokens, others by
+                      their means
+    dispatch          "images" are encoded by other ranks than their samples', as `ImageDispatch`
+                      spreads them: only the language model's work is balanced
+    all_or_none       the resource, such as "tiles", that at each microbatch index all ranks have or
+                      none has, for sharded encoders (FSDP), which every rank has to enter. Indices
+                      stay mixed where a step has too few (see dummy_tile)
+    align, cp         samples are padded to a multiple, {"tokens": 16}, and of 2 x cp tokens
+    buckets           microbatches are padded to one of these, {"tokens": [4096, 8192]}
+    max_shapes        so many buckets of tokens, evenly spaced up to their budget
+    oversize          a sample over budget gets a microbatch ("alone"), is left out ("refuse"), or
+                      ends the run ("error")
+    seed              for the shuffle and every other random choice
+    layout            "torch" (collate_fn makes the batch), "padded", "packed", or a Layout
+    label_tokens      the resource that counts tokens with a label; "batch": they are counted in
+                      collate_fn's batches, a step's before its first is handed out. None:
+                      "label_tokens"; "batch" where collate_fn makes labels that no sample has
+    shift_labels      the loss compares position i with label i + 1; False: with label i, for labels
+                      that are shifted already
+    pad_id            the padding token of layouts "padded" and "packed"
+    dummy_tile        the side of the zero tile that their batches without images get; 0: none
+    report            rank 0 writes `loader.report()` to standard error after each epoch
 
     >>> balance = Balance(budgets={"tiles": 9, "tokens": 4096}, accumulate="auto")
     >>> balance

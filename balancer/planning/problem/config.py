@@ -165,7 +165,8 @@ class PlanConfig:
         resources, count = self.resources, len(self.resources)
         if not 1 <= count <= MOST_RESOURCES or len(set(resources)) < count:
             yield (
-                f"resources are {resources}: name 1 to {MOST_RESOURCES}, such as tokens, each once"
+                f"resources are {count} names, {len(set(resources))} different: name one, such as "
+                f"tokens, or at most {MOST_RESOURCES}, each once"
             )
         if len(self.budgets) != count:
             yield (

@@ -27,10 +27,10 @@ def test_a_model_gives_the_times_of_stages() -> None:
 
 
 def test_split_backward_is_summed() -> None:
-    passes = {"F": (PassEntry(1),), "I": (PassEntry(3),), "W": (PassEntry(4),)}
-    costs = PipelineCosts("1f1b", (0,), passes)
-    pipeline = pipeline_of(costs, {"tokens": np.array([1])})
-    assert pipeline.costs.tolist() == [[1], [7]]
+    costs = PipelineCosts(
+        "1f1b", (0,), {k: (PassEntry(n),) for k, n in zip("FIW", (1, 3, 4), strict=True)}
+    )
+    assert pipeline_of(costs, {"tokens": np.array([1])}).costs.tolist() == [[1], [7]]
 
 
 @pytest.mark.parametrize(("kind", "count"), [("F", 2), ("W", 3), ("S", 3)])

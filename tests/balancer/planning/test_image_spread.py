@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.partition.greedy import greedy
+from counterpoise.balancer.planning.partition.by_name import greedy
 from counterpoise.balancer.planning.partition.images import image_loads, spread_images
 
 RANKS = 4

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.partition.by_name import assign_groups
-from counterpoise.balancer.planning.partition.greedy import greedy
+from counterpoise.balancer.planning.partition.by_name import assign_groups, greedy
 from counterpoise.balancer.planning.problem.loads import alike, group_loads
 from counterpoise.balancer.planning.problem.options import NAMES
 

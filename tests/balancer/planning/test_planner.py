@@ -152,8 +152,8 @@ def test_a_short_window_must_be_the_last() -> None:
     [
         ({"ranks": 0}, "ranks is 0"),
         ({"accumulate": "more"}, "accumulate is 'more'"),
-        ({"resources": ()}, "name 1 to 32"),
-        ({"resources": tuple(map(str, range(33)))}, "name 1 to 32"),
+        ({"resources": ()}, "0 names"),
+        ({"resources": tuple(map(str, range(33)))}, "at most 32"),
         ({"budgets": (9,)}, "1 budgets for 2 resources"),
         ({"budgets": (9, 0)}, "budget of tokens is 0"),
         ({"grouping": "magic"}, "grouping is 'magic', allowed are"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from counterpoise.loader import DataLoader
 from counterpoise.workers.sources.interface import Probe, SampleError
 
 
@@ -161,3 +162,14 @@ def pad_rows(samples: list[Any]) -> Any:
     """Fill up to the longest."""
     rows = torch.nn.utils.rnn.pad_sequence([each for each, _ in samples], batch_first=True)
     return rows, torch.tensor([kind for _, kind in samples])
+
+
+def make(dataset: Any, **changes: Any) -> DataLoader:
+    """A loader with balance="auto" of padded batches of 8."""
+    given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "balance": "auto"}
+    return DataLoader(dataset, **{**given, "collate_fn": pad, **changes})
+
+
+def numbers(loader: DataLoader) -> list[list[int]]:
+    """The samples of each microbatch."""
+    return [list(batch["number"]) for batch in loader]

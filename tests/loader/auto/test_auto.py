@@ -12,12 +12,7 @@ from torch.utils.data import DistributedSampler
 
 from counterpoise.loader import Balance, DataLoader
 from tests.loader.auto import auto_data as data
-from tests.loader.auto.auto_data import flat
-
-
-def make(dataset: Any, **changes: Any) -> DataLoader:
-    given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "balance": "auto"}
-    return DataLoader(dataset, **{**given, "collate_fn": data.pad, **changes})
+from tests.loader.auto.auto_data import flat, make, numbers
 
 
 def _numbers(count: int) -> Any:
@@ -27,10 +22,6 @@ def _numbers(count: int) -> Any:
 def _states() -> list[Any]:
     drawn: Any = np.random.get_state()
     return [random.getstate(), drawn[1].tolist(), torch.get_rng_state().tolist()]
-
-
-def numbers(loader: DataLoader) -> list[list[int]]:
-    return [list(batch["number"]) for batch in loader]
 
 
 def line(caplog: pytest.LogCaptureFixture) -> str:

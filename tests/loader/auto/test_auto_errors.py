@@ -7,16 +7,7 @@ import pytest
 
 from counterpoise.loader import Balance, DataLoader, LoaderError, RemoteDataset
 from tests.loader.auto import auto_data as data
-from tests.loader.auto.auto_data import flat
-
-
-def make(dataset: Any, **changes: Any) -> DataLoader:
-    given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "balance": "auto"}
-    return DataLoader(dataset, **{**given, "collate_fn": data.pad, **changes})
-
-
-def numbers(loader: DataLoader) -> list[list[int]]:
-    return [list(batch["number"]) for batch in loader]
+from tests.loader.auto.auto_data import flat, make, numbers
 
 
 def test_one_sample() -> None:

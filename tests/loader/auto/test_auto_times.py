@@ -10,6 +10,7 @@ from counterpoise import time_ns
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.adapters.trainer import adopt_model
 from tests.loader.auto import auto_data as data
+from tests.loader.auto.auto_data import numbers
 
 # Attention as dear as the rest at about 26 tokens, so that the plan of these texts is another.
 SHAPE = {
@@ -24,10 +25,6 @@ def make(dataset: Any = None, **more: Any) -> DataLoader:
         dataset or data.Texts(96), batch_size=8, shuffle=True, balance=balance, virtual_ranks=2,
         collate_fn=data.pad,
     )  # fmt: skip
-
-
-def numbers(loader: DataLoader) -> list[list[int]]:
-    return [list(batch["number"]) for batch in loader]
 
 
 def model(**config: Any) -> Any:

@@ -27,7 +27,7 @@ BALANCES = [
     Balance(layout="packed", shift_labels=False),
     Balance(layout="padded", align={"tokens": 16}),
     Balance(layout="packed", buckets={"tokens": [32, 64]}, cp=2, oversize="refuse"),
-    Balance(layout=SPEECH, budgets={"tokens": 64}, fixed=True, oversize="refuse"),
+    Balance(layout=SPEECH, budgets={"tokens": 64}, max_shapes=1, oversize="refuse"),
     Balance(layout=BARE),
 ]
 
