@@ -14,7 +14,7 @@ from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.failures import BALANCED, OnError, checked_on_error
 from ..workers.sources.interface import Source
-from ..workers.stores.samples import reads_stores
+from ..workers.sources.offered import reads_stores
 from .adapters.recognition import RecognisedLoader
 from .metrics.measured import MeasuredLoader
 from .plain.iterators import InlineIterator, WorkersIterator

@@ -23,7 +23,7 @@ from ...workers.batches.map_reader import MapReader, NumberedIndex
 from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
-from ...workers.stores.samples import reads_stores
+from ...workers.sources.offered import reads_stores
 from ..step.errors import OneCaller
 from ..step.waiting import WaitLog
 from .indices import Indices

@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 
 from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
 from ..sources.interface import SampleError, Source, source_name
-from ..sources.offered import getter_of, key_of
-from ..stores.samples import reads_stores
+from ..sources.offered import getter_of, key_of, reads_stores
 from .envelope import (
     Envelope,
     StartPosition,

@@ -90,7 +90,7 @@ class FileIndex:
         if {name: array.dtype for name, array in arrays.items()} != TYPES:
             return None
         facts = json.loads(arrays["facts"].tobytes())
-        return cls(**{**arrays, "names": arrays["names"].tobytes(), "facts": facts})  # type: ignore[arg-type]
+        return cls(**{**arrays, "names": arrays["names"].tobytes(), "facts": facts})
 
     def __len__(self) -> int:
         return len(self.name_ends)

@@ -98,3 +98,12 @@ def _of_lists(dataset: Any, index: int) -> Sample:
 def is_thread_safe(dataset: Any) -> bool:
     """Return whether a data set says that threads may load its samples side by side."""
     return bool(getattr(dataset, "thread_safe", False))
+
+
+def reads_stores(dataset: Any) -> bool:
+    """Return whether some of a data set's samples are in a store.
+
+    >>> reads_stores([1, 2])
+    False
+    """
+    return any(isinstance(part, Source) and part.reads_stores for part in whole_parts(dataset))

@@ -15,6 +15,8 @@ from typing import Any
 
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import expand_braces
+from ..sources.interface import Source
+from ..sources.offered import part_at
 from ..sources.urls import HTTP, checked_url, scheme_of, shown
 from .allowed import check_allowed
 from .fsspec_store import FsspecStore
@@ -116,6 +118,17 @@ def read_ranges(ranges: Sequence[tuple[StoreFile, int, int]]) -> list[bytes]:
 def expect_ranges(ranges: Iterable[tuple[StoreFile, int, int]]) -> None:
     """Begin to read ranges: they are asked for next, in this order, and no others."""
     _process().ahead.expect(ranges)
+
+
+def expect_samples(dataset: Any, samples: Iterable[tuple[int, bool]]) -> None:
+    """Begin to read samples (index, whether it is probed): they are next, in this order."""
+    parts = ((*part_at(dataset, index), headers) for index, headers in samples)
+    expect_ranges(
+        each
+        for part, inside, headers in parts
+        if isinstance(part, Source)
+        for each in part.stored_ranges(inside, headers)
+    )
 
 
 class _Process:

@@ -104,8 +104,12 @@ class HttpStore:
         known = self._threads.__dict__.setdefault("connections", {})
         if place not in known:
             scheme, host, port = place
-            kind, given = (_Encrypted, {"context": _tls()}) if scheme == "https" else (_Plain, {})
-            known[place] = kind(host, port, timeout=self._options.timeout, **given)
+            timeout = self._options.timeout
+            known[place] = (
+                _Encrypted(host, port, timeout=timeout, context=_tls())
+                if scheme == "https"
+                else _Plain(host, port, timeout=timeout)
+            )
         found: http.client.HTTPConnection = known[place]
         return found
 

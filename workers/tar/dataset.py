@@ -92,10 +92,12 @@ class TarDataset(RecordDataset):
         members = index.sample(row)
         for member in members:
             refuse_pickled(member.extension)
-        is_local = isinstance(shard, Path)
-        reader = ShardReader(str(shard), partial(self._read_at, shard))
-        found = read_members(reader if is_local else stored_reader(shard), members, headers)
-        if is_local:  # all is read, and the shard looked at, before a member is taken for broken
+        if not isinstance(shard, Path):
+            found = read_members(stored_reader(shard), members, headers)
+        else:
+            reader = ShardReader(str(shard), partial(self._read_at, shard))
+            found = read_members(reader, members, headers)
+            # All is read, and the shard looked at, before a member is taken for broken.
             self._files.check(shard)
         return {
             name: decode_member(name, data) if isinstance(data, bytes) else data

@@ -1,14 +1,8 @@
-"""Costs of a Hugging Face data set come from its Arrow columns, and are those of its samples.
+"""Costs of a Hugging Face data set come from its Arrow columns, and are those of its samples."""
 
-Where datasets is installed its own Dataset is tested, else one that has of it what is used.
-"""
-
-import importlib
-import importlib.util
 import pickle
 import sys
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +10,6 @@ import pytest
 
 from counterpoise.workers.discovery import column_costs, find_costs
 
-pyarrow = pytest.importorskip("pyarrow")
 LENGTHS = np.random.default_rng(0).integers(0, 90, 60).tolist()
 TOKENS = {
     "input_ids": [[1] * n for n in LENGTHS],
@@ -24,49 +17,17 @@ TOKENS = {
 }
 
 
-class StandIn:
-    """A datasets.Dataset as far as column_costs knows one."""
-
-    def __init__(self, columns: dict[str, Any], chosen: list[int] | None = None) -> None:
-        self.columns = columns
-        table = pyarrow.table(columns)
-        self.data = SimpleNamespace(table=table, schema=table.schema)
-        self._indices = None if chosen is None else pyarrow.table({"indices": chosen})
-        self.format: dict[str, Any] = {"type": None, "columns": list(columns)}
-
-    def __len__(self) -> int:
-        return len(self.data.table) if self._indices is None else len(self._indices)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = index if self._indices is None else self._indices.column(0)[index].as_py()
-        names = self.format["columns"]
-        return {name: self.data.table.column(name)[row].as_py() for name in names}
-
-    def select(self, chosen: list[int]) -> "StandIn":
-        return StandIn(self.columns, chosen)
-
-    def with_transform(self, transform: Any) -> "StandIn":
-        changed = StandIn(self.columns)
-        changed.format = {"type": "custom", "columns": list(self.columns), "transform": transform}
-        return changed
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(scope="module")
+def library() -> Any:
     """Return what makes a data set of columns."""
-    if importlib.util.find_spec("datasets"):
-        return importlib.import_module("datasets").Dataset.from_dict
-    module = ModuleType("datasets")
-    module.Dataset = StandIn  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    return StandIn
+    return pytest.importorskip("datasets").Dataset.from_dict
 
 
 def _has_costs_of_its_samples(dataset: Any, resources: tuple[str, ...]) -> bool:
     found = find_costs([dataset[k] for k in range(40)])
     costs = column_costs(dataset, found)
     assert costs is not None
-    costs = pickle.loads(pickle.dumps(costs)) if not isinstance(dataset, StandIn) else costs
+    costs = pickle.loads(pickle.dumps(costs))
     assert found.resources == resources
     assert all(costs.cost(k) == found.measure(dataset[k]) for k in range(len(dataset)))
     return True
@@ -121,5 +82,5 @@ def test_what_the_columns_do_not_say_is_not_guessed(library: Any) -> None:
 def test_without_the_library_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
     found = find_costs([{"input_ids": [1] * n} for n in LENGTHS])
-    assert column_costs(StandIn(TOKENS), found) is None
+    assert column_costs(TOKENS, found) is None
     assert "datasets" not in sys.modules

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from counterpoise.workers.images.resize import RESIZERS, resizer_facts
+from counterpoise.workers.images.resize import RESIZERS
 
 # Bytes that differ by one everywhere are at 48 dB. Pictures are at 60 and more; pure noise is
 # nearer, where a pass cuts off what goes beyond black and white, and Pillow's versions differ in
@@ -75,13 +75,6 @@ def test_an_image_of_its_target_s_size_is_only_cut(name):
     tiles = _tiles(name, image, 2, 3, 16)
     whole = tiles.transpose(0, 3, 1, 4, 2).reshape(32, 48, 3)
     assert np.array_equal(whole, np.asarray(image))
-
-
-def test_facts_tell_resizers_and_versions_apart():
-    made = [("torch", "2.13.0"), ("torch", "2.12.0"), ("pillow", "2.13.0")]
-    assert len({tuple(resizer_facts(*each)) for each in made}) == 3
-    assert resizer_facts("torch", "2.13.0+cu130") == resizer_facts(*made[0])
-    assert resizer_facts("pillow", "2.12.0") == resizer_facts(*made[2])
 
 
 def _digest():

@@ -14,9 +14,8 @@ from counterpoise.workers.sources.failures import DataChangedError, RepeatedRead
 from counterpoise.workers.sources.registry import open_source
 from counterpoise.workers.stores import allowed, files, repeating
 from counterpoise.workers.stores.allowed import restrict_urls
-from counterpoise.workers.stores.files import open_url
+from counterpoise.workers.stores.files import expect_samples, open_url
 from counterpoise.workers.stores.repeating import RefusedError
-from counterpoise.workers.stores.samples import expect_samples
 from counterpoise.workers.tar.dataset import TarDataset
 from tests.held_port import held_port
 from tests.workers.stores.servers import begin_anew, served

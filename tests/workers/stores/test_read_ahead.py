@@ -74,12 +74,6 @@ def test_no_more_is_held_than_the_bound():
     assert len(reads.asked) == 50
 
 
-def test_one_range_above_the_bound_is_still_read():
-    ahead = ReadAhead(Reads(), 2, 10)
-    ahead.expect([(DATA, 0, 5000), (DATA[::-1], 0, 5000)])
-    assert ahead.read([(DATA, 0, 5000)]) == [DATA[:5000]]
-
-
 def test_an_error_is_its_readers_and_the_next_read_asks_again():
     failing = [OSError("once")]
 

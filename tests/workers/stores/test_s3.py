@@ -17,10 +17,10 @@ from counterpoise.balancer.planning.mixing.recipe import Recipe
 from counterpoise.tools.cli import main
 from counterpoise.workers.mixture.rows import MixtureRows
 from counterpoise.workers.sources.failures import DataChangedError
+from counterpoise.workers.sources.offered import reads_stores
 from counterpoise.workers.sources.plain import PlainSource, as_source
 from counterpoise.workers.stores import allowed, files, obstore_store
 from counterpoise.workers.stores.files import list_urls, open_url
-from counterpoise.workers.stores.samples import reads_stores
 from counterpoise.workers.tar.dataset import TarDataset
 from tests.workers.stores.servers import SECRET, begin_anew, s3_environment
 

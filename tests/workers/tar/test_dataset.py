@@ -19,7 +19,6 @@ from counterpoise.workers.sources.interface import Probe, SampleError
 from counterpoise.workers.sources.plain import as_source
 from counterpoise.workers.sources.randomness import generator
 from counterpoise.workers.sources.registry import TRANSFORMS
-from counterpoise.workers.tar import dataset as tar_dataset
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
 from tests.tars import write_tar
@@ -145,16 +144,6 @@ def test_many_shards_do_not_exhaust_the_files(shard):
     dataset = TarDataset(folder)
     assert [int(sample["txt"]) for sample in dataset] == list(range(80))  # type: ignore[attr-defined]
     assert len(dataset._files._opened) == MOST_OPEN
-
-
-def test_a_second_run_probes_nothing(texts, monkeypatch):
-    dataset = TarDataset(texts, SMALL)
-    probes = [dataset.probe(i) for i in range(5)]
-    again = TarDataset(texts, SMALL)
-    monkeypatch.setattr(tar_dataset.TarDataset, "raw", lambda *_: pytest.fail("was read"))
-    assert [again.probe(i) for i in range(5)] == [again.known(i) for i in range(5)] == probes
-    other = TarDataset(texts, VisionLanguage(tile_size=8, max_tiles=2, tokens_per_tile=2))
-    assert other.known(0) is None
 
 
 def test_a_cost_function_measures_what_was_decoded(texts):

@@ -19,7 +19,6 @@ from ....workers.sources.interface import Probe, Source, checked_probe
 from ....workers.sources.plain import data_of
 from ....workers.sources.records import RecordDataset
 from ....workers.sources.urls import is_url, shown
-from ....workers.stores.samples import expect_samples
 from .rows import Failure, FailureKind, Rows, merge, no_rows, read_table
 from .sources import ScanOptions, ScanTask, open_dataset, open_shard, shard_series
 
@@ -96,6 +95,8 @@ def _measure(
     stored = source.reads_stores
     for number, index in enumerate(indexes):
         if stored and number % STORED_AHEAD == 0:
+            from ....workers.stores.files import expect_samples  # what is local does without
+
             soon = indexes[number : number + 2 * STORED_AHEAD]
             expect_samples(source, ((each, not options.decode) for each in soon))
         try:
