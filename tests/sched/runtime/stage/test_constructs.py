@@ -23,7 +23,7 @@ from tests.sched.runtime.models import (
     run_program,
     worst_error,
 )
-from tests.sched.runtime.stage.test_inner_gradients import FORWARDS, Stage
+from tests.sched.runtime.stage.inner_gradients import FORWARDS, Stage
 
 RANKS, MICROBATCHES = 2, 4
 
