@@ -106,12 +106,21 @@ def worst_of(pairs: Any, *, gradients: bool) -> float:
     )
 
 
-def worst_of_own(
-    pipe: Pipeline, both: Iterable[tuple[nn.Module, nn.Module]], *, gradients: bool
-) -> float:
-    """Return the largest error of what this rank has of modules, beside one process'."""
+def errors_of(
+    pipe: Pipeline,
+    mine: dict[int, nn.Module],
+    stages: list[nn.Module],
+    beside: Iterable[tuple[nn.Module, nn.Module]],
+    *,
+    gradients: bool,
+) -> dict[str, float]:
+    """Return the largest errors of what this rank has: of its stages, and of modules beside them.
+
+    `stages`: one process'. `beside`: pairs of ours and one process'.
+    """
+    pairs = parameter_pairs(pipe, mine, stages, gradients=gradients) if mine else []
     own, errors = {id(p) for p in pipe.parameters()}, [0.0]
-    for ours, theirs in both:
+    for ours, theirs in beside:
         for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
             if id(p) not in own:
                 continue
@@ -121,7 +130,7 @@ def worst_of_own(
                 assert p.grad is None
             else:
                 errors.append(relative(whole(gradient(p)), gradient(q)))
-    return max(errors)
+    return {"stages": worst_of(pairs, gradients=gradients), "beside": max(errors)}
 
 
 def run_case(rank: int, case: Case) -> Found:
@@ -238,7 +247,7 @@ def _compare(pipe, mine, reference, case: Case, replica: int, count: int) -> Fou
         every = [make_batches(count, equal=case.equal, seed=10 * step + r) for r in range(replicas)]
         total = sum(len(ids) for batches in every for ids in batches.ids)
         loss = pipe.step(loader_step(every[replica], total)).loss
-        expected = _reference_loss(model, every, total)
+        expected = reference_loss(model, every, total)
         gradients = worst_of(parameter_pairs(pipe, mine, reference), gradients=True)
         if case.adds_up and step < case.steps - 1:
             gradients = max(gradients, _evaluate(pipe, model, every[replica], every, total))
@@ -263,19 +272,20 @@ def _compare(pipe, mine, reference, case: Case, replica: int, count: int) -> Fou
 
 def _evaluate(pipe: Pipeline, model: nn.Module, own, every, total: int) -> float:
     """Return the error of the loss of forward passes alone, which leave gradients as they are."""
-    before = [p.grad if p.grad is None else p.grad.clone() for p in pipe.parameters()]
+    every_own = [*pipe.parameters()]  # FSDP2 leaves others in the modules
+    before = [p.grad if p.grad is None else p.grad.clone() for p in every_own]
     loss = pipe.evaluate(loader_step(own, total)).loss
-    for kept, parameter in zip(before, pipe.parameters(), strict=True):
+    for kept, parameter in zip(before, every_own, strict=True):
         assert kept is parameter.grad is None or torch.equal(
             whole(kept), whole(gradient(parameter))
         )
     kinds = {slot.what.kind for slot in pipe.timeline().ranks[pipe.rank]}
     assert "F" in kinds
     assert not {"B", "I", "W", "C", "IB"} & kinds
-    return relative(loss, _reference_loss(copies([model])[0], every, total))
+    return relative(loss, reference_loss(copies([model])[0], every, total))
 
 
-def _reference_loss(model: nn.Module, every, total: int) -> Tensor:
+def reference_loss(model: nn.Module, every, total: int) -> Tensor:
     """Leave the gradients of all replicas' batches on the model, and return their loss."""
     expected = torch.zeros(())
     for batches in every:

@@ -43,6 +43,25 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
+class NamedStage(nn.Module):
+    """A stage of embedding, blocks and head, whose tensors have the whole model's names."""
+
+    def __init__(
+        self, embedding: nn.Module, blocks: Sequence[nn.Module], head: nn.Module, at: int, of: int
+    ) -> None:
+        super().__init__()
+        own = range(at * len(blocks) // of, (at + 1) * len(blocks) // of)
+        self.embedding = embedding if at == 0 else None
+        self.layers = nn.ModuleDict({str(number): blocks[number] for number in own})
+        self.lm_head = head if at == of - 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.embedding is None else self.embedding(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return x if self.lm_head is None else self.lm_head(x)
+
+
 def make_stages(count: int, seed: int = 0) -> list[nn.Module]:
     """Embedding and block, blocks, block and head: in double precision, so errors are of order."""
     torch.manual_seed(seed)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from counterpoise.sched import Pass
-from counterpoise.sched.runtime.parts import Given, Made, StepData
+from counterpoise.sched.runtime.parts import Given, Made
 from counterpoise.sched.runtime.stage.deferral import DeferredGradients
 from counterpoise.sched.runtime.stage.modules import Stages
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
@@ -79,26 +79,19 @@ class _Saved:
         self.ledger.drop(self.address)
 
 
-class CountingStages:
-    """The stages of a rank, as a part of the executor that counts what they save."""
+class Counting:
+    """A part of the executor, stages or vocabulary layers, that counts what it saves and holds."""
 
-    def __init__(self, stages: Stages) -> None:
-        self.stages = stages
-        weights = [p for module in stages.modules_by_stage.values() for p in module.parameters()]
-        self.ledger = Ledger(frozenset(p.untyped_storage().data_ptr() for p in weights))
+    def __init__(self, part: Stages | VocabularyPart, ledger: Ledger) -> None:
+        self.part, self.ledger = part, ledger
+        self.kinds, self.begin_step = part.kinds, part.begin_step
+        self.finish_step = part.finish_step
         self._deferred: dict[tuple[int, int], list[int]] = {}
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return self.stages.kinds
-
-    def begin_step(self, data: StepData) -> None:
-        self.stages.begin_step(data)
 
     def run_pass(self, what: Pass, given: Given) -> Made:
         place = what.stage, what.microbatch
         with self.ledger.saving():
-            made = self.stages.run_pass(what, given)
+            made = self.part.run_pass(what, given)
         del given
         if what.kind == "I":
             pending = made["weight"]
@@ -109,32 +102,7 @@ class CountingStages:
         if what.kind == "W":
             for address in self._deferred.pop(place):
                 self.ledger.drop(address)
+        if isinstance(self.part, VocabularyPart):
+            self.ledger.layers = held_bytes(self.part)
         self.ledger.note(what)
         return made
-
-    def finish_step(self) -> Tensor | None:
-        return self.stages.finish_step()
-
-
-class CountingVocabulary:
-    """The vocabulary layers of a rank, as a part of the executor that counts what they hold."""
-
-    def __init__(self, part: VocabularyPart, ledger: Ledger) -> None:
-        self.part, self.ledger = part, ledger
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        return self.part.kinds
-
-    def begin_step(self, data: StepData) -> None:
-        self.part.begin_step(data)
-
-    def run_pass(self, what: Pass, given: Given) -> Made:
-        with self.ledger.saving():
-            made = self.part.run_pass(what, given)
-        self.ledger.layers = held_bytes(self.part)
-        self.ledger.note(what)
-        return made
-
-    def finish_step(self) -> Tensor | None:
-        return self.part.finish_step()

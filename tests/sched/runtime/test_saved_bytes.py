@@ -18,7 +18,7 @@ from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import Block, total_loss
-from tests.sched.runtime.saved_bytes import CountingStages, CountingVocabulary, Ledger
+from tests.sched.runtime.saved_bytes import Counting, Ledger
 
 HIDDEN, WORDS, TOKENS = 8, 300, 16
 RANKS, MICROBATCHES = 4, 8
@@ -59,18 +59,20 @@ def run(program: Program) -> list[Ledger]:
     loop, ledgers, walks = Loopback(RANKS), [], []
     for rank in range(RANKS):
         own = {stage: stages[stage] for stage in program.stages_of(rank)}
-        counting = CountingStages(Stages(program, own, options))
+        weights = [p for module in own.values() for p in module.parameters()]
+        ledger = Ledger(frozenset(p.untyped_storage().data_ptr() for p in weights))
+        counting = Counting(Stages(program, own, options), ledger)
         parts: dict[str, ModelPart] = dict.fromkeys(counting.kinds, counting)
         if program.barriers:
             shard = parallel.shard(rank, RANKS)
             part = VocabularyPart(parallel, shard, reports_loss=not rank, words="ids")
-            layers = CountingVocabulary(part, counting.ledger)
+            layers = Counting(part, ledger)
             parts |= dict.fromkeys(layers.kinds, layers)
         for one in dict.fromkeys(parts.values()):
             one.begin_step(data)
         walker = Walker(parts, loop.links(rank), collectives(program), reduce=lambda _: None)
         walks.append(walk(compile_program(program, rank, wanted), data, walker))
-        ledgers.append(counting.ledger)
+        ledgers.append(ledger)
     loop.run(walks)
     return ledgers
 

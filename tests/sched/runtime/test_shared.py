@@ -13,7 +13,7 @@ from counterpoise.sched import schedule
 from counterpoise.sched.planners.stage_split import split_of
 from counterpoise.sched.runtime import Pipeline, split
 from counterpoise.sched.runtime.stage.splitting import with_ties
-from tests.sched.runtime.cases import gradient, loader_step, mean_loss, relative
+from tests.sched.runtime.cases import gradient, loader_step, mean_loss, reference_loss, relative
 from tests.sched.runtime.models import HIDDEN, WORDS, Block, make_batches
 from tests.sched.runtime.pool import WORLD, make_mesh
 
@@ -105,7 +105,7 @@ def train_tied(rank: int, name: str, ranks: int, *, by_split: bool = False) -> f
             ]
             total = sum(len(ids) for batches in every for ids in batches.ids)
             loss = pipe.step(loader_step(every[replica], total)).loss
-            expected = one_process(whole, every, total)
+            expected = reference_loss(whole, every, total)
             pairs = [
                 (ours, theirs)
                 for number, stage in mine.items()
@@ -131,17 +131,6 @@ def adds_up(pipe: Pipeline, step) -> list[float]:
     once = [gradient(p).clone() for p in pipe.parameters()]
     pipe.step(step)
     return [relative(gradient(p), 2 * g) for p, g in zip(pipe.parameters(), once, strict=True)]
-
-
-def one_process(model: nn.Module, every, total: int) -> Tensor:
-    """Leave the gradients of all replicas' batches on the model, and return their loss."""
-    expected = torch.zeros(())
-    for batches in every:
-        for ids, labels in zip(batches.ids, batches.labels, strict=True):
-            loss = mean_loss(model(ids), labels) / total
-            loss.backward()
-            expected += loss.detach()
-    return expected
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("1f1b", 4), ("zbv", 2), ("interleaved", 2)])

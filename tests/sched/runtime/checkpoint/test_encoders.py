@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from counterpoise.sched import Program
 from counterpoise.sched.runtime import (
@@ -27,7 +27,7 @@ from tests.sched.runtime.encoders.models import (
     specs_of,
 )
 from tests.sched.runtime.encoders.processes import FIELDS, loader_step
-from tests.sched.runtime.models import HIDDEN, WORDS, Block, total_loss
+from tests.sched.runtime.models import HIDDEN, WORDS, Block, NamedStage, total_loss
 from tests.sched.runtime.pool import Pool, make_mesh
 
 pytestmark = pytest.mark.slow
@@ -71,23 +71,8 @@ class Whole(nn.Module):
         encoders = [list(layers.children()) for layers in self.encoders.children()]
         return Model(encoders, [nn.Sequential(self.embedding, *self.layers, self.lm_head)])
 
-
-class Stage(nn.Module):
-    """Some layers, called as in the whole model."""
-
-    def __init__(self, model: Whole, stage: int, stages: int) -> None:
-        super().__init__()
-        each = BLOCKS // stages
-        own = range(stage * each, (stage + 1) * each)
-        self.embedding = model.embedding if stage == 0 else None
-        self.layers = nn.ModuleDict({str(number): model.layers[number] for number in own})
-        self.lm_head = model.lm_head if stage == stages - 1 else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x if self.embedding is None else self.embedding(x)
-        for layer in self.layers.values():
-            x = layer(x)
-        return x if self.lm_head is None else self.lm_head(x)
+    def stage(self, at: int, of: int) -> NamedStage:
+        return NamedStage(self.embedding, self.layers, self.lm_head, at, of)
 
 
 def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
@@ -121,7 +106,7 @@ def train(
     pipe = Pipeline(
         mesh,
         schedule=schedule,
-        stages={stage: Stage(model, stage, program.stages) for stage in stages},
+        stages={stage: model.stage(stage, program.stages) for stage in stages},
         encoders=specs_of(model.pieces(), fields=FIELDS),
         merge=merge,
         hidden=HIDDEN,

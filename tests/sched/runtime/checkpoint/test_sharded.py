@@ -10,30 +10,16 @@ from torch.distributed.fsdp import fully_shard
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import Pipeline, load_checkpoint, save_checkpoint
 from tests.sched.runtime.cases import loader_step, mean_loss, whole
-from tests.sched.runtime.models import HIDDEN, WORDS, Batches, Block, make_batches
+from tests.sched.runtime.models import HIDDEN, WORDS, Batches, Block, NamedStage, make_batches
 from tests.sched.runtime.pool import make_mesh
 
 LAYERS, MICROBATCHES = 4, 8
 
 
-class Part(nn.Module):
-    """A stage whose tensors have the whole model's names; the seed says what they are."""
-
-    def __init__(self, stage: int, stages: int, seed: int) -> None:
-        super().__init__()
-        own = range(stage * LAYERS // stages, (stage + 1) * LAYERS // stages)
-        torch.manual_seed(1000 * seed)
-        embedding, head = nn.Embedding(WORDS, HIDDEN), nn.Linear(HIDDEN, WORDS)
-        every = [Block() for _ in range(LAYERS)]
-        self.embedding = embedding if stage == 0 else None
-        self.layers = nn.ModuleDict({str(number): every[number] for number in own})
-        self.head = head if stage == stages - 1 else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x if self.embedding is None else self.embedding(x)
-        for layer in self.layers.values():
-            x = layer(x)
-        return x if self.head is None else self.head(x)
+def make_stage(stage: int, stages: int, seed: int) -> NamedStage:
+    torch.manual_seed(1000 * seed)
+    embedding, head = nn.Embedding(WORDS, HIDDEN), nn.Linear(HIDDEN, WORDS)
+    return NamedStage(embedding, [Block() for _ in range(LAYERS)], head, stage, stages)
 
 
 class Job:
@@ -43,7 +29,7 @@ class Job:
         mesh = make_mesh(ranks)
         program = schedule(name, ranks=ranks, microbatches=MICROBATCHES)
         own = program.stages_of(mesh["pp"].get_local_rank())
-        stages = {stage: Part(stage, program.stages, seed) for stage in own}
+        stages = {stage: make_stage(stage, program.stages, seed) for stage in own}
         if sharded:
             for stage in stages.values():
                 for layer in stage.layers.values():

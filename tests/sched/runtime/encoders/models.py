@@ -80,6 +80,11 @@ class Model:
     def pieces(self) -> list[nn.Module]:
         return [*itertools.chain(*self.encoders), *self.stages]
 
+    def beside(self, other: "Model") -> list[tuple[nn.Module, nn.Module]]:
+        """Return the encoders' layers with another model's."""
+        both = zip(itertools.chain(*self.encoders), itertools.chain(*other.encoders), strict=True)
+        return list(both)
+
     def __call__(self, sample: "Sample") -> Tensor:
         embedding, *blocks = self.stages[0].children()
         named = dict(zip(FIELDS, map(encode, self.encoders, sample.inputs()), strict=False))

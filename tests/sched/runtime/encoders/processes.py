@@ -20,14 +20,7 @@ from counterpoise.sched import (
 )
 from counterpoise.sched.ir.kinds import kind, layer_kind
 from counterpoise.sched.runtime import Pipeline
-from tests.sched.runtime.cases import (
-    gradient,
-    loss_or_vocabulary,
-    parameter_pairs,
-    relative,
-    whole,
-    worst_of,
-)
+from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
     Model,
     Sample,
@@ -158,7 +151,9 @@ def run_setting(rank: int, setting: Setting, steps: int = 2) -> dict[str, float]
             samples=partial(_samples, setting),
             given=lambda every, total: loader_step(every[pipe.replica], total),
             reference=partial(reference, expected),
-            errors=partial(_errors, pipe, mine, model, expected, setting),
+            errors=partial(
+                errors_of, pipe, mine, _stages(expected, setting), model.beside(expected)
+            ),
             check=partial(_check_order, pipe, setting),
         )
     finally:
@@ -172,28 +167,11 @@ def _samples(setting: Setting, seed: int) -> list[list[Sample]]:
     return [make_samples(count, seed + r, setting.dtype) for r in replicas]
 
 
-def _errors(
-    pipe: Pipeline,
-    mine: dict[int, nn.Module],
-    model: Model,
-    expected: Model,
-    setting: Setting,
-    *,
-    gradients: bool,
-) -> dict[str, float]:
-    """Return the largest errors of what this rank has: stages, and encoder layers."""
-    stages = expected.stages
-    if setting.divided:
-        stages = [nn.Sequential(*list(stages[0].children())[1:]), *stages[1:]]
-    found = parameter_pairs(pipe, mine, stages, gradients=gradients)
-    pairs = _encoder_pairs(pipe, model, expected, setting)
-    if gradients:
-        assert all((a.grad is None) == (b.grad is None) for a, b in pairs)
-        both = [pair for pair in pairs if pair[1].grad is not None]
-        errors = [relative(whole(gradient(a)), gradient(b)) for a, b in both]
-    else:
-        errors = [relative(whole(a.detach()), b.detach()) for a, b in pairs]
-    return {"stages": worst_of(found, gradients=gradients), "encoders": max([0.0, *errors])}
+def _stages(expected: Model, setting: Setting) -> list[nn.Module]:
+    """Return one process' stages as the pipeline has them."""
+    if not setting.divided:
+        return expected.stages
+    return [nn.Sequential(*list(expected.stages[0].children())[1:]), *expected.stages[1:]]
 
 
 def _check_order(pipe: Pipeline, setting: Setting) -> None:
@@ -207,16 +185,3 @@ def _check_order(pipe: Pipeline, setting: Setting) -> None:
     row = [slot.what for slot in pipe.timeline().ranks[pipe.rank]]
     # Lowering adds the continuations of barriers.
     assert [item for item in row if item.kind != "C"] == planned
-
-
-def _encoder_pairs(
-    pipe: Pipeline, model: Model, expected: Model, setting: Setting
-) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """Return the parameters of this rank's encoder layers with the reference's."""
-    at = pipe.rank % setting.width
-    pairs = []
-    for ours, theirs, count in zip(model.encoders, expected.encoders, setting.layers, strict=True):
-        for number in range(at * count, (at + 1) * count):
-            both = ours[number].parameters(), theirs[number].parameters()
-            pairs += list(zip(*both, strict=True))
-    return pairs

@@ -78,7 +78,7 @@ def _encoded(rank: int, setting: TravelSetting) -> tuple[int, bool, bool]:
     del rank
     model, rows = make_model([2], setting.ranks, setting.dtype, merges=False), [0]
     model.encoders[0][0].register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
-    pipe, mine, _ = make_travelling(setting, model)
+    pipe, mine = make_travelling(setting, model)
     step = loader_step(all_samples(setting)[pipe.replica], 1)
     pipe.step(without_pixels(step, keep=0 in mine))
     saved = [name for name, _ in pipe.held().saved()]

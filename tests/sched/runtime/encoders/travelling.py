@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from counterpoise.loader import ImageDispatch
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import Pipeline, TravellingImages
-from tests.sched.runtime.cases import (
-    gradient,
-    loss_or_vocabulary,
-    parameter_pairs,
-    relative,
-    worst_of,
-)
+from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
     INPUTS,
     Model,
@@ -64,10 +58,8 @@ class Sized(nn.Sequential):
         return found
 
 
-def make_travelling(
-    setting: TravelSetting, model: Model
-) -> tuple[Pipeline, dict[int, nn.Module], ImageDispatch]:
-    """Return a pipeline of the model, this rank's stages, and what moves its images."""
+def make_travelling(setting: TravelSetting, model: Model) -> tuple[Pipeline, dict[int, nn.Module]]:
+    """Return a pipeline of the model, whose images travel, and this rank's stages."""
     mesh = make_mesh(setting.ranks)
     base = schedule(setting.name, ranks=setting.ranks, microbatches=setting.microbatches)
     made = loss_or_vocabulary(base, model.stages, setting.name)
@@ -90,7 +82,7 @@ def make_travelling(
         deadline_s=40,
         **made,
     )
-    return pipe, mine, dispatch
+    return pipe, mine
 
 
 def run_travelling(rank: int, setting: TravelSetting, steps: int = 1) -> dict[str, float]:
@@ -100,7 +92,7 @@ def run_travelling(rank: int, setting: TravelSetting, steps: int = 1) -> dict[st
     model = make_model([setting.layers], stages, setting.dtype, merges=setting.stage_merges)
     _freeze(setting, model)
     expected = copy.deepcopy(model)
-    pipe, mine, dispatch = make_travelling(setting, model)
+    pipe, mine = make_travelling(setting, model)
     try:
         return train_beside(
             pipe,
@@ -111,7 +103,7 @@ def run_travelling(rank: int, setting: TravelSetting, steps: int = 1) -> dict[st
                 loader_step(every[pipe.replica], total), keep=0 in mine
             ),
             reference=partial(reference, expected),
-            errors=partial(_errors, pipe, mine, dispatch, expected),
+            errors=partial(errors_of, pipe, mine, expected.stages, model.beside(expected)),
         )
     finally:
         pipe.close()
@@ -143,27 +135,3 @@ def _freeze(setting: TravelSetting, model: Model) -> None:
     ]
     for piece in pieces:
         piece.requires_grad_(False)
-
-
-def _errors(
-    pipe: Pipeline,
-    mine: dict[int, nn.Module],
-    dispatch: ImageDispatch,
-    expected: Model,
-    *,
-    gradients: bool,
-) -> dict[str, float]:
-    """Return the largest errors of what this rank has: stages, and the encoder."""
-
-    def error(ours: Tensor, theirs: Tensor) -> float:
-        if gradients and theirs.grad is None:
-            assert ours.grad is None
-            return 0.0
-        pair = (gradient(ours), gradient(theirs)) if gradients else (ours.detach(), theirs.detach())
-        return float(relative(*pair))
-
-    found = parameter_pairs(pipe, mine, expected.stages, gradients=gradients)
-    encoder = nn.Sequential(*expected.encoders[0])
-    pairs = zip(dispatch.encoder.parameters(), encoder.parameters(), strict=True)
-    stages = worst_of(found, gradients=gradients)
-    return {"stages": stages, "encoder": max(error(*pair) for pair in pairs)}

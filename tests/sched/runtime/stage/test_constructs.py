@@ -23,7 +23,7 @@ from tests.sched.runtime.models import (
     run_program,
     worst_error,
 )
-from tests.sched.runtime.stage.test_inner_gradients import FORWARDS, Stage
+from tests.sched.runtime.stage.inner_gradients import FORWARDS, Stage
 
 RANKS, MICROBATCHES = 2, 4
 
@@ -229,30 +229,8 @@ def attention(s: Any, x: Tensor) -> Tensor:
     return found
 
 
-def with_func(s: Any, x: Tensor) -> Tensor:
-    """The gradient of parameters, by a function of them."""
-    given = dict(s.a.named_parameters())
-
-    def loss(given: Any, x: Tensor) -> Tensor:
-        found: Tensor = torch.func.functional_call(s.a, given, (x,)).square().mean()
-        return found
-
-    found = torch.vmap(torch.func.grad(loss), (None, 0))(given, x)
-    return s.b(x) + found["bias"]
-
-
-def vjp(s: Any, x: Tensor) -> Tensor:
-    found: Any = torch.func.vjp(s.a, x)
-    return s.b(found[0]) + found[1](torch.ones_like(x))[0]
-
-
 def jacobians(s: Any, x: Tensor) -> Tensor:
     return s.b(x) @ torch.func.jacrev(s.a)(x[0]) @ torch.func.jacfwd(s.b)(x[0])
-
-
-def double_backward_of_a_layer(s: Any, x: Tensor) -> Tensor:
-    (g,) = torch.autograd.grad(s.a(x).square().sum(), s.a.weight, create_graph=True)
-    return s.b(x) @ g
 
 
 def partly_frozen() -> nn.Module:
@@ -331,10 +309,7 @@ ROWS: dict[str, Callable[[], nn.Module]] = {
     ),
     "recurrent": of(lambda s, x: s.a(s.part(x)[0]), part=lambda: nn.GRU(H, H)),
     "bilinear": of(lambda s, x: s.a(s.part(x, s.b(x))), part=lambda: nn.Bilinear(H, H, H)),
-    "gradients by torch.func": of(with_func),
-    "vjp": of(vjp),
     "jacobians": of(jacobians),
-    "twice through a layer": of(double_backward_of_a_layer),
 }  # fmt: skip
 OFTEN = ("zb-h1", "zbv")
 

@@ -221,3 +221,21 @@ def test_a_compiled_stage_is_left_whole() -> None:
     compiled: Any = torch.compile(Block(), backend="aot_eager")
     module = nn.Sequential(nn.Linear(H, H), compiled)
     assert defer_linear_layers(module) == 1
+
+
+def test_a_weight_that_changes_between_f_and_i_is_an_error() -> None:
+    module = nn.Linear(H, H)
+    defer_linear_layers(module)
+    with deferring():
+        edge = get_gradient_edge(module(torch.randn(2, H, requires_grad=True)))
+    with torch.no_grad():
+        module.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        DeferredGradients().backward([edge], [torch.ones(2, H)])
+
+
+def test_a_forward_that_somebody_else_replaced_is_left_alone() -> None:
+    module = nn.Linear(H, H)
+    module.__dict__["forward"] = lambda x: 2 * x
+    assert defer_linear_layers(module) == 0
+    assert torch.equal(module(torch.ones(2, H)), torch.full((2, H), 2.0))

@@ -12,12 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import Pipeline, Units, UnitSize
 from counterpoise.sched.transforms.training import with_whole_last_backward
-from tests.sched.runtime.cases import (
-    loss_or_vocabulary,
-    parameter_pairs,
-    worst_of,
-    worst_of_own,
-)
+from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
     Model,
     Sample,
@@ -79,7 +74,7 @@ def run_units(rank: int, setting: UnitSetting, steps: int = 1) -> dict[str, floa
             samples=partial(samples_of, setting),
             given=lambda every, total: [loader_step(every[r], total) for r in units.replicas(at)],
             reference=partial(reference, expected),
-            errors=partial(compare, pipe, mine, model, expected),
+            errors=partial(errors_of, pipe, mine, expected.stages, model.beside(expected)),
             check=partial(check_order, pipe, setting),
         )
     finally:
@@ -121,22 +116,6 @@ def make_pipe(
         **made,
     )
     return pipe, mine
-
-
-def compare(
-    pipe: Pipeline,
-    mine: dict[int, nn.Module],
-    model: Model,
-    expected: Model,
-    *,
-    gradients: bool,
-) -> dict[str, float]:
-    """Return the largest errors of what this rank has: stages, or encoder layers."""
-    pairs = parameter_pairs(pipe, mine, expected.stages, gradients=gradients) if mine else []
-    found = {"stages": worst_of(pairs, gradients=gradients)}
-    encoders = zip(model.encoders, expected.encoders, strict=True)
-    both = [pair for layers in encoders for pair in zip(*layers, strict=True)]
-    return found | {"encoders": worst_of_own(pipe, both, gradients=gradients)}
 
 
 def check_order(pipe: Pipeline, setting: UnitSetting) -> None:

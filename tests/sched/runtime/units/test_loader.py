@@ -1,17 +1,20 @@
-"""Units fed by one balanced loader, which gives each rank the fields that it needs."""
+"""One balanced loader gives each rank the fields that it needs, wherever images are encoded."""
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from counterpoise.loader import Balance, DataLoader
-from counterpoise.sched.runtime import Pipeline, Units, UnitSize
-from tests.sched.runtime.cases import gradient, relative, whole
+from counterpoise.loader import Balance, DataLoader, ImageDispatch
+from counterpoise.sched.runtime import Pipeline, TravellingImages, Units, UnitSize
+from tests.sched.runtime.cases import errors_of
 from tests.sched.runtime.encoders.models import (
+    INPUTS,
     Sample,
     make_model,
     make_samples,
@@ -21,14 +24,16 @@ from tests.sched.runtime.encoders.models import (
 )
 from tests.sched.runtime.encoders.processes import FIELDS
 from tests.sched.runtime.models import HIDDEN, total_loss
-from tests.sched.runtime.pool import Pool
+from tests.sched.runtime.pool import Pool, make_mesh
 from tests.sched.runtime.tensor_parallel import divide_in
 
 pytestmark = pytest.mark.slow
 
 # Ranks 0 and 1 have the language model each; 2 and 3 encode, each for both of them.
 REPLICAS = Units(UnitSize(dp=2, pp=1), UnitSize(dp=2, pp=1))
-# Two processes have the language model, the third one encodes for both.
+# The same, and the encoders share the images of each microbatch.
+SPREAD = replace(REPLICAS, spread=True)
+# Two processes have the language model, the others encode for both.
 LANES = Units(UnitSize(dp=1, pp=1, tp=2), UnitSize(dp=2, pp=1))
 TOLERANCE = 1e-5
 SAMPLES, STEP = 32, 16
@@ -65,44 +70,57 @@ def microbatch_of(info: Any) -> Sample:
     return Sample(**{name: made[field] for name, field in FIELDS.items()})
 
 
-def train(process: int, units: Units) -> dict[str, Any]:
-    """Train two steps; return the largest errors of loss and gradients, and the fields seen."""
-    model = make_model((2,), 1, torch.float32, merges=False)
+def train(process: int, units: Units | None) -> dict[str, Any]:
+    """Train two steps; return the largest error, the fields seen, and the keys of each step.
+
+    `units`: None for a mesh of two stages and two replicas, between which images travel.
+    """
+    where: Any = make_mesh(2) if units is None else units
+    model = make_model((2,), 2 if units is None else 1, torch.float32, merges=False)
     expected = copy.deepcopy(model)
-    has_language = units.rank_of(process) < units.backbone.ranks
-    divide_in(units, model.pieces())
+    made: dict[str, Any]
+    if units is None:
+        at, first = where["pp"].get_local_rank(), [0, 2]
+        mine = {at: model.stages[at]}
+        dispatch = ImageDispatch(
+            nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), topology=where,
+            reduction="sum", deadline_s=60,
+        )  # fmt: skip
+        made = {"images": TravellingImages("vision", dispatch)}
+    else:
+        first = [units.processes_of(rank)[0] for rank in range(units.backbone.ranks)]
+        has_language = units.rank_of(process) < units.backbone.ranks
+        divide_in(units, model.pieces())
+        mine = {0: model.stages[0]} if has_language else {}
+        (spec,) = specs_of(model, fields=FIELDS)
+        made = {"encoders": [replace(spec, images={"tiles": 1})]}
     pipe = Pipeline(
-        units, schedule="1f1b", stages={0: model.stages[0]} if has_language else {}, merge=merge,
-        encoders=specs_of(model, fields=FIELDS), loss=total_loss, hidden=HIDDEN, weigh="sample",
-        deadline_s=60,
+        where, schedule="1f1b", stages=mine, merge=merge, loss=total_loss, hidden=HIDDEN,
+        weigh="sample", deadline_s=60, **made,
     )  # fmt: skip
+    dispatched: dict[str, Any] = {"dispatch": "images"} if units is None or units.spread else {}
     loader: DataLoader[Any, Any] = DataLoader(
-        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=units,
-        balance=Balance(samples_per_step=STEP, accumulate=2), fields=pipe.needs,
+        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=where,
+        balance=Balance(samples_per_step=STEP, accumulate=2, **dispatched), fields=pipe.needs,
         multiprocessing_context="fork",  # the pool's own method starts clean processes: seconds
     )  # fmt: skip
     try:
-        found: dict[str, Any] = {"loss": 0.0, "gradients": 0.0, "fields": []}
+        found: dict[str, Any] = {"error": 0.0, "fields": [], "keys": []}
         for step in loader.steps():
             result = pipe.step(step)
             found["fields"] += [sorted(batch) for batch in step.microbatches]
             # The microbatches that the language model's ranks were given, on every rank.
-            given: list[Any] = [None] * units.processes
+            given: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(given, step.infos)
-            language = [given[units.processes_of(r)[0]] for r in range(units.backbone.ranks)]
-            samples = [microbatch_of(info) for infos in language for info in infos]
-            wanted = reference(expected, samples, STEP)
-            error = abs(float(result.loss) - wanted) / wanted
-            mine, theirs = (
-                one.stages[0] if has_language else torch.nn.ModuleList(one.encoders[0])
-                for one in (model, expected)
-            )
-            pairs = list(zip(mine.parameters(), theirs.parameters(), strict=True))
-            errors = [float(relative(whole(gradient(a)), gradient(b))) for a, b in pairs]
-            found["loss"] = max(found["loss"], error)
-            found["gradients"] = max(found["gradients"], *errors)
-            for one in (mine, *expected.pieces()):
-                one.zero_grad()
+            infos = [info for process in first for info in given[process]]
+            wanted = reference(expected, [microbatch_of(info) for info in infos], STEP)
+            beside = model.beside(expected)
+            errors = errors_of(pipe, mine, expected.stages, beside, gradients=True)
+            loss = abs(float(result.loss) - wanted) / wanted
+            found["error"] = max(found["error"], loss, *errors.values())
+            found["keys"].append(sorted(key for info in infos for key in info.keys))
+            for piece in (*model.pieces(), *expected.pieces()):
+                piece.zero_grad()
         return found
     finally:
         dist.barrier()
@@ -110,27 +128,28 @@ def train(process: int, units: Units) -> dict[str, Any]:
         pipe.close()
 
 
-def found_on(pool: Pool, units: Units) -> list[dict[str, Any]]:
+def found_on(pool: Pool, units: Units | None) -> list[dict[str, Any]]:
     found = pool.run(train, units)
     for one in found:
-        assert max(one["loss"], one["gradients"]) <= TOLERANCE, found
+        assert one["error"] <= TOLERANCE, found
+        assert one["keys"] == found[0]["keys"]
     return found
 
 
-def test_units_train_on_what_one_loader_plans(pool: Pool) -> None:
-    found = found_on(pool, REPLICAS)
+def test_the_global_batch_is_that_of_the_seed_wherever_images_are_encoded(pool: Pool) -> None:
+    travel, spread = (found_on(pool, units)[0] for units in (None, SPREAD))
+    assert travel["keys"] == spread["keys"]
+    assert not set(travel["keys"][0]) & set(travel["keys"][1])
+
+
+@pytest.mark.parametrize(
+    "units", [REPLICAS, pytest.param(LANES, id="lanes", marks=pytest.mark.long)]
+)
+def test_units_are_given_the_fields_that_they_need(pool: Pool, units: Units) -> None:
+    found = found_on(pool, units)
     # 2 steps of 2 microbatches, and the encoders' ranks are told of both replicas'
     language, *encoders = found[0]["fields"], found[2]["fields"], found[3]["fields"]
     assert language == found[1]["fields"] == [["input_ids", "labels"]] * 4
-    assert [len(one) for one in encoders] == [8, 8]
+    assert [len(one) for one in encoders] == [4 * units.backbone.dp] * 2
     # each microbatch's images go to one of them
-    assert all(sorted(both) == [[], ["pixel_values"]] for both in zip(*encoders, strict=True))
-
-
-@pytest.mark.long
-def test_so_do_units_of_several_processes_a_rank(pool: Pool) -> None:
-    found = found_on(pool, LANES)
-    # 2 steps of 2 microbatches; the processes of a rank are given the same fields.
-    assert found[0]["fields"] == found[1]["fields"] == [["input_ids", "labels"]] * 4
-    encoders = found[2]["fields"], found[3]["fields"]
     assert all(sorted(both) == [[], ["pixel_values"]] for both in zip(*encoders, strict=True))

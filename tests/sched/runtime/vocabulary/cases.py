@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from counterpoise.sched.runtime.parts import MicrobatchData
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
-from tests.sched.runtime.vocabulary.one_process import Layers, labelled
+from tests.sched.runtime.vocabulary.one_process import labelled
 
 # Each option alone, then all together.
 OPTIONS = {
@@ -24,7 +24,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Data:
-    layers: Layers
+    head: nn.Linear
     hidden: list[Tensor]
     batches: list[MicrobatchData]
 
@@ -57,7 +57,7 @@ def make_data(shape: Shape, seed: int, dtype: torch.dtype = torch.float32) -> Da
             labels[torch.rand(tokens, generator=draw) < 0.3] = shape.options.ignore_index
         hidden.append(x.to(dtype))
         batches.append(labelled(labels, (number + 1) / 10))
-    return Data(Layers(head), hidden, batches)
+    return Data(head, hidden, batches)
 
 
 def a_shape(seed: int) -> Shape:

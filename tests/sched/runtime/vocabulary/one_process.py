@@ -14,20 +14,13 @@ from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 
 
 @dataclass(frozen=True)
-class Layers:
-    lm_head: nn.Linear
-    embedding: nn.Embedding | None = None
-
-
-@dataclass(frozen=True)
 class Wanted:
-    """Losses of the microbatches, and gradients: of X, the weight, the bias, the embedding."""
+    """Losses of the microbatches, and gradients: of X, the weight, the bias."""
 
     losses: list[Tensor]
     inputs: list[Tensor | None]
     weight: Tensor | None
     bias: Tensor | None
-    embedding: Tensor | None = None
 
 
 def labelled(labels: Tensor, weight: float, words: Tensor | None = None) -> MicrobatchData:
@@ -69,14 +62,13 @@ def loss_of(logits: Tensor, batch: MicrobatchData, options: LossOptions) -> Tens
 
 
 def reference(
-    layers: Layers,
+    head: nn.Linear,
     hidden: Sequence[Tensor],
     batches: Sequence[MicrobatchData],
     options: LossOptions,
     dtype: torch.dtype = torch.float64,
 ) -> Wanted:
     """The losses and gradients of microbatches, in one process and `dtype`."""
-    head = layers.lm_head
     weight = head.weight.detach().to(dtype).requires_grad_()
     bias = None if head.bias is None else head.bias.detach().to(dtype).requires_grad_()
     losses, inputs = [], []

@@ -6,22 +6,17 @@ from torch import Tensor, nn
 
 from counterpoise.sched import Pass
 from counterpoise.sched.runtime.parts import MicrobatchData, TensorSpec
-from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
-from tests.sched.runtime.vocabulary.one_process import begun, error, labelled, loss_of
+from tests.sched.runtime.vocabulary.one_process import begun, error, labelled
 from tests.sched.runtime.vocabulary.shards import joined
 
 SIZE, HIDDEN, RANKS = 13, 8, 4
 
 
-def layers(tied: bool = False, padding_idx: int | None = None) -> tuple[nn.Linear, nn.Embedding]:
+def layers(padding_idx: int | None = None) -> tuple[nn.Linear, nn.Embedding]:
     torch.manual_seed(0)
-    head = nn.Linear(HIDDEN, SIZE, bias=False)
-    embedding = nn.Embedding(SIZE, HIDDEN, padding_idx=padding_idx)
-    if tied:
-        embedding.weight = head.weight
-    return head, embedding
+    return nn.Linear(HIDDEN, SIZE, bias=False), nn.Embedding(SIZE, HIDDEN, padding_idx=padding_idx)
 
 
 def batches() -> list[MicrobatchData]:
@@ -81,23 +76,6 @@ def test_hooks_on_the_embedding_fire_once_for_each_microbatch() -> None:
     for m, gradient in enumerate(gradients):
         every[0].run("IB", m, gradient)
     assert len(fired) == 3
-
-
-def test_tied_embeddings_get_the_summed_gradient() -> None:
-    head, embedding = layers(tied=True)
-    shards, every = steps(head, embedding)
-    assert all(s.embedding is not None and s.embedding.weight is s.lm_head.weight for s in shards)
-    for m, batch in enumerate(batches()):
-        x = look_up(every, m)
-        statistics = torch.stack([step.run("S", m, x) for step in every])  # type: ignore[misc]
-        gradient = torch.stack([step.run("C", m, statistics) for step in every]).sum(0)  # type: ignore[misc]
-        for step in every:
-            step.run("T", m, statistics)
-            step.run("IB", m, gradient.reshape(x.shape))
-        loss_of(head(embedding(batch.fields["input_ids"])), batch, LossOptions()).backward()
-    assert error(joined(shards, "weight"), head.weight.grad) <= 1e-5
-    # One parameter, for the optimizer and for the gradients' norm.
-    assert all(len(list(shard.parameters())) == 1 for shard in shards)
 
 
 def test_a_word_outside_the_vocabulary_is_an_error() -> None:

@@ -25,13 +25,13 @@ def compare(
     data: Data, shape: Shape, algorithm: str, keep: str, ranks: int, seed: int, tolerance: float
 ) -> None:
     parallel = VocabParallel(
-        data.layers.lm_head,
+        data.head,
         algorithm=algorithm,  # type: ignore[arg-type]
         keep=keep,  # type: ignore[arg-type]
         loss=shape.options,
     )
     outcome = run_shards(parallel, data.hidden, data.batches, ranks=ranks, seed=seed)
-    wanted = reference(data.layers, data.hidden, data.batches, shape.options)
+    wanted = reference(data.head, data.hidden, data.batches, shape.options)
     assert_equal(outcome.found, wanted, tolerance)
 
 
@@ -83,12 +83,12 @@ def test_a_shard_whose_logits_are_all_minus_infinity_counts_nothing() -> None:
     shape = Shape(size=16, ignored="none")
     data = make_data(shape, 6, torch.float64)
     with torch.no_grad():
-        data.layers.lm_head.bias[4:8] = float("-inf")  # the whole second shard of four
+        data.head.bias[4:8] = float("-inf")  # the whole second shard of four
     for batch in data.batches:
         batch.fields["labels"].remainder_(4)
-    parallel = VocabParallel(data.layers.lm_head)
+    parallel = VocabParallel(data.head)
     found = run_shards(parallel, data.hidden, data.batches, ranks=4).found
-    wanted = reference(data.layers, data.hidden, data.batches, shape.options)
+    wanted = reference(data.head, data.hidden, data.batches, shape.options)
     for m, loss in enumerate(wanted.losses):
         assert error(found.losses[m], loss) <= 1e-9
 
@@ -96,35 +96,21 @@ def test_a_shard_whose_logits_are_all_minus_infinity_counts_nothing() -> None:
 def test_hidden_states_and_labels_may_have_a_batch_dimension() -> None:
     shape = Shape(tokens=(6,))
     data = make_data(shape, 7)
-    flat = run_shards(VocabParallel(data.layers.lm_head), data.hidden, data.batches, ranks=2)
+    flat = run_shards(VocabParallel(data.head), data.hidden, data.batches, ranks=2)
     (batch,) = data.batches
     folded = [labelled(batch.fields["labels"].reshape(2, 3), batch.weight)]
     hidden = [data.hidden[0].reshape(2, 3, -1)]
-    found = run_shards(VocabParallel(data.layers.lm_head), hidden, folded, ranks=2)
+    found = run_shards(VocabParallel(data.head), hidden, folded, ranks=2)
     assert same(found.found.inputs[0].flatten(0, 1), flat.found.inputs[0])
     assert same(found.found.weight, flat.found.weight)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_frozen_head_gets_no_gradient_and_passes_one_on(algorithm: str) -> None:
-    shape = Shape()
-    data = make_data(shape, 8)
-    wanted = reference(data.layers, data.hidden, data.batches, shape.options)
-    data.layers.lm_head.requires_grad_(False)
-    parallel = VocabParallel(data.layers.lm_head, algorithm=algorithm)  # type: ignore[arg-type]
-    found = run_shards(parallel, data.hidden, data.batches, ranks=2).found
-    assert found.weight is None
-    assert found.bias is None
-    for m, gradient in enumerate(wanted.inputs):
-        assert error(found.inputs[m], gradient) <= 1e-5
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_is_sent_back_if_nothing_before_the_head_is_trained(algorithm: str) -> None:
     shape = Shape()
     data = make_data(shape, 9)
-    wanted = reference(data.layers, data.hidden, data.batches, shape.options)
-    parallel = VocabParallel(data.layers.lm_head, algorithm=algorithm)  # type: ignore[arg-type]
+    wanted = reference(data.head, data.hidden, data.batches, shape.options)
+    parallel = VocabParallel(data.head, algorithm=algorithm)  # type: ignore[arg-type]
     found = run_shards(parallel, data.hidden, data.batches, ranks=2, input_gradient=False).found
     assert found.inputs == [None] * len(data.batches)
     assert error(found.weight, wanted.weight) <= 1e-5
@@ -133,7 +119,7 @@ def test_nothing_is_sent_back_if_nothing_before_the_head_is_trained(algorithm: s
 def test_the_loss_is_the_same_bits_on_every_rank() -> None:
     shape = Shape(options=OPTIONS["all"])
     data = make_data(shape, 10)
-    parallel = VocabParallel(data.layers.lm_head, loss=shape.options)
+    parallel = VocabParallel(data.head, loss=shape.options)
     steps = run_shards(parallel, data.hidden, data.batches, ranks=4).steps
     for m in range(len(data.batches)):
         assert len({step.losses[m].item() for step in steps}) == 1
@@ -143,7 +129,7 @@ def test_padding_rows_stay_zero() -> None:
     shape = Shape(size=5, options=OPTIONS["all"])
     data = make_data(shape, 11)
     outcome = run_shards(
-        VocabParallel(data.layers.lm_head, loss=shape.options), data.hidden, data.batches, ranks=4
+        VocabParallel(data.head, loss=shape.options), data.hidden, data.batches, ranks=4
     )
     for shard in outcome.shards:
         real = shard.lm_head.sharding.real

@@ -46,6 +46,9 @@ class Generating:
     def pieces(self) -> list[nn.Module]:
         return [*self.model.pieces(), self.decoder]
 
+    def beside(self, other: "Generating") -> list[tuple[nn.Module, nn.Module]]:
+        return [*self.model.beside(other.model), (self.decoder, other.decoder)]
+
 
 def make_generating(
     layers: Sequence[int], stages: int, frozen: Sequence[str] = (), seed: int = 0

@@ -19,12 +19,7 @@ from counterpoise.sched.runtime import (
     load_checkpoint,
     save_checkpoint,
 )
-from tests.sched.runtime.cases import (
-    loss_or_vocabulary,
-    parameter_pairs,
-    worst_of,
-    worst_of_own,
-)
+from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import Sample, make_samples, merge, specs_of
 from tests.sched.runtime.encoders.processes import FIELDS
 from tests.sched.runtime.models import HIDDEN
@@ -89,7 +84,7 @@ def run_drawing(rank: int, setting: Drawing, steps: int = 1) -> dict[str, float]
             samples=partial(samples_of, setting),
             given=partial(given, pipe, setting),
             reference=partial(reference, expected),
-            errors=partial(errors, pipe, mine, model, expected),
+            errors=partial(errors_of, pipe, mine, expected.model.stages, model.beside(expected)),
         )
     finally:
         pipe.close()
@@ -122,7 +117,8 @@ def run_resumed(rank: int, folder: Path) -> dict[str, float]:
                 optimizer.zero_grad()
             if not step:
                 save_checkpoint(folder / "step-1", pipe, ours)
-            found = errors(pipe, mine, model, expected, gradients=False)
+            beside = model.beside(expected)
+            found = errors_of(pipe, mine, expected.model.stages, beside, gradients=False)
         finally:
             pipe.close()
     return found
@@ -196,21 +192,3 @@ def _loader_step(samples: list[Sample], total: int, needed: frozenset[str]) -> S
             for number, s in enumerate(samples)
         ],
     )
-
-
-def errors(
-    pipe: Pipeline,
-    mine: dict[int, nn.Module],
-    model: Generating,
-    expected: Generating,
-    *,
-    gradients: bool,
-) -> dict[str, float]:
-    """Return the largest errors of what this rank has: stages, encoder layers, the decoder."""
-
-    pairs = parameter_pairs(pipe, mine, expected.model.stages, gradients=gradients) if mine else []
-    both: list[tuple[nn.Module, nn.Module]] = [(model.decoder, expected.decoder)]
-    for ours, theirs in zip(model.model.encoders, expected.model.encoders, strict=True):
-        both += list(zip(ours, theirs, strict=True))
-    beside = worst_of_own(pipe, both, gradients=gradients)
-    return {"stages": worst_of(pairs, gradients=gradients), "beside": beside}

@@ -1,22 +1,14 @@
-"""Stages that take gradients themselves, or hook them: a split backward changes nothing."""
+"""Forwards of stages that take gradients themselves, rows of test_constructs."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.autograd.graph import get_gradient_edge, save_on_cpu
+from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
-
-from counterpoise.sched.runtime.stage.deferral import (
-    DeferredGradients,
-    defer_linear_layers,
-    deferring,
-)
 
 H = 8
 Forward = Callable[["Stage", Tensor], Tensor]
@@ -130,6 +122,11 @@ def equilibrium(s: Stage, x: Tensor) -> Tensor:
     return s.b(z)
 
 
+@torch.compile(backend="aot_eager")
+def compiled(s: Stage, x: Tensor) -> Tensor:
+    return s.b(torch.tanh(s.a(x)))
+
+
 def offloaded(s: Stage, x: Tensor) -> Tensor:
     with save_on_cpu():
         return s.b(torch.tanh(s.a(x)))
@@ -190,6 +187,7 @@ FORWARDS: tuple[Forward, ...] = (
     functional,
     shared,
     equilibrium,
+    compiled,
     offloaded,
     reversible,
     reversible_kept,
@@ -203,84 +201,3 @@ FORWARDS: tuple[Forward, ...] = (
     checkpointed(reversible, reentrant=True),
     checkpointed(shared, reentrant=True),
 )
-
-
-def gradients(module: nn.Module, x: Tensor) -> list[Tensor | None]:
-    return [x.grad, *(p.grad for p in module.parameters())]
-
-
-def both(run: Forward, hook: Callable[[nn.Module], object] = id) -> tuple[list[Any], list[Any]]:
-    """Return the gradients of a split and of a whole backward of three microbatches."""
-    torch.manual_seed(0)
-    plain = Stage(run).double()
-    ours = copy.deepcopy(plain)
-    assert defer_linear_layers(ours) == 3
-    hook(plain)
-    hook(ours)
-    found: tuple[list[Any], list[Any]] = [], []
-    for x in torch.randn(3, 2, H, dtype=torch.float64):
-        mine, theirs = leaf(x), leaf(x)
-        plain(theirs).backward(torch.ones_like(x))
-        pending = DeferredGradients()
-        with deferring():
-            edge = get_gradient_edge(ours(mine))
-        pending.backward([edge], [torch.ones_like(x)])
-        pending.compute()
-        found[0].append(gradients(ours, mine))
-        found[1].append(gradients(plain, theirs))
-    return found
-
-
-def clamp_gradients(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        parameter.register_hook(lambda g: g.clamp(-0.3, 0.3))
-
-
-def clamp_sums(module: nn.Module) -> None:
-    def clamp(p: Tensor) -> None:
-        assert p.grad is not None
-        p.grad.clamp_(-0.3, 0.3)
-
-    for parameter in module.parameters():
-        parameter.register_post_accumulate_grad_hook(clamp)
-
-
-def clamp_inputs(module: nn.Module) -> None:
-    def clamp(_: nn.Module, gradients: Any, *__: object) -> Any:
-        return (gradients[0].clamp(-0.3, 0.3),)
-
-    for layer in module.children():
-        layer.register_full_backward_hook(clamp)
-        layer.register_full_backward_pre_hook(clamp)
-
-
-@pytest.mark.parametrize("run", [shared, checkpointed(shared)], ids=["plain", "checkpoint"])
-@pytest.mark.parametrize("hook", [clamp_gradients, clamp_sums, clamp_inputs])
-def test_hooks_see_the_gradients_of_a_whole_backward(hook: Any, run: Forward) -> None:
-    torch.testing.assert_close(*both(run, hook))
-
-
-def test_a_weight_that_changes_between_f_and_i_is_an_error() -> None:
-    module = nn.Linear(H, H)
-    defer_linear_layers(module)
-    with deferring():
-        edge = get_gradient_edge(module(torch.randn(2, H, requires_grad=True)))
-    with torch.no_grad():
-        module.weight.mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        DeferredGradients().backward([edge], [torch.ones(2, H)])
-
-
-def test_a_forward_that_somebody_else_replaced_is_left_alone() -> None:
-    module = nn.Linear(H, H)
-    module.__dict__["forward"] = lambda x: 2 * x
-    assert defer_linear_layers(module) == 0
-    assert torch.equal(module(torch.ones(2, H)), torch.full((2, H), 2.0))
-
-
-def test_a_compiled_function_in_a_stage_gives_all_gradients() -> None:
-    @torch.compile(backend="aot_eager")
-    def run(s: Stage, x: Tensor) -> Tensor:
-        return s.b(torch.tanh(s.a(x)))
-
-    torch.testing.assert_close(*both(run))
