@@ -49,9 +49,7 @@ def problem(tensor: int = 8, split: bool = True) -> FillProblem:
 def scarce(split: bool = False) -> tuple[FillSetup, Host]:
     """No data-parallel bubbles and eight encoders' work: much stays exposed."""
     setup, _ = job()
-    setup = replace(
-        setup, gather_ns=0, scatter_ns=0, encoders={8: setup.encoders[8] * 2}, reserved_bytes=0
-    )
+    setup = replace(setup, gather_ns=0, scatter_ns=0, encoders={8: setup.encoders[8] * 2})
     return setup, host_step(setup)
 
 
