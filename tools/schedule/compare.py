@@ -43,7 +43,6 @@ def timeline_report(timeline: Timeline, unit: MemoryUnit) -> dict[str, object]:
         "work_ns": list(timeline.work_ns),
         f"peak_{unit.word}": peak(timeline).bytes / unit.size,
         f"peak_{unit.word}_by_rank": [most / unit.size for most in timeline.peak_bytes],
-        "critical_path": [str(slot.what) for slot in timeline.critical],
     }
 
 

@@ -19,6 +19,7 @@ from tests.sched.bubble_filling.exact_search import least_exposed
 
 SETUP = replace(case_setup("A"), microbatches=4)
 ONE = (Kernel("k", "compute", 3),)
+NO_BACKWARD = replace(SETUP.model, layer=replace(SETUP.model.layer, backward=()))
 
 
 def busy_problem(**more: Any) -> FillProblem:
@@ -68,6 +69,7 @@ def test_encoder_layers_that_do_not_divide() -> None:
         ({"encoders": {}}, "the profile is empty: it has no encoders"),
         ({"encoders": {8: ()}}, "the profile is empty: it has no encoders"),
         ({"stages": 0}, "stages is 0; give at least 1"),
+        ({"model": NO_BACKWARD}, "the language model has no kernels"),
         ({"chunks": 7}, "80 layers do not fill 4 stages of 7 chunks"),
     ],
 )
