@@ -308,10 +308,10 @@ def collectives(graph: Graph) -> Iterator[Problem]:
 def cycle(graph: Graph) -> Iterator[Problem]:
     """Check that no passes wait for each other in a cycle."""
     length = np.zeros(len(graph.source), np.int64)
-    found = longest_paths(graph.source, graph.target, length, graph.nodes)
-    if not found.stuck:
+    _, stuck = longest_paths(graph.source, graph.target, length, graph.nodes)
+    if not stuck:
         return
-    nodes = find_cycle(graph.source, graph.target, found.stuck)
+    nodes = find_cycle(graph.source, graph.target, stuck)
     text = " -> ".join(graph.name(node) for node in [*nodes, nodes[0]])
     marks = tuple(culprit(graph, node) for node in nodes if node < graph.passes)
     yield Problem("cycle", f"deadlock: each of these waits for the one before it: {text}", marks)

@@ -6,7 +6,7 @@ counts the encoders' activations (all forwards of a step can precede all backwar
 without recomputing them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from ..simulation.costs import Costs
 from ..simulation.simulator import simulate
 from ..simulation.timeline import Timeline
 from .gaps import GATHER, SCATTER, Gaps, find_gaps, with_collectives
-from .instance import FillProblem, Work, make_work
-from .setup import FillSetup, Kernel, Splitting, Stack, pieces, total_ns
+from .instance import FillProblem, make_work
+from .setup import FillSetup, Kernel, Splitting, Stack, total_ns
 
 WARMUPS = ("megatron", "reduced")
 
@@ -171,7 +171,7 @@ def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
     one_copy = sum(_states(setup, one, share, 0) for one in stacks)
     alone = _states(setup, setup.model, share, 0) + one_copy
     copies = (pipelines - 1) * one_copy / max(1, alone)
-    return Memory(model, encoder, kept, setup.memory_bytes - setup.reserved_bytes, copies)
+    return Memory(model, encoder, kept, setup.memory_bytes, copies)
 
 
 def _states(setup: FillSetup, stack: Stack, share: int, replicas: int) -> int:
@@ -214,8 +214,8 @@ def plan_problem(
         gaps=host.gaps,
         groups=groups_of(setup.stages, plan.stages),
         copies=setup.tensor // plan.tensor,
-        forward=_layers_work(forward, splitting, gather),
-        backward=_layers_work(backward, splitting, scatter, backward=True),
+        forward=make_work(forward, splitting=splitting, collective_ns=gather),
+        backward=make_work(backward, splitting=splitting, collective_ns=scatter, backward=True),
         hop_ns=setup.hop_ns,
         nominal_ns=nominal,
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
@@ -232,25 +232,6 @@ def groups_of(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
     ((0, 1), (2, 3))
     """
     return tuple(tuple(range(first, first + width)) for first in range(0, ranks, width))
-
-
-def _layers_work(
-    layers: list[tuple[Kernel, ...]],
-    splitting: Splitting | None,
-    collective_ns: int,
-    *,
-    backward: bool = False,
-) -> Work:
-    """Return the work of one direction of a stage's layers."""
-    counts = [sum(len(pieces(k, splitting)) for k in one) for one in layers]
-    # The collective arrives layer by layer, so each kernel waits for its share of it.
-    release = np.arange(1, sum(counts) + 1, dtype=np.int64) * collective_ns // max(1, sum(counts))
-    work = make_work(
-        [kernel for layer in layers for kernel in layer],
-        splitting=splitting,
-        release=release[::-1] if backward else release,
-    )
-    return replace(work, layers=tuple(counts))
 
 
 def encoder_kernels(

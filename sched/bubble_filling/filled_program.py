@@ -36,13 +36,7 @@ from .setup import Kernel
 
 
 def fill_program(host: Host, filled: FilledSchedule) -> Program:
-    """Return the program of the first copy of the encoder pipelines, with its edges.
-
-    Raises ValueError if the problem does not say which kernels are which layer's.
-    """
-    problem = filled.problem
-    if sum(problem.forward.layers) != len(problem.forward.resource):
-        raise ValueError("the problem does not say its layers; make it with plan_problem")
+    """Return the program of the first copy of the encoder pipelines, with its edges."""
     timed: list[list[tuple[tuple[int, int], Pass]]] = [
         [((slot.end_ns, -1), slot.what) for slot in row] for row in host.timeline.ranks
     ]
@@ -206,13 +200,9 @@ def fill_between_passes(
     width: int = 1,
     inside: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> tuple[Host, FilledSchedule]:
-    """Fill the gaps between a program's passes with whole encoder layers.
+    """Fill the gaps between a program's passes with whole encoder layers, for `fill_program`.
 
-    `costs`: of the program's passes. `width`: the ranks of an encoder pipeline. Microbatches keep
-    their order, since they may differ. `inside`: by kind, the kernels of the passes whose modules
-    offer points where they communicate.
-    `fill_program` makes a program of the result. Raises ValueError if `width` does not divide
-    ranks and layers, and for programs whose gradients come in another order than its forwards.
+    Takes the arguments of `with_encoders`, and raises as it does.
     """
     ranks = len(program.ranks)
     if width < 1 or ranks % width:
@@ -284,7 +274,8 @@ def with_encoders(
     `costs`: of the program's passes. `width`: the ranks of an encoder pipeline, each with an equal
     share of every encoder's layers. Encoders keep the order of the microbatches, which may differ.
     `inside`: by kind, the kernels of passes whose modules offer points where they communicate.
-    Raises ValueError as `fill_between_passes` does.
+    Raises ValueError if `width` does not divide ranks and layers, and for programs whose gradients
+    come in another order than their forwards.
 
     >>> from counterpoise.sched import schedule, unit_costs
     >>> program = schedule("1f1b", ranks=2, microbatches=2)

@@ -9,7 +9,7 @@ From any program: its timeline says when passes run, the model's layers what is 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,9 +68,7 @@ def with_collectives(program: Program) -> Program:
     for rank, row in enumerate(program.ranks):
         own = program.stages_of(rank)[0]
         rows.append((Pass(own, GATHER), *row, Pass(own, SCATTER)))
-    return Program(
-        tuple(rows), program.placement, program.microbatches, program.barriers, program.name
-    )
+    return replace(program, ranks=tuple(rows))
 
 
 def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gaps:

@@ -31,25 +31,37 @@ class Work:
 
 
 def make_work(
-    kernels: Sequence[Kernel],
+    layers: Sequence[Sequence[Kernel]],
     *,
     splitting: Splitting | None = None,
-    release: Ints | None = None,
+    collective_ns: int = 0,
+    backward: bool = False,
 ) -> Work:
-    """Return work made of kernels, the same for every microbatch.
+    """Return work made of layers' kernels, the same for every microbatch.
 
-    >>> make_work((Kernel("a", "compute", 10),)).ns.tolist()
+    `collective_ns`: of the encoders' parameters or, `backward`, of their gradients.
+
+    >>> make_work([[Kernel("a", "compute", 10)]]).ns.tolist()
     [[[10]]]
     """
-    rows = [pieces(kernel, splitting) for kernel in kernels]
-    ns = np.array([[[ns for row in rows for ns in row]]], np.int64)
-    codes = [
-        int(one.resource == "communication")
-        for one, row in zip(kernels, rows, strict=True)
-        for _ in row
+    rows = [
+        [
+            (int(one.resource == "communication"), ns)
+            for one in layer
+            for ns in pieces(one, splitting)
+        ]
+        for layer in layers
     ]
-    wait = np.zeros(len(codes), np.int64) if release is None else release
-    return Work(np.array(codes, np.int64), ns, wait)
+    table = np.array([piece for row in rows for piece in row], np.int64).reshape(-1, 2)
+    count = len(table)
+    # The collective arrives layer by layer, so each kernel waits for its share of it.
+    release = np.arange(1, count + 1, dtype=np.int64) * collective_ns // max(1, count)
+    return Work(
+        np.ascontiguousarray(table[:, 0]),
+        np.ascontiguousarray(table[None, None, :, 1]),
+        release[::-1] if backward else release,
+        tuple(map(len, rows)),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -136,7 +136,6 @@ class FillSetup:
     encoder_gather_ns: int = 0
     encoder_scatter_ns: int = 0
     memory_bytes: int = 80 * 10**9
-    reserved_bytes: int = 0
     state_bytes: int = 6
     optimizer_bytes: int = 12
     origin: str = ""

@@ -37,7 +37,6 @@ def fill_timeline(host: Host, filled: FilledSchedule, encoder_bytes: int = 0) ->
         makespan_ns=makespan,
         bubbles=tuple(row_bubbles(row, makespan) for row in rows),
         memory=tuple(_later(curve, shift, encoder_bytes) for curve in host.timeline.memory),
-        critical=(),
     )
 
 

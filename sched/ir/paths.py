@@ -1,61 +1,51 @@
 """Find longest paths and cycles in a graph given as integer arrays."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """The longest path to every node.
+def longest_paths(
+    source: Ints, target: Ints, length: Ints, count: int
+) -> tuple[list[int], list[int]]:
+    """Return the length of the longest path to each of `count` nodes, and the nodes that are stuck.
 
-    `start[n]`: the length of the longest path to node n. `before[n]`: the node before n on that
-    path, -1 at its beginning. `stuck`: nodes on a cycle or after one, whose starts are undefined.
-    """
-
-    start: list[int]
-    before: list[int]
-    stuck: list[int]
-
-
-def longest_paths(source: Ints, target: Ints, length: Ints, count: int) -> Paths:
-    """Return the longest path to each of `count` nodes, by a walk in topological order.
+    It walks in topological order. Nodes on a cycle or after one are stuck: their lengths say
+    nothing.
 
     >>> one = np.array([0, 0, 1]), np.array([1, 2, 2]), np.array([5, 1, 2])
     >>> longest_paths(*one, count=3)
-    Paths(start=[0, 5, 7], before=[-1, 0, 1], stuck=[])
+    ([0, 5, 7], [])
     """
     order = np.argsort(source, kind="stable")
     first = np.searchsorted(source[order], np.arange(count + 1)).tolist()
     ends, lengths = target[order].tolist(), length[order].tolist()
     waiting = np.bincount(target, minlength=count).tolist()
-    start, before = [0] * count, [-1] * count
+    start = [0] * count
     ready = [node for node in range(count) if not waiting[node]]
     while ready:
         node = ready.pop()
         begin = start[node]
         for edge in range(first[node], first[node + 1]):
             end, arrival = ends[edge], begin + lengths[edge]
-            if arrival > start[end] or before[end] < 0:
-                start[end], before[end] = arrival, node
+            if arrival > start[end]:
+                start[end] = arrival
             waiting[end] -= 1
             if not waiting[end]:
                 ready.append(end)
-    return Paths(start, before, [node for node in range(count) if waiting[node] > 0])
+    return start, [node for node in range(count) if waiting[node] > 0]
 
 
-def complete_paths(source: Ints, target: Ints, length: Ints, count: int) -> Paths:
+def complete_paths(source: Ints, target: Ints, length: Ints, count: int) -> list[int]:
     """Return `longest_paths`. Raises ValueError if nodes wait for each other in a cycle."""
-    found = longest_paths(source, target, length, count)
-    if found.stuck:
+    start, stuck = longest_paths(source, target, length, count)
+    if stuck:
         raise ValueError(
-            f"deadlock: {len(found.stuck)} passes wait for each other; "
-            "run check(program) to see the cycle"
+            f"deadlock: {len(stuck)} passes wait for each other; run check(program) to see the "
+            "cycle"
         )
-    return found
+    return start
 
 
 def find_cycle(source: Ints, target: Ints, stuck: list[int]) -> list[int]:

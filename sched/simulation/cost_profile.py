@@ -23,7 +23,7 @@ import msgspec
 
 from ..ir.kinds import is_ranked
 from ..ir.typed_json import Whole, read_json
-from .costs import NOT_MEASURED, Contention, Costs, Table, expand
+from .costs import NOT_MEASURED, Contention, Costs, Table
 
 Resources = Mapping[str, int]
 # Buffers of kinds that are divided over the ranks.
@@ -77,7 +77,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The costs of all passes, transfers, collectives and buffers of a pipeline; see the module.
 
     `placement`: the rank of each stage. `ranks`: 0 stands for the highest of them plus one.
-    Raises ValueError for tables of the wrong size and for negative numbers.
+    Raises ValueError for tables of the wrong size.
     """
 
     placement: tuple[Whole, ...]
@@ -91,7 +91,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contention: Contention = NOT_MEASURED
 
     def __post_init__(self) -> None:
-        """Check sizes and signs, and fill in the number of ranks."""
+        """Check sizes, and fill in the number of ranks."""
         if not self.placement:
             raise ValueError("placement is empty; give the rank of each stage")
         needed = max(self.placement) + 1
@@ -100,18 +100,11 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"placement has a stage on rank {needed - 1}; there are {self.ranks} ranks"
             )
-        # JSON is checked by its types; this checks profiles that were made in Python.
+        # Signs are the types' to check in JSON, and the simulator's in Python.
         for name, entries in (*self.passes.items(), *self.buffers.items()):
             want = self.rows(name)
             if len(entries) not in (1, want):
                 raise ValueError(f"{name}: got {len(entries)} costs; give all {want}, or one")
-            for entry in entries:
-                points = (n for row in entry.points.values() for point in row for n in point)
-                numbers = [entry.fixed, *entry.per_thousand.values(), *points]
-                expand(f"costs of {name}", numbers, len(numbers), 1)
-        expand("p2p_ns", self.p2p_ns, 1, 1)
-        for name, ns in self.collectives.items():
-            expand(f"collective {name}", ns, 1, 1)
         if len(self.parameter_bytes) not in (1, self.ranks):
             given = len(self.parameter_bytes)
             raise ValueError(

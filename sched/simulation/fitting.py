@@ -5,18 +5,17 @@ that a pause of the machine counts once. Through these medians goes the cost fun
 
     cost = fixed + sum over resources of slope x amount,   all terms 0 or more
 
-with the least squares, each median weighted by its number of measurements. "affine" has the fixed
-term, "linear" does not. Non-negative least squares (Lawson and Hanson, 1974) need an active-set
-search when there are many terms; there are few here, so every subset of terms is solved directly
-and the best one without a negative term is taken. Among equal ones the smallest wins: where all
-microbatches held the same, that is the fixed cost, which is all that was measured.
+with the least squares, each median weighted by its number of measurements. Non-negative least
+squares (Lawson and Hanson, 1974) need an active-set search when there are many terms; there are few
+here, so every subset of terms is solved directly and the best one without a negative term is taken.
+Among equal ones the smallest wins: where all microbatches held the same, that is the fixed cost,
+which is all that was measured.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +25,9 @@ from ..ir.program import NO_MICROBATCH
 from .cost_profile import CostFunction, CostProfile, Resources
 from .measured import MeasuredStep, compute_slots
 
-Form = Literal["affine", "linear"]
 Floats = NDArray[np.float64]
 _Samples = tuple[list[Resources], list[int]]
 MOST_RESOURCES = 6
-_FIXED = ""  # the name of the fixed term among resources
 # A further term has to lessen the squared error by this share of the squared costs.
 _WORTH = 1e-9
 
@@ -62,7 +59,6 @@ def fit_function(
     costs: Sequence[int],
     *,
     resources: Sequence[str] | None = None,
-    form: Form = "affine",
 ) -> tuple[CostFunction, Residual]:
     """Return the cost function (ns or bytes) of measurements, and its residual.
 
@@ -82,19 +78,11 @@ def fit_function(
             f"the microbatches have {len(names)} resources ({', '.join(names)}); choose "
             f"{MOST_RESOURCES} at most, those that times depend on"
         )
-    # A linear cost goes through zero: without resources nothing would be left of it.
-    terms = [_FIXED, *names] if form == "affine" else names
-    if not terms:
-        raise ValueError("a linear cost needs a resource; the microbatches have none in common")
     table, middle, weight = _medians(names, amounts, costs)
-    columns = np.column_stack(
-        [np.ones(len(table)) if t == _FIXED else table[:, names.index(t)] for t in terms]
-    )
-    found = dict(zip(terms, _least_squares(columns, middle, weight).tolist(), strict=True))
-    slopes = {name: round(1000 * found[name]) for name in names}
-    function = CostFunction(
-        round(found.get(_FIXED, 0.0)), {name: slope for name, slope in slopes.items() if slope}
-    )
+    columns = np.column_stack([np.ones(len(table)), table])
+    fixed, *rates = _least_squares(columns, middle, weight).tolist()
+    slopes = {name: round(1000 * rate) for name, rate in zip(names, rates, strict=True)}
+    function = CostFunction(round(fixed), {name: slope for name, slope in slopes.items() if slope})
     return function, _residual(function, amounts, costs)
 
 
@@ -150,7 +138,6 @@ def fit_profile(
     steps: Sequence[MeasuredStep],
     *,
     resources: Sequence[str] | None = None,
-    form: Form = "affine",
     p2p_ns: int = 0,
 ) -> FittedProfile:
     """Return the cost profile of measured steps, with an entry per stage, or rank, and kind.
@@ -169,8 +156,8 @@ def fit_profile(
     for name in sorted({name for name, _ in found}):
         rows = ranks if kind(name).scope == "rank" else len(placement)
         # What is done once a step has no microbatch whose contents it could depend on.
-        terms, shape = ((), "affine") if kind(name).once else (resources, form)
-        fits = [_fit(name, row, found.get((name, row)), terms, shape) for row in range(rows)]
+        terms = () if kind(name).once else resources
+        fits = [_fit(name, row, found.get((name, row)), terms) for row in range(rows)]
         passes[name] = tuple(function for function, _ in fits)
         residuals[name] = tuple(residual for _, residual in fits)
     profile = CostProfile(placement, passes, ranks, p2p_ns, _collectives(steps))
@@ -191,11 +178,11 @@ def _measurements(steps: Sequence[MeasuredStep]) -> dict[tuple[str, int], _Sampl
 
 
 def _fit(
-    name: str, row: int, samples: _Samples | None, resources: Sequence[str] | None, form: Form
+    name: str, row: int, samples: _Samples | None, resources: Sequence[str] | None
 ) -> tuple[CostFunction, Residual]:
     """Return the cost of a kind's passes on a stage or rank."""
     if samples is not None:
-        return fit_function(*samples, resources=resources, form=form)
+        return fit_function(*samples, resources=resources)
     # Only kinds that are divided over the ranks, such as encoders, need not be on all of them.
     if kind(name).scope == "stage":
         raise ValueError(f"stage {row} has no {name} in these steps; measure whole steps")

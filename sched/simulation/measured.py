@@ -8,7 +8,7 @@ of that. The JSON also holds what the microbatches contained, since costs are fu
      "microbatches": [{"tokens": 4096, "tiles": 12}]}
 
 Optional are `lanes` (by communicator, its collectives in the same form), `memory` (by rank, (ns,
-bytes) steps), and the `bubbles` and `critical` path, which simulated timelines have.
+bytes) steps), and the `bubbles`, which simulated timelines have.
 
 `agreement` compares a measured step with a simulated one. They differ for two reasons: passes took
 other times than planned, and ranks waited for other things than passes (messages, cores). Simulated
@@ -79,7 +79,6 @@ def measured_timeline(
         makespan_ns=makespan,
         bubbles=_bubbles(own, makespan),
         memory=tuple(curves) or (((0, 0),),) * len(ranks),
-        critical=(),
     )
 
 
@@ -132,7 +131,6 @@ class _StepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     lanes: Mapping[str, _Slots] = {}
     memory: tuple[Curve, ...] = ()
     bubbles: tuple[Bubbles, ...] = ()
-    critical: _Slots = ()
     microbatches: tuple[Mapping[str, Whole], ...] = ()
 
 
@@ -146,7 +144,6 @@ def dump_step(step: MeasuredStep) -> str:
         lanes={name: _written(row) for name, row in one.lanes.items()},
         memory=one.memory,
         bubbles=one.bubbles,
-        critical=_written(one.critical),
         microbatches=tuple(dict(resources) for resources in step.microbatches),
     )
     return msgspec.json.encode(file).decode()
@@ -173,8 +170,7 @@ def load_step(text: str) -> MeasuredStep:
             raise ValueError(f"the timeline has {len(ranks)} ranks and {what} of {len(found)}")
     # What was written had the causes of idle time; without them, they follow from the passes.
     bubbles = file.bubbles or made.bubbles
-    made = replace(made, bubbles=bubbles, critical=_read(file.critical))
-    return MeasuredStep(made, file.microbatches)
+    return MeasuredStep(replace(made, bubbles=bubbles), file.microbatches)
 
 
 def _written(row: Row) -> _Slots:

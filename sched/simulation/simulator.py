@@ -74,16 +74,14 @@ def simulate(program: Program, costs: Costs) -> Timeline:
         makespan_ns=makespan,
         bubbles=count_bubbles(graph, times.start, times.end, makespan),
         memory=memory_curves(graph, costs, times.start, times.end),
-        critical=_critical_path(graph, starts, ends, times.before),
     )
 
 
 class NodeTimes(NamedTuple):
-    """When each pass and barrier of a graph starts and ends, and for which node it waited last."""
+    """When each pass and barrier of a graph starts and ends."""
 
     start: Ints
     end: Ints
-    before: list[int]
 
 
 def node_times(graph: Graph, costs: Costs) -> NodeTimes:
@@ -97,8 +95,8 @@ def node_times(graph: Graph, costs: Costs) -> NodeTimes:
             np.concatenate(pair) for pair in zip((source, target, delay), blocking, strict=True)
         )
     found = complete_paths(source, target, delay + duration[source], graph.nodes)
-    start = np.array(found.start, np.int64)
-    return NodeTimes(start, start + duration, found.before)
+    start = np.array(found, np.int64)
+    return NodeTimes(start, start + duration)
 
 
 def node_durations(graph: Graph, costs: Costs) -> Ints:
@@ -192,18 +190,6 @@ def _lanes(graph: Graph, starts: list[int], ends: list[int]) -> dict[str, tuple[
         name: tuple(sorted(lane, key=lambda slot: (slot.start_ns, slot.what.microbatch)))
         for name, lane in lanes.items()
     }
-
-
-def _critical_path(
-    graph: Graph, starts: list[int], ends: list[int], before: list[int]
-) -> tuple[Slot, ...]:
-    """Return the longest path to the node that ends last, from a start at 0."""
-    node = max(range(len(ends)), key=ends.__getitem__, default=-1)
-    path = []
-    while node >= 0:
-        path.append(_slot(graph, node, starts, ends))
-        node = before[node] if starts[node] > 0 else -1
-    return tuple(reversed(path))
 
 
 def count_bubbles(graph: Graph, start: Ints, end: Ints, makespan_ns: int) -> tuple[Bubbles, ...]:

@@ -49,8 +49,7 @@ class Timeline:
 
     `ranks[r]`: rank r's passes in order. `lanes`: per communicator, its collectives in order.
     `bubbles[r]`: rank r's idle time by cause. `memory[r]`: its use as (ns, bytes) steps, each
-    valid until the next, from ns 0. `critical`: a chain of passes and collectives that explains
-    the makespan, first to last.
+    valid until the next, from ns 0.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Timeline:
     makespan_ns: int
     bubbles: tuple[Bubbles, ...]
     memory: tuple[Curve, ...]
-    critical: tuple[Slot, ...]
 
     @property
     def work_ns(self) -> tuple[int, ...]:

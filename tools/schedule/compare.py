@@ -41,7 +41,6 @@ def timeline_report(timeline: Timeline, unit: MemoryUnit) -> dict[str, object]:
         "work_ns": list(timeline.work_ns),
         f"peak_{unit.word}": max(timeline.peak_bytes, default=0) / unit.size,
         f"peak_{unit.word}_by_rank": [most / unit.size for most in timeline.peak_bytes],
-        "critical_path": [str(slot.what) for slot in timeline.critical],
     }
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import click
 from rich.table import Table
@@ -27,13 +26,6 @@ from ..inputs.cost_options import read_step
     help="Leave out the first steps of a folder: they are slower.",
 )
 @click.option("--resources", metavar="NAME,...", help="What costs depend on.  [default: all]")
-@click.option(
-    "--form",
-    type=click.Choice(["affine", "linear"]),
-    default="affine",
-    show_default=True,
-    help="With a fixed cost for each pass, or in proportion to what microbatches hold.",
-)
 @click.option("--p2p-ns", type=click.IntRange(min=0), default=0, help="Time of a message.  [0]")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the cost profile here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -41,7 +33,6 @@ def command(
     steps: tuple[str, ...],
     skip: int,
     resources: str | None,
-    form: Literal["affine", "linear"],
     p2p_ns: int,
     out: Path | None,
     as_json: bool,
@@ -54,7 +45,7 @@ def command(
     Example: counterpoise profile timelines --out profile.json
     """
     names = None if resources is None else [name for name in resources.split(",") if name]
-    fitted = fit_profile(_read(steps, skip), resources=names, form=form, p2p_ns=p2p_ns)
+    fitted = fit_profile(_read(steps, skip), resources=names, p2p_ns=p2p_ns)
     if out is not None:
         out.write_text(dump_profile(fitted.profile) + "\n", "utf-8")
         click.echo(f"wrote {out}", err=True)

@@ -15,7 +15,7 @@ from ...shapes import LayerCost, memory_of, partition
 from ..framework_layouts import merge_encoder
 from ..recompute import modelled_stages, plan_recompute
 from ..stage_split import candidates, even_stages, parameter_based, profile_based
-from .plan import BatchChoice, JobPlan, ScheduleChoice, Sizes
+from .plan import JobPlan
 from .pricing import Pricer
 
 # As many candidates as the planner of stages times.
@@ -36,33 +36,23 @@ def choices(pricer: Pricer, keep: int = THOROUGH) -> list[Any]:
         job.choose_sizes,
         job.choose_schedule,
         job.choose_batch,
-        lambda chosen: stages_to_try(pricer, *chosen, keep=keep),
-        lambda chosen: policies(pricer, *chosen),
+        lambda chosen: stages_to_try(pricer, JobPlan(*chosen, (), ()), keep),
+        lambda chosen: policies(pricer, JobPlan(*chosen, ((),) * len(chosen[-1]))),
     ]
 
 
-def stages_to_try(
-    pricer: Pricer,
-    placement: str,
-    sizes: Sizes,
-    chosen: ScheduleChoice,
-    batch: BatchChoice,
-    *,
-    keep: int,
-) -> list[Layers]:
+def stages_to_try(pricer: Pricer, plan: JobPlan, keep: int) -> list[Layers]:
     """Return splits of the layers, without repetition."""
-    where = JobPlan(placement, sizes, chosen, batch, (), ()).layout().placement
-    job, part, unit = pricer.job, pricer.job.pipeline(placement), sizes.pipeline
+    job, where = pricer.job, plan.layout().placement
     # Of the mean sample: how many of them a microbatch holds does not change what is even.
-    load = {name: amount // job.batch for name, amount in job.amounts.items()}
-    layers = pricer.chain(part, unit, load, chosen.spread)
-    key = ("stages", part, where, unit.tp, chosen.spread, keep)
+    layers = pricer.layers(plan, {name: n // job.batch for name, n in job.amounts.items()})
+    key = ("stages", job.pipeline(plan.placement), where, plan.unit.tp, plan.schedule.spread, keep)
     found = pricer.keep(key, lambda: _splits(layers, where, keep))
     if keep < THOROUGH:
         return found
     # What the planner of stages finds for the largest microbatch, as people would ask it.
-    most = pricer.loads(unit.dp, batch).most
-    heavy = pricer.chain(part, unit, most, chosen.spread)
+    most = pricer.most(plan)
+    heavy = pricer.layers(plan, most)
     more = pricer.keep((*key, tuple(most.values())), lambda: _splits(heavy, where, keep))
     return list(dict.fromkeys((*found, *more)))
 
@@ -82,19 +72,14 @@ def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> lis
     return list(dict.fromkeys(found))
 
 
-def policies(
-    pricer: Pricer,
-    placement: str,
-    sizes: Sizes,
-    chosen: ScheduleChoice,
-    batch: BatchChoice,
-    stages: Layers,
-) -> list[Policy]:
-    """Return what may be recomputed: nothing where it fits, else what is needed, and everything."""
-    nothing = JobPlan(placement, sizes, chosen, batch, stages, ((),) * len(stages))
+def policies(pricer: Pricer, nothing: JobPlan) -> list[Policy]:
+    """Return what may be recomputed: nothing where it fits, else what is needed, and everything.
+
+    `nothing`: the plan that recomputes nothing.
+    """
     if max(pricer.memory(nothing)) <= pricer.job.memory_bytes:
         return [nothing.recompute]
-    every = replace(nothing, recompute=tuple(tuple(range(size)) for size in stages))
+    every = nothing.recomputed()
     if max(pricer.memory(every)) > pricer.job.memory_bytes:
         return []
     needed = _needed(pricer, nothing, every)

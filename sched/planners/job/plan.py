@@ -12,7 +12,7 @@ A plan is six choices, each of which depends on those before it:
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -108,6 +108,10 @@ class JobPlan:
     def unit(self) -> Unit:
         """Return the pipeline's sizes."""
         return self.sizes.pipeline
+
+    def recomputed(self) -> "JobPlan":
+        """Return the plan with all layers recomputed."""
+        return replace(self, recompute=tuple(tuple(range(size)) for size in self.stages))
 
     def layout(self, cp: int = 1) -> ParallelLayout:
         """Return the pipeline's layout, as memory and times are computed of it."""

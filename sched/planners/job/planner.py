@@ -1,7 +1,7 @@
 """Plan a job, and say where its time goes and what it gains over how it would be run today."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -84,9 +84,8 @@ def _missing(pricer: Pricer) -> str:
     for place in job.choose_placement(()):
         for sizes in job.choose_sizes((place,)):
             stages = even_stages(job.parts[job.pipeline(place)].layers, sizes.pipeline.pp)
-            every = tuple(tuple(range(count)) for count in stages)
-            largest = list(job.choose_batch((place, sizes, one)))[-1:]
-            plans += [JobPlan(place, sizes, one, batch, stages, every) for batch in largest]
+            *_, largest = job.choose_batch((place, sizes, one))
+            plans.append(JobPlan(place, sizes, one, largest, stages, ()).recomputed())
     if not plans:
         return (
             f"no plan fills {job.gpus} GPUs with steps of {job.batch} samples: CP {job.cp} x TP "
@@ -119,9 +118,8 @@ def usual_plan(pricer: Pricer) -> JobPlan | None:
                 continue
             given = BatchChoice(batch.microbatches, "fixed")
             nothing = JobPlan(place, sizes, one, given, stages, ((),) * len(stages))
-            every = replace(nothing, recompute=tuple(tuple(range(count)) for count in stages))
-            fits = (p for p in (nothing, every) if max(pricer.memory(p)) <= job.memory_bytes)
-            plan = next(fits, None)
+            both = nothing, nothing.recomputed()
+            plan = next((p for p in both if max(pricer.memory(p)) <= job.memory_bytes), None)
             if plan and (best is None or pricer.bound_of_stages(plan) < best[0]):
                 step = pricer.priced(plan).step_ns
                 best = (step, plan) if best is None or step < best[0] else best

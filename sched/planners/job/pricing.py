@@ -27,10 +27,8 @@ class Pricer(Simulated):
                 return self._bound_of_sizes(placement, sizes)
             case (placement, sizes, one, batch):
                 return self._bound_of_batch(placement, sizes, one, batch)
-            case (place, sizes, one, batch, stages):
-                nothing = ((),) * len(stages)
-                plan = JobPlan(place, sizes, one, batch, stages, nothing)
-                return self.bound_of_stages(plan)
+            case (_, _, _, _, stages):
+                return self.bound_of_stages(JobPlan(*chosen, ((),) * len(stages)))
             case (placement, _, _, _, _, _):
                 plan = JobPlan(*chosen)
                 least = self.bound_of_stages(plan)

@@ -10,16 +10,16 @@ from benchmarks.baselines.optimus_algorithm2 import fill_optimus
 from counterpoise.sched import schedule, simulate, unit_costs
 from counterpoise.sched.bubble_filling.choose import scan
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
-from counterpoise.sched.bubble_filling.filled_program import fill_program
 from counterpoise.sched.bubble_filling.gaps import Gaps, find_gaps, with_collectives
 from counterpoise.sched.bubble_filling.instance import FillProblem, make_work
 from counterpoise.sched.bubble_filling.presets import case_setup
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
-from counterpoise.sched.bubble_filling.setup import Kernel, Splitting, dump_setup, load_setup
+from counterpoise.sched.bubble_filling.setup import Kernel, dump_setup, load_setup
 from tests.sched.bubble_filling.exact_search import least_exposed
 
 SETUP = replace(case_setup("A"), microbatches=4)
 ONE = (Kernel("k", "compute", 3),)
+NO_BACKWARD = replace(SETUP.model, layer=replace(SETUP.model.layer, backward=()))
 
 
 def busy_problem(**more: Any) -> FillProblem:
@@ -27,7 +27,7 @@ def busy_problem(**more: Any) -> FillProblem:
     timeline = simulate(schedule("gpipe", ranks=1, microbatches=2), unit_costs(5, 10))
     gaps = find_gaps(timeline, {})
     return FillProblem(
-        gaps, ((0,),), 1, make_work(ONE), make_work(ONE), 0, np.array([6], np.int64), **more
+        gaps, ((0,),), 1, make_work([ONE]), make_work([ONE]), 0, np.array([6], np.int64), **more
     )
 
 
@@ -69,6 +69,7 @@ def test_encoder_layers_that_do_not_divide() -> None:
         ({"encoders": {}}, "the profile is empty: it has no encoders"),
         ({"encoders": {8: ()}}, "the profile is empty: it has no encoders"),
         ({"stages": 0}, "stages is 0; give at least 1"),
+        ({"model": NO_BACKWARD}, "the language model has no kernels"),
         ({"chunks": 7}, "80 layers do not fill 4 stages of 7 chunks"),
     ],
 )
@@ -129,28 +130,14 @@ def test_gradients_in_another_order() -> None:
 def test_what_the_printed_algorithm_and_the_exact_search_do_not_know() -> None:
     with pytest.raises(ValueError, match="needs equal microbatches"):
         fill_optimus(busy_problem(fixed=True))
-    late = replace(make_work(ONE), release=np.array([1], np.int64))
+    late = make_work([ONE], collective_ns=1)
     with pytest.raises(ValueError, match="collectives"):
         least_exposed(replace(busy_problem(), forward=late), 1)
 
 
-def test_a_program_needs_the_layers() -> None:
-    one = busy_problem()
-    filled = fill_bubbles(one)
-    with pytest.raises(ValueError, match="does not say its layers"):
-        fill_program(host_step(SETUP), filled)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: Splitting(0),
-        lambda: case_setup("4096"),
-    ],
-)
-def test_options_out_of_range(wrong) -> None:
-    with pytest.raises(ValueError, match=r"give|known|cannot"):
-        wrong()
+def test_a_case_that_the_paper_has_not() -> None:
+    with pytest.raises(ValueError, match="unknown case '4096'; known are 1536"):
+        case_setup("4096")
 
 
 def test_gaps_are_found_in_any_first_in_program() -> None:

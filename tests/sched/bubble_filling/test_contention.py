@@ -1,7 +1,7 @@
 """Contention: kernels beside the language model's take longer, in plan and validator."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from counterpoise.sched import (
     load_profile,
 )
 from counterpoise.sched.bubble_filling.choose import fitting
-from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
 from counterpoise.sched.bubble_filling.gaps import (
     COMMUNICATING,
     COMPUTING,
@@ -86,16 +85,6 @@ def test_a_kernel_fits_beside_another_as_worked_out_by_hand(
     assert (backward.before_ns, backward.after_ns) == (1, before)
 
 
-def test_nothing_takes_longer_unless_the_problem_says_so() -> None:
-    told = one_kernel(COMPUTING, 1, (0, 501))
-    rest = {each.name: getattr(told, each.name) for each in fields(told) if each.init}
-    del rest["slower"]
-    untold = FillProblem(**rest)
-    assert untold.slower == (0, 0)
-    assert fill_bubbles(untold, EXACT).before_ns == 0
-    assert fill_bubbles(told, EXACT).before_ns == 40
-
-
 def test_a_schedule_that_was_made_without_contention_is_wrong_with_it() -> None:
     free = fill_bubbles(one_kernel(COMMUNICATING, 0, (0, 0)), EXACT)
     slower = replace(free, problem=replace(free.problem, slower=(501, 0)))
@@ -104,16 +93,6 @@ def test_a_schedule_that_was_made_without_contention_is_wrong_with_it() -> None:
         "dependencies",
         "inside",
     ]
-
-
-def test_a_job_of_many_kernels_is_planned_with_the_longer_times() -> None:
-    host, plan = host_step(SETUP), EncoderPlan(2, 2)
-    setup = replace(SETUP, contention=MEASURED)
-    way = fitting(setup)[0]
-    alone = fill_bubbles(plan_problem(SETUP, plan, host, splitting=way))
-    beside = fill_bubbles(plan_problem(setup, plan, host, splitting=way))
-    assert beside.problem.slower == (250, 100)
-    assert beside.step_ns >= alone.step_ns
 
 
 def test_pieces_fit_bubbles_in_which_they_take_longer() -> None:

@@ -53,7 +53,7 @@ def random_problem(seed: int) -> FillProblem:
     permille: tuple[int, ...] = (1000,)
     if random.random() < 0.2:
         permille = tuple(random.choice((500, 1000, 2000)) for _ in range(count))
-    ahead, back = (_costing(make_work(row), permille) for row in (forward, backward))
+    ahead, back = (_costing(make_work([row]), permille) for row in (forward, backward))
     nominal = ahead.per_microbatch_ns + (back.per_microbatch_ns if backward else 0)
     pipelines = ranks // stages
     most = random.choice((None, -(-count // pipelines)))

@@ -76,18 +76,6 @@ def test_what_is_not_given_takes_no_time() -> None:
     assert host_step(setup).timeline.makespan_ns == 3
 
 
-@pytest.mark.parametrize("way", ["forward", "backward"])
-def test_the_model_needs_kernels_both_ways(way: str) -> None:
-    half = replace(SETUP.model.layer, **{way: ()})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the language model has no kernels"):
-        replace(SETUP, model=replace(SETUP.model, layer=half))
-
-
-def test_each_width_needs_encoders() -> None:
-    with pytest.raises(ValueError, match="it has no encoders"):
-        replace(SETUP, encoders={**SETUP.encoders, 4: ()})
-
-
 @pytest.mark.parametrize("least_ns", [0, 1, 2, 63])
 def test_the_least_extension_that_fits(least_ns: int) -> None:
     assert least(lambda ns: ns >= least_ns, 64, 1) == least_ns

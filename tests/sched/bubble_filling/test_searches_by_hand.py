@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
 from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Stretches
-from counterpoise.sched.bubble_filling.instance import FilledSchedule, Work
+from counterpoise.sched.bubble_filling.instance import Work
 from counterpoise.sched.bubble_filling.pipelines import fill, space_of
 from counterpoise.sched.bubble_filling.search import Effort, Lists, _Search, fill_bubbles
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled, proofs
@@ -106,13 +106,6 @@ def test_unequal_microbatches_are_dealt_longest_first_and_in_order() -> None:
     assert rows_of(30, 40, 50, 100) == [((3,), (0, 1, 2)), ((0, 2), (1, 3))]
 
 
-def test_microbatches_move_from_the_fullest_to_the_emptiest_of_another_group() -> None:
-    two = search(EncoderPlan(2, 1))
-    assert two.problem.copies == 2
-    assert list(two._moves([3, 1, 2, 2])) == [(0, 2), (2, 1)]
-    assert list(two._moves([0, 0, 1, 3])) == [(3, 0)]
-
-
 def test_no_pipeline_is_given_more_than_its_memory_holds() -> None:
     problem = replace(search(EncoderPlan(2, 2)).problem, most=3)
     found = _Search(problem, Effort())
@@ -129,27 +122,3 @@ def test_as_many_moves_are_tried_as_the_effort_says(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(two, "evaluate", lambda moved, _: tried.append(moved))
     assert two.improve(late) is late
     assert len(tried) == len(set(tried)) == 3
-
-
-def test_no_move_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = search(EncoderPlan(1, 1), 100, 40, 30, 50).problem
-    found = fill_bubbles(problem)
-    late = replace(found, before_ns=found.before_ns + 2)
-    better = replace(found, before_ns=found.before_ns + 1)
-    one, tried = _Search(problem, Effort(moves=100)), list[Lists]()
-
-    def evaluate(moved: Lists, best: FilledSchedule) -> FilledSchedule | None:
-        tried.append(moved)
-        return better if best is late else None
-
-    monkeypatch.setattr(one, "evaluate", evaluate)
-    assert one.improve(late) is better
-    assert len(tried) == len(set(tried)) == len(set(one._neighbours(late)))
-
-
-def test_every_move_is_tried() -> None:
-    two = search(EncoderPlan(2, 1))
-    found = fill_bubbles(two.problem, Effort(moves=0))
-    sizes = [tuple(map(len, each)) for each in two._neighbours(found)]
-    assert [len(p.microbatches) for p in found.pipelines] == [1, 1, 1, 1]
-    assert sizes == [(0, 1, 2, 1), (2, 1, 0, 1)]

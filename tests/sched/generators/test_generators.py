@@ -37,14 +37,6 @@ def test_every_schedule_is_sound_and_stays_so_when_lowered(
     check(lower(program))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("interleaved", "dualpipev")])
-@pytest.mark.parametrize("microbatches", [1, 2, 3, 5, 7])
-def test_any_number_of_microbatches_will_do(name: str, microbatches: int) -> None:
-    if name.startswith("interleaved"):
-        microbatches *= 3
-    check(schedule(name, ranks=3, microbatches=microbatches))
-
-
 @given(st.sampled_from(schedules()), st.integers(1, 12), st.integers(1, 30), st.data())
 def test_whatever_a_schedule_does_not_refuse_is_sound(
     found: Schedule, ranks: int, microbatches: int, data: st.DataObject

@@ -124,12 +124,6 @@ def test_what_is_not_a_profile_is_refused(text: str) -> None:
         load_profile(text)
 
 
-def test_negative_costs_are_refused_from_python_too() -> None:
-    for bad in (CostFunction(-1), CostFunction(points={"a": ((0, 0), (1, -1))})):
-        with pytest.raises(ValueError, match="costs of F: got -1; give numbers of 0 or more"):
-            CostProfile((0,), {"F": (bad,)})
-
-
 def test_a_profile_of_too_many_stages_is_refused() -> None:
     entries = (CostFunction(3),) * 3
     profile = CostProfile((0, 1, 2), {"F": entries, "B": entries})

@@ -83,24 +83,10 @@ def test_residuals_say_how_noisy_the_times_were() -> None:
             assert one.rms < one.worst < 0.6
 
 
-def test_a_fixed_cost_is_left_out_of_a_linear_fit() -> None:
-    held = [{"tokens": n} for n in (100, 200, 400)]
-    costs = [2 * n + 50 for n in (100, 200, 400)]
-    affine, exact = fit_function(held, costs)
-    linear, off = fit_function(held, costs, form="linear")
-    assert affine == CostFunction(50, {"tokens": 2000})
-    assert exact.rms == 0
-    assert linear.fixed == 0
-    # The least squares of a line through 0: the sum of x y by the sum of x x.
-    slope = sum(h["tokens"] * c for h, c in zip(held, costs, strict=True)) / 210_000
-    assert linear.per_thousand["tokens"] == round(1000 * slope)
-    assert off.rms > 0.02
-
-
 def test_one_pause_of_the_machine_does_not_count_among_passes_alike() -> None:
     held = [{"tokens": 100}] * 9 + [{"tokens": 300}] * 9
     costs = [200] * 8 + [90_000] + [600] * 9
-    found, residual = fit_function(held, costs, form="linear")
+    found, residual = fit_function(held, costs)
     assert found == CostFunction(0, {"tokens": 2000})
     assert residual.worst > 10
 
@@ -174,5 +160,3 @@ def test_bad_requests_are_refused() -> None:
         fit_function([{"tokens": 1}], [2], resources=["frames"])
     with pytest.raises(ValueError, match="have 7 resources"):
         fit_function([dict.fromkeys("abcdefg", 1)], [2])
-    with pytest.raises(ValueError, match="a linear cost needs a resource"):
-        fit_function([{}], [2], form="linear")

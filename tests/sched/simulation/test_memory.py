@@ -56,16 +56,6 @@ def test_the_peak_is_what_an_executor_holds(name: str) -> None:
         assert simulate(lower(program), costs).peak_bytes == wanted
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_the_rank_that_holds_most_holds_as_many_microbatches_as_published(ranks: int) -> None:
-    even = {"1f1b": ranks, "zb-h1": ranks, "1f1b-alg1": ranks + 2, "1f1b-alg2": ranks + 1}
-    for name, microbatches in even.items():
-        program = schedule(name, ranks=ranks, microbatches=2 * ranks)
-        assert max(simulate(program, unit_costs(10, 20, 3)).peak_bytes) == microbatches
-    chunks = simulate(schedule("v-half", ranks=ranks, microbatches=2 * ranks), unit_costs(10, 20))
-    assert max(chunks.peak_bytes) == ranks + 2
-
-
 def curve(program: Program, costs: Costs, rank: int) -> tuple[tuple[int, int], ...]:
     return simulate(program, costs).memory[rank]
 

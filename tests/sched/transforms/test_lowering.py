@@ -1,30 +1,10 @@
-"""Lowering: every message has both its ends, every barrier all its ranks."""
-
-from collections import Counter
+"""Lowering: the passes stay, and late collectives go where costs put them."""
 
 import pytest
 
 from counterpoise.sched import Costs, check, lower, schedule, schedules, simulate, unit_costs
 
 NAMES = [s.name for s in schedules()]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_edge_between_ranks_has_a_send_and_a_receive(name: str) -> None:
-    program = schedule(name, ranks=3, microbatches=6)
-    kinds = Counter(item.kind for row in lower(program).ranks for item in row)
-    ends = zip(program.placement, program.placement[1:], strict=False)
-    hops = sum(a != b for a, b in ends) * program.microbatches
-    assert {kinds[k] for k in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")} == {hops}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_rank_enters_every_barrier_once_a_microbatch(name: str) -> None:
-    program = schedule(name, ranks=3, microbatches=6)
-    lowered = lower(program)
-    for row in lowered.ranks:
-        kinds = Counter(item.kind for item in row)
-        assert all(kinds[barrier.name] == 6 for barrier in program.barriers)
 
 
 @pytest.mark.parametrize("name", NAMES)
