@@ -33,7 +33,12 @@ def make_loader(rank: int, ranks: int, **_: Any) -> Any:
         cost=lambda text: {"tokens": len(text["input_ids"])},
         # accumulate is torchtitan's gradient_accumulation_steps
         balance=cp.Balance(
-            budgets={"tokens": 400}, samples_per_step=16, accumulate=2, layout="packed"
+            budgets={"tokens": 512},
+            samples_per_step=16,
+            accumulate=2,
+            layout="packed",
+            buckets={"tokens": [512]},
+            oversize="refuse",  # all batches have one length
         ),
         shuffle=True,
         rank=rank,
@@ -45,7 +50,7 @@ def main() -> None:
     """Print the first microbatches."""
     from counterpoise.loader.adapters.torchtitan import PlannedDataLoader
 
-    config = PlannedDataLoader.Config(loader=make_loader, pad_to=512)
+    config = PlannedDataLoader.Config(loader=make_loader)
     dataloader = config.build(dp_rank=0, dp_world_size=1, tokenizer=None)
     for (inputs, labels), _ in zip(dataloader, range(3), strict=False):
         has_label = int((labels != -100).sum())

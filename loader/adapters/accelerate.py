@@ -1,13 +1,11 @@
 """Fits loaders into accelerate: `prepare_accelerate`, and what its own loaders do for it.
 
 accelerate itself leaves a balanced loader alone and makes torch's of a plain one. Here a plain
-loader is sharded by accelerate's own BatchSamplerShard, with the same samples on each rank as
-torch's would have, and read by our workers.
+loader is sharded by accelerate's own BatchSamplerShard, and read by our workers.
 
-accelerate reads from its GradientState which loader is being iterated over, whether this is its
-last batch (gradients are synchronised then), and how many samples were added to fill it up. It also
-puts batches onto its device. `accelerator.prepare` says that a loader is prepared by setting
-`_is_accelerate_prepared`; from then on an `AccelerateFeed` does this for a balanced one.
+accelerate reads from its GradientState which loader is being iterated over, and whether this is its
+last batch (gradients are synchronised then), and puts batches onto its device: an `AccelerateFeed`
+does this for a balanced loader once accelerator.prepare has set `_is_accelerate_prepared`.
 
 Its gather_for_metrics needs tensors of one shape on all ranks, and ends the process (gloo) or hangs
 (NCCL) where they differ, as the microbatches of a balanced loader do. While such a loader is being

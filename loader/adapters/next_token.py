@@ -20,40 +20,30 @@ LEFT_OUT = (
 
 
 def next_token_batch(
-    batch: dict[str, Any], pad_to: int = 0, flat: bool = False, shift_labels: bool = True
+    batch: dict[str, Any], flat: bool = False, shift_labels: bool = True
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """Return ({"input": ids, "positions": positions, other fields}, labels), shapes (B, L).
 
-    batch: of layout "padded" or "packed". pad_to: the length L that rows are filled up to, 0 for
-    none. flat: shapes (T,) of a single row. shift_labels: as in Balance.
-
-    Raises ValueError for a batch that is longer than pad_to, that has several rows where one is
-    wanted, or a field "input" or "positions".
+    batch: of layout "padded" or "packed". flat: shapes (T,) of a single row. shift_labels: as in
+    Balance. Raises ValueError for a batch that has several rows where one is wanted, or a field
+    "input" or "positions".
 
     >>> batch = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[-100, 6, 7]])}
-    >>> inputs, labels = next_token_batch(batch, pad_to=4)
+    >>> inputs, labels = next_token_batch(batch)
     >>> inputs["input"].tolist(), inputs["positions"].tolist(), labels.tolist()
-    ([[5, 6, 7, 0]], [[0, 1, 2, 0]], [[6, 7, -100, -100]])
+    ([[5, 6, 7]], [[0, 1, 2]], [[6, 7, -100]])
     """
     ids, labels = batch["input_ids"], batch["labels"]
     positions = batch.get("position_ids")
     if positions is None:
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    rows, length = ids.shape
-    if pad_to and length > pad_to:
+    if flat and len(ids) != 1:
         raise ValueError(
-            f"a microbatch has rows of {length} tokens, and pad_to is {pad_to}: give "
-            f"Balance(budgets={{'tokens': {pad_to}}}) to a loader of layout packed, or a larger one"
+            f"a microbatch has {len(ids)} rows, and torchtitan after 0.3.0 takes one: give the "
+            'loader Balance(layout="packed")'
         )
-    if flat and rows != 1:
-        raise ValueError(
-            f"a microbatch has {rows} rows, and torchtitan after 0.3.0 takes one: give the loader "
-            'Balance(layout="packed")'
-        )
-    missing = max(0, pad_to - ids.shape[1])
-    ids, positions = pad(ids, (0, missing)), pad(positions, (0, missing))
     shifts = int(shift_labels)
-    shifted = pad(labels[:, shifts:], (0, shifts + missing), value=IGNORED)
+    shifted = pad(labels[:, shifts:], (0, shifts), value=IGNORED)
     named = ("input_ids", "labels", "position_ids", *LEFT_OUT)
     others = {name: value for name, value in batch.items() if name not in named}
     if flat:

@@ -1,10 +1,9 @@
 """Answers frameworks' questions about a loader, and stands in for what they would rebuild.
 
-DataLoader inherits what accelerate asks for. Frameworks make a new DataLoader out of a given one:
-Lightning and Fabric to put a distributed sampler into it, `skip_first_batches` to resume,
-accelerate to shard. They take the dataset and the samplers along, and nothing of a plan. So a
-balanced loader shows stand-ins for `sampler` and `batch_sampler`. Both can be asked what they are;
-iterating over them, or making another of them, is an error that says what is right instead.
+Frameworks make a new DataLoader out of a given one: Lightning and Fabric to put a distributed
+sampler into it, `skip_first_batches` to resume, accelerate to shard. They take the dataset and the
+samplers along, and nothing of a plan. So a balanced loader shows stand-ins for `sampler` and
+`batch_sampler`: iterating over them is an error that says what is right instead.
 """
 
 import logging

@@ -36,28 +36,24 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):  # type: ignore[misc]
-        """The function that makes the loader, and the length of its batches.
+        """The function that makes the loader, or "module:function".
 
-        loader: the function, or "module:function"; it is called with rank=, ranks= and what
-        torchtitan's trainer gives (tokenizer, and sizes in tokens or rows). pad_to: every batch
-        becomes that many tokens long, for torch.compile, CUDA graphs, pipeline and context
-        parallelism, which want one shape; 0 leaves lengths as they are.
+        It is called with rank=, ranks= and what torchtitan's trainer gives (tokenizer, and sizes in
+        tokens or rows).
         """
 
         loader: str | Callable[..., Any] = ""
-        pad_to: int = 0
 
     def __init__(
         self, config: "PlannedDataLoader.Config", *, dp_rank: int, dp_world_size: int, **given: Any
     ) -> None:
         """Make the loader; ValueError if `loader` names no function."""
         self.loader = _function(config.loader)(rank=dp_rank, ranks=dp_world_size, **given)
-        self._pad_to = config.pad_to
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yield (inputs, labels) of microbatches without end; a loader without any ends it."""
         for batch in without_end(self.loader):
-            yield next_token_batch(batch, self._pad_to, IS_FLAT, shifts_labels(self.loader))
+            yield next_token_batch(batch, IS_FLAT, shifts_labels(self.loader))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger under one key: it is the same on all ranks, and may go on with others.
@@ -85,9 +81,9 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
 
 
 @override(target=BaseDataLoader.Config, description="a counterpoise loader")
-def dataloader(config: Any, loader: str, pad_to: int = 0) -> Any:
+def dataloader(config: Any, loader: str) -> Any:
     """Return the Config that takes the place of torchtitan's own, for --override.imports."""
-    return derive(config, PlannedDataLoader.Config, loader=loader, pad_to=pad_to)
+    return derive(config, PlannedDataLoader.Config, loader=loader)
 
 
 def _function(given: str | Callable[..., Any]) -> Callable[..., Any]:

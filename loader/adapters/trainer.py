@@ -2,15 +2,12 @@
 
 Trainer asks for its loader by `get_train_dataloader`, fetches all microbatches of an optimizer step
 before the first is trained on, and divides their losses by the label tokens of the step on all
-ranks (`num_items_in_batch`): nothing is left to scale. It resumes by skipping, which a plan does
-not need: the ledger is in the checkpoint, as the state of a callback.
+ranks (`num_items_in_batch`): nothing is left to scale. The ledger is in the checkpoint, as the
+state of a callback, where Trainer would resume by skipping.
 
 Trainer counts steps and epochs from the length of its loader. Modes "window" and "epoch" have none
-before the plan is made: Trainer then takes max_steps for the length of an epoch, and begins at
-epoch 0 again where it resumes. The loader's own count is right, and goes on by itself.
-
-Packed batches are given as hf_kwargs says for the model, which has been seen to keep samples apart
-then (`loader/models/proof.py`).
+before the plan is made: then it takes max_steps for it, and begins at epoch 0 where it resumes. The
+loader's own count is right, and goes on by itself.
 """
 
 import copy

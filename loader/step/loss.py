@@ -6,10 +6,8 @@ luck of its group. The one right mean divides the sum over everything by the cou
     L = (sum over ranks and microbatches of loss_sum) / (count in the global batch)
 
 Gradients are summed over a rank's microbatches by autograd. Over the ranks, DDP and FSDP average
-them, which divides by `ranks` once too often: so each share is multiplied by `ranks`.
-
-Some frameworks divide by themselves (loss.md). What a training step hands to them is right when,
-after all that they do to it, gradients are those of the mean over the global batch.
+them, which divides by `ranks` once too often: so each share is multiplied by `ranks`, and by what
+a framework divides by (loss.md).
 """
 
 import math

@@ -3,11 +3,9 @@
 A loader may be made before torch.distributed is initialised: its constructor only checks that its
 arguments agree with each other.
 
-A `Topology` says how a job's processes are laid out, and which of them share a data-parallel index.
-Processes of one index (the tensor, context or pipeline ranks of one replica) train on the same
-samples; those of different indexes never do. A dimension belongs to one or the other by its name.
-In units (sched.runtime.Units) the ranks of encoders and generator work for all data-parallel
-indexes, and get the batches of each.
+Processes of one data-parallel index (the tensor, context or pipeline ranks of one replica) train on
+the same samples; those of different indexes never do. In units (sched.runtime.Units) the ranks of
+encoders and generator work for all data-parallel indexes, and get the batches of each.
 """
 
 import math

@@ -34,7 +34,6 @@ def loader(accumulate: Any = 3, ranks: int | None = None, **options: Any) -> Any
         Arrays() if "layout" in options else Texts(), cost=cost, shuffle=True, virtual_ranks=ranks,
         balance=cp.Balance(samples_per_step=24, accumulate=accumulate, seed=5, **given),
         collate_fn=None if "layout" in options else collate,
-        num_workers=int(torch.distributed.is_initialized() and ranks is None),
     )  # fmt: skip
     KEPT.append(made)
     return made

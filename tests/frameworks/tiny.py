@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import Dataset
 
 import counterpoise as cp
@@ -59,9 +58,8 @@ def balanced(accumulate: Any = 1, count: int = SAMPLES, step: int = 24, **named:
         "balanced", budgets={"tokens": 400}, samples_per_step=step, accumulate=accumulate, seed=5,
         report=named.pop("report", False),
     )  # fmt: skip
-    given = {"balance": balance, "cost": cost, "shuffle": True}
-    given["num_workers"] = int(dist.is_initialized())  # ranks share their workers
-    loader = cp.DataLoader(Texts(count), collate_fn=collate, **{**given, **named})
+    given = {"balance": balance, "cost": cost, "shuffle": True, **named}
+    loader = cp.DataLoader(Texts(count), collate_fn=collate, **given)
     KEPT.append(loader)
     return loader
 

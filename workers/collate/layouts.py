@@ -4,26 +4,17 @@ A sample maps field names to arrays, numbers, strings or bytes. A `Layout` has a
 their name (balancer/planning/problem/layout.py); "padded" and "packed" are two of them, and the
 base of a user's own. With a base three kinds of fields have a meaning:
 
-    input_ids, labels   integer (n,): tokens, and what is learned at them; -100 where nothing is
+    input_ids, labels   integer (n,): tokens, and what is learned at them; see tokens.py
     images, videos      tiles, patches with their grid, or images; see images.py
     made fields         follow from these: attention_mask, position_ids, cu_seq_lens, ...
 
-Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1).
-Nothing precedes a sample's first token, and in a pack the last token of the sample before would be
-asked for it; so the first label of every sample becomes -100, in both bases. With
-shift_labels=False each label is what its place predicts already, and all stay.
-
-What a tokenizer gives beside its tokens (attention_mask, position_ids) is left out where it says
-what the layout makes, and refused where it says otherwise: samples would attend to each other.
-
-A field without a rule is laid by its kind: numbers become a tensor (B,); strings and bytes (and
-None beside them) a list; arrays (torch's and lists of numbers too) are concatenated along their
-first axis, and `<name>_lengths` int32 (B,) says how long each was. Anything else is refused.
+Any other field without a rule is laid by its kind: numbers become a tensor (B,); strings and bytes
+(and None beside them) a list; arrays are concatenated along their first axis, and `<name>_lengths`
+int32 (B,) says how long each was. Anything else is refused.
 
 A microbatch without samples becomes a valid batch of zero weight: one pad token without a label.
-A microbatch without images can be given a dummy tile, for encoders that every rank must run (FSDP,
-DDP): one zero tile in pixel_values that no entry of tiles_per_image owns. A model runs its encoder
-over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the rest to its output.
+A dummy tile is one zero tile in pixel_values that no entry of tiles_per_image owns, for encoders
+that every rank must run (FSDP, DDP): the model adds 0 times what the encoder makes of it.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence

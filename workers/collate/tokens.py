@@ -3,6 +3,10 @@
 A sample's tokens are a span of a row: of its own, filled up to the width (padded), or of the one
 row that all share (packed). What packed samples are filled up with is a span, too: a sequence
 behind them that kernels see as one of its own.
+
+Labels stand at their tokens, and models shift them inside. In a pack the last token of the sample
+before would be asked for a sample's first, so the first label of every sample becomes -100, in both
+bases; with shift_labels=False labels are shifted already, and all stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,9 @@
 """What image processors of Hugging Face make of an image, from its size alone.
 
 A probe runs the family's own processor, with all that it does to the text, over a stand-in for its
-image processor (`SizedImages`). That says how many patches or tiles an image becomes and gives what
-the text is expanded by (grids, rows and columns, sizes), by one rule for each image processor; it
-makes no pixels. The rules were read in transformers 5.23, and use its functions where it has them.
-Where there is no rule, or none that fits the settings, samples are loaded to be measured.
+image processor (`SizedImages`), which makes no pixels: one rule for each image processor says how
+many patches or tiles an image becomes and what the text is expanded by. The rules were read in
+transformers 5.23, and use its functions where it has them. Where none fits, samples are loaded.
 
 Two words: a *tile* is a square that the encoder takes as an image; *patches* are counted where the
 encoder takes images of any size, cut to patches of one size.

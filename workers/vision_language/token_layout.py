@@ -2,12 +2,7 @@
 
 One rule serves probing and decoding, so that the costs of the first are the sizes of the second.
 Labels are at the index of their token (the model shifts them); the first token never has one,
-since nothing comes before it.
-
-A tokenizer is any callable from text to token ids. Attributes that the byte-level one here has and
-others may have (`bos_id`, `image_id`...) are taken as defaults by the vision-language transform.
-
-A sample's text is found by chats.py. All becomes turns; a document is one turn by the model itself.
+since nothing comes before it. All texts become turns; a document is one by the model itself.
 """
 
 import os

@@ -24,12 +24,6 @@ class Opener(logging.Handler):
             self.path.touch()
 
 
-def test_the_first_batch_is_waited_for_three_seconds_without_a_word_and_later_ones_ten() -> None:
-    first, later = waiting.WaitLog(is_first=True), waiting.WaitLog(is_first=False)
-    assert [waited for waited in range(80) if first.is_due(waited)] == [3, 33, 63]
-    assert [waited for waited in range(80) if later.is_due(waited)] == [10, 40, 70]
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_wait_for_the_first_batch_says_what_is_missing(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,6 @@
 """Fields of samples' own in packed and padded: each kind of value is right, or a clear error."""
 
 import datetime
-import functools
 import traceback
 import warnings
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import default_collate
 
 from counterpoise.loader import Balance, DataLoader, collate_packed, collate_padded
 from counterpoise.loader.step.errors import LoaderError
@@ -174,8 +172,6 @@ def test_what_no_tensor_can_hold_is_refused_by_name(layout: str, kind: str) -> N
 # --- the same through loaders: without workers, with two, with a balancer
 
 WAYS = {"no workers": 0, "workers": 2, "balancer": 1}
-KINDS = {name: values[:2] for name, values in (RIGHT | WRONG).items()}
-NAMES = [*KINDS]
 
 
 @pytest.fixture(params=WAYS)
@@ -183,65 +179,6 @@ def way(request: pytest.FixtureRequest) -> str:
     if request.param == "balancer":
         request.getfixturevalue("through_balancer")
     return str(request.param)
-
-
-class EveryKind:
-    """Two samples of each kind, one after the other."""
-
-    def __len__(self) -> int:
-        return 2 * len(NAMES)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"input_ids": np.arange(5), "x": KINDS[NAMES[index // 2]][index % 2]}
-
-
-def attempt(collate: Callable[..., Any], samples: list[Any]) -> Any:
-    """Return a batch, or what is wrong with its samples."""
-    try:
-        return collate(samples)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def told(batch: Any) -> str:
-    """Return all that a batch holds of its samples' own field."""
-    if isinstance(batch, str):
-        return batch
-    values = [batch[name] for name in ("x", "x_lengths") if name in batch]
-    return repr([(type(v), v.dtype, elements(v)) if torch.is_tensor(v) else v for v in values])
-
-
-def elements(tensor: torch.Tensor) -> Any:
-    try:
-        return tensor.tolist()
-    except RuntimeError:  # no elements are there, or of a type that Python has nothing for
-        return tensor.shape
-
-
-# Where torch's default_collate looks at how a process has got its samples: in a worker it writes to
-# shared memory, and negative strides it does not take, which what came by a message has not.
-TORCHS = {"with gradient", "conjugate", "quantized", "backwards"}
-TORCHS |= {"meta"}  # which an old torch (2.6) does not write there
-# What looks different each time it is made.
-UNPRINTED = {"generator", "no array"}
-
-
-@pytest.mark.parametrize("layout", [*COLLATE, "torch"])
-def test_each_way_makes_the_same_of_every_kind(layout: str, way: str) -> None:
-    collate = COLLATE.get(layout, default_collate)
-    dataset = EveryKind()
-    given: DataLoader[Any, Any] = DataLoader(
-        dataset, shuffle=False, num_workers=WAYS[way], cost={"tokens": [5] * len(dataset)},
-        balance=Balance("fixed"), batch_size=2, collate_fn=functools.partial(attempt, collate),
-    )  # fmt: skip
-    found = dict(zip(NAMES, map(told, given), strict=True))
-    given.close()
-    for number, (name, outcome) in enumerate(found.items()):
-        if name not in UNPRINTED and not (layout == "torch" and name in TORCHS):
-            expected = attempt(collate, [dataset[2 * number], dataset[2 * number + 1]])
-            assert outcome == told(expected), name
-    errors = {name for name, outcome in found.items() if outcome.startswith(("Type", "Value"))}
-    assert layout == "torch" or errors == WRONG.keys()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -13,7 +13,6 @@ from counterpoise.balancer.planning.problem.layout import BUILT_IN
 from counterpoise.balancer.planning.problem.options import NAMES
 from counterpoise.workers.arena.worker import Beginning, this_worker
 from counterpoise.workers.collate.layouts import collate_packed, collate_padded
-from counterpoise.workers.sources.labels import count_label_tokens
 from tests.workers.arena.test_queue import in_child
 
 SIDE = 2
@@ -63,15 +62,6 @@ def test_a_pack_can_be_cut_back_into_its_samples(samples: list[dict[str, Any]]) 
         assert batch["labels"][0, start + 1 : stop].tolist() == sample["labels"][1:].tolist()
         assert batch["labels"][0, start] == -100
     assert starts[-1] == batch["input_ids"].shape[1]
-
-
-@both
-@given(samples=batches)
-def test_label_tokens_are_those_the_samples_have(
-    layout: CollateFn, samples: list[dict[str, Any]]
-) -> None:
-    counted = sum(count_label_tokens(s["labels"]) for s in samples)
-    assert int((layout(samples)["labels"] != -100).sum()) == counted
 
 
 @both

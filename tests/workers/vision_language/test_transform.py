@@ -1,6 +1,5 @@
 """The vision-language transform: what is probed is what is decoded."""
 
-import io
 import json
 import pickle
 from typing import Any
@@ -162,27 +161,6 @@ def test_a_spec_makes_the_same_transform_again(picture, resize):
     raw = {"__key__": "a", "jpg": picture(30, 20), "txt": "hi"}
     for name, field in transform(raw).items():
         assert np.array_equal(field, again(raw)[name])
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "LA", "RGBA", "CMYK", "P", "I;16", "1"])
-def test_images_of_every_mode_are_the_same_by_both_resizers(mode):
-    kind = {"CMYK": "TIFF"}.get(mode, "PNG")
-    levels = np.random.default_rng(3).integers(0, 256, (21, 34, 3), np.uint8)
-    file = io.BytesIO()
-    image = Image.fromarray(levels[..., 0]) if mode == "I;16" else Image.fromarray(levels)
-    image.convert(mode).save(file, kind)
-    raw = {"__key__": "a", kind.lower(): file.getvalue(), "txt": "x"}
-    found, wanted = (
-        VisionLanguage(**SMALL, resize=name)(raw)["pixel_values"].astype(int)
-        for name in ("torch", "pillow")
-    )
-    assert found.shape == wanted.shape
-    assert np.abs(found - wanted).mean() < 2
-
-
-def test_another_resizer_is_refused():
-    with pytest.raises(ValueError, match="resize is 'cv2', allowed are 'torch', 'pillow'"):
-        VisionLanguage(resize="cv2")
 
 
 def test_fingerprints_tell_settings_and_tokenizers_apart():
