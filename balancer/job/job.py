@@ -18,7 +18,7 @@ from ..parties.parties import Parties
 from ..parties.run_attempt import Lost
 from ..pool.messages import FROM_WORKER, FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
-from ..protocol.job_spec import JobSpec, check_depth, from_json
+from ..protocol.job_spec import JobSpec, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
 from ..run.arrivals import RunError
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
@@ -303,16 +303,9 @@ def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:
     >>> read_layout('{"kind": "samples", "takes_empty": true}', True)
     ('samples', True)
     """
-    try:
-        read = json.loads(layout)
-    except RecursionError:
-        raise ValueError("the layout's JSON is nested too deep") from None
-    check_depth(read, "the layout")
-    kind, takes_empty = (
-        (read.get(each) for each in ("kind", "takes_empty"))
-        if isinstance(read, dict)
-        else (None, None)
-    )
+    read = json.loads(layout)
+    told = read if isinstance(read, dict) else {}
+    kind, takes_empty = told.get("kind"), told.get("takes_empty")
     if kind not in LAYOUTS or type(takes_empty) is not bool or (has_source and kind == "workers"):
         raise ValueError(
             f"layout: kind {kind!r:.40}, takes_empty {takes_empty!r:.40}: allowed are {LAYOUTS} "

@@ -94,7 +94,7 @@ class PlayedJobs:
         if isinstance(message, JoinJob):
             try:
                 job = self._job_for(name, message)
-            except ValueError as error:
+            except Exception as error:  # whatever its texts hold
                 return [Send(peer, PeerRejected(f"{error!s:.{MAX_REASON}}"))]
             self._has_begun |= job.parties.is_empty
         if job is not None:

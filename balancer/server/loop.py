@@ -1,11 +1,9 @@
 """The balancer's event loop: waits for messages and deadlines, asks its jobs, sends."""
 
 import contextlib
-import functools
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -68,40 +66,25 @@ def serve(
     allow-list may connect. `descriptor` is a socket that listens at the address already. Raises
     OSError if the address cannot be bound.
     """
-    listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
-    with open_shell(jobs, listening, keys, refused) as shell:
-        ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
-        while not stop():
-            shell.turn()
-        shell.send_all(jobs.stop())
-        shell.socket.close(linger=LINGER_MS["balancer"])
 
-
-@contextmanager
-def open_shell(
-    jobs: "PlayedJobs",
-    listening: Callable[["zmq.Context[zmq.Socket[bytes]]"], "zmq.Socket[bytes]"],
-    keys: ServerKeys | None,
-    log: Callable[[str], None],
-) -> Iterator["_Shell"]:
-    """Give a shell with its sockets and poller, and close them at the end.
-
-    The arguments are those of `serve`, but `listening`, which opens the socket.
-    """
-
-    def refused(reason: str) -> None:
+    def count_refused(reason: str) -> None:
         jobs.refused += 1
-        log(reason)
+        refused(reason)
 
     poller = zmq.Poller()
     with (
         zmq.Context(1 if keys is None else min(MAX_IO_THREADS, os.cpu_count() or 1)) as context,
-        contextlib.closing(KeyAuthenticator(context, keys, refused)) as authenticator,
-        listening(context) as socket,
+        contextlib.closing(KeyAuthenticator(context, keys, count_refused)) as authenticator,
+        listen(context, address, keys, descriptor) as socket,
     ):
         authenticator.watch(socket, poller)
         poller.register(socket, zmq.POLLIN)
-        yield _Shell(jobs, socket, poller, authenticator, keys, refused)
+        shell = _Shell(jobs, socket, poller, authenticator, keys, count_refused)
+        ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        while not stop():
+            shell.turn()
+        shell.send_all(jobs.stop())
+        socket.close(linger=LINGER_MS["balancer"])
 
 
 class _Shell(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from tests.faults.harness import run_trials
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_one_host.py and tests/tools/services kill processes, too
 def test_real_processes_that_are_killed_stopped_and_cut_off():
     trials = run_trials(1, 1, lambda *_: None)
     assert trials.notes == []

@@ -1,4 +1,4 @@
-"""Feeds bytes to the parts that take in a stranger's: messages, batches, jobs, patterns, shards.
+"""Feeds bytes to the parts that take in a stranger's: messages, patterns, shards.
 
 A trial makes a new target and feeds it 200 inputs: real ones, changed in bytes or in fields. A
 target raises only where something is wrong: an error that is no refusal, tables that grow, honest
@@ -7,48 +7,27 @@ peers that are given something else.
 
 import functools
 import io
-import struct
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import torch
-
-from counterpoise.balancer.job.jobs import PlayedJobs
-from counterpoise.balancer.parties.messages import FROM_TRAINER, JoinJob
-from counterpoise.balancer.parties.trainer_session import TrainerSession
-from counterpoise.balancer.protocol.job_spec import from_json, to_json
-from counterpoise.balancer.run.arrivals import RunStart
-from counterpoise.balancer.transport.wire import WireError, decode, encode
-from counterpoise.loader.remote.batch_reader import BatchReader
-from counterpoise.loader.remote.inbox import Inbox
-from counterpoise.workers.codec.batches import decode_batch, encode_batch, frames_of
-from counterpoise.workers.codec.contents import CodecError
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.tar.headers import BLOCK
-from tests.balancer.job.cluster import START
 from tests.fuzz.outcomes import Outcome, Trial
 from tests.security.hostile import (
-    JOB,
-    LAYOUT,
     MOST_STATE,
     Cluster,
     Mutator,
     Wired,
-    check_reports,
     corpus,
     introduces,
     state_size,
 )
-from tests.workers.daemon.scripted import ScriptedWorker
 
 INPUTS = 200
 NOTHING = (b"", b"\0", b"\xff" * 300, bytes(3000))
@@ -68,11 +47,9 @@ def heard():
 
 
 @functools.cache
-def to_peers():
-    """Return what workers and trainers hear in an undisturbed run, and what the ranks are given."""
-    cluster = Cluster(7)
-    digest = cluster.run()
-    return cluster.told, digest
+def right_digest():
+    """Return what the ranks are given in an undisturbed run."""
+    return Cluster(7).run()
 
 
 class Fed:
@@ -80,22 +57,6 @@ class Fed:
 
     def __init__(self, draw):
         self.draw = draw
-
-
-class Wire(Fed):
-    """Decoding: what is accepted says itself again. The first byte: how many frames follow."""
-
-    @staticmethod
-    def seeds():
-        return [bytes([len(w.payloads)]) + w.header for w in (*heard(), *to_peers()[0])]
-
-    def __call__(self, data):
-        try:
-            message = decode(data[1:], data[0])
-        except WireError as error:
-            check_brief(error, 400)
-            return
-        assert decode(encode(message), data[0]) == message
 
 
 class Stranger(Fed):
@@ -124,106 +85,11 @@ class Stranger(Fed):
         assert state_size(self.cluster.jobs) < MOST_STATE
         for _ in range(control >> 4 & 3):
             if not self.cluster.step():
-                assert self.cluster.digest() == to_peers()[1]
+                assert self.cluster.digest() == right_digest()
                 self._renew()
 
     def _renew(self):
         self.cluster = Cluster(self.draw.getrandbits(32))
-
-
-class Listeners(Fed):
-    """A worker and a trainer, which hear what is said to both: what they answer can be sent."""
-
-    def __init__(self, draw):
-        super().__init__(draw)
-        self.worker = ScriptedWorker()
-        self.worker.open()
-        session = TrainerSession((0,), to_json(JOB), LAYOUT, 2)
-        batches: Any = SimpleNamespace(fields=None)
-        self.trainer = Inbox(session, BatchReader(JOB, batches, True), "trainer")
-        session.begin(RunStart(0, START))
-
-    @staticmethod
-    def seeds():
-        return [bytes([len(w.payloads)]) + w.header for w in to_peers()[0]]
-
-    def __call__(self, data):
-        payloads = (SAMPLE,) * data[0]
-        try:
-            message = decode(data[1:], len(payloads))
-        except WireError:
-            return
-        self.worker.hear(message)
-        if isinstance(message, FROM_TRAINER):
-            return
-        self.trainer.handle(message, payloads)
-        session = self.trainer.session
-        for pull in session.take_pulls():
-            if (batch := session.lacks(pull.rank, pull.index, pull.version)) is not None:
-                self.trainer.take_piece(pull, batch.give, payloads, "a worker")
-        for said in (*self.trainer.take_messages(waits=True), *session.beat(asks=True)):
-            encode(said)
-        if (batch := session.peek()) is not None:
-            session.release(batch)
-
-
-class Batch(Fed):
-    """A batch's head, with frames that have any sizes: what is accepted is encoded again."""
-
-    @staticmethod
-    def seeds():
-        batches = (
-            {"n": 7, "f": 0.5, "text": "caf\u00e9", "raw": b"\0\1", "none": None, "odd": "\ud800"},
-            {"pixels": torch.arange(24).reshape(2, 3, 4), "ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
-            [{"none": np.zeros((0, 3), np.float32), "scalar": np.float64(3)}, ("a", 1, (2,))],
-            {"large": torch.zeros(400), "more": np.ones((30, 20)), "empty": torch.zeros(0, 4)},
-        )
-        heads = [encode_batch(batch) for batch in batches]
-        return [struct.pack("<BHH", len(f) - 1, 1600, 4800) + bytes(f[0]) for f in heads]
-
-    def __call__(self, data):
-        if len(data) < 6:
-            return
-        number, *sizes = struct.unpack("<BHH", data[:5])
-        frames = [data[5:], *(bytes(size) for size in sizes[: number % 3])]
-        wanted = None if number & 4 else ("n", "large", "pixels")
-        try:
-            named = frames_of(frames[0], [*map(len, frames)], wanted)
-            some = [frame if n in named else None for n, frame in enumerate(frames)]
-            batch = decode_batch(some, wanted)
-        except CodecError as error:
-            check_brief(error, 1000)
-            return
-        if wanted is None:
-            decode_batch(encode_batch(batch))
-
-
-class Job(Fed):
-    """A trainer's job and layout: what is accepted is the same job when it is read again."""
-
-    @staticmethod
-    def seeds():
-        balanced = replace(JOB.plan, grouping="balanced", batch_size=None, budgets=(9,))
-        auto = replace(balanced, accumulate="auto", mode="window")
-        plans = (JOB.plan, balanced, auto)
-        return [to_json(replace(JOB, plan=plan)).encode() for plan in plans] + [LAYOUT.encode()]
-
-    def __call__(self, data):
-        text = data.decode("utf-8", "replace")
-        for job, layout in ((text, LAYOUT), (to_json(JOB), text)):
-            jobs = PlayedJobs(1, lambda _: (b"", b""))
-            jobs.handle(b"a|rank", JoinJob((0,), 0, 1, to_json(JOB), LAYOUT, 1))
-            for peer in (b"a|other", b"b|rank"):  # to a job that is there, and a new one
-                sends = jobs.handle(peer, JoinJob((0,), 0, 1, job, layout, 1))
-                sends += jobs.tick(0.0)
-                for send in sends:
-                    check_brief(getattr(send.message, "reason", ""), 2200)
-            check_reports(jobs, 0.0)
-        try:
-            again = to_json(from_json(text))
-        except ValueError:
-            return
-        assert to_json(from_json(again)) == again
 
 
 class Pattern(Fed):
@@ -295,15 +161,14 @@ def mended(data):
     return bytes(blocks)
 
 
-FRAMED: tuple[Any, ...] = (Wire, Stranger, Listeners)
-FED: tuple[Any, ...] = (*FRAMED, Batch, Job, Pattern, Shard)
+FED: tuple[Any, ...] = (Stranger, Pattern, Shard)
 
 
 def inputs(kind: Any, draw: Random) -> Iterator[bytes]:
     """Yield the inputs of a trial: nothing, real ones, and such with changed bytes or fields."""
-    yield from NOTHING if kind not in FRAMED else NOTHING[1:]
+    yield from NOTHING if kind is not Stranger else NOTHING[1:]
     seeds = kind.seeds()
-    mutator = Mutator([Wired(b"", seed[1:]) for seed in seeds], 0) if kind in FRAMED else None
+    mutator = Mutator([Wired(b"", seed[1:]) for seed in seeds], 0) if kind is Stranger else None
     for _ in range(INPUTS):
         seed = draw.choice(seeds)
         if draw.random() < 0.1:
@@ -311,8 +176,6 @@ def inputs(kind: Any, draw: Random) -> Iterator[bytes]:
         elif mutator is not None:
             mutator.random = draw
             yield draw.randbytes(1) + mutator.frame()[0]
-        elif kind is Job and draw.random() < 0.5:
-            yield Mutator([], draw.getrandbits(32)).odd_json(seed.decode()).encode()
         else:
             data = bytearray(seed)
             for _ in range(draw.randrange(1, 5)):

@@ -51,7 +51,7 @@ def test_a_target_sees_kept_files_that_are_believed(
     monkeypatch.setattr("counterpoise.workers.sources.cache_files._digest", lambda _: bytes(16))
     monkeypatch.setattr("zipfile.crc32", lambda *_: 0)
     trial = kept_files.KeptFiles(tmp_path)
-    assert run_target("kept-files", trial.trial, 60).outcomes["silent"]
+    assert run_target("kept-files", trial.trial, 30).outcomes["silent"]
 
 
 def test_outcomes_are_counted_and_the_bad_ones_kept_with_their_seeds() -> None:

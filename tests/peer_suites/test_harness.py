@@ -56,6 +56,7 @@ def test_the_swap_for_torchs_own_loader_leaves_it_torchs() -> None:
     assert type(names["made"]).__module__ == "torch.utils.data.dataloader"
 
 
+@pytest.mark.long
 def test_a_test_that_ends_its_process_fails_alone() -> None:
     outcomes = run_tests(OUTCOMES, "test_it.py", jobs=1)
     assert outcomes.pop("test_it.TestIt.test_passes") == "passed"
@@ -65,6 +66,7 @@ def test_a_test_that_ends_its_process_fails_alone() -> None:
     assert not outcomes
 
 
+@pytest.mark.long
 def test_in_a_checkout_the_class_stands_for_torchs_in_every_module(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/theirs.py").write_text(

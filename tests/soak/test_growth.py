@@ -3,7 +3,7 @@
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -31,15 +31,6 @@ def said(turn: Callable[[int], Any], look: Callable[[], Held]) -> str:
     return str(failed.value).partition(": ")[2]
 
 
-@pytest.fixture
-def kept() -> Iterator[list[Any]]:
-    """What a turn leaves behind."""
-    left: list[Any] = []
-    yield left
-    for each in left:
-        each.close()
-
-
 def test_turns_that_leave_nothing_pass(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("data")
     state: dict[str, Any] = {"epoch": 0, "text": "x"}
@@ -52,64 +43,24 @@ def test_turns_that_leave_nothing_pass(tmp_path: Path) -> None:
     soak(turn, lambda: held(tmp_path, state, series_of('a{b="c"} 1')), turns=7, warm=2, clocks=IDLE)
 
 
-def test_a_file_that_stays_open_is_seen(tmp_path: Path, kept: list[Any]) -> None:
-    (tmp_path / "a").touch()
-    assert "files: " in said(lambda _: kept.append((tmp_path / "a").open()), held)
+def test_what_a_turn_leaves_behind_is_seen(tmp_path: Path) -> None:
+    files, tensors, ended = list[Any](), list[torch.Tensor](), threading.Event()
+    state: dict[str, Any] = {"epoch": 1}
+    lines = ['# HELP of "text"', 'steps_total{job="a b"} 3.0']
 
+    def leave(number: int) -> None:
+        files.append((tmp_path / f"{number}").open("w"))
+        threading.Thread(target=ended.wait, daemon=True).start()
+        tensors.append(torch.zeros(10))
+        state.update({f"{number}-{of_many}": "hole" for of_many in range(20)})
+        lines.append(f'steps_total{{job="{number}"}} 1.0')
 
-def test_a_thread_that_stays_is_seen() -> None:
-    ended = threading.Event()
-    found = said(lambda _: threading.Thread(target=ended.wait, daemon=True).start(), held)
+    found = said(leave, lambda: held(tmp_path, state, series_of("\n".join(lines))))
     ended.set()
-    assert "threads: " in found
-
-
-def test_a_process_that_stays_is_seen() -> None:
-    started: list[Popen[bytes]] = []
-    found = said(lambda _: started.append(Popen(["sleep", "600"])), held)
-    for each in started:
-        each.kill()
-        each.wait()
-    assert "children: " in found
-
-
-def test_a_file_beside_the_data_that_grows_or_comes_is_seen(tmp_path: Path) -> None:
-    def grow(number: int) -> None:
-        with (tmp_path / "costs").open("a") as file:
-            file.write(f"{number}\n")
-
-    assert "kept: " in said(grow, lambda: held(tmp_path))
-    (tmp_path / "below").mkdir()
-    assert "kept: " in said(
-        lambda number: (tmp_path / "below" / str(number)).touch(), lambda: held(tmp_path)
-    )
-
-
-@pytest.mark.parametrize("value", [[7], {"key": 1}, "hole", b"hole"])
-def test_a_state_that_grows_is_seen(value: Any) -> None:
-    state: dict[str, Any] = {"epoch": 1, "texts": "packed"}
-
-    def grow(number: int) -> None:
-        state.update((f"{number}-{of_many}", value) for of_many in range(20))
-
-    assert "state: " in said(grow, lambda: held(state=state))
-
-
-def test_a_series_that_is_new_is_seen_and_other_values_are_not() -> None:
-    text = ['# HELP of "text"', 'steps_total{job="a b"} 3.0']
-    assert "series: " in said(
-        lambda number: text.append(f'steps_total{{job="{number}"}} 1.0'),
-        lambda: held(series=series_of("\n".join(text))),
-    )
-    assert series_of("a 1.0") == series_of("a 2.0") != series_of("b 1.0")
-
-
-def test_tensors_that_stay_are_seen_and_views_of_one_count_once() -> None:
-    tensor, views = torch.zeros(100), []
-    before = held()
-    views.append(tensor[:50])
-    assert before.differences(held()) == []
-    assert "tensors: " in said(lambda _: views.append(torch.zeros(10)), held)
+    for file in files:
+        file.close()
+    for what in ("files", "threads", "tensors", "kept", "state", "series"):
+        assert f"{what}: " in found
 
 
 def test_entries_of_the_store_and_groups_that_stay_are_seen(tmp_path: Path) -> None:
@@ -132,17 +83,6 @@ def test_files_and_threads_of_another_process_are_counted() -> None:
         assert held_by(other.pid) == Held(files=5, threads=1, children=0)
         assert 0 < cpu_of(other.pid) < 60
         other.kill()
-
-
-def test_a_step_that_walks_through_all_steps_so_far_is_seen() -> None:
-    walked: list[int] = []
-
-    def turn() -> int:
-        walked.extend(range(20_000))
-        return int(sum(walked) > 0)
-
-    with pytest.raises(AssertionError, match="CPU of this thread a step: "):
-        soak(turn, held, turns=32, warm=2)
 
 
 @pytest.mark.parametrize(("last", "is_said"), [(1.0, False), (1.5, False), (1.6, True)])

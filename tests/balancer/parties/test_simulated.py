@@ -9,7 +9,7 @@ import pytest
 from counterpoise.balancer.parties import run_attempt
 from counterpoise.balancer.parties.messages import GiveBatch
 from counterpoise.balancer.parties.parties import Parties
-from counterpoise.balancer.parties.run_attempt import RankQueue, RunAttempt, Taker
+from counterpoise.balancer.parties.run_attempt import RankQueue, RunAttempt
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from tests.balancer.parties.simulated import BrokenError, Simulation
 
@@ -54,10 +54,6 @@ def _free_early(patch: pytest.MonkeyPatch) -> None:
     _change_wants(patch, lambda upto, have: (upto, have + 1))
 
 
-def _ignore_credit(patch: pytest.MonkeyPatch) -> None:
-    _change_wants(patch, lambda upto, have: (upto + 1, have))
-
-
 def _lose_give(patch: pytest.MonkeyPatch) -> None:
     send = Parties._send
 
@@ -66,17 +62,6 @@ def _lose_give(patch: pytest.MonkeyPatch) -> None:
             send(self, peer, message)
 
     patch.setattr(Parties, "_send", loses)
-
-
-def _double_give(patch: pytest.MonkeyPatch) -> None:
-    give = RunAttempt.give
-
-    def doubles(self: RunAttempt, facts: Any, made: Any) -> None:
-        give(self, facts, made)
-        if self.queues[facts.rank].next == 2:
-            give(self, facts, made)
-
-    patch.setattr(RunAttempt, "give", doubles)
 
 
 def _never_send_again(patch: pytest.MonkeyPatch) -> None:
@@ -96,12 +81,6 @@ def _free_at_first_sharer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunAttempt, "_release", released)
 
 
-def _pass_over_one_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        run_attempt, "Taker", lambda peer, have, upto: Taker(peer, have + (have > 1), upto)
-    )
-
-
 def _miscount(patch: pytest.MonkeyPatch) -> None:
     count = TrainerSession.count_labels
     patch.setattr(
@@ -116,10 +95,7 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a ticket is freed early": _free_early,
     "a ticket is freed when one sharer has it": _free_at_first_sharer,
     "a microbatch is lost": _lose_give,
-    "a microbatch is given twice": _double_give,
     "what the network has lost is not sent again": _never_send_again,
-    "credit is exceeded": _ignore_credit,
-    "one that rejoins is not sent one": _pass_over_one_more,
     "labels are miscounted": _miscount,
 }
 

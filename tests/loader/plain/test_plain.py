@@ -50,7 +50,7 @@ READ = [
     *((lambda: data.Noise(31), {"batch_size": 3, "shuffle": True, "num_workers": 3, **more})
       for more in ({}, STAYS)),
     *((lambda lengths=lengths: data.Stream(lengths), {"batch_size": 2, "num_workers": 3, **more})
-      for lengths in ((5, 5, 5), (9, 0, 4), (0, 0, 0), (1, 20, 2)) for more in ({}, STAYS)),
+      for lengths, more in (((5, 5, 5), STAYS), ((9, 0, 4), {}), ((1, 20, 2), STAYS))),
     (lambda: data.Stream((3, 8)), {"batch_size": None}),
     (lambda: data.Stream((3, 8)), {"batch_size": 4, "drop_last": True}),
     (shuffled_pipe, {"batch_size": 3, "shuffle": True}),

@@ -92,14 +92,14 @@ def start():
         process.communicate()
 
 
-def growth(trainer, others=()):
+def growth(trainer, others=(), look_s=LOOK_S):
     """Return by how much memory grows from an open loader to a trainer that sleeps.
 
     Shared memory counts in full: idle workers keep what they lend.
     """
     roots = [trainer.pid, *(process.pid for process in others)]
     assert trainer.stdout.readline() == "open\n", trainer.stderr.read()
-    stable_bytes(roots, LONG_LOOK_S)
+    stable_bytes(roots, look_s)
     idle = used_bytes(roots, ["Pss_Anon"])
     trainer.stdin.write("\n")
     trainer.stdin.flush()
@@ -130,4 +130,4 @@ def test_with_a_balancer_and_workers_of_their_own(start, tmp_path):
         for _ in range(2)
     ]
     trainer = start(sys.executable, str(HERE / "memory_trainer.py"), address)
-    assert_within_the_budget(growth(trainer, [balancer, *workers]))
+    assert_within_the_budget(growth(trainer, [balancer, *workers], LONG_LOOK_S))

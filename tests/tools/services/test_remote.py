@@ -1,12 +1,13 @@
 """`counterpoise balancer` and `counterpoise worker` as processes of their own, over tcp."""
 
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -150,28 +151,29 @@ def test_another_job_follows_a_trainer_that_died_without_a_word(address, local):
     assert take(make(balancer=address)) == local
 
 
-def test_another_job_at_the_same_time_is_refused_and_the_first_goes_on(address, local):
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": 4}, r"serves another job, that of process 0 .*: plan\.seed: 0 here, 4 there"),
+        ({}, r"plays rank 0 of this job already.*the newcomer is"),
+    ],
+    ids=["another", "the same"],
+)
+def test_a_job_at_the_same_time_is_refused_and_the_first_goes_on(address, local, changes, says):
+    """A sweep, or a slip: once the first has said something, the second ends."""
     first = make(balancer=address)
     steps = first.steps()
-    next(steps)
-    with pytest.raises(
-        LoaderError, match=r"serves another job, that of process 0 .*: plan\.seed: 0 here, 4 there"
-    ):
-        take(make(balancer=address, seed=4))
-    assert [step.number for step in steps] == sorted({step for step, *_ in local})[1:]
+    numbers = [next(steps).number]
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(take, make(balancer=address, **changes))
+        while not second.done():
+            numbers += [step.number for step in itertools.islice(steps, 1)]
+            wait([second], timeout=0.5)
+    numbers += [step.number for step in steps]
+    with pytest.raises(LoaderError, match=says):
+        second.result()
+    assert numbers == sorted({step for step, *_ in local})
     first.close()
-
-
-def test_the_same_job_again_is_refused_and_the_first_goes_on(address, processes, local, caplog):
-    """A sweep, or a slip: the second ends at once, both say it, and the first has every batch."""
-    first = make(balancer=address)
-    steps = first.steps()
-    next(steps)
-    with pytest.raises(LoaderError, match=r"plays rank 0 of this job already.*the newcomer is"):
-        take(make(balancer=address))
-    assert [step.number for step in steps] == sorted({step for step, *_ in local})[1:]
-    first.close()
-    assert "plays rank 0 of this job already" in caplog.text
 
 
 def test_a_transform_of_the_users_own_runs_where_it_is_allowed(address):

@@ -310,18 +310,3 @@ def change(draw, node):
         change(draw, node[at])
     else:
         node[at] = copy.deepcopy(draw.choice(ODD))
-
-
-@given(
-    st.recursive(
-        st.integers(-(1 << 63), 1 << 63) | st.text() | st.booleans() | st.none() | st.binary(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    ),
-    st.lists(st.binary(max_size=200), max_size=3),
-)
-def test_whatever_a_stranger_sends_is_a_codec_error_or_a_batch(tree, frames):
-    try:
-        decode_batch(framed(tree) + frames)
-    except CodecError:
-        return
-    assert not frames
