@@ -27,9 +27,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..planning.problem.empty_cells import Cell
-from .ahead import OtherRanks, PlanAhead
-from .contents import Contents
-from .feed import PlannedStep
+from .ahead import OtherRanks, PlanAhead, PlannedStep
+from .steps import Contents
 from .tasks import FailedSample
 
 Describe = Callable[[PlannedStep], dict[Cell, Contents]]  # of this process' microbatches

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from ...balancer.run.arrivals import MicrobatchFacts
-from ..step.by_source import counted_sources
+from ...balancer.run.tasks import MicrobatchFacts
 from ..step.info import StepInfo
 
 logger = logging.getLogger(__name__)
@@ -145,6 +144,11 @@ def info_of(
 
     sources: the names of a mixture's, whose keys say of which source a sample is.
     """
+    of_sources: dict[str, int] = {}
+    if sources:
+        from ..step.by_source import counted_sources  # here: only mixtures have some
+
+        of_sources = counted_sources(batch.keys, sources)
     costs, padding = (
         dict(zip(resources, values or (0,) * len(resources), strict=True))
         for values in (batch.costs, batch.padding)
@@ -165,6 +169,6 @@ def info_of(
         padding=MappingProxyType(padding),
         over_budget=over_budget.exceeded(costs),
         after=after,
-        sources=MappingProxyType(counted_sources(keys, sources)),
+        sources=MappingProxyType(of_sources),
         shift_labels=shift_labels,
     )

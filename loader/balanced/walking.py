@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...balancer.run.arrivals import LocalArrival
 from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
 from ..step.info import Step
-from .arrivals import Fetched, Kept, PassedOver
 from .microbatches import BalancedLoader
+from .source import Fetched, Kept, PassedOver
 
 # A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
 # caller's. After that the error says that it will not go away.
@@ -49,12 +48,9 @@ class Fetcher:
         unpacked = kept.unpacked
         if unpacked is None:
             unpacked = kept.unpacked = self._unpack(kept)
-            # its samples are not needed any more
-            arrival = kept.arrival
             if self._stats is not None:
-                self._stats.take_holes(arrival.batch.holes)
-            is_local = isinstance(arrival, LocalArrival)
-            kept.arrival = replace(arrival, **{"made": None} if is_local else {"payloads": ()})
+                self._stats.take_holes(kept.arrival.batch.holes)
+            kept.arrival = replace(kept.arrival, made=None)  # its samples are not needed any more
         self._loader.open().release(kept.arrival)
         return unpacked
 
@@ -67,7 +63,7 @@ class Fetcher:
             kept.failures += 1
             if kept.failures < TRIES:
                 raise
-            batch: Any = kept.arrival.batch
+            batch = kept.arrival.batch
             raise LoaderError(
                 f"microbatch {batch.microbatch} of step {batch.step} (samples "
                 f"{', '.join(batch.keys[:QUOTED])}) could not be made {kept.failures} times, "

@@ -13,10 +13,10 @@ from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES, JobSpec
 from ...workers.sources.data_identity import KnownData
 from ..balanced.arguments import takes_nothing
+from ..balanced.microbatches import BalancedLoader
 from ..balanced.settings import BalancedArguments, LoaderSettings, LoopSettings
 from ..collate.chosen import BatchMaker
 from ..step.ranks import Place
-from .loader import StreamLoader
 from .loop import StreamLoop
 from .pack_loader import PackLoader
 from .packing import Limits
@@ -89,7 +89,7 @@ class StreamSettings:
     local: LoaderSettings
     packs: PackLoader
 
-    def make(self, place: Place, waits: Waits | None) -> StreamLoader:  # noqa: ARG002
+    def make(self, place: Place, waits: Waits | None) -> BalancedLoader:  # noqa: ARG002
         """Return the loop of a place; ValueError for one that plays, or shares, several ranks."""
         given = self.local.given
         if len(place.played) > 1 or place.sharers > 1:
@@ -101,9 +101,9 @@ class StreamSettings:
         shifts = given.balance.shift_labels
         job = JobSpec(plan=plan, on_error=given.on_error, label_tokens="", shift_labels=shifts)
         settings = LoopSettings(job, self.local, place)
-        connect: Any = partial(StreamLoop, settings, self.packs)
+        connect = partial(StreamLoop, settings, self.packs)
         data = partial(KnownData, self.local.dataset, None)
-        return StreamLoader(settings, connect, data, packs=self.packs)
+        return BalancedLoader(settings, connect, data, stream=self.packs)
 
 
 def settings_of_stream(loader: TorchDataLoader[Any], given: BalancedArguments) -> StreamSettings:

@@ -24,7 +24,7 @@ from counterpoise.balancer.job.jobs import PlayedJobs
 from counterpoise.balancer.parties.messages import FROM_TRAINER, JoinJob
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.run.tasks import RunStart
 from counterpoise.balancer.transport.wire import WireError, decode, encode
 from counterpoise.loader.remote.batch_reader import BatchReader
 from counterpoise.loader.remote.inbox import Inbox

@@ -15,9 +15,9 @@ from counterpoise.balancer.job.messages import JobOpened, JoinPool, OpenJob, Wor
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.parts import Ready
-from counterpoise.balancer.run.arrivals import LocalArrival, RunStart
 from counterpoise.balancer.run.planning import Planning
+from counterpoise.balancer.run.tasks import LocalArrival, RunStart
+from counterpoise.loader.balanced.source import MicrobatchSource
 from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival
 from counterpoise.loader.step.errors import ComesAgainError, LoaderError
 from counterpoise.loader.step.ranks import Place
@@ -31,7 +31,7 @@ _WORKER, _TRAINER = b"worker", b"trainer"
 TURN_S = 0.06  # more than between two looks of a job
 
 
-class PlayedHere:
+class PlayedHere(MicrobatchSource):
     """A MicrobatchSource without sockets and processes."""
 
     def __init__(self, source: Source, place: Place, reader: BatchReader, credit: int = 2) -> None:
@@ -70,11 +70,11 @@ class PlayedHere:
     def left_out(self) -> int:
         return self.session.left_out
 
-    def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
+    def count(self, timeout_s: float | None = None) -> int:  # noqa: ARG002
         self._open()
         while (ready := self.session.ready) is None:
             self._turn()
-        return ready
+        return ready.count
 
     def begin(self, start: RunStart) -> None:
         self._open()
@@ -83,8 +83,6 @@ class PlayedHere:
         self._is_torn = self._has_failed = False
         self._epoch = start.epoch
         self.session.begin(start)
-
-    go_on = begin
 
     def recover(self, start: RunStart) -> None:
         if self._is_torn or self._has_failed:
@@ -115,16 +113,12 @@ class PlayedHere:
         step: int,
         tokens: Mapping[int, int],
         timeout_s: float | None = None,  # noqa: ARG002
-        /,
     ) -> int:
         if self.session.label_sum(step) is None:
             self.session.count_labels(step, tokens)
         while (total := self.session.label_sum(step)) is None:
             self._turn()
         return total
-
-    def finish(self) -> None:
-        """Do nothing."""
 
     def close(self) -> None:
         """Leave, and see that nothing is kept any more."""
