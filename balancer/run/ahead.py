@@ -9,7 +9,7 @@ and tells the others when it has all of it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -107,10 +107,6 @@ class LoopCosts:
                 self._costs[:, place] = column
             self._columns = None
         return self._costs
-
-    def forget(self, indexes: Iterable[int]) -> None:
-        """Forget samples: they are measured again in the next epoch."""
-        self._failed.update(indexes)
 
     def begin_epoch(self) -> None:
         """Keep what holds in another epoch, of the same data set."""
@@ -374,8 +370,9 @@ class PlanAhead:
             step = self._next_step()
             if step is None:
                 return
-            self._waiting.append((step.number, step.samples))
-            self._planned += step.samples
+            samples = step.samples
+            self._waiting.append((step.number, samples))
+            self._planned += samples
             yield step
 
     def _next_step(self) -> PlannedStep | None:

@@ -227,6 +227,7 @@ class PlannedRun:
         # Of each rank that is played here, what is not handed out yet, in order.
         self._heads: dict[int, deque[tuple[OpenStep, MicrobatchTask]]]
         self._heads = {rank: deque() for rank in settings.played}
+        self._only = settings.played[0] if len(settings.played) == 1 else None
         # Microbatches that wait to be given to a worker, and those that were, until handed out.
         self._unsent: deque[tuple[OpenStep, MicrobatchTask]] = deque()
         self._sent: dict[int, tuple[OpenStep, MicrobatchTask]] = {}
@@ -245,7 +246,6 @@ class PlannedRun:
         self.left_out = 0
         self.changed: set[int] = set()
         self.is_first = True
-        self.loaded = 0
         self.stirred: set[int] = set()
 
     # --- what happens
@@ -496,7 +496,6 @@ class PlannedRun:
         step, task = found
         self._under_way -= 1
         task.made = result if type(result) is Made else Made(result)
-        self.loaded += len(task.ordinals)
         if not isinstance(result, Failed):
             self._maker.count_bytes(step, task.made.nbytes)
             self._compare_costs(step, task, task.made)
@@ -537,8 +536,11 @@ class PlannedRun:
 
     def _head(self, rank: int | None = None) -> tuple[OpenStep, MicrobatchTask] | None:
         """Return the next microbatch of a rank, or of all that are played here, and its step."""
+        if rank is None and self._only is not None:
+            rank = self._only
         if rank is not None:
-            return next(iter(self._heads[rank]), None)
+            heads_of_rank = self._heads[rank]
+            return heads_of_rank[0] if heads_of_rank else None
         heads = [each[0] for each in self._heads.values() if each]
         return min(heads, key=lambda head: (head[0].plan.number, head[1].cell[1]), default=None)
 

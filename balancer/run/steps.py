@@ -86,15 +86,18 @@ def contents_of(
     both = np.stack([counts, tokens], axis=1).reshape(len(step.batch.ranks), -1, 2)
     whole = both.sum(axis=(0, 1)).tolist()
     of_ranks = both.sum(axis=1)
-    found = {}
+    contents = {}
     for rank in played:
         of_rank, of_cells = of_ranks[rank].tolist(), both[rank].tolist()
+        ordinals = [tuple(cells[rank, microbatch]) for microbatch in range(len(of_cells))]
+        rows, begin = step.costs_of([*chain.from_iterable(ordinals)]), 0
         for microbatch, of_cell in enumerate(of_cells):
-            ordinals = tuple(cells[rank, microbatch])
-            costs, padding = sizing.total(step.costs_of(ordinals))
+            end = begin + of_cell[0]
+            costs, padding = sizing.total(rows[begin:end])
             weights = Weights(*of_cell, *of_rank, *whole)
-            found[rank, microbatch] = Contents(ordinals, costs, padding, weights)
-    return found
+            contents[rank, microbatch] = Contents(ordinals[microbatch], costs, padding, weights)
+            begin = end
+    return contents
 
 
 def plain_contents(
@@ -270,8 +273,9 @@ class StepMaker:
         """Return what a worker is to do for a microbatch of these samples."""
         settings = self._settings
         is_spare = not ordinals and not settings.takes_empty
-        spares = [each for each in step.plan.spares if each not in self.deadly]
-        indexes = spares if is_spare else step.plan.indexes_of(ordinals)
+        indexes = step.plan.indexes_of(ordinals)
+        if is_spare:
+            indexes = [each for each in step.plan.spares if each not in self.deadly]
         counts = self._compares > 0 and not is_spare
         self._compares -= counts
         self._loads += 1
@@ -404,14 +408,10 @@ class StepMaker:
 
     def comes_again(self, step: OpenStep, task: MicrobatchTask, error: Exception) -> RunError:
         """Return the error of a microbatch that could not be made so often."""
-        indexes = step.plan.indexes_of(task.ordinals)
-        names = ", ".join(str(self._settings.source.key(index)) for index in indexes[:QUOTED])
-        last = RunError(
-            f"microbatch {task.cell[1]} of step {step.plan.number} (samples {names}) could not be "
-            f"made {task.failures} times, and comes again until it is: {type(error).__name__}: "
-            f"{error}; mend collate_fn, or go on from a ledger beyond it",
-            comes_again=True,
-        )
+        indexes = step.plan.indexes_of(task.ordinals)[:QUOTED]
+        names = [str(self._settings.source.key(index)) for index in indexes]
+        place = step.plan.number, task.cell[1]
+        last = RunError(explain_failures(*place, names, task.failures, error), comes_again=True)
         last.__cause__ = error
         return last
 
@@ -422,6 +422,17 @@ class StepMaker:
             if ordinal in step.holes:
                 why = step.holes[ordinal]
                 yield Hole(ordinal, why.key, why.reason, why.source)
+
+
+def explain_failures(
+    step: int, microbatch: int, names: Sequence[str], failures: int, error: Exception
+) -> str:
+    """Return the text of the error of a microbatch that could not be made so often."""
+    return (
+        f"microbatch {microbatch} of step {step} (samples {', '.join(names[:QUOTED])}) could not "
+        f"be made {failures} times, and comes again until it is: {type(error).__name__}: {error}; "
+        "mend collate_fn, or go on from a ledger beyond it"
+    )
 
 
 def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> RunError | None:

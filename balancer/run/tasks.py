@@ -223,7 +223,7 @@ class MicrobatchFacts(ArrayRecord, frozen=True):
     step_holes: tuple[Integer, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LocalArrival:
     """A microbatch that a worker has made; made: None where it was handed over already.
 

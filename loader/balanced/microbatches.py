@@ -13,7 +13,7 @@ from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.run.tasks import LocalArrival
+from ...balancer.run.tasks import LocalArrival, RunStart
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.interface import source_name
 from ..collate.chosen import BatchMaker
@@ -73,6 +73,7 @@ class BalancedLoader:
     position: ResumePosition = START
     _resume: ResumePosition | None = None
     _generation: int = 0
+    _checked: int = -1
     _untouched: int = -1
     _running: int = 0
     _told: int | None = None
@@ -256,6 +257,10 @@ class BalancedLoader:
 
         self._followed = FollowedCosts(pipe, self.plan)
 
+    def _start_at(self, at: ResumePosition, costs: str | None = None) -> RunStart:
+        costs = self._costs if costs is None else costs
+        return at.leaving_out(self._skipped()).start(self.epoch, costs)
+
     def _skipped(self) -> Holes:
         return () if self.skipped is None else self.skipped(self.epoch)
 
@@ -272,15 +277,19 @@ class BalancedLoader:
             return
         costs = followed.costs_of(plan)
         if at is not None and source is not None:
-            source.go_on(at.leaving_out(self._skipped()).start(self.epoch, costs))
+            source.go_on(self._start_at(at, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
     def _tell_what_will_be_left_out(self) -> None:
-        """Log once how many samples at an epoch's end make no step, where that is known before."""
-        if self.stream is not None:
+        """Log once how many samples at an epoch's end make no step, where that is known before.
+
+        In each iteration the samples are counted, and compared with a ledger's, before any comes.
+        """
+        if self.stream is not None or self._checked == self._generation:
             return
         plan, rest = self.plan, self.count() % self.plan.samples_per_step
+        self._checked = self._generation
         if self._told is not None:
             return
         if plan.last_step != "whole" and plan.mode == "exact":
@@ -300,7 +309,7 @@ class BalancedLoader:
         try:
             source = self.open()
             self._take_costs(at, source)
-            source.recover(at.leaving_out(self._skipped()).start(self.epoch, self._costs))
+            source.recover(lambda: self._start_at(at))
             self._tell_what_will_be_left_out()
             return source.next(self.settings.local.timeout_s)
         except ComesAgainError:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +40,11 @@ class MicrobatchSource:
         """Start the next run as `begin` does, with the workers of this one."""
         self.begin(start)
 
-    def recover(self, start: RunStart) -> None:
-        """Go on with the run at a position, if an exception has left something half done."""
+    def recover(self, start: Callable[[], RunStart]) -> None:
+        """Go on with the run at a position, if an exception has left something half done.
+
+        start: returns the position; called only then.
+        """
         raise NotImplementedError
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:

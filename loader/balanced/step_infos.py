@@ -149,11 +149,9 @@ def info_of(
         from ..step.by_source import counted_sources  # here: only mixtures have some
 
         of_sources = counted_sources(batch.keys, sources)
-    costs, padding = (
-        dict(zip(resources, values or (0,) * len(resources), strict=True))
-        for values in (batch.costs, batch.padding)
-    )
-    keys = batch.keys
+    keys, nothing = batch.keys, (0,) * len(resources)
+    costs = dict(zip(resources, batch.costs or nothing, strict=True))
+    padding = dict(zip(resources, batch.padding or nothing, strict=True))
     return StepInfo(
         epoch=epoch,
         step=batch.step,

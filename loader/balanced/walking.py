@@ -13,17 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ...balancer.run.run import TRIES
+from ...balancer.run.steps import explain_failures
 from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
 from ..step.info import Step
 from .microbatches import BalancedLoader
 from .source import Fetched, Kept, PassedOver
 
-# A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
-# caller's. After that the error says that it will not go away.
-TRIES = 3
-# Keys that an error names.
-QUOTED = 8
 Place = tuple[int, int, int]
 
 
@@ -50,7 +47,7 @@ class Fetcher:
             unpacked = kept.unpacked = self._unpack(kept)
             if self._stats is not None:
                 self._stats.take_holes(kept.arrival.batch.holes)
-            kept.arrival = replace(kept.arrival, made=None)  # its samples are not needed any more
+            kept.arrival.made = None  # its samples are not needed any more
         self._loader.open().release(kept.arrival)
         return unpacked
 
@@ -64,12 +61,9 @@ class Fetcher:
             if kept.failures < TRIES:
                 raise
             batch = kept.arrival.batch
-            raise LoaderError(
-                f"microbatch {batch.microbatch} of step {batch.step} (samples "
-                f"{', '.join(batch.keys[:QUOTED])}) could not be made {kept.failures} times, "
-                f"and comes again until it is: {type(error).__name__}: {error}; mend collate_fn, "
-                "or go on from a ledger beyond it"
-            ) from error
+            place = batch.step, batch.microbatch
+            why = explain_failures(*place, batch.keys, kept.failures, error)
+            raise LoaderError(why) from error
 
 
 class CountedSteps:

@@ -126,19 +126,20 @@ class LocalLoop(MicrobatchSource):
         self._start_run(start, self._tasks)
         self._is_torn = False
 
-    def recover(self, start: RunStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         """Begin again at a position if an exception has left something half done."""
         if isinstance(self._tasks, WorkerTasks):
             refuse_forked_copy(self._owner)
         if self._is_torn or self._run is None:
             self._end_workers()
-            if self._planning is None or not self._planning.rewind(start.at.step):
-                self.begin(start)
+            here = start()
+            if self._planning is None or not self._planning.rewind(here.at.step):
+                self.begin(here)
                 return
             # Planning goes on, and so does what is agreed with other ranks.
             self._is_torn = True
-            self._tasks = self._start_workers(start.epoch)
-            self._follow_plan(start, self._tasks, self._planning)
+            self._tasks = self._start_workers(here.epoch)
+            self._follow_plan(here, self._tasks, self._planning)
             self._is_torn = False
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:
@@ -294,6 +295,8 @@ class LocalLoop(MicrobatchSource):
         in_thread = bool(self._local.start.workers or self._peers)
         kind = PlanningThread if in_thread else Planning
         planning = kind(make, describe, self._peers, str(number))
+        if isinstance(planning, PlanningThread) and self._peers is None:
+            planning.turn()  # the first step is waited for: the thread plans the others
         self._runs, self._planning = number, planning
         self._follow_plan(start, tasks, planning)
         if isinstance(planning, PlanningThread):

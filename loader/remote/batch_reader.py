@@ -92,7 +92,7 @@ class BatchReader:
         return collate_seeded(collate_fn, samples, self.job.plan.seed, epoch, first)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PulledArrival(LocalArrival):
     """A microbatch that is made when it is unpacked; made: its pieces (an IncomingBatch)."""
 

@@ -100,10 +100,10 @@ class TrainerConnection(MicrobatchSource):
         if not self.session.has_begun(start):
             self.begin(start)
 
-    def recover(self, start: RunStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         """Begin again at a position after an error of the run; what was torn `_drain` mends."""
         if self._has_failed or self.session.run < 0:
-            self.begin(start)
+            self.begin(start())
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:
         """Return the next microbatch; see MicrobatchSource."""

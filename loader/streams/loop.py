@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...balancer.protocol.job_spec import to_json
@@ -93,17 +94,18 @@ class StreamLoop(MicrobatchSource):
         self._begin_packs(start)
         return self._place
 
-    def recover(self, start: RunStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         """Begin again at a position if an exception has left something half done.
 
         What was agreed with other ranks stays.
         """
         refuse_forked_copy(self._owner)
         if not self._runs:
-            self.begin(start)
+            self.begin(start())
         elif self._is_torn:
-            self._packs.check_way_back(start.stream)
-            self._begin_packs(start)
+            here = start()
+            self._packs.check_way_back(here.stream)
+            self._begin_packs(here)
 
     def _begin_packs(self, start: RunStart) -> None:
         place, self._iterator = start.stream, None

@@ -4,7 +4,7 @@ They are the same as elsewhere, joined by function calls: parts are made while t
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
@@ -84,9 +84,9 @@ class PlayedHere(MicrobatchSource):
         self._epoch = start.epoch
         self.session.begin(start)
 
-    def recover(self, start: RunStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         if self._is_torn or self._has_failed:
-            self.begin(start)
+            self.begin(start())
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:  # noqa: ARG002
         self._is_torn = True
