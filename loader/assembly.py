@@ -39,10 +39,10 @@ from .balanced.arguments import (
     with_rank,
     with_seed,
 )
-from .balanced.arrivals import MicrobatchSource
 from .balanced.left_out import SkippedSamples, checked_keys
 from .balanced.microbatches import BalancedLoader
 from .balanced.settings import BalancedArguments, LoaderSettings, LoopSettings
+from .balanced.source import MicrobatchSource
 from .collate.chosen import BatchMaker, checked_fields
 from .local.loop import LocalLoop
 from .refused_arguments import is_packed_stream
@@ -167,7 +167,7 @@ def make_planned(
     """Return the balanced loader of a plan; `auto` is what balance="auto" has found for it."""
     given, dataset, source = settings.given, settings.dataset, settings.source
     known = lambda: KnownData(dataset, None)  # noqa: E731
-    skipped: Callable[[int], tuple[int, ...]] = lambda _: ()  # noqa: E731
+    skipped: SkippedSamples | None = None
     if source is not None:
         if given.skip_keys:
             skipped = SkippedSamples(source, given.skip_keys, plan.seed, given.shuffle)

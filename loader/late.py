@@ -5,13 +5,15 @@ looked for at the first iteration, length or state, and must stay what they were
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..balancer.planning.problem.options import Counts, Waits
-from .balanced.followed_costs import MeasuredCosts
 from .balanced.microbatches import BalancedLoader
 from .balanced.settings import BalancedArguments
 from .step.ranks import Place, check_same_place
+
+if TYPE_CHECKING:
+    from .balanced.followed_costs import MeasuredCosts
 
 
 class LateBalancedLoader:
@@ -126,7 +128,7 @@ class LateBalancedLoader:
         if self._follows is not None:
             self._follows.set_epoch(loader.epoch)
 
-    def follow_costs(self, pipe: MeasuredCosts) -> None:
+    def follow_costs(self, pipe: "MeasuredCosts") -> None:
         """Order microbatches by the costs that a pipeline measures, from the next step on."""
         self._pipe = pipe
         if self._loader is not None:

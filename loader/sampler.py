@@ -32,10 +32,9 @@ from ..balancer.planning.problem.shapes import Sizing
 from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
-from ..balancer.run.arrivals import MicrobatchFacts
-from ..balancer.run.contents import contents_of, usable_cells
-from ..balancer.run.costs import LoopCosts
-from ..balancer.run.feed import PlanFeed, PlannedStep
+from ..balancer.run.ahead import LoopCosts, PlanFeed, PlannedStep
+from ..balancer.run.steps import contents_of, usable_cells
+from ..balancer.run.tasks import MicrobatchFacts
 from ..workers.mixture.mixture import Mixture
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.costs import checked_column

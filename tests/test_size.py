@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import size
+from tests import files_entered, size
 from tests.imports import modules
 
 
@@ -16,3 +16,7 @@ def test_what_a_loop_imports_keeps_its_limit(loop: str) -> None:
     trainer, _ = size.imported_by(loop)
     assert "loader.dataloader" in trainer
     assert size.size_of(modules()[name] for name in trainer).lines <= size.LIMITS[loop]
+
+
+def test_a_batch_of_a_local_balanced_loop_goes_through_few_files() -> None:
+    assert len(files_entered.files_entered()) <= files_entered.LIMIT

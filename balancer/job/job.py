@@ -20,7 +20,7 @@ from ..pool.messages import FROM_WORKER, FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
-from ..run.arrivals import RunError
+from ..run.tasks import RunError
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from ..protocol.parts import Hole
-from ..run.arrivals import MicrobatchFacts
+from ..run.tasks import MicrobatchFacts
 
 logger = logging.getLogger(__name__)
 # The last holes, and workers that were turned away or lost, are remembered.

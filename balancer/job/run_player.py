@@ -11,15 +11,11 @@ from ..planning.planner import make_planner
 from ..planning.problem.shuffle import permutation
 from ..pool.pool import NetworkPool
 from ..protocol.job_spec import JobSpec
-from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, PlanAhead
-from ..run.arrivals import LocalArrival, RunError, RunStart
-from ..run.contents import plain_contents
-from ..run.costs import LoopCosts
-from ..run.feed import PlanFeed
+from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, LoopCosts, PlanAhead, PlanFeed
 from ..run.planning import Planning, PlanningThread
 from ..run.run import PlannedRun
-from ..run.steps import COMPARED, RunSettings
-from ..run.tasks import Failed, Killed, Made
+from ..run.steps import COMPARED, RunSettings, plain_contents
+from ..run.tasks import Failed, Killed, LocalArrival, Made, RunError, RunStart
 from .job_events import JobEvents
 from .told_source import ToldSource
 

@@ -12,7 +12,7 @@ WIDTHS = (1, 2, 4, 8)
 
 
 class ToldSource:
-    """A source as planning asks for it; see LoopCosts of run/costs."""
+    """A source as planning asks for it; see LoopCosts of run/ahead."""
 
     def __init__(self, told: JobOpened, resources: Sequence[str]) -> None:
         """Raises ValueError where what a worker has told cannot be."""

@@ -9,7 +9,7 @@ from typing import get_args
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..protocol.parts import Cost, Count, EpochPosition, Ready
 from ..protocol.records import VERSION, ArrayRecord, Integer
-from ..run.arrivals import MicrobatchFacts
+from ..run.tasks import MicrobatchFacts
 
 # The bits of a version that are the ticket's; those before say which attempt at the run gives it.
 GENERATION = 20
@@ -42,7 +42,7 @@ class JoinJob(ArrayRecord, frozen=True):
 class BeginRun(ArrayRecord, frozen=True):
     """The process begins run number `run` at `at`, or goes on with it at another balancer.
 
-    epoch, costs, samples: as in RunStart of run/arrivals. had: how many microbatches all ranks of
+    epoch, costs, samples: as in RunStart of run/tasks. had: how many microbatches all ranks of
     this process have had; served: as many of its ranks have had one more. here: the position of
     that one. holes: samples that cannot be used, known: steps whose holes are known to be final.
     """

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ..pool.tickets import Ticket
-from ..run.arrivals import MicrobatchFacts, RunStart
-from ..run.tasks import Made
+from ..run.tasks import Made, MicrobatchFacts, RunStart
 from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces, RunBegun, ToTrainer
 from .seats import RunKey, TrainerPeer
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from ..protocol.messages import Bye, PeerRejected, UnknownPeer
 from ..protocol.parts import COUNTED_STEPS, EpochPosition, Ready
-from ..run.arrivals import RunStart
+from ..run.tasks import RunStart
 from .incoming import IncomingBatch, PieceToPull
 from .messages import (
     BeatBack,
@@ -232,7 +232,7 @@ class TrainerSession:
 
     def _stand(self, run: _Run) -> BeginRun:
         """Return what tells a balancer where this process stands."""
-        epoch, at, holes, _, costs, samples = run.start
+        epoch, at, holes, _, costs, samples, _ = run.start
         if run.known and self.ready is not None and self.ready.count >= 0:
             samples = self.ready.count
         had, served, here = run.place

@@ -1,21 +1,253 @@
-"""Decides what is measured and planned ahead of need: events in, results out, no thread, no clock.
+"""Plans an epoch ahead of need: pure, events in and results out, no thread and no clock.
 
-An epoch's windows are planned one after the other; a window can be planned when all of its costs
-are known. What is not known is measured in *blocks* of a step's samples at most, whatever windows
-the plan makes: each rank measures its part of a block, and tells the others when it has all of it.
+`LoopCosts` says what samples cost, as far as that is known. `PlanFeed` plans an epoch's windows one
+after the other; only the position (a window's first ordinal and first step) carries over from one
+to the next, so that a run can start at any of them, and every rank plans the same. A window can be
+planned when all of its costs are known: `PlanAhead` has those measured that are not, in *blocks* of
+a step's samples at most, whatever windows the plan makes. Each rank measures its part of a block,
+and tells the others when it has all of it.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from ..planning.kernels.arrays import Int64
-from .feed import PlanFeed, PlannedStep
+from ..planning.kernels.arrays import Int64, Mask
+from ..planning.planner import Planner
+from ..planning.problem.config import GlobalBatch, Planned, Window
+from ..planning.problem.costs import OversizeError
+from ..protocol.parts import EpochPosition
 from .tasks import FailedSample
+
+# What an earlier run has kept of a sample: its costs by resource, None for nothing.
+Kept = Callable[[int], Any]
+
+
+class LoopCosts:
+    """Costs (samples, resources) of `count` samples, and which of them are known.
+
+    is_lasting: whether what is measured in one epoch holds in the next.
+    """
+
+    def __init__(self, count: int, resources: Sequence[str]) -> None:
+        self.resources = tuple(resources)
+        self.is_lasting = True
+        # The kernel gives pages for what has been written to.
+        self._costs = np.zeros((count, len(self.resources)), np.int64)
+        # A source's own, in place of these until something is measured.
+        self._columns: Sequence[np.ndarray] | None = None
+        self._known = np.zeros(count, np.bool_)
+        self._kept: Kept | None = None
+        self._failed: set[int] = set()
+
+    @classmethod
+    def of_source(cls, source: Any, resources: Sequence[str]) -> "LoopCosts":
+        """Return the costs that a source says of all its samples, or keeps of some."""
+        costs = cls(len(source), resources)
+        costs._columns = source.known_costs(costs.resources)
+        if costs._columns is not None:
+            costs._known[:] = True
+        else:
+            costs._kept = source.known
+        return costs
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._known)
+
+    @property
+    def are_all_known(self) -> bool:
+        """Return whether nothing has to be measured."""
+        return bool(self._known.all())
+
+    def unknown(self, indexes: Int64) -> Mask:
+        """Return which of some samples (n,) are not known (n,); looks at what an earlier run kept.
+
+        Raises what reading the kept costs raises.
+        """
+        missing = ~self._known[indexes]
+        if self._kept is not None and missing.any():
+            for index in indexes[missing].tolist():
+                self._take_kept(index)
+            missing = ~self._known[indexes]
+        return missing
+
+    def _take_kept(self, index: int) -> None:
+        found = None if self._kept is None else self._kept(index)
+        if found is not None and all(name in found.cost for name in self.resources):
+            self._costs[index] = [found.cost[name] for name in self.resources]
+            self._known[index] = True
+
+    def rows(self, indexes: Int64) -> Int64:
+        """Return the costs of samples (n, resources), 0 where they are not known."""
+        if self._columns is None:
+            rows: Int64 = self._costs[indexes]
+            return rows
+        return np.stack([column[indexes] for column in self._columns], 1).astype(np.int64)
+
+    def store(self, indexes: Int64, rows: Int64) -> None:
+        """Store what samples (n,) were measured to cost (n, resources)."""
+        self._own_costs()[indexes] = rows
+        self._known[indexes] = True
+
+    def store_failed(self, index: int) -> None:
+        """Store that a sample could not be measured: in this epoch it costs nothing."""
+        self._own_costs()[index] = 0
+        self._known[index] = True
+        self._failed.add(index)
+
+    def _own_costs(self) -> Int64:
+        if self._columns is not None:
+            for place, column in enumerate(self._columns):
+                self._costs[:, place] = column
+            self._columns = None
+        return self._costs
+
+    def begin_epoch(self) -> None:
+        """Keep what holds in another epoch, of the same data set."""
+        if not self.is_lasting:
+            self._known[:] = False
+        self._known[list(self._failed)] = False
+        self._failed.clear()
+
+
+# Of the samples for a microbatch without any some may be broken; after so many nobody expects a
+# good one.
+SPARES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step of the plan, for all ranks.
+
+    after: the position after it. batch: who has which ordinals. indexes, costs: of its window's
+    samples, from ordinal `start` on: in the source (n,), and per resource (n, resources).
+    refused: ordinals over budget that are left out, as holes of the first rank's first microbatch.
+    spares: indexes of samples for a microbatch without any, in loops that cannot take an empty one;
+    the first that can be loaded weighs nothing there.
+    """
+
+    number: int
+    after: EpochPosition
+    batch: GlobalBatch
+    start: int
+    indexes: Int64
+    costs: Int64
+    refused: tuple[int, ...] = ()
+    spares: tuple[int, ...] = ()
+
+    @property
+    def microbatches(self) -> int:
+        """The number of microbatches of each rank."""
+        return len(self.batch.ranks[0])
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of all ranks."""
+        return sum(len(each.ordinals) for rank in self.batch.ranks for each in rank)
+
+    def ordinals(self, rank: int, microbatch: int) -> tuple[int, ...]:
+        """Return the ordinals of a microbatch, ascending."""
+        return self.batch.ranks[rank][microbatch].ordinals
+
+    def all_ordinals(self) -> set[int]:
+        """Return the ordinals of all ranks, and those that are refused."""
+        microbatches = chain.from_iterable(self.batch.ranks)
+        return {*chain.from_iterable(each.ordinals for each in microbatches), *self.refused}
+
+    def indexes_of(self, ordinals: Sequence[int]) -> list[int]:
+        """Return where in the source the samples of ordinals are."""
+        rows = np.array(ordinals, np.int64) - self.start
+        found: list[int] = self.indexes[rows].tolist()
+        return found
+
+    def costs_of(self, ordinals: Sequence[int]) -> Int64:
+        """Return the costs of ordinals (n, resources)."""
+        return self.costs[np.array(ordinals, np.int64) - self.start]
+
+
+@dataclass(slots=True)
+class PlanFeed:
+    """The plan of an epoch, window by window, from a position.
+
+    order: maps an ordinal to an index in the source; name_of: names a sample, by its index.
+    left_out: samples that no step has taken,
+    though nobody refused them. is_over: all windows are planned.
+    """
+
+    epoch: int
+    order: Int64
+    planner: Planner
+    costs: LoopCosts
+    at: EpochPosition
+    name_of: Callable[[int], str] = str
+    left_out: int = 0
+    start: int = field(init=False)
+    step: int = field(init=False)
+    is_over: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start, self.step = self.at.start, self.at.window_step
+        self.is_over = self.start >= len(self.order)
+
+    @property
+    def end(self) -> int:
+        """The ordinal after the last of the next window."""
+        return min(self.start + self.planner.window_samples, len(self.order))
+
+    def plan(self) -> Iterator[PlannedStep]:
+        """Plan the next window, whose costs are known; return its steps from the position on.
+
+        Raises ValueError where its budgets cannot be met, and for a position that the plan does not
+        have.
+        """
+        begin, end = self.start, self.end
+        indexes = self.order[begin:end]
+        rows = self.costs.rows(indexes)
+        try:
+            window = Window(self.epoch, self.step, begin, rows, end == len(self.order))
+            planned = self.planner.plan(window)
+        except OversizeError as error:
+            index = int(self.order[error.ordinal])
+            raise ValueError(f"sample {self.name_of(index)!r} {error.reason}") from None
+        if self.start == self.at.start:
+            microbatches = [len(each.ranks[0]) for each in planned.batches]
+            self.at.check_in_window(self.step, microbatches, window.costs_digest())
+        first, last = self.step, self.step + len(planned.batches)
+        after_window = begin + planned.consumed
+        self.is_over = (end == len(self.order) and after_window >= end) or not planned.consumed
+        self.left_out += planned.left_out
+        self.start, self.step = after_window, last
+        after = EpochPosition(after_window, last, last, 0, window.costs_digest())
+        return self._steps(planned, after, begin, first, rows)
+
+    def _steps(
+        self, planned: Planned, after: EpochPosition, begin: int, first: int, rows: Int64
+    ) -> Iterator[PlannedStep]:
+        """Yield a window's steps from the position on; those of a whole epoch are made one by one.
+
+        after: the position after the window; begin, first: its first ordinal and step.
+        """
+        indexes = self.order[begin : begin + len(rows)]
+        # It follows from epoch and position alone, so that a resumed run has the same batches.
+        spares = self.order[np.arange(begin, begin + SPARES) % len(self.order)].tolist()
+        refused = planned.oversize if planned.refused else ()
+        for batch in planned.batches:
+            here = after
+            # A run that resumes after this step plans this window again, after the last the next.
+            if batch.step + 1 < after.step:
+                here = EpochPosition(begin, first, batch.step + 1, 0, after.costs)
+            if batch.step >= self.at.step:
+                yield PlannedStep(
+                    batch.step, here, batch, begin, indexes, rows, refused, tuple(spares)
+                )
+            refused = ()
+
 
 # Planned samples that are enough ahead of what is handed out, and steps.
 AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
@@ -138,8 +370,9 @@ class PlanAhead:
             step = self._next_step()
             if step is None:
                 return
-            self._waiting.append((step.number, step.samples))
-            self._planned += step.samples
+            samples = step.samples
+            self._waiting.append((step.number, samples))
+            self._planned += samples
             yield step
 
     def _next_step(self) -> PlannedStep | None:

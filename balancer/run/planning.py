@@ -27,9 +27,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..planning.problem.empty_cells import Cell
-from .ahead import OtherRanks, PlanAhead
-from .contents import Contents
-from .feed import PlannedStep
+from .ahead import OtherRanks, PlanAhead, PlannedStep
+from .steps import Contents
 from .tasks import FailedSample
 
 Describe = Callable[[PlannedStep], dict[Cell, Contents]]  # of this process' microbatches
@@ -278,6 +277,7 @@ class PlanningThread(Planning):
         # No threading.Event: an exception that leaves set() in its middle leaves its lock held.
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._tells = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._has_told = False
         self._poller = select.poll()
         self._poller.register(self._tells, select.POLLIN)
         weakref.finalize(self, os.close, self._tells)
@@ -297,7 +297,8 @@ class PlanningThread(Planning):
     def collect(self) -> Collected | None:
         """Return what has come of it, None if nothing has."""
         found = super().collect()
-        if found is None:
+        if found is None and self._has_told:  # set after the descriptor, so that none is missed
+            self._has_told = False
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._tells)
             found = super().collect()  # which may have come in between
@@ -338,6 +339,7 @@ class PlanningThread(Planning):
         with self._gate:
             if came := not self._stopped and self.turn():
                 os.eventfd_write(self._tells, 1)
+                self._has_told = True
             return came
 
 

@@ -7,24 +7,192 @@ it is made. Samples that planning wants measured are tasks too, in small portion
 Where samples may be left out (on_error="skip") a step is *settled* when it is known which of its
 samples cannot be used, on any rank: only then is any of it handed out, since every weight of the
 step leaves them out. Where the loop takes no microbatch without samples, settling may move samples
-between microbatches (contents.py), which are then loaded again.
+between microbatches (steps.py), which are then loaded again.
 """
 
 import json
 import logging
+import platform
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from ..planning.problem.empty_cells import Cell
-from .agreement import KEY, LOOKS, pack_start, why_apart, why_others
-from .arrivals import LocalArrival, MicrobatchFacts, RunError, RunStart
-from .contents import Contents
-from .feed import PlannedStep
-from .measuring import Measuring
+from .ahead import PlannedStep
 from .planning import Collected, Planning
-from .steps import MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
-from .tasks import Failed, FailedSample, Killed, Made, Tasks
+from .steps import Contents, MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
+from .tasks import (
+    LOOK,
+    Failed,
+    FailedSample,
+    Killed,
+    LocalArrival,
+    Made,
+    Measure,
+    MicrobatchFacts,
+    RunError,
+    RunStart,
+    Tasks,
+)
+
+# The keys under which each rank says where it begins, and what it has seen of some samples: so
+# many, of which an error names some.
+KEY, LOOKS = "start", "looks"
+LOOKED_AT, NAMED = 16, 4
+
+
+def pack_start(start: RunStart) -> bytes:
+    """Return what has to be the same on all ranks."""
+    import hashlib  # here: see PlanConfig.digest
+
+    costs = hashlib.sha256(start.costs.encode()).hexdigest() if start.costs else ""
+    return json.dumps([start.epoch, structs.astuple(start.at), costs]).encode()
+
+
+def why_apart(packed: Sequence[bytes]) -> str:
+    """Return why ranks cannot run together, "" if they can; `packed` is what each has said.
+
+    >>> from ..protocol.parts import EpochPosition
+    >>> starts = [RunStart(epoch, EpochPosition(0, 0, 0, 0, "")) for epoch in (1, 1, 2)]
+    >>> why_apart([pack_start(each) for each in starts[:2]])
+    ''
+    >>> print(why_apart([pack_start(each) for each in starts]))
+    the ranks are not at the same position: rank 0 starts at epoch 1, step 0; rank 2 starts at \
+epoch 2, step 0: resume all of them from one ledger
+    """
+    first = json.loads(packed[0])
+    for rank, each in enumerate(packed):
+        other = json.loads(each)
+        if other[:2] != first[:2]:
+            listed = "; ".join(
+                f"rank {number} starts at epoch {epoch}, step {at[2]}"
+                for number, (epoch, at, _) in ((0, first), (rank, other))
+            )
+            return (
+                f"the ranks are not at the same position: {listed}: resume all of them from one "
+                "ledger"
+            )
+        if other != first:
+            return (
+                f"the ranks go by different costs of their pipeline: rank {rank} by others than "
+                "rank 0: call follow_costs() on all of them or on none, with one pipeline"
+            )
+    return ""
+
+
+def pack_looks(marks: Any) -> bytes:
+    """Return this rank's host, and the hashes of samples; none if a worker has died of them."""
+    return json.dumps([platform.node(), marks if isinstance(marks, list | tuple) else ()]).encode()
+
+
+def why_others(packed: Sequence[bytes], indexes: Sequence[int]) -> str:
+    """Return which rank has other samples at some indexes, "" for none; `packed`: what each saw.
+
+    Hosts may have other decoders: there only what these cannot change is compared.
+
+    >>> why_others([b'["a", [["1", "2"]]]', b'["b", [["1", "3"]]]'], [7])
+    ''
+    >>> why_others([b'["a", [["1", "2"]]]', b'["a", [["1", "3"]]]'], [7])[:60]
+    'of 1 samples that all ranks have loaded rank 1 has others th'
+    """
+    seen: list[tuple[str, list[list[str]]]] = [json.loads(each) for each in packed]
+    hosts = [host for host, _ in seen]
+    for rank, (host, marks) in enumerate(seen):
+        for part, other in ((0, 0), (1, hosts.index(host))):
+            differ = [
+                index
+                for index, here, there in zip(indexes, marks, seen[other][1], strict=False)
+                if here[part] and there[part] and here[part] != there[part]
+            ]
+            if differ:
+                named = ", ".join(map(str, differ[:NAMED]))
+                return (
+                    f"of {len(marks)} samples that all ranks have loaded rank {rank} has others "
+                    f"than rank {other}, or costs them otherwise: at {named}"
+                    f"{' and more' * (len(differ) > NAMED)}: give all ranks the same data in the "
+                    "same order (sort what a folder lists), transform and cost function; with "
+                    "key= ranks compare names, and load nothing for it"
+                )
+    return ""
+
+
+# A portion takes a worker about this long, and seldom less than this part of it.
+PORTION_S, LEAST_PART, FIRST_PORTION, MOST_PORTION = 0.05, 4, 4, 1024
+
+
+class Measuring:
+    """The measuring of a run; what comes of it is planning's.
+
+    numbers: of tasks. give_up: says of a sample that has killed workers why it cannot be used.
+    under_way: what workers measure, by number. differs: whether measuring a sample for another
+    epoch gave another cost. measured: how many.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        planning: Planning,
+        epoch: int,
+        numbers: Iterator[int],
+        give_up: Callable[[Killed], FailedSample],
+    ) -> None:
+        self._tasks, self._planning, self._numbers = tasks, planning, numbers
+        self._epoch, self._give_up = epoch, give_up
+        self._waiting: deque[tuple[int, int]] = deque()
+        self.under_way: dict[int, list[tuple[int, int]]] = {}
+        self._portion = FIRST_PORTION
+        self.differs = False
+        self.measured = 0
+
+    def want(self, samples: Sequence[tuple[int, int]]) -> None:
+        """Have samples measured: their ordinals, and where in the source they are."""
+        self._waiting.extend(samples)
+
+    def look(self, indexes: Sequence[int]) -> None:
+        """Have samples looked at, which all ranks compare."""
+        number = next(self._numbers)
+        self.under_way[number] = []
+        self._tasks.submit(number, [LOOK, self._epoch, 0, *indexes])
+
+    def send(self, idle: bool) -> None:
+        """Give portions to workers; a process that does its tasks itself does them when idle."""
+        most = self._tasks.most
+        while self._waiting and (idle or most > 1) and len(self.under_way) < most:
+            some = [self._waiting.popleft() for _ in range(self._next_portion(most))]
+            number = next(self._numbers)
+            self.under_way[number] = some
+            measure = Measure(self._epoch, [index for _, index in some], self.measured == 0)
+            self._tasks.submit(number, measure.packed())
+
+    def _next_portion(self, most: int) -> int:
+        """Return how many samples are measured at a time: more than a worker's share if quick."""
+        waiting = len(self._waiting)
+        share = max(-(-waiting // max(1, most)), self._portion // LEAST_PART)
+        return max(1, min(self._portion, share, waiting))
+
+    def take(self, number: int, result: Any) -> bool:
+        """Take a task's result; False if it is of none of these. Raises what measuring raised."""
+        some = self.under_way.pop(number, None)
+        if some is None:
+            return False
+        if not some:  # where a sample kills, nothing is compared
+            self._planning.say(LOOKS, pack_looks(result))
+        elif isinstance(result, Killed):
+            given_up = [ordinal for ordinal, index in some if index == result.index]
+            self._planning.measured(given_up, [self._give_up(result)] * len(given_up))
+            self._waiting.extendleft([each for each in some if each[1] != result.index])
+        elif isinstance(result, Failed):
+            result.reraise()
+        else:
+            self._planning.measured([ordinal for ordinal, _ in some], result.costs)
+            self.differs |= result.differs
+            self.measured += len(some)
+            each_s = result.seconds / max(1, len(some))
+            self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(each_s, 1e-6))))
+        return True
+
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +227,7 @@ class PlannedRun:
         # Of each rank that is played here, what is not handed out yet, in order.
         self._heads: dict[int, deque[tuple[OpenStep, MicrobatchTask]]]
         self._heads = {rank: deque() for rank in settings.played}
+        self._only = settings.played[0] if len(settings.played) == 1 else None
         # Microbatches that wait to be given to a worker, and those that were, until handed out.
         self._unsent: deque[tuple[OpenStep, MicrobatchTask]] = deque()
         self._sent: dict[int, tuple[OpenStep, MicrobatchTask]] = {}
@@ -77,7 +246,6 @@ class PlannedRun:
         self.left_out = 0
         self.changed: set[int] = set()
         self.is_first = True
-        self.loaded = 0
         self.stirred: set[int] = set()
 
     # --- what happens
@@ -328,7 +496,6 @@ class PlannedRun:
         step, task = found
         self._under_way -= 1
         task.made = result if type(result) is Made else Made(result)
-        self.loaded += len(task.ordinals)
         if not isinstance(result, Failed):
             self._maker.count_bytes(step, task.made.nbytes)
             self._compare_costs(step, task, task.made)
@@ -369,8 +536,11 @@ class PlannedRun:
 
     def _head(self, rank: int | None = None) -> tuple[OpenStep, MicrobatchTask] | None:
         """Return the next microbatch of a rank, or of all that are played here, and its step."""
+        if rank is None and self._only is not None:
+            rank = self._only
         if rank is not None:
-            return next(iter(self._heads[rank]), None)
+            heads_of_rank = self._heads[rank]
+            return heads_of_rank[0] if heads_of_rank else None
         heads = [each[0] for each in self._heads.values() if each]
         return min(heads, key=lambda head: (head[0].plan.number, head[1].cell[1]), default=None)
 

@@ -1,18 +1,120 @@
-"""The steps of a run that are on their way: their microbatches, holes, and what they hold."""
+"""The steps of a run that are on their way: their microbatches, holes, and what they hold.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+A hole is a sample that could not be used: it stays where the plan has it, and weighs nothing. Where
+the loop can take no microbatch without samples (torch's default_collate makes no batch of none, and
+a rank that left one out would make the others wait for ever), one that consists of holes gets a
+sample of a microbatch that has more. Where none has more, the plan says whether it gets one that
+weighs nothing, or the step is left out. All follows from the plan and the holes alone, so that a
+resumed run does the same. Budgets hold, as a sample that fits among others fits alone.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ..planning.problem.empty_cells import Cell
+from ..planning.problem.empty_cells import Cell, fill_empty
+from ..planning.problem.shapes import Sizing
 from ..protocol.job_spec import JobSpec
-from ..protocol.parts import KNOWN_BEFORE, Hole
-from .arrivals import LocalArrival, MicrobatchFacts, RunError, RunStart
-from .contents import Contents, contents_of, usable_cells
-from .feed import PlannedStep
-from .tasks import Failed, FailedSample, Killed, Load, Made
+from ..protocol.parts import KNOWN_BEFORE, Hole, Weights
+from .ahead import PlannedStep
+from .tasks import (
+    Failed,
+    FailedSample,
+    Killed,
+    Load,
+    LocalArrival,
+    Made,
+    MicrobatchFacts,
+    RunError,
+    RunStart,
+)
+
+Cells = Mapping[Cell, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The samples of a microbatch, by ordinal, what they cost, and the weights of its loss.
+
+    padding: what of the costs is padding.
+    """
+
+    ordinals: tuple[int, ...]
+    costs: tuple[int, ...]
+    padding: tuple[int, ...]
+    weights: Weights
+
+
+def usable_cells(
+    step: PlannedStep, holes: Collection[int], may_be_empty: bool, has_spares: bool = False
+) -> dict[Cell, Sequence[int]] | None:
+    """Return the usable ordinals of each microbatch of all ranks.
+
+    Where none may be empty, and there are fewer than microbatches: None, or with has_spares some
+    are without any, and get a sample that weighs nothing.
+    """
+    cells: dict[Cell, Sequence[int]] = {
+        (r, m): microbatch.ordinals
+        for r, rank in enumerate(step.batch.ranks)
+        for m, microbatch in enumerate(rank)
+    }
+    if not holes and (may_be_empty or all(cells.values())):
+        return cells
+    usable = {cell: [each for each in own if each not in holes] for cell, own in cells.items()}
+    if may_be_empty:
+        return {**usable}
+    return {**usable} if fill_empty(usable) is not None or has_spares else None
+
+
+def contents_of(
+    step: PlannedStep, cells: Cells, played: Sequence[int], label: int, sizing: Sizing
+) -> dict[Cell, Contents]:
+    """Return what the microbatches of the ranks `played` hold, with the weights of the step.
+
+    label: the column that counts label tokens, -1 for none.
+    """
+    counts = np.fromiter(map(len, cells.values()), np.int64, len(cells))
+    tokens = np.zeros(len(cells), np.int64)
+    if label >= 0:
+        rows = np.fromiter(chain.from_iterable(cells.values()), np.int64, int(counts.sum()))
+        sums = np.concatenate([[0], np.cumsum(step.costs[rows - step.start, label])])
+        ends = np.cumsum(counts)
+        tokens = sums[ends] - sums[ends - counts]
+    both = np.stack([counts, tokens], axis=1).reshape(len(step.batch.ranks), -1, 2)
+    whole = both.sum(axis=(0, 1)).tolist()
+    of_ranks = both.sum(axis=1)
+    contents = {}
+    for rank in played:
+        of_rank, of_cells = of_ranks[rank].tolist(), both[rank].tolist()
+        ordinals = [tuple(cells[rank, microbatch]) for microbatch in range(len(of_cells))]
+        rows, begin = step.costs_of([*chain.from_iterable(ordinals)]), 0
+        for microbatch, of_cell in enumerate(of_cells):
+            end = begin + of_cell[0]
+            costs, padding = sizing.total(rows[begin:end])
+            weights = Weights(*of_cell, *of_rank, *whole)
+            contents[rank, microbatch] = Contents(ordinals[microbatch], costs, padding, weights)
+            begin = end
+    return contents
+
+
+def plain_contents(
+    step: PlannedStep,
+    played: tuple[int, ...],
+    label: int,
+    sizing: Sizing,
+    may_be_empty: bool,
+    has_spares: bool,
+) -> dict[Cell, Contents]:
+    """Return what a process' microbatches hold if no sample is a hole.
+
+    Nothing for a step with fewer samples than microbatches, of which none may be empty.
+    """
+    cells = usable_cells(step, (), may_be_empty, has_spares)
+    return {} if cells is None else contents_of(step, cells, played, label, sizing)
+
 
 # Microbatches whose labels are counted sample by sample: what is counted wrong is so in the first.
 COMPARED = 16
@@ -171,8 +273,9 @@ class StepMaker:
         """Return what a worker is to do for a microbatch of these samples."""
         settings = self._settings
         is_spare = not ordinals and not settings.takes_empty
-        spares = [each for each in step.plan.spares if each not in self.deadly]
-        indexes = spares if is_spare else step.plan.indexes_of(ordinals)
+        indexes = step.plan.indexes_of(ordinals)
+        if is_spare:
+            indexes = [each for each in step.plan.spares if each not in self.deadly]
         counts = self._compares > 0 and not is_spare
         self._compares -= counts
         self._loads += 1
@@ -305,14 +408,10 @@ class StepMaker:
 
     def comes_again(self, step: OpenStep, task: MicrobatchTask, error: Exception) -> RunError:
         """Return the error of a microbatch that could not be made so often."""
-        indexes = step.plan.indexes_of(task.ordinals)
-        names = ", ".join(str(self._settings.source.key(index)) for index in indexes[:QUOTED])
-        last = RunError(
-            f"microbatch {task.cell[1]} of step {step.plan.number} (samples {names}) could not be "
-            f"made {task.failures} times, and comes again until it is: {type(error).__name__}: "
-            f"{error}; mend collate_fn, or go on from a ledger beyond it",
-            comes_again=True,
-        )
+        indexes = step.plan.indexes_of(task.ordinals)[:QUOTED]
+        names = [str(self._settings.source.key(index)) for index in indexes]
+        place = step.plan.number, task.cell[1]
+        last = RunError(explain_failures(*place, names, task.failures, error), comes_again=True)
         last.__cause__ = error
         return last
 
@@ -323,6 +422,17 @@ class StepMaker:
             if ordinal in step.holes:
                 why = step.holes[ordinal]
                 yield Hole(ordinal, why.key, why.reason, why.source)
+
+
+def explain_failures(
+    step: int, microbatch: int, names: Sequence[str], failures: int, error: Exception
+) -> str:
+    """Return the text of the error of a microbatch that could not be made so often."""
+    return (
+        f"microbatch {microbatch} of step {step} (samples {', '.join(names[:QUOTED])}) could not "
+        f"be made {failures} times, and comes again until it is: {type(error).__name__}: {error}; "
+        "mend collate_fn, or go on from a ledger beyond it"
+    )
 
 
 def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> RunError | None:

@@ -1,12 +1,16 @@
-"""Tasks of a planned run: what its workers are given, and what comes of it.
+"""What goes into a planned run and comes out of it: tasks of workers, and microbatches of ranks.
 
 A task is a list of whole numbers, which travels in the shortest form: its kind, the epoch, what is
 asked for, and where in the source its samples are.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Protocol
+
+from ..protocol.parts import Count, EpochPosition, Hole, Weights
+from ..protocol.records import ArrayRecord, Integer
 
 # The kinds of tasks; LOOK: at samples, to see that all ranks have the same data.
 LOAD, MEASURE, LOOK = 0, 1, 2
@@ -136,3 +140,117 @@ class Killed:
 
     index: int
     deaths: int
+
+
+class OwnTasks:
+    """What is made here is held by the run, and goes with it."""
+
+    def held_bytes(self, made: int, each: int) -> int:
+        """Return the bytes of what was made and is held."""
+        return made * each
+
+    def free(self, batch: Any) -> None:
+        """Do nothing: nobody else keeps a batch."""
+
+
+class InlineTasks(OwnTasks):
+    """Does tasks in this process, one when a result is asked for."""
+
+    # Tasks that may be under way: nothing is done ahead of need.
+    most = most_held = 1
+
+    def __init__(self, reader: Any) -> None:
+        """`reader` does them, as that of torch's worker does: see workers/planned/reader.py."""
+        self._reader = reader
+        self._waiting: deque[tuple[int, list[int]]] = deque()
+        reader.restore()
+
+    def submit(self, number: int, task: list[int]) -> None:
+        """Take a task."""
+        self._waiting.append((number, task))
+
+    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:  # noqa: ARG002
+        """Do the first task, and return its number and result; None if there is none.
+
+        With `seconds` 0 nothing is done: results are asked for, too, where nobody waits.
+        """
+        if not seconds or not self._waiting:
+            return None
+        number, task = self._waiting.popleft()
+        try:
+            return number, self._reader.collate(self._reader.__getitems__(task))
+        except Exception as error:
+            return number, Failed(error)
+
+    def who_has(self, number: int) -> str:  # noqa: ARG002
+        """Return who works on a task."""
+        return "this process"
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+
+
+class RunStart(NamedTuple):
+    """The beginning of a run.
+
+    costs, samples: as in the message StartRun. stream: of a loop over a stream, where this rank's
+    begins; None: with its next epoch.
+    """
+
+    epoch: int
+    at: EpochPosition
+    holes: tuple[int, ...] = ()
+    served: int = 0
+    costs: str = ""
+    samples: int = -1
+    stream: Any = None
+
+
+class MicrobatchFacts(ArrayRecord, frozen=True):
+    """The facts about a microbatch beside its batch."""
+
+    rank: Count
+    step: Count
+    microbatch: Count
+    microbatches: Count
+    weights: Weights
+    costs: tuple[Integer, ...]
+    padding: tuple[Integer, ...]
+    after: EpochPosition
+    keys: tuple[str, ...]
+    holes: tuple[Hole, ...]
+    step_holes: tuple[Integer, ...]
+
+
+@dataclass(slots=True)
+class LocalArrival:
+    """A microbatch that a worker has made; made: None where it was handed over already.
+
+    resources: what its costs are of, None where they are the job's. stream: of a loop over a
+    stream, where this rank's is after the microbatch's step.
+    """
+
+    batch: MicrobatchFacts
+    made: Made | None = None
+    resources: tuple[str, ...] | None = field(default=None, kw_only=True)
+    stream: Any = field(default=None, kw_only=True)
+
+    def unpack(self) -> Made:
+        """Return what was made."""
+        return self.made or Made(None)
+
+
+class RunError(Exception):
+    """A run cannot go on: broken data, an impossible plan, ranks that disagree.
+
+    raised: the error of the user's code that ends the run. comes_again: whether the microbatch that
+    could not be made a few times comes again if the loop goes on.
+    """
+
+    def __init__(
+        self, text: str, raised: Exception | None = None, comes_again: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.raised = raised
+        self.comes_again = comes_again

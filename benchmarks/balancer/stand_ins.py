@@ -19,8 +19,7 @@ from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import JobList, PeerRejected
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.run.arrivals import RunStart
-from counterpoise.balancer.run.tasks import TASK_HEAD
+from counterpoise.balancer.run.tasks import TASK_HEAD, RunStart
 
 LAYOUT = '{"kind": "stacked", "takes_empty": true}'
 SAMPLES_PER_STEP, MICROBATCH = 1920, 16

@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...balancer.planning.problem.config import PlanConfig
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
-from ..resume.balanced_position import ResumePosition
-from .arrivals import Kept
+from .source import Kept
 
 SHOWN = 3
 
@@ -59,18 +57,6 @@ def checked_keys(keys: Iterable[str] | None) -> frozenset[str]:
     if isinstance(keys, str) or not all(isinstance(key, str) for key in found):
         raise TypeError(f"skip_keys is {keys!r:.80}: give a list of samples' keys, as texts")
     return found
-
-
-def refuse_late_skips(at: ResumePosition, skipped: tuple[int, ...], plan: PlanConfig) -> None:
-    """Raise ValueError where a step that was begun would lose samples: its weights are out."""
-    begin = at.place.start
-    step = range(begin, begin + plan.samples_per_step)
-    late = [each for each in skipped if each in step and each not in at.holes]
-    if at.is_inside_step and plan.mode == "exact" and late:
-        raise ValueError(
-            f"skip_keys names {len(late)} samples of step {at.place.step}, and the ledger was "
-            "saved inside of it: go on from one that was saved between steps"
-        )
 
 
 def record_holes(path: str, kept: Kept, skipped: tuple[int, ...], name: str) -> None:

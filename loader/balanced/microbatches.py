@@ -1,18 +1,18 @@
 """The core of a balanced loader: an epoch's microbatches in order, and its position.
 
 Everything that a trainer can see follows from (data, seed, epoch, plan); processes, sockets and
-timing are behind a connection, which is opened at first use.
+timing are behind a source of microbatches, which is opened at first use.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.layout import base_of
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.run.arrivals import LocalArrival
+from ...balancer.run.tasks import LocalArrival, RunStart
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.interface import source_name
 from ..collate.chosen import BatchMaker
@@ -29,15 +29,18 @@ from ..resume.ledger import BalancedLedger
 from ..step.errors import ComesAgainError, LoaderError, OneCaller
 from ..step.info import StepInfo
 from ..step.labels import LabelCheck, without_labels
-from .arrivals import Fetched, Kept, MicrobatchSource, PassedOver
-from .followed_costs import FollowedCosts, MeasuredCosts
-from .left_out import record_holes, refuse_late_skips
+from .left_out import record_holes
 from .settings import BalancedArguments, LoopSettings
+from .source import Fetched, Kept, MicrobatchSource, PassedOver, StreamLedgers
 from .step_infos import OverBudget, info_of
+
+if TYPE_CHECKING:
+    from .followed_costs import FollowedCosts, MeasuredCosts
 
 logger = logging.getLogger(__name__)
 
 Holes = tuple[int, ...]
+NOT_KNOWN = "of a stream the number of samples, and so of steps, is not known"
 
 
 @dataclass(slots=True)
@@ -48,7 +51,8 @@ class BalancedLoader:
     balance="auto" has found, for the ledger; `ignores_labels` makes the labels of a microbatch
     that weighs nothing -100. `compares_batches` is False where a framework counts labels itself.
     `sources` are a mixture's names, with which keys begin; `skipped` returns ordinals to leave out.
-    `job` is that of the settings, but for the costs that a pipeline has measured.
+    `stream`: of data whose number of samples nobody knows, so that each rank has a ledger of its
+    own. `job` is that of the settings, but for the costs that a pipeline has measured.
     """
 
     settings: LoopSettings
@@ -58,8 +62,8 @@ class BalancedLoader:
     ignores_labels: bool = False
     compares_batches: bool = True
     sources: tuple[str, ...] = ()
-    skipped: Callable[[int], Holes] = lambda _: ()
-    start_of_epoch: ResumePosition = START
+    skipped: Callable[[int], Holes] | None = None
+    stream: StreamLedgers | None = None
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     next_epoch: int = 0  # of the next iteration, unless it resumes
@@ -68,6 +72,7 @@ class BalancedLoader:
     position: ResumePosition = START
     _resume: ResumePosition | None = None
     _generation: int = 0
+    _checked: int = -1
     _untouched: int = -1
     _running: int = 0
     _told: int | None = None
@@ -76,7 +81,7 @@ class BalancedLoader:
     _counted: int | None = None
     _left_out_before: int | None = None
     _connection: MicrobatchSource | None = field(default=None, repr=False)
-    _followed: FollowedCosts | None = None
+    _followed: "FollowedCosts | None" = None
     _costs: str = ""
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
@@ -111,8 +116,15 @@ class BalancedLoader:
     @property
     def why_no_steps(self) -> str:
         """Why the number of steps in an epoch is not known beforehand; "" if it is."""
+        if self.stream is not None:
+            return NOT_KNOWN
         is_exact = self.plan.mode == "exact"
         return "" if is_exact else f"in mode {self.plan.mode!r} the number of steps is not known"
+
+    @property
+    def ledger_per_rank(self) -> bool:
+        """Whether each rank has a ledger of its own."""
+        return self.stream is not None
 
     @property
     def left_out(self) -> int:
@@ -144,10 +156,13 @@ class BalancedLoader:
     def count(self) -> int:
         """Return the number of samples; connects if need be.
 
-        Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError.
+        Raises ValueError (fewer than ranks; a loaded ledger of other data) and TimeoutError, and
+        TypeError for a stream.
         """
+        if self.stream is not None:
+            raise TypeError(NOT_KNOWN)
         count = self.data().samples if self.sources else None
-        count = count or self.open().wait_ready(self.settings.local.timeout_s).count
+        count = count or self.open().count(self.settings.local.timeout_s)
         if self._loaded is not None:
             check_counted(
                 self._loaded, replace(self.data(), samples=count), self._given.growing_data
@@ -162,7 +177,7 @@ class BalancedLoader:
         self.next_epoch, self.pinned = epoch, pins
         if epoch != self.epoch:
             self._left_out_before = self.left_out
-            self.epoch, self.position, self._resume = epoch, self.start_of_epoch, None
+            self.epoch, self.position, self._resume = epoch, START, None
             self._loaded, untouched = None, self._untouched
             self._leave(f"epoch {epoch} was chosen")
             self._untouched = untouched
@@ -174,7 +189,7 @@ class BalancedLoader:
         """
         self._leave("a new one was started")
         self.epoch = self.epoch if self._resume else self.next_epoch
-        self.position, self._resume = self._resume or self.start_of_epoch, None
+        self.position, self._resume = self._resume or START, None
         self._left_out_before = None
         at = self.position
         if self.job.counts_batches:  # of a step that was begun, in all of its batches again
@@ -185,9 +200,11 @@ class BalancedLoader:
         try:
             self._take_costs(at, None)
             samples = needed_samples(self._loaded, self._given.growing_data or bool(self.sources))
-            refuse_late_skips(at, skipped := self.skipped(self.epoch), self.plan)
+            at.refuse_late_skips(skipped := self._skipped(), self.plan)
             at = at.leaving_out(skipped)
-            self.open().begin(at.start(self.epoch, self._costs, samples))
+            stream = self.open().begin(at.start(self.epoch, self._costs, samples))
+            if stream is not None and self.position.stream is None:
+                self.position = replace(self.position, stream=stream)
         except BaseException:
             self.close()
             raise
@@ -210,7 +227,9 @@ class BalancedLoader:
         """
         position, epoch, data = self._resume or self.position, self.epoch, self.data()
         if after is not None:
-            position, epoch = checked_after(after.after, ResumePosition), after.epoch
+            position, epoch = checked_after(after.after, self.ledger_per_rank), after.epoch
+        if self.stream is not None:
+            return self.stream.write_position(self.settings, epoch, position, data)
         if data.samples is None:  # only the workers know
             loaded = None if self._loaded is None else self._loaded.samples
             data = replace(data, samples=loaded if self._counted is None else self._counted)
@@ -218,17 +237,31 @@ class BalancedLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
-        self._take_costs(None, None)
-        ledger, position = read_position(
-            state, self.job, len(self.ranks), self.data(), self._given.growing_data
-        )
+        if self.stream is not None:
+            ledger = None
+            epoch, position = self.stream.read_position(self.settings, state, self.data())
+        else:
+            self._take_costs(None, None)
+            ledger, position = read_position(
+                state, self.job, len(self.ranks), self.data(), self._given.growing_data
+            )
+            epoch = ledger.epoch
         self._leave("load_state_dict() was called")
-        self.epoch = self.next_epoch = ledger.epoch
+        self.epoch = self.next_epoch = epoch
         self._resume, self.pinned, self._loaded, self._counted = position, False, ledger, None
 
-    def follow_costs(self, pipe: MeasuredCosts) -> None:
+    def follow_costs(self, pipe: "MeasuredCosts") -> None:
         """Order microbatches by the costs that a pipeline measures; ValueError without ordering."""
+        from .followed_costs import FollowedCosts  # here: few loops follow any
+
         self._followed = FollowedCosts(pipe, self.plan)
+
+    def _start_at(self, at: ResumePosition, costs: str | None = None) -> RunStart:
+        costs = self._costs if costs is None else costs
+        return at.leaving_out(self._skipped()).start(self.epoch, costs)
+
+    def _skipped(self) -> Holes:
+        return () if self.skipped is None else self.skipped(self.epoch)
 
     def _take_costs(self, at: ResumePosition | None, source: MicrobatchSource | None) -> None:
         """Take the costs of the pipeline that is followed, if they have changed before a step.
@@ -243,13 +276,19 @@ class BalancedLoader:
             return
         costs = followed.costs_of(plan)
         if at is not None and source is not None:
-            source.go_on(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, costs))
+            source.go_on(self._start_at(at, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
     def _tell_what_will_be_left_out(self) -> None:
-        """Log once how many samples at an epoch's end make no step, where that is known before."""
+        """Log once how many samples at an epoch's end make no step, where that is known before.
+
+        In each iteration the samples are counted, and compared with a ledger's, before any comes.
+        """
+        if self.stream is not None or self._checked == self._generation:
+            return
         plan, rest = self.plan, self.count() % self.plan.samples_per_step
+        self._checked = self._generation
         if self._told is not None:
             return
         if plan.last_step != "whole" and plan.mode == "exact":
@@ -269,7 +308,7 @@ class BalancedLoader:
         try:
             source = self.open()
             self._take_costs(at, source)
-            source.recover(at.leaving_out(self.skipped(self.epoch)).start(self.epoch, self._costs))
+            source.recover(lambda: self._start_at(at))
             self._tell_what_will_be_left_out()
             return source.next(self.settings.local.timeout_s)
         except ComesAgainError:
@@ -294,12 +333,12 @@ class BalancedLoader:
 
         Each hole is written to the dead-letter file, once.
         """
-        batch, skipped = kept.arrival.batch, self.skipped(self.epoch)
+        batch, skipped = kept.arrival.batch, self._skipped()
         if self._given.dead_letter is not None:
             record_holes(
                 self._given.dead_letter, kept, skipped, source_name(self.settings.local.dataset)
             )
-        after = kept.at.after(batch, self.ranks, skipped)
+        after = kept.at.after(kept.arrival, self.ranks, skipped)
         if after.unusable > kept.at.unusable:
             self._check_errors(after.unusable, batch.step)
         if self._passes_over(batch):
@@ -310,9 +349,9 @@ class BalancedLoader:
 
     def _passes_over(self, batch: Any) -> bool:
         """Return whether nothing of a microbatch's step can be handed out, on any rank."""
-        if self.plan.empty_microbatches or batch.weights.step_samples:
+        if batch.weights.step_samples or (self.plan.empty_microbatches and self.stream is None):
             return False
-        if batch.rank == 0 and batch.microbatch == 0:
+        if batch.rank == 0 and batch.microbatch == 0 and self.stream is None:
             logger.warning(
                 "step %d of epoch %d is left out: of its %d samples fewer can be used than it has "
                 "microbatches, and collate_fn cannot make a batch of no samples",
@@ -331,7 +370,7 @@ class BalancedLoader:
             )  # fmt: skip
         self._over_budget.end_epoch()
         self._left_out_before = self.position.left_out + in_no_step
-        self.epoch, self.position = self.epoch + 1, self.start_of_epoch
+        self.epoch, self.position = self.epoch + 1, START
         self.finish(generation)
 
     def finish(self, generation: int) -> None:
@@ -367,18 +406,19 @@ class BalancedLoader:
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
         job, over, batch = self.job, self._over_budget, kept.arrival.batch
+        resources = kept.arrival.resources or job.resources
         info = info_of(
-            batch, self.epoch, self.plan.ranks, job.resources, over, after, self.sources,
+            batch, self.epoch, self.plan.ranks, resources, over, after, self.sources,
             job.shift_labels,
         )  # fmt: skip
         made = kept.arrival.unpack()
         batch = made.batch
         if made.labels is not None and job.counts_labels:
             self._labels.compare(*made.labels, info.label_tokens, info.keys)
-        if info.keys:
+        if info.keys and self.stream is None and isinstance(batch, Mapping) and "labels" in batch:
             declares = job.counts_labels and self.compares_batches
             self._labels.compare_batch(batch, info.label_tokens if declares else None, info.keys)
-        if not info.keys and self.ignores_labels:
+        if not info.keys and (self.ignores_labels or not self.compares_batches):
             batch = without_labels(batch)
         if job.counts_batches:
             info = replace(info, label_tokens=made.label_tokens or 0)

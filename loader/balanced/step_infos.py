@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from ...balancer.run.arrivals import MicrobatchFacts
-from ..step.by_source import counted_sources
+from ...balancer.run.tasks import MicrobatchFacts
 from ..step.info import StepInfo
 
 logger = logging.getLogger(__name__)
@@ -144,11 +143,14 @@ def info_of(
 
     sources: the names of a mixture's, whose keys say of which source a sample is.
     """
-    costs, padding = (
-        dict(zip(resources, values or (0,) * len(resources), strict=True))
-        for values in (batch.costs, batch.padding)
-    )
-    keys = batch.keys
+    of_sources: dict[str, int] = {}
+    if sources:
+        from ..step.by_source import counted_sources  # here: only mixtures have some
+
+        of_sources = counted_sources(batch.keys, sources)
+    keys, nothing = batch.keys, (0,) * len(resources)
+    costs = dict(zip(resources, batch.costs or nothing, strict=True))
+    padding = dict(zip(resources, batch.padding or nothing, strict=True))
     return StepInfo(
         epoch=epoch,
         step=batch.step,
@@ -164,6 +166,6 @@ def info_of(
         padding=padding,
         over_budget=over_budget.exceeded(costs),
         after=after,
-        sources=counted_sources(keys, sources),
+        sources=of_sources,
         shift_labels=shift_labels,
     )

@@ -13,18 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...balancer.run.arrivals import LocalArrival
+from ...balancer.run.run import TRIES
+from ...balancer.run.steps import explain_failures
 from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
 from ..step.info import Step
-from .arrivals import Fetched, Kept, PassedOver
 from .microbatches import BalancedLoader
+from .source import Fetched, Kept, PassedOver
 
-# A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
-# caller's. After that the error says that it will not go away.
-TRIES = 3
-# Keys that an error names.
-QUOTED = 8
 Place = tuple[int, int, int]
 
 
@@ -49,12 +45,9 @@ class Fetcher:
         unpacked = kept.unpacked
         if unpacked is None:
             unpacked = kept.unpacked = self._unpack(kept)
-            # its samples are not needed any more
-            arrival = kept.arrival
             if self._stats is not None:
-                self._stats.take_holes(arrival.batch.holes)
-            is_local = isinstance(arrival, LocalArrival)
-            kept.arrival = replace(arrival, **{"made": None} if is_local else {"payloads": ()})
+                self._stats.take_holes(kept.arrival.batch.holes)
+            kept.arrival.made = None  # its samples are not needed any more
         self._loader.open().release(kept.arrival)
         return unpacked
 
@@ -67,13 +60,10 @@ class Fetcher:
             kept.failures += 1
             if kept.failures < TRIES:
                 raise
-            batch: Any = kept.arrival.batch
-            raise LoaderError(
-                f"microbatch {batch.microbatch} of step {batch.step} (samples "
-                f"{', '.join(batch.keys[:QUOTED])}) could not be made {kept.failures} times, "
-                f"and comes again until it is: {type(error).__name__}: {error}; mend collate_fn, "
-                "or go on from a ledger beyond it"
-            ) from error
+            batch = kept.arrival.batch
+            place = batch.step, batch.microbatch
+            why = explain_failures(*place, batch.keys, kept.failures, error)
+            raise LoaderError(why) from error
 
 
 class CountedSteps:

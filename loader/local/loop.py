@@ -4,7 +4,6 @@ It is what a balanced loader takes its microbatches from where no balancer is as
 says which samples each microbatch has, and the loader's own workers load and collate them.
 """
 
-import logging
 import math
 import os
 import time
@@ -14,29 +13,34 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ...balancer.protocol.parts import Ready
-from ...balancer.run.agreement import LOOKED_AT
-from ...balancer.run.ahead import AHEAD_SAMPLES, AHEAD_STEPS
-from ...balancer.run.arrivals import LocalArrival, RunError, RunStart
-from ...balancer.run.contents import plain_contents
-from ...balancer.run.costs import LoopCosts
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.run.ahead import (
+    AHEAD_SAMPLES,
+    AHEAD_STEPS,
+    MOST_MEASURED,
+    LoopCosts,
+    PlanAhead,
+    PlanFeed,
+)
 from ...balancer.run.planning import Planning, PlanningThread
-from ...balancer.run.run import PlannedRun
-from ...balancer.run.steps import COMPARED, RunSettings
-from ...workers.mixture.order import epoch_samples
+from ...balancer.run.run import LOOKED_AT, PlannedRun
+from ...balancer.run.steps import COMPARED, RunSettings, plain_contents
+from ...balancer.run.tasks import InlineTasks, LocalArrival, RunError, RunStart
+from ...workers.mixture.order import epoch_order, epoch_samples
 from ...workers.planned.reader import CountLabels, PlannedReader
 from ...workers.sources.data_identity import spread
+from ...workers.sources.interface import Source
 from ...workers.sources.randomness import entropy
 from ..balanced.settings import LoopSettings
+from ..balanced.source import BatchWait, MicrobatchSource, refuse_forked_copy
+from ..step import waiting
 from ..step.errors import ComesAgainError, LoaderError
-from ..step.waiting import WaitLog
-from .starts import LOST_S, MEET_S, make_ahead, meet_ranks, tell_way
-from .workers import InlineTasks, WorkerTasks
+from .starts import LOST_S, MEET_S, meet_ranks, tell_way
+from .workers import WorkerTasks
 
 if TYPE_CHECKING:
     from ..peers.exchange import Peers
-
-logger = logging.getLogger(__name__)
 
 # Returns what is waited for, and whether other ranks have to say it.
 WaitsFor = Callable[[], tuple[str, bool]]
@@ -49,8 +53,8 @@ HELD_UP = (
 WAIT_S = 1.0
 
 
-class LocalLoop:
-    """Gives a process' microbatches in order: see MicrobatchSource.
+class LocalLoop(MicrobatchSource):
+    """Gives a process' microbatches in order.
 
     An exception may leave `next` at any moment. What it was doing is begun again then, at the
     position that the loader has: workers that are in the middle of something are replaced.
@@ -79,9 +83,9 @@ class LocalLoop:
         """The number of samples that were in no step of the run that has ended."""
         return 0 if self._run is None else self._run.left_out
 
-    def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
+    def count(self, timeout_s: float | None = None) -> int:  # noqa: ARG002
         """Return the number of samples."""
-        return Ready(epoch_samples(self._source, self._job.shuffle), "")
+        return epoch_samples(self._source, self._job.shuffle)
 
     def begin(self, start: RunStart) -> None:
         """Start the next run, and its workers."""
@@ -95,7 +99,7 @@ class LocalLoop:
             self._costs.begin_epoch()
         else:
             self._costs = LoopCosts.of_source(source, self._job.resources)
-        count = epoch_samples(source, self._job.shuffle)
+        count = self.count()
         if not 0 <= start.at.start <= count:
             raise LoaderError(
                 f"the ledger is at sample {start.at.start}, but the data set has {count}: the "
@@ -112,7 +116,7 @@ class LocalLoop:
         self._start_run(start, self._tasks)
         self._is_torn = False
 
-    def go_on(self, start: RunStart, /) -> None:
+    def go_on(self, start: RunStart) -> None:
         """Start the next run as `begin` does, with the workers of this one."""
         if self._tasks is None:
             self.begin(start)
@@ -122,78 +126,78 @@ class LocalLoop:
         self._start_run(start, self._tasks)
         self._is_torn = False
 
-    def recover(self, start: RunStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         """Begin again at a position if an exception has left something half done."""
-        if self._owner != os.getpid() and isinstance(self._tasks, WorkerTasks):
-            raise LoaderError(
-                f"this loader's workers belong to process {self._owner}, and a forked child cannot "
-                "use them: make a new DataLoader in the child"
-            )
+        if isinstance(self._tasks, WorkerTasks):
+            refuse_forked_copy(self._owner)
         if self._is_torn or self._run is None:
             self._end_workers()
-            if self._planning is None or not self._planning.rewind(start.at.step):
-                self.begin(start)
+            here = start()
+            if self._planning is None or not self._planning.rewind(here.at.step):
+                self.begin(here)
                 return
             # Planning goes on, and so does what is agreed with other ranks.
             self._is_torn = True
-            self._tasks = self._start_workers(start.epoch)
-            self._follow_plan(start, self._tasks, self._planning)
+            self._tasks = self._start_workers(here.epoch)
+            self._follow_plan(here, self._tasks, self._planning)
             self._is_torn = False
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:
-        """Return the next microbatch, the same until it is released; None at the end of the run.
-
-        Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`, RuntimeError
-        for a worker that has ended, and what collate_fn raises.
-        """
-        if self._run is None:
+        """Return the next microbatch; see MicrobatchSource."""
+        run = self._run
+        if run is None:
             raise LoaderError("the run has not begun")
+        self._is_torn = True
         try:
-            return self._next(self._run, timeout_s)
+            run.pump()
+            arrival = run.head()
+            if arrival is None and not run.is_at_end():
+                (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
         except RunError as error:
             raise _told(error) from error.__cause__
-
-    def _next(self, run: PlannedRun, timeout_s: float | None) -> LocalArrival | None:
-        self._is_torn = True
-        run.pump()
-        arrival = run.head()
-        if arrival is None and not run.is_at_end():
-            (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
-        # A run whose planning has ended is begun again.
-        self._is_torn = arrival is not None and arrival is run.error
-        if isinstance(arrival, Exception):
-            raise arrival
-        return arrival
+        return self._given(run, arrival)
 
     def _wait(
         self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor
     ) -> Any:
         """Return what `look` finds once it is there; in a tuple of one the error to raise."""
-        log, since = WaitLog(run.is_first), time.monotonic()
+        log: BatchWait | None = None
+        since, soon_s = time.monotonic(), min(waiting.FIRST_LOG_S, timeout_s or math.inf)
         while (found := look()) is None:
             waited = time.monotonic() - since
+            if waited < soon_s and run.error is None:  # most waits are over before that
+                run.pump(soon_s - waited)
+                continue
+            log = log or BatchWait(run.is_first, f"rank {', '.join(map(str, self._place.played))}")
             what, is_of_ranks = waits_for()
             planning = self._planning if is_of_ranks else None
             # A worker may take its time; ranks wait for each other as long as in collectives.
             limit_s = timeout_s or (math.inf if planning is None else MEET_S)
-            if waited >= limit_s:
-                from ..peers.members import STOPPED  # here: a loop on its own meets nobody
-
-                advice = "" if planning is None or STOPPED in what else HELD_UP
-                return (TimeoutError(f"no batch within {limit_s:g} s: waits for {what}{advice}"),)
             if planning and planning.has_ended and run.error:
                 return (run.error,)
             if planning and waited > LOST_S and planning.why_lost:
                 return (LoaderError(f"other ranks will say nothing more: waits for {what}"),)
-            if log.is_due(waited):
-                logger.warning(
-                    "rank %s has waited %.0f s for %s; still missing: %s",
-                    ", ".join(map(str, self._place.played)), waited, log.what, what,
-                )  # fmt: skip
+            try:
+                log.check(waited, limit_s, what)
+            except TimeoutError as error:  # which leaves nothing half done
+                from ..peers.members import STOPPED  # here: a loop on its own meets nobody
+
+                advice = "" if planning is None or STOPPED in what else HELD_UP
+                return (TimeoutError(f"{error}{advice}"),)
             run.pump(min(WAIT_S, limit_s - waited))
         return found
 
-    def release(self, arrival: Any) -> None:
+    def _given(self, run: PlannedRun, found: Any) -> Any:
+        """Return what was waited for, or raise the error that it is."""
+        # A run whose planning has ended is begun again.
+        self._is_torn = found is not None and found is run.error
+        if isinstance(found, RunError):
+            raise _told(found) from found.__cause__
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def release(self, arrival: LocalArrival) -> None:
         """Go on to the microbatches after this one; does nothing the second time."""
         if self._run is not None and not self._is_torn:
             self._is_torn = True
@@ -201,7 +205,7 @@ class LocalLoop:
             self._is_torn = False
 
     def add_up_labels(
-        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
+        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None
     ) -> int:
         """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
         own, run, planning = sum(tokens.values()), self._run, self._planning
@@ -214,10 +218,7 @@ class LocalLoop:
             run, timeout_s, lambda: planning.heard.get(key),
             lambda: (f"the label tokens of step {step} from {planning.who_lacks(key)}", True),
         )  # fmt: skip
-        self._is_torn = values[0] is run.error
-        if isinstance(values[0], Exception):
-            error = values[0]
-            raise _told(error) if isinstance(error, RunError) else error
+        self._given(run, values[0])
         return sum(map(int, values))
 
     def finish(self) -> None:
@@ -283,8 +284,8 @@ class LocalLoop:
         # The ranks' runs have the same numbers: one counts from when it can have said something.
         number = self._runs + 1
         make = partial(
-            make_ahead, start, plan, job.shuffle, costs, self._source, self._ahead_samples,
-            self._peers, self._shares_costs, str(number),
+            _make_ahead, start, plan, job.shuffle, costs, self._source, self._ahead_samples,
+            self._peers if self._shares_costs else None, str(number),
         )  # fmt: skip
         describe = partial(
             plain_contents, played=self._place.played, sizing=plan.sizing,
@@ -294,6 +295,8 @@ class LocalLoop:
         in_thread = bool(self._local.start.workers or self._peers)
         kind = PlanningThread if in_thread else Planning
         planning = kind(make, describe, self._peers, str(number))
+        if isinstance(planning, PlanningThread) and self._peers is None:
+            planning.turn()  # the first step is waited for: the thread plans the others
         self._runs, self._planning = number, planning
         self._follow_plan(start, tasks, planning)
         if isinstance(planning, PlanningThread):
@@ -359,3 +362,25 @@ def _arrived(run: PlannedRun) -> tuple[LocalArrival | Exception | None] | None:
     """Return the next microbatch, or what is raised for it; None while it is not there."""
     arrival = run.head()
     return (arrival,) if arrival is not None or run.is_at_end() else None
+
+
+def _make_ahead(
+    start: RunStart,
+    plan: PlanConfig,
+    shuffle: bool,
+    costs: LoopCosts,
+    source: Source,
+    ahead: int,
+    shares: "Peers | None",
+    group: str,
+) -> PlanAhead:
+    """Return the planning of an epoch from a position; shares: the ranks that measure."""
+    order = epoch_order(source, plan.seed, start.epoch, shuffle)
+    try:
+        planner = make_planner(plan)
+    except ValueError as error:
+        what = "the costs that a pipeline has measured: " if start.costs else ""
+        raise ValueError(f"{what}{error}") from error
+    feed = PlanFeed(start.epoch, order, planner, costs, start.at, source.key)
+    together = min(plan.samples_per_step, MOST_MEASURED)
+    return PlanAhead(feed, ahead, together, shares, group)

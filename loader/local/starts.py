@@ -5,14 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...balancer.planning.planner import make_planner
-from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.protocol.job_spec import JobSpec, to_json
-from ...balancer.run.ahead import MOST_MEASURED, PlanAhead
-from ...balancer.run.arrivals import RunStart
-from ...balancer.run.costs import LoopCosts
-from ...balancer.run.feed import PlanFeed
-from ...workers.mixture.order import epoch_order
+from ...balancer.run.ahead import LoopCosts
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.fingerprint import digest_arrays
 from ...workers.sources.interface import Source, source_name
@@ -43,7 +37,7 @@ def meet_ranks(
 
     dataset: what `source` reads. All ranks must bring the same configuration, data and, where all
     of them know them, costs. What differs in samples without keys shows when some are loaded: see
-    `why_others` of balancer/run/agreement.py.
+    `why_others` of balancer/run/run.py.
 
     None where nobody has to be met: all costs are known, and nothing else shows on loading. Raises
     ValueError where they cannot find each other, LoaderError where they disagree.
@@ -101,26 +95,3 @@ def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
             "twice, once to measure it, half of the workers' time. A table of costs (cost={...}), "
             "a column of lengths or probe(index) avoids it",
         )
-
-
-def make_ahead(
-    start: RunStart,
-    plan: PlanConfig,
-    shuffle: bool,
-    costs: LoopCosts,
-    source: Source,
-    ahead: int,
-    peers: "Peers | None",
-    shares_costs: bool,
-    group: str,
-) -> PlanAhead:
-    """Return the planning of an epoch from a position."""
-    order = epoch_order(source, plan.seed, start.epoch, shuffle)
-    try:
-        planner = make_planner(plan)
-    except ValueError as error:
-        what = "the costs that a pipeline has measured: " if start.costs else ""
-        raise ValueError(f"{what}{error}") from error
-    feed = PlanFeed(start.epoch, order, planner, costs, start.at, source.key)
-    together = min(plan.samples_per_step, MOST_MEASURED)
-    return PlanAhead(feed, ahead, together, peers if shares_costs else None, group)

@@ -1,4 +1,4 @@
-"""Where a planned loop's tasks are done: torch's own worker processes, or the trainer itself.
+"""Where a planned loop's tasks are done: torch's own worker processes.
 
 Processes, queues, start methods and ends are torch's. What is ours is who gets which task: the plan
 says so, and the samples to measure come in between.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...balancer.run.tasks import TASK_HEAD, Failed, Killed
+from ...balancer.run.tasks import TASK_HEAD, Failed, Killed, OwnTasks
 from ...workers.arena.context import ArenaContext
 from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
@@ -46,55 +46,7 @@ _NAMED = 8
 _PINNED_S = 0.02
 
 
-class _OwnTasks:
-    """What is made here is held by the run, and goes with it."""
-
-    def held_bytes(self, made: int, each: int) -> int:
-        """Return the bytes of what was made and is held."""
-        return made * each
-
-    def free(self, batch: Any) -> None:
-        """Do nothing: nobody else keeps a batch."""
-
-
-class InlineTasks(_OwnTasks):
-    """Does tasks in this process, one when a result is asked for."""
-
-    # Tasks that may be under way: nothing is done ahead of need.
-    most = most_held = 1
-
-    def __init__(self, reader: PlannedReader) -> None:
-        self._reader = reader
-        self._waiting: deque[tuple[int, list[int]]] = deque()
-        reader.restore()
-
-    def submit(self, number: int, task: list[int]) -> None:
-        """Take a task."""
-        self._waiting.append((number, task))
-
-    def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:  # noqa: ARG002
-        """Do the first task, and return its number and result; None if there is none.
-
-        With `seconds` 0 nothing is done: results are asked for, too, where nobody waits.
-        """
-        if not seconds or not self._waiting:
-            return None
-        number, task = self._waiting.popleft()
-        try:
-            return number, self._reader.collate(self._reader.__getitems__(task))
-        except Exception as error:
-            return number, Failed(error)
-
-    def who_has(self, number: int) -> str:  # noqa: ARG002
-        """Return who works on a task."""
-        return "this process"
-
-    def close(self) -> None:
-        """Forget what waits."""
-        self._waiting.clear()
-
-
-class WorkerTasks(OwnWorkers, _OwnTasks):
+class WorkerTasks(OwnWorkers, OwnTasks):
     """Does tasks in worker processes, which start here; results come in the order they are made."""
 
     def __init__(

@@ -70,11 +70,11 @@ class Peers:
         self,
         members: tuple[Peer, ...],
         rank: int,
-        entries: Entries | None = None,
+        entries: Entries,
         said: tuple[str, ...] = ("",),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`entries` are the loader's; None for a rank alone."""
+        """`entries` are the loader's."""
         self.members, self.rank, self.said = members, rank, said
         self._entries, self._clock = entries, clock
         self._waits: dict[str, _Wait] = {}
@@ -89,8 +89,7 @@ class Peers:
         self._near = [each for each in members if machine and each.machine == machine]
         self._seen: dict[int, str] = {}
         self._hear_at = 0.0
-        if entries is not None:
-            entries.state.owner = self._store_owner
+        entries.state.owner = self._store_owner
         # Others wait for this rank: they have to know, too, when nobody refers to it any more.
         self._leaving: weakref.finalize[..., Any] = weakref.finalize(
             self, _leave, os.getpid(), rank, len(members), entries, self._waits, self._begun
@@ -110,9 +109,6 @@ class Peers:
         now = self._clock()
         self._begun.add(_group_of(key))
         wait = self._waits[key] = _Wait(now, now + max(HEAR_S, self.ranks * LOOK_OF_RANK_S))
-        if self._entries is None:
-            wait.values = (value,)
-            return
         self._entries.append(f"key/{key}", self.rank, value)
         if self._entries.add(f"key/{key}/posted") == self.ranks:
             posted = self._entries.collect(f"key/{key}", self.ranks)
@@ -127,7 +123,7 @@ class Peers:
         wait, entries, now = self._waits.get(key), self._entries, self._clock()
         if wait is None:
             return None
-        if entries is not None and wait.values is None and now >= wait.poll_at:
+        if wait.values is None and now >= wait.poll_at:
             wait.values = _read(entries, key)
             if wait.values is None:
                 self._find_missing(entries, key, wait, now)
@@ -136,7 +132,7 @@ class Peers:
             self._next_at = min(self._next_at, wait.poll_at)
             return None
         del self._waits[key]
-        if entries is not None and entries.add(f"key/{key}/read") == self.ranks:
+        if entries.add(f"key/{key}/read") == self.ranks:
             _delete(entries, key, self.ranks)
         return wait.values
 
@@ -152,9 +148,8 @@ class Peers:
         keys = [key for key in self._waits if _group_of(key) == group]
         for key in keys:
             del self._waits[key]
-        if self._entries is not None:
-            with contextlib.suppress(LoaderError):  # a store that is gone has no entries left
-                _end_group(self._entries, group, keys, self.rank, self.ranks)
+        with contextlib.suppress(LoaderError):  # a store that is gone has no entries left
+            _end_group(self._entries, group, keys, self.rank, self.ranks)
 
     def pause_s(self) -> float:
         """Return how long it makes sense to wait until what was gathered in vain is tried again."""
@@ -171,7 +166,7 @@ class Peers:
             return f"{self.members[self.rank]}, which has not posted it"
         named = [f"{self.members[rank]}{self._word.get(rank, '')}" for rank in wait.missing]
         parts = [list_names(named)] if named else []
-        if self._entries is not None and (since := self._entries.state.asking_since):
+        if since := self._entries.state.asking_since:
             waited = self._clock() - since
             if waited >= STORE_S:
                 parts.append(
@@ -278,7 +273,7 @@ def _leave(
     pid: int,
     rank: int,
     ranks: int,
-    entries: Entries | None,
+    entries: Entries,
     waits: dict[str, _Wait],
     begun: set[str],
     why: str = "",
@@ -287,7 +282,7 @@ def _leave(
 
     A value is sent to the store without an answer. What has one is done by `delete_left`.
     """
-    if entries is None or pid != os.getpid():  # a forked child drops its copy
+    if pid != os.getpid():  # a forked child drops its copy
         return
     with contextlib.suppress(LoaderError):
         entries.append("word", rank, (CLOSED + why).encode())

@@ -37,13 +37,11 @@ def meet(
 ) -> Peers:
     """Return the ranks of a loader, once all have come; called by each of them, in any order.
 
-    A process that plays all ranks is one rank here. name: the loader's. facts: what all must bring
-    alike, by name, as JSON objects or other texts. says: a short text for all, see Peers.said.
-    Raises LoaderError if ranks do not come within `timeout_s`, or bring other facts: it names them;
-    ValueError if there is no process group to find them by.
+    name: the loader's. facts: what all must bring alike, by name, as JSON objects or other texts.
+    says: a short text for all, see Peers.said. Raises LoaderError if ranks do not come within
+    `timeout_s`, or bring other facts: it names them; ValueError if there is no process group to
+    find them by.
     """
-    if place.is_alone:
-        return Peers((this_process(0, 0, ""),), 0, said=(says,))
     point = open_point(place, timeout_s)
     steps = join(point, name, facts, timeout_s, this_machine(), says)
     while True:

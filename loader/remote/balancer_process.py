@@ -7,12 +7,10 @@ import os
 import select
 import shutil
 import signal
-import socket
-import stat
 import subprocess
 import tempfile
-import time
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...balancer.server import embedded
@@ -26,25 +24,18 @@ _MESSAGE_BYTES = 4096
 PREFIX = "counterpoise-"
 # The longest path of a unix socket is 107 bytes.
 _LONGEST_DIRECTORY = 80
-_NEW_S = 10.0
 # OpenBLAS, which numpy loads, starts a thread for each core, and each spins for a tenth of a second
 # where workers are being forked. Planning multiplies no matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def make_socket_directory() -> str:
-    """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do.
-
-    Those of balancers that were killed together with their trainers are removed.
-    """
+    """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do."""
     try:
         root = tempfile.gettempdir()
         # The kernel counts bytes, of which a letter outside ASCII has several.
         is_short = len(os.fsencode(root)) < _LONGEST_DIRECTORY
-        root = root if is_short else "/tmp"
-        for left in Path(root).glob(f"{PREFIX}*/{embedded.ENDPOINT}"):
-            _remove_if_dead(left)
-        return tempfile.mkdtemp(prefix=PREFIX, dir=root)
+        return tempfile.mkdtemp(prefix=PREFIX, dir=root if is_short else "/tmp")
     except OSError as error:
         raise OSError(
             f"cannot make a directory for sockets: {error}; free some space there, or set TMPDIR "
@@ -56,26 +47,6 @@ def remove_socket_directory(path: str) -> None:
     """Remove a directory of `make_socket_directory`; anything else is left alone."""
     if Path(path).name.startswith(PREFIX):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove_if_dead(address: Path) -> None:
-    """Remove the directory of a socket at which nobody listens, if it is ours.
-
-    A process id would say nothing: other containers may share the temporary directory. One that is
-    just being made does not listen yet.
-    """
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-        found = address.stat()
-        # At a folder, such as one of keys, nobody listens either.
-        if not stat.S_ISSOCK(found.st_mode):
-            return
-        if found.st_uid != os.getuid() or time.time() - found.st_mtime < _NEW_S:
-            return
-        probe.setblocking(False)
-        try:
-            probe.connect(str(address))
-        except ConnectionRefusedError:
-            remove_socket_directory(str(address.parent))
 
 
 class EmbeddedBalancer:
@@ -155,17 +126,15 @@ class EmbeddedBalancer:
         return f"the balancer's process (pid {process.pid}) ended {how}"
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Ends:
     """The trainer's ends of the balancer's pipes."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], lifeline: int, report: int, directory: str
-    ) -> None:
-        self.process = process
-        self.lifeline = lifeline
-        self.report = report
-        self.directory = directory
-        self.is_ready = False
+    process: subprocess.Popen[bytes]
+    lifeline: int
+    report: int
+    directory: str
+    is_ready: bool = False
 
     def release(self) -> None:
         """Close the lifeline and the reports."""
@@ -180,12 +149,20 @@ _open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
 
 
 def _start() -> _Ends:
+    """Start the balancer as a new interpreter."""
     directory = make_socket_directory()
     watching, lifeline = os.pipe()
     reading, report = os.pipe()
     try:
         with embedded.listen_in(directory) as listening:
-            process = _start_clean(directory, listening.fileno(), report, watching)
+            call = f"m.main({directory!r}, {listening.fileno()}, {report})"
+            process = subprocess.Popen(
+                clean_command(embedded.__name__, call),
+                stdin=watching,
+                env=os.environ | _ENVIRONMENT,
+                pass_fds=(listening.fileno(), report),
+                start_new_session=True,
+            )
     except BaseException:
         os.close(lifeline)
         os.close(reading)
@@ -197,19 +174,6 @@ def _start() -> _Ends:
     ends = _Ends(process, lifeline, reading, directory)
     _open.add(ends)
     return ends
-
-
-def _start_clean(
-    directory: str, listening: int, report: int, lifeline: int
-) -> subprocess.Popen[bytes]:
-    """Start the balancer as a new interpreter."""
-    return subprocess.Popen(
-        clean_command(embedded.__name__, f"m.main({directory!r}, {listening}, {report})"),
-        stdin=lifeline,
-        env=os.environ | _ENVIRONMENT,
-        pass_fds=(listening, report),
-        start_new_session=True,
-    )
 
 
 def _end(ends: _Ends) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.messages import GiveBatch
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.run.arrivals import LocalArrival
-from ...balancer.run.tasks import Made
+from ...balancer.run.tasks import LocalArrival, Made
 from ...workers.codec.batches import decode_batch, frames_of
 from ...workers.codec.contents import CodecError
 from ...workers.codec.local_frames import decode_local, local_frames_of
@@ -93,7 +92,7 @@ class BatchReader:
         return collate_seeded(collate_fn, samples, self.job.plan.seed, epoch, first)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PulledArrival(LocalArrival):
     """A microbatch that is made when it is unpacked; made: its pieces (an IncomingBatch)."""
 

@@ -5,6 +5,7 @@ asked for ahead arrive while the trainer computes.
 """
 
 import logging
+import math
 import os
 import threading
 import time
@@ -15,13 +16,12 @@ from typing import NoReturn
 from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.trainer_session import TrainerSession
 from ...balancer.protocol.job_spec import to_json
-from ...balancer.protocol.parts import Ready
-from ...balancer.run.arrivals import LocalArrival, RunStart
+from ...balancer.run.tasks import LocalArrival, RunStart
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
+from ..balanced.source import BatchWait, MicrobatchSource
 from ..step.errors import ComesAgainError, LoaderError
 from ..step.ranks import Place
-from ..step.waiting import WaitLog
 from .batch_reader import BatchReader, PulledArrival
 from .inbox import Inbox
 from .puller import PiecePuller
@@ -42,8 +42,8 @@ _LAST_WORDS_MS = 500
 STARTED_NS = time.time_ns()
 
 
-class TrainerConnection:
-    """A trainer's connection: see MicrobatchSource. Not safe to share between processes."""
+class TrainerConnection(MicrobatchSource):
+    """A trainer's connection. Not safe to share between processes."""
 
     def __init__(
         self, endpoint: str, place: Place, reader: BatchReader, prefetch: int, name: str,
@@ -79,14 +79,14 @@ class TrainerConnection:
         """The number of samples that were in no step of the run that has ended."""
         return self.session.left_out
 
-    def wait_ready(self, timeout_s: float | None = None) -> Ready:
-        """Wait until the job runs; LoaderError, and TimeoutError after `timeout_s`."""
+    def count(self, timeout_s: float | None = None) -> int:
+        """Return the number of samples, once the job runs; LoaderError, and TimeoutError."""
         if self.session.ready is None:
             with self._lock():
                 self._wait(lambda: self.session.ready is not None, timeout_s)
         ready = self.session.ready
         assert ready is not None
-        return ready
+        return ready.count
 
     def begin(self, start: RunStart) -> None:
         """Start the next run."""
@@ -95,24 +95,18 @@ class TrainerConnection:
             self.session.begin(start)
             self._send()
 
-    def go_on(self, start: RunStart, /) -> None:
+    def go_on(self, start: RunStart) -> None:
         """Start the next run, but no other one when it is repeated: all must be in the same."""
         if not self.session.has_begun(start):
             self.begin(start)
 
-    def recover(self, start: RunStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         """Begin again at a position after an error of the run; what was torn `_drain` mends."""
         if self._has_failed or self.session.run < 0:
-            self.begin(start)
-
-    def finish(self) -> None:
-        """Do nothing: the workers are not this process'."""
+            self.begin(start())
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:
-        """Return the next microbatch, the same until it is released; None at the end of the run.
-
-        Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
-        """
+        """Return the next microbatch; see MicrobatchSource."""
         session, asked = self.session, time.monotonic()
         with self._lock():
             # Of what is here to look for messages costs a good part: others can wait a moment.
@@ -145,7 +139,7 @@ class TrainerConnection:
             self._send()
 
     def add_up_labels(
-        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
+        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None
     ) -> int:
         """Send the label tokens of a step's batches, by rank; wait for the total of all ranks."""
         with self._lock():
@@ -204,22 +198,16 @@ class TrainerConnection:
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()
-        log = WaitLog(self._is_first)
+        log = BatchWait(self._is_first, self._name)
+        limit_s = math.inf if timeout_s is None else timeout_s
         self._drain()
         while not done():
             if self.session.failure:
                 self._has_failed = True
                 self._fail(self.session.failure)
             waited = time.monotonic() - started
-            if timeout_s is not None and waited > timeout_s:
-                what = self._waits_for()
-                raise TimeoutError(f"no batch within {timeout_s:g} s: waits for {what}")
-            if log.is_due(waited):
-                logger.warning(
-                    "%s has waited %.0f s for %s; still missing: %s",
-                    self._name, waited, log.what, self._waits_for(),
-                )  # fmt: skip
-            left_s = BEAT_S if timeout_s is None else min(BEAT_S, timeout_s - waited + 0.001)
+            log.check(waited, limit_s, self._waits_for())
+            left_s = min(BEAT_S, limit_s - waited + 0.001)
             ready = self._sockets.link().poller.poll(PAUSE_MS)
             if not ready:  # of what was asked for all may be here
                 self._send(waits=True)

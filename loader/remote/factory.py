@@ -18,14 +18,13 @@ from ...balancer.transport.finding import BALANCER_VARIABLE, checked_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import checked_job, default_job
 from ...workers.sources.interface import source_name
-from ..balanced.arrivals import MicrobatchSource
 from ..balanced.settings import LoopSettings
+from ..balanced.source import MicrobatchSource
 from ..step.ranks import has_process_group
 from .balancer_process import EmbeddedBalancer
 from .batch_reader import BatchReader
 from .connection import TrainerConnection
-from .host import HostConnection
-from .host_workers import WorkerConfig
+from .host import HostConnection, WorkerConfig
 from .memory_limit import memory_limit, refuse_budget_over_limit
 from .rendezvous import Rendezvous, open_meeting
 

@@ -11,10 +11,10 @@ from ...balancer.parties.trainer_session import TrainerSession
 from ...balancer.protocol.messages import BalancerStops
 from ...balancer.protocol.parts import PayloadServer
 from ...balancer.protocol.records import ArrayRecord
-from ...balancer.protocol.trace_messages import StartTrace
+from ...balancer.protocol.trace_messages import MICROSECONDS, StartTrace, TraceSpans
+from ...balancer.server.spans import SpanRecorder
 from ...workers.codec.contents import CodecError
 from .batch_reader import BatchReader
-from .rank_trace import RankTrace
 
 
 class Inbox:
@@ -73,3 +73,40 @@ class Inbox:
             self.session.failure = f"{source}: {error!s:.300}"
         else:
             self.session.note_pulled(pull.rank, pull.index, pull.version, pull.number, value)
+
+
+class RankTrace(SpanRecorder):
+    """What a rank records while a trace is taken: how batches come, are waited for, handed out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # When batches have arrived, by place, and when the last was ready to be unpacked.
+        self._arrived: dict[tuple[int, int, int], float] = {}
+        self._ready = 0.0
+
+    def begin(self, asked: StartTrace) -> TraceSpans:
+        """Begin to record, unless that has begun; return the answer."""
+        if self.until is None:
+            self._arrived.clear()
+            self._ready = 0.0
+        return self.start(asked, time.monotonic(), round(MICROSECONDS * time.time()))
+
+    def arrived(self, batch: GiveBatch) -> None:
+        """Note that a microbatch has come; its payloads may have to be pulled."""
+        self._arrived[_place(batch)] = time.monotonic()
+
+    def ready(self, batch: GiveBatch, asked: float) -> None:
+        """Record how a microbatch has come, and the wait for it since it was asked for."""
+        self._ready, place = time.monotonic(), _place(batch)
+        if (since := self._arrived.pop(place, None)) is not None:
+            self.add("carry, until asked for", since, self._ready, place, [batch.first])
+        self.add("wait", asked, self._ready, place)
+
+    def released(self, batch: GiveBatch) -> None:
+        """Record that a microbatch was unpacked and collated."""
+        if self._ready:
+            self.add("deliver", self._ready, time.monotonic(), _place(batch))
+
+
+def _place(batch: GiveBatch) -> tuple[int, int, int]:
+    return batch.facts.rank, batch.facts.step, batch.facts.microbatch

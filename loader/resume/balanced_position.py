@@ -1,14 +1,14 @@
 """Resumes a loader with balance: writes its position, and checks if a plan can continue there."""
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import structs
 
 from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import EpochPosition
-from ...balancer.run.arrivals import RunStart
+from ...balancer.run.tasks import LocalArrival, RunStart
 from ...workers.sources.data_identity import KnownData
 from .ledger import BalancedLedger, check_same, check_same_data, read_ledger, write_ledger
 
@@ -20,6 +20,7 @@ class ResumePosition:
     served: ranks of a process that plays several which have had the place's microbatch already;
     holes: ordinals of the samples that could not be used of the step that is begun. left_out: how
     many samples of the epoch are holes so far; unusable: those that nobody asked to leave out.
+    stream: of a loop over a stream, where this rank's was before the place's step.
     """
 
     place: EpochPosition
@@ -27,6 +28,7 @@ class ResumePosition:
     holes: tuple[int, ...] = ()
     left_out: int = 0
     unusable: int = 0
+    stream: Any = None
 
     @property
     def is_inside_step(self) -> bool:
@@ -48,36 +50,47 @@ class ResumePosition:
     def start(self, epoch: int, costs: str, samples: int = -1) -> RunStart:
         """Return the beginning of a run here, with the holes that come after this place."""
         holes = tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
-        return RunStart(epoch, self.place, holes, self.served, costs, samples)
+        return RunStart(epoch, self.place, holes, self.served, costs, samples, self.stream)
+
+    def refuse_late_skips(self, skipped: tuple[int, ...], plan: PlanConfig) -> None:
+        """Raise ValueError where a step that was begun would lose samples: its weights are out."""
+        step = range(self.place.start, self.place.start + plan.samples_per_step)
+        late = [each for each in skipped if each in step and each not in self.holes]
+        if self.is_inside_step and plan.mode == "exact" and late:
+            raise ValueError(
+                f"skip_keys names {len(late)} samples of step {self.place.step}, and the ledger "
+                "was saved inside of it: go on from one that was saved between steps"
+            )
 
     def after(
-        self, batch: Any, ranks: tuple[int, ...], asked: tuple[int, ...] = ()
+        self, arrival: LocalArrival, ranks: tuple[int, ...], asked: tuple[int, ...] = ()
     ) -> "ResumePosition":
         """Return the position after a microbatch: all `ranks` of a process must have had theirs.
 
         asked: ordinals that are to be left out.
         """
+        batch = arrival.batch
         new = {*batch.step_holes}.difference(self.holes)
         left_out, unusable = self.left_out + len(new), self.unusable
         unusable += len(new.difference(asked)) if new else 0
         here, costs, is_last = self.place, batch.after.costs, batch.rank == ranks[-1]
         if is_last and batch.microbatch + 1 == batch.microbatches:
             # What comes after a step needs nothing of its holes but their number.
-            return ResumePosition(batch.after.reached(), 0, (), left_out, unusable)
+            following = batch.after.reached()
+            return ResumePosition(following, 0, (), left_out, unusable, arrival.stream)
         served = 0 if is_last else ranks.index(batch.rank) + 1
         microbatch = batch.microbatch + is_last
         here = EpochPosition(here.start, here.window_step, batch.step, microbatch, costs)
         holes = self.holes + tuple(sorted(new)) if new else self.holes
-        return ResumePosition(here, served, holes, left_out, unusable)
+        return ResumePosition(here, served, holes, left_out, unusable, self.stream)
 
 
 START = ResumePosition(EpochPosition(0, 0, 0, 0, ""))
-Position = TypeVar("Position", bound=ResumePosition)
 
 
-def checked_after(after: object, kind: type[Position]) -> Position:
+def checked_after(after: object, of_stream: bool) -> ResumePosition:
     """Return the position that a StepInfo has; ValueError for one of another kind of loader."""
-    if not isinstance(after, kind):
+    if not isinstance(after, ResumePosition) or (after.stream is not None) != of_stream:
         raise ValueError(
             "after is a StepInfo that no loader handed out with a batch: give one that "
             "loader.with_info(), loader.steps() or loader.step_info gave"

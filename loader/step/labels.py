@@ -146,14 +146,16 @@ class LabelCheck:
                 "count them so in the cost, or name the one that does: Balance(label_tokens=...)",
             )  # fmt: skip
 
-    def compare_batch(self, batch: Any, declared: int | None, keys: Sequence[str]) -> None:
-        """Raise LoaderError for a batch in which collate_fn has left other labels than are counted.
+    def compare_batch(
+        self, batch: Mapping[Any, Any], declared: int | None, keys: Sequence[str]
+    ) -> None:
+        """Raise LoaderError for a batch with labels, where others are left in it than are counted.
 
         declared: None where no cost counts them, or a framework counts them itself. The layouts'
         own batches have those of their samples. A warning says it where labels are seen to be
         shifted already, and nobody has said so.
         """
-        if not (self._left_of_batches > 0 and isinstance(batch, Mapping) and "labels" in batch):
+        if self._left_of_batches <= 0:
             return
         from ...workers.collate.labels import read_batch_labels  # here: other loops need none of it
 

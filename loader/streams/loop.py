@@ -12,20 +12,18 @@ import logging
 import os
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.parts import EpochPosition, Hole, Weights
-from ...balancer.run.agreement import pack_start, why_apart
-from ...balancer.run.arrivals import LocalArrival, MicrobatchFacts, RunStart
-from ...balancer.run.tasks import Made
+from ...balancer.run.run import pack_start, why_apart
+from ...balancer.run.tasks import LocalArrival, Made, MicrobatchFacts, RunStart
 from ..balanced.settings import LoopSettings
+from ..balanced.source import BatchWait, MicrobatchSource, refuse_forked_copy
 from ..local.starts import LOST_S, MEET_S
-from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
 from ..step.ranks import has_process_group
-from ..step.waiting import WaitLog
 from .pack_loader import PackLoader, StreamPlace
 from .reader import Pack
 
@@ -33,50 +31,6 @@ if TYPE_CHECKING:
     from ..peers.exchange import Peers
 
 logger = logging.getLogger(__name__)
-
-
-class StreamStart(NamedTuple):
-    """The beginning of a run, and of this rank's stream; None: the stream's next epoch."""
-
-    epoch: int
-    at: EpochPosition
-    stream: StreamPlace | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPosition(ResumePosition):
-    """A place in the epoch, where each rank has a stream of its own.
-
-    stream: where that was before the place's step; None at the beginning of an epoch.
-    """
-
-    stream: StreamPlace | None = None
-
-    def start(self, epoch: int, costs: str, samples: int = -1) -> Any:  # noqa: ARG002
-        """Return the beginning of a run here."""
-        return StreamStart(epoch, self.place, self.stream)
-
-    def after(
-        self,
-        batch: Any,
-        ranks: tuple[int, ...],  # noqa: ARG002
-        asked: tuple[int, ...] = (),  # noqa: ARG002
-    ) -> ResumePosition:
-        """Return the position after a microbatch."""
-        before, following = batch.after
-        count = self.left_out + len({*batch.step_holes}.difference(self.holes))
-        if batch.microbatch + 1 == batch.microbatches:
-            return StreamPosition(at_step(batch.step + 1), 0, (), count, count, following)
-        here = at_step(batch.step, batch.microbatch + 1)
-        return StreamPosition(here, 0, batch.step_holes, count, count, before)
-
-
-def at_step(step: int, microbatch: int = 0) -> EpochPosition:
-    """Return the position of a microbatch: nothing was planned ahead."""
-    return EpochPosition(0, step, step, microbatch, "")
-
-
-STREAM_START = StreamPosition(at_step(0))
 
 
 class Share(NamedTuple):
@@ -94,14 +48,12 @@ class Share(NamedTuple):
     marks: tuple[str, ...]
 
 
-class StreamLoop:
-    """Gives this rank's microbatches in order: what StreamLoader needs of a MicrobatchSource.
+class StreamLoop(MicrobatchSource):
+    """Gives this rank's microbatches in order.
 
     An exception may leave `next` at any moment. Where that was in the middle of taking a pack, the
     run goes on from the place before the step, where the same packs come again.
     """
-
-    left_out = 0
 
     def __init__(self, settings: LoopSettings, packs: PackLoader) -> None:
         """Start nothing, and meet nobody, before the first run. packs: gives this rank's packs."""
@@ -114,8 +66,8 @@ class StreamLoop:
         self._peers: Peers | None = None
         self._iterator: Any = None
         self._runs, self._owner = 0, os.getpid()
-        # The place in the step where the run has begun.
-        self._began = at_step(0)
+        # The step that the run has begun in, and how many of its microbatches were handed out.
+        self._began = 0, 0
         # This rank's values under keys of the run, and those of all ranks: said and heard once.
         self._said: set[str] = set()
         self._heard: dict[str, tuple[bytes, ...]] = {}
@@ -126,60 +78,54 @@ class StreamLoop:
 
     def _clear(self, place: StreamPlace, step: int) -> None:
         """Begin a step at a place, of which nothing is there yet."""
-        # `place`: before the step that comes next, or is being handed out.
-        self.place, self._step = place, step
+        # `_place`: before the step that comes next, or is being handed out.
+        self._place, self._step = place, step
         self._taken: list[Pack] = []
         self._late_holes: list[Any] = []
         self._ready: deque[LocalArrival] = deque()
 
-    def begin(self, start: StreamStart) -> None:
-        """Start the next run, and its workers."""
+    def begin(self, start: RunStart) -> StreamPlace:
+        """Start the next run, and its workers; return where the stream is."""
         self._end_run()
         if self._peers is None and not self._seat.is_alone:
             self._peers = self._meet()
         self._runs, self._said, self._heard = self._runs + 1, set(), {}
-        self._say("start", pack_start(RunStart(start.epoch, start.at)))
+        self._say("start", pack_start(start))
         self._begin_packs(start)
+        return self._place
 
-    def recover(self, start: StreamStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         """Begin again at a position if an exception has left something half done.
 
         What was agreed with other ranks stays.
         """
-        if self._owner != os.getpid():
-            raise LoaderError(
-                f"this loader's workers belong to process {self._owner}, and a forked child cannot "
-                "use them: make a new DataLoader in the child"
-            )
+        refuse_forked_copy(self._owner)
         if not self._runs:
-            self.begin(start)
+            self.begin(start())
         elif self._is_torn:
-            self._packs.check_way_back(start.stream)
-            self._begin_packs(start)
+            here = start()
+            self._packs.check_way_back(here.stream)
+            self._begin_packs(here)
 
-    def _begin_packs(self, start: StreamStart) -> None:
+    def _begin_packs(self, start: RunStart) -> None:
         place, self._iterator = start.stream, None
         self._iterator, self._owner = self._packs.begin(place), os.getpid()
         self._has_all = self._is_over = False
-        self._began, self._is_first = start.at, True
+        self._began, self._is_first = (start.at.step, start.at.microbatch), True
         self._clear(self._packs.place(0 if place is None else place.left_out), start.at.step)
         self._is_torn = False
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:
-        """Return the next microbatch, the same until it is released; None at the end of the run.
-
-        Raises what a worker and torch's iterator raise, LoaderError when the run cannot go on, and
-        TimeoutError after `timeout_s`.
-        """
+        """Return the next microbatch; see MicrobatchSource."""
         while not self._ready and not self._is_over:
             self._take_packs()
             ready = self._made(self._agreed(timeout_s))
-            is_begun = self._step == self._began.step  # its first ones have been handed out
-            self._ready = deque(ready[self._began.microbatch if is_begun else 0 :])
+            begun, handed_out = self._began
+            self._ready = deque(ready[handed_out if self._step == begun else 0 :])
             self._is_over = not ready
         return self._ready[0] if self._ready else None
 
-    def release(self, arrival: Any) -> None:
+    def release(self, arrival: LocalArrival) -> None:
         """Go on to the microbatches after this one; does nothing the second time."""
         facts = arrival.batch
         head = self._ready[0].batch if self._ready and not self._is_torn else None
@@ -193,7 +139,7 @@ class StreamLoop:
         key = f"step/{facts.step}"
         self._heard.pop(key, None)
         self._said.discard(key)
-        self._clear(facts.after[1], facts.step + 1)
+        self._clear(arrival.stream, facts.step + 1)
 
     def finish(self) -> None:
         """End the run's workers, unless they are persistent."""
@@ -271,8 +217,8 @@ class StreamLoop:
                 "collate_fn cannot make a batch of no samples: give each rank samples, a layout, "
                 "or a collate_fn that takes []"
             )
-        before, (rank,) = self.place, self._seat.played
-        after: Any = before, self._packs.place(before.left_out + n_holes)
+        begin, (rank,) = self._place.left_out, self._seat.played
+        after, following = self._step + 1, self._packs.place(begin + n_holes)
         mine = shares[rank if len(shares) > 1 else 0]
         whole = sum(each.samples for each in shares), sum(each.label_tokens for each in shares)
         packs = [*self._taken]
@@ -281,20 +227,24 @@ class StreamLoop:
         ready = []
         for number, pack in enumerate(packs):
             weights = len(pack.keys), pack.label_tokens, mine.samples, mine.label_tokens, *whole
+            resources = tuple(pack.costs)
             facts = MicrobatchFacts(
                 rank=rank,
                 step=self._step,
                 microbatch=number,
                 microbatches=self._accumulate,
                 weights=Weights(*weights),
-                costs=(),
-                padding=(),
-                after=after,
+                costs=tuple(pack.costs.values()),
+                padding=tuple(pack.padding.get(name, 0) for name in resources),
+                after=EpochPosition(0, after, after, 0, ""),
                 keys=tuple(pack.keys),
                 holes=tuple(Hole(0, each.key, each.reason, each.source) for each in pack.holes),
-                step_holes=tuple(range(before.left_out, before.left_out + n_holes)),
+                step_holes=tuple(range(begin, begin + n_holes)),
             )
-            ready.append(LocalArrival(facts, Made(pack)))
+            arrival = LocalArrival(
+                facts, Made(pack.batch), resources=resources or None, stream=following
+            )
+            ready.append(arrival)
         return ready
 
     def _weightless(self) -> Pack:
@@ -323,7 +273,9 @@ class StreamLoop:
     def _hear(self, key: str, timeout_s: float | None) -> tuple[bytes, ...]:
         """Return all ranks' values, once all have said theirs; LoaderError if that will not be."""
         peers, name = self._peers, f"{self._runs}/{key}"
-        since, log, limit_s = time.monotonic(), WaitLog(self._is_first), timeout_s or MEET_S
+        log = BatchWait(self._is_first, f"rank {self._seat.played[0]}")
+        since, limit_s = time.monotonic(), timeout_s or MEET_S
+        of = f"what other ranks say of step {self._step}"
         while peers is not None and key not in self._heard:
             if (found := peers.gather(name)) is not None:
                 self._heard[key] = found
@@ -331,15 +283,7 @@ class StreamLoop:
             waited = time.monotonic() - since
             if waited > LOST_S and (why := peers.why_lost(name)):
                 raise LoaderError(f"other ranks will say nothing more: {why}")
-            if waited > limit_s or log.is_due(waited):
-                missing = peers.why_missing(name)
-                what = f"what other ranks say of step {self._step}: {missing}"
-                if waited > limit_s:
-                    raise TimeoutError(f"no batch within {limit_s:g} s: waits for {what}")
-                logger.warning(
-                    "rank %d has waited %.0f s for %s; still missing: %s",
-                    self._seat.played[0], waited, log.what, what,
-                )  # fmt: skip
+            log.check(waited, limit_s, f"{of}: {peers.why_missing(name)}")
             time.sleep(peers.pause_s())
         return self._heard[key]
 

@@ -1,7 +1,8 @@
 """The plain loop that a rank's packs come by: torch's iterator and workers over a PackedStream.
 
 Workers, errors, pinning, ends, and how states of a stream come back are those of plain loops; see
-loader/plain. A place in it is a `StreamPlace`: its ledger can be written later, or never.
+loader/plain. A place in it is a `StreamPlace`: its ledger can be written later, or never. What each
+rank writes of its position in the balanced loop has that ledger in it.
 """
 
 import copy
@@ -14,11 +15,18 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import get_worker_info
 
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.parts import EpochPosition
 from ...workers.arena.transport import Transport
 from ...workers.batches.envelope import is_stateful, loses_samples
+from ...workers.sources.data_identity import KnownData
+from ..balanced.settings import LoopSettings
 from ..plain.iterators import InlineIterator, WorkersIterator
 from ..plain.order import states_of
+from ..plain.position import read_position
 from ..plain.state import Iteration, PlainState
+from ..resume.balanced_position import ResumePosition
+from ..resume.ledger import StreamLedger, check_same, check_same_data, read_ledger, write_ledger
 from ..step.errors import LoaderError
 from .reader import PackedStream
 
@@ -110,6 +118,49 @@ class PackLoader(TorchDataLoader[Any]):
             state.current = at.iteration
         return state.state_dict(self)
 
+    def write_position(
+        self, settings: LoopSettings, epoch: int, position: ResumePosition, data: KnownData
+    ) -> dict[str, Any]:
+        """Return this rank's ledger of a position."""
+        job, at = settings.job, position.stream
+        ledger = StreamLedger(
+            seed=job.plan.seed,
+            samples=None,
+            data=data.identity,
+            epoch=epoch,
+            digest=_digest_of(job),
+            rank=settings.place.played[0],
+            ranks=job.plan.ranks,
+            workers=self.num_workers,
+            step=position.place.step,
+            microbatch=position.place.microbatch,
+            left_out=0 if at is None else at.left_out,
+            stream=self.ledger(at),
+        )
+        return write_ledger(ledger)
+
+    def read_position(
+        self, settings: LoopSettings, state: Any, data: KnownData
+    ) -> tuple[int, ResumePosition]:
+        """Return the epoch and position of this rank's ledger.
+
+        Raises ValueError if it is another rank's, or was of other workers.
+        """
+        ledger, job = read_ledger(state, StreamLedger), settings.job
+        here = {
+            "rank": settings.place.played[0],
+            "ranks": job.plan.ranks,
+            "workers": self.num_workers,
+        }
+        _check_readers(ledger, here)
+        check_same(ledger, {"digest": _digest_of(job)})
+        check_same_data(ledger, data)
+        read_position(self, ledger.stream)
+        self._tell_read_again(ledger.stream)
+        at, count = StreamPlace(ledger=ledger.stream, left_out=ledger.left_out), ledger.left_out
+        place = EpochPosition(0, ledger.step, ledger.step, ledger.microbatch, "")
+        return ledger.epoch, ResumePosition(place, 0, (), count, count, at)
+
     def load(self, ledger: dict[str, Any]) -> None:
         """Let the next iteration begin at a ledger; ValueError if it cannot."""
         self._state.load_state_dict(self, ledger)
@@ -127,7 +178,7 @@ class PackLoader(TorchDataLoader[Any]):
                 "keeps its place, which is further: call iter() again"
             )
 
-    def tell_read_again(self, ledger: dict[str, Any]) -> None:
+    def _tell_read_again(self, ledger: dict[str, Any]) -> None:
         """Log that a stream without a state is read again, up to where a ledger is."""
         begins = _begins_of(ledger)
         has_state = all(each["iterator"] or each["dataset"] for each in begins)
@@ -138,6 +189,24 @@ class PackLoader(TorchDataLoader[Any]):
                 "stream gives the same samples in the same order again",
                 type(self._data).__name__,
             )
+
+
+def _digest_of(job: JobSpec) -> str:
+    return job.plan.digest() + job.label_source
+
+
+def _check_readers(ledger: StreamLedger, here: dict[str, int]) -> None:
+    """Raise ValueError for a ledger of another rank, or of other numbers of ranks or workers."""
+    other = [name for name, value in here.items() if getattr(ledger, name) != value]
+    if other:
+        pairs = "; ".join(
+            f"{name} was {getattr(ledger, name)} and is {here[name]}" for name in other
+        )
+        raise ValueError(
+            f"a stream's ledger is of one rank and its workers, each of which was at a place of "
+            f"its own ({pairs}): save state_dict() on every rank, and resume each with its own, "
+            "the same number of ranks and num_workers; or begin the epoch again"
+        )
 
 
 def _begins_of(ledger: dict[str, Any]) -> list[dict[str, Any]]:

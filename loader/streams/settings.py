@@ -13,10 +13,10 @@ from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES, JobSpec
 from ...workers.sources.data_identity import KnownData
 from ..balanced.arguments import takes_nothing
+from ..balanced.microbatches import BalancedLoader
 from ..balanced.settings import BalancedArguments, LoaderSettings, LoopSettings
 from ..collate.chosen import BatchMaker
 from ..step.ranks import Place
-from .loader import StreamLoader
 from .loop import StreamLoop
 from .pack_loader import PackLoader
 from .packing import Limits
@@ -89,7 +89,7 @@ def make_stream_loader(
     packs: PackLoader,
     place: Place,
     waits: Waits | None,  # noqa: ARG001
-) -> StreamLoader:
+) -> BalancedLoader:
     """Return the loop of a place; ValueError for one that plays, or shares, several ranks.
 
     packs: those of this rank.
@@ -111,7 +111,8 @@ def make_stream_loader(
     )
     settings = LoopSettings(job, local, place)
     connect: Any = partial(StreamLoop, settings, packs)
-    return StreamLoader(settings, connect, partial(KnownData, local.dataset, None), packs=packs)
+    data = partial(KnownData, local.dataset, None)
+    return BalancedLoader(settings, connect, data, stream=packs)
 
 
 def settings_of_stream(

@@ -10,7 +10,7 @@ import pytest
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.run.measuring import FIRST_PORTION
+from counterpoise.balancer.run.run import FIRST_PORTION
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 

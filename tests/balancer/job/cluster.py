@@ -36,7 +36,7 @@ from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
 from counterpoise.balancer.protocol.parts import EpochPosition, PayloadServer
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.run.tasks import RunStart
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader

@@ -7,15 +7,11 @@ import pytest
 
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.balancer.run.ahead import PlanAhead
-from counterpoise.balancer.run.arrivals import RunError, RunStart
-from counterpoise.balancer.run.contents import plain_contents
-from counterpoise.balancer.run.costs import LoopCosts
-from counterpoise.balancer.run.feed import PlanFeed
+from counterpoise.balancer.run.ahead import LoopCosts, PlanAhead, PlanFeed
 from counterpoise.balancer.run.planning import Planning
 from counterpoise.balancer.run.run import PlannedRun
-from counterpoise.balancer.run.steps import RunSettings
-from counterpoise.loader.local.workers import InlineTasks
+from counterpoise.balancer.run.steps import RunSettings, plain_contents
+from counterpoise.balancer.run.tasks import InlineTasks, RunError, RunStart
 from tests.balancer.job.cluster import START, Cluster, Setting
 
 FACTS = (

@@ -48,7 +48,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.protocol.parts import EpochPosition, Ready
 from counterpoise.balancer.protocol.records import VERSION
-from counterpoise.balancer.run.arrivals import RunError
+from counterpoise.balancer.run.tasks import RunError
 
 START = EpochPosition(0, 0, 0, 0, "")
 PLAN = PlanConfig(ranks=1, samples_per_step=4, accumulate=1, resources=("tokens",), budgets=(None,))

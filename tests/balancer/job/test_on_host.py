@@ -15,7 +15,7 @@ from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.pool.messages import DoPart, PartMade
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.run.tasks import RunStart
 from tests.balancer.job.cluster import START
 
 LAYOUT = json.dumps({"kind": "workers", "takes_empty": False})

@@ -25,7 +25,7 @@ from counterpoise.balancer.pool.messages import DoPart, FreeParts
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import JobList, ListJobs
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.run.tasks import RunStart
 from counterpoise.balancer.server.loop import new_credentials, serve
 from counterpoise.balancer.transport.sockets import Link
 from counterpoise.workers.planned.parts import do_part

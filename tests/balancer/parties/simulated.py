@@ -25,8 +25,7 @@ from counterpoise.balancer.parties.seats import LATE_S
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.parts import EpochPosition, Weights
-from counterpoise.balancer.run.arrivals import MicrobatchFacts, RunStart
-from counterpoise.balancer.run.tasks import Made
+from counterpoise.balancer.run.tasks import Made, MicrobatchFacts, RunStart
 
 LATEST_S = 3000.0
 WEIGHTS = Weights(1, 1, 1, 1, 1, 1)

@@ -26,8 +26,7 @@ from counterpoise.balancer.parties.parties import Parties
 from counterpoise.balancer.pool.tickets import KeptPiece, Ticket
 from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
 from counterpoise.balancer.protocol.parts import EpochPosition, Ready, Weights
-from counterpoise.balancer.run.arrivals import MicrobatchFacts
-from counterpoise.balancer.run.tasks import Made
+from counterpoise.balancer.run.tasks import Made, MicrobatchFacts
 
 AT = EpochPosition(0, 0, 0, 0, "")
 LATER = EpochPosition(0, 0, 2, 0, "costs")

@@ -27,7 +27,7 @@ from counterpoise.balancer.parties.messages import (
 from counterpoise.balancer.parties.trainer_session import SMALL_BYTES, TrainerSession
 from counterpoise.balancer.protocol.messages import Bye, UnknownPeer
 from counterpoise.balancer.protocol.parts import EpochPosition, Ready, Weights
-from counterpoise.balancer.run.arrivals import MicrobatchFacts, RunStart
+from counterpoise.balancer.run.tasks import MicrobatchFacts, RunStart
 
 AT = EpochPosition(0, 0, 0, 0, "")
 NEXT = EpochPosition(8, 1, 1, 0, "costs")

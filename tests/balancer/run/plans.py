@@ -12,9 +12,8 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.run.contents import plain_contents
-from counterpoise.balancer.run.costs import LoopCosts
-from counterpoise.balancer.run.feed import PlanFeed, PlannedStep
+from counterpoise.balancer.run.ahead import LoopCosts, PlanFeed, PlannedStep
+from counterpoise.balancer.run.steps import plain_contents
 
 RESOURCES = ("tokens",)
 START = EpochPosition(0, 0, 0, 0, "")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.run.agreement import pack_start, why_apart
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.run.run import pack_start, why_apart
+from counterpoise.balancer.run.tasks import RunStart
 
 numbers = st.integers(0, 3)
 starts = st.builds(
@@ -15,6 +15,7 @@ starts = st.builds(
     epoch=numbers,
     at=st.builds(EpochPosition, numbers, numbers, numbers, numbers, st.sampled_from(["", "a"])),
     costs=st.sampled_from(["", "a", "b"]),
+    stream=st.none(),
 )
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.run.ahead import PlanAhead
-from counterpoise.balancer.run.costs import LoopCosts
+from counterpoise.balancer.run.ahead import LoopCosts, PlanAhead
 from counterpoise.balancer.run.tasks import FailedSample
 from tests.balancer.run.plans import (
     RESOURCES,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.empty_cells import fill_empty
 from counterpoise.balancer.planning.problem.shapes import Sizing
-from counterpoise.balancer.run.contents import contents_of, usable_cells
+from counterpoise.balancer.run.steps import contents_of, usable_cells
 from tests.balancer.run.plans import costs_of, feed, plans, take, values
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from counterpoise.balancer.run.costs import LoopCosts
+from counterpoise.balancer.run.ahead import LoopCosts
 from counterpoise.loader.local.starts import digest_of
 from counterpoise.workers.sources.plain import as_source
 from tests.loader import balanced_data as made

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.planning.problem.config import Planned, Window
-from counterpoise.balancer.run.ahead import PlanAhead
-from counterpoise.balancer.run.costs import LoopCosts
-from counterpoise.balancer.run.feed import PlannedStep
+from counterpoise.balancer.run.ahead import LoopCosts, PlanAhead, PlannedStep
 from counterpoise.balancer.run.planning import Collected, Planning, PlanningThread
 from tests.balancer.run.plans import RESOURCES, config, costs_of, describe, feed, seen, take
 from tests.balancer.run.test_ahead import Board, Shares
@@ -24,7 +22,7 @@ from tests.balancer.run.test_ahead import Board, Shares
 PLAN = config()
 COUNT = 120
 FILES = Path("/proc/self/fd")
-CYCLES = 1000
+CYCLES = 300
 LIMIT_S = 60.0
 
 
@@ -130,6 +128,8 @@ def test_what_a_trainer_had_in_hand_comes_again_after_a_rewind() -> None:
             if source.random() < 0.5:
                 planning.handed_out(steps[-1].number + 1)
         if (found := planning.collect()) is None:
+            if steps and not due:
+                planning.handed_out(steps[-1].number + 1)
             planning.wait(0.01 if due else 1.0)
             continue
         assert found.error is None
@@ -138,8 +138,6 @@ def test_what_a_trainer_had_in_hand_comes_again_after_a_rewind() -> None:
         planning.measured(
             [each for each, _ in found.to_measure], [(index,) for _, index in found.to_measure]
         )
-        if not due and steps:
-            planning.handed_out(steps[-1].number + 1)
     assert [*map(seen, steps)] == [*map(seen, take(feed(PLAN, costs_of([*range(COUNT)]))))]
     planning.stop()
 
@@ -207,7 +205,7 @@ def test_a_fork_finds_no_planner_at_work_and_both_go_on() -> None:
 
     signal.alarm(120)
     was_at_work = 0
-    for moment in range(30):
+    for moment in range(0, 30, 2):
         planning = PlanningThread(slow, describe(PLAN))
         planning.start()
         time.sleep(moment * 0.001)
@@ -224,7 +222,7 @@ def test_a_fork_finds_no_planner_at_work_and_both_go_on() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert sum(len(found.steps) for found in collected(planning)) == COUNT // 6
         planning.stop()
-    assert was_at_work > 3  # else nothing was tested
+    assert was_at_work > 1  # else nothing was tested
 
 
 @pytest.mark.usefixtures("alarm")
@@ -233,7 +231,7 @@ def test_threads_that_fork_while_others_plan_never_hang() -> None:
     plannings = [of_thread() for _ in range(4)]
 
     def fork() -> None:
-        for _ in range(15):
+        for _ in range(8):
             try:
                 child = os.fork()
             except RuntimeError:

@@ -25,7 +25,7 @@ from counterpoise.balancer.protocol.parts import (
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.status_messages import TrainerStatus, WorkerStatus
 from counterpoise.balancer.protocol.trace_messages import PartySpans, Span
-from counterpoise.balancer.run.arrivals import MicrobatchFacts
+from counterpoise.balancer.run.tasks import MicrobatchFacts
 from counterpoise.balancer.transport.wire import (
     KINDS,
     MOST_TOGETHER,

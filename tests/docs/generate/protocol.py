@@ -7,7 +7,7 @@ from counterpoise.balancer.parties import messages as of_parties
 from counterpoise.balancer.pool import messages as of_pool
 from counterpoise.balancer.protocol import messages, parts, status_messages, trace_messages
 from counterpoise.balancer.protocol.records import ArrayRecord
-from counterpoise.balancer.run.arrivals import MicrobatchFacts
+from counterpoise.balancer.run.tasks import MicrobatchFacts
 from counterpoise.balancer.transport.sockets import MAX_REMOTE_FRAME_BYTES
 from counterpoise.balancer.transport.wire import (
     MAX_FRAMES,

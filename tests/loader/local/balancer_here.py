@@ -4,7 +4,7 @@ They are the same as elsewhere, joined by function calls: parts are made while t
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
@@ -15,8 +15,8 @@ from counterpoise.balancer.job.messages import JobOpened, JoinPool, OpenJob, Wor
 from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.pool.worker_session import PoolSession
 from counterpoise.balancer.protocol.job_spec import to_json
-from counterpoise.balancer.protocol.parts import Ready
-from counterpoise.balancer.run.arrivals import LocalArrival, RunStart
+from counterpoise.balancer.run.tasks import LocalArrival, RunStart
+from counterpoise.loader.balanced.source import MicrobatchSource
 from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival
 from counterpoise.loader.step.errors import ComesAgainError, LoaderError
 from counterpoise.loader.step.ranks import Place
@@ -30,7 +30,7 @@ _WORKER, _TRAINER = b"worker", b"trainer"
 TURN_S = 0.06  # more than between two looks of a job
 
 
-class PlayedHere:
+class PlayedHere(MicrobatchSource):
     """A MicrobatchSource without sockets and processes."""
 
     def __init__(self, source: Source, place: Place, reader: BatchReader, credit: int = 2) -> None:
@@ -69,11 +69,11 @@ class PlayedHere:
     def left_out(self) -> int:
         return self.session.left_out
 
-    def wait_ready(self, timeout_s: float | None = None) -> Ready:  # noqa: ARG002
+    def count(self, timeout_s: float | None = None) -> int:  # noqa: ARG002
         self._open()
         while (ready := self.session.ready) is None:
             self._turn()
-        return ready
+        return ready.count
 
     def begin(self, start: RunStart) -> None:
         self._open()
@@ -83,11 +83,9 @@ class PlayedHere:
         self._epoch = start.epoch
         self.session.begin(start)
 
-    go_on = begin
-
-    def recover(self, start: RunStart) -> None:
+    def recover(self, start: Callable[[], RunStart]) -> None:
         if self._is_torn or self._has_failed:
-            self.begin(start)
+            self.begin(start())
 
     def next(self, timeout_s: float | None = None) -> LocalArrival | None:  # noqa: ARG002
         self._is_torn = True
@@ -114,16 +112,12 @@ class PlayedHere:
         step: int,
         tokens: Mapping[int, int],
         timeout_s: float | None = None,  # noqa: ARG002
-        /,
     ) -> int:
         if self.session.label_sum(step) is None:
             self.session.count_labels(step, tokens)
         while (total := self.session.label_sum(step)) is None:
             self._turn()
         return total
-
-    def finish(self) -> None:
-        """Do nothing."""
 
     def close(self) -> None:
         """Leave, and see that nothing is kept any more."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.loader import DataLoader
-from counterpoise.loader.balanced.arrivals import MicrobatchSource
 from counterpoise.loader.balanced.settings import LoopSettings
+from counterpoise.loader.balanced.source import MicrobatchSource
 from counterpoise.loader.remote.batch_reader import BatchReader
 from tests.loader import balanced_data as made
 from tests.loader.local.balancer_here import PlayedHere

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.run.agreement import pack_looks, why_others
+from counterpoise.balancer.run.run import pack_looks, why_others
 from counterpoise.balancer.run.tasks import LOOK
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.plain import as_source

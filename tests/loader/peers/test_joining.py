@@ -96,20 +96,6 @@ def test_facts_that_are_no_json_are_shown(job: Job) -> None:
     assert "'c' here, nothing there" in str(found[2])
 
 
-def test_a_rank_alone_needs_no_store() -> None:
-    peers = meet(Place((0,), 1), "train", {}, 1.0)
-    peers.post("key", b"value")
-    assert peers.gather("key") == (b"value",)
-    assert peers.ranks == 1
-    peers.close()
-
-
-def test_a_process_that_plays_all_ranks_is_one_rank() -> None:
-    peers = meet(Place((0, 1), 2), "train", {}, 1.0)
-    assert peers.ranks == 1
-    peers.close()
-
-
 def test_ranks_without_a_process_group_are_told_what_to_do() -> None:
     with pytest.raises(
         ValueError, match=r"rank 0 of 2, and without torch.distributed .*: call torch"

@@ -33,6 +33,7 @@ def test_a_rank_s_name_has_its_job():
 def test_a_rank_waits_for_the_address_and_follows_it(tmp_path):
     path = tmp_path / "balancer.addr"
     sockets = connect_to(f"file://{path}")._sockets
+    sockets.give_up()  # nobody is there to whom messages would have to be sent
     threading.Timer(0.2, path.write_text, ("tcp://127.0.0.1:9",)).start()
     sockets.link()
     assert sockets._endpoint == "tcp://127.0.0.1:9"

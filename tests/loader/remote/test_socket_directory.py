@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from counterpoise.balancer.server.embedded import listen_in
 from counterpoise.loader.remote.balancer_process import (
     make_socket_directory,
     remove_socket_directory,
@@ -44,26 +43,6 @@ def test_it_has_a_short_path_where_the_temporary_directory_has_none(
         directory = make_socket_directory()
         remove_socket_directory(directory)
     assert len(os.fsencode(directory)) < 107 - len("/balancer")
-
-
-def test_the_next_start_removes_those_of_processes_that_were_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as root:
-        monkeypatch.setattr(tempfile, "tempdir", root)
-        made = {
-            name: Path(make_socket_directory())
-            for name in ("dead", "alive", "new", "empty", "keys")
-        }
-        with listen_in(str(made["dead"])), listen_in(str(made["new"])):
-            pass  # closed: nobody listens there any more
-        (made["keys"] / "balancer").mkdir()
-        with listen_in(str(made["alive"])):
-            for name in ("dead", "alive", "keys"):
-                os.utime(made[name] / "balancer", (0, 0))
-            make_socket_directory()
-            left = {name for name, each in made.items() if each.exists()}
-    assert left == {"alive", "new", "empty", "keys"}
 
 
 def test_another_directory_is_left_alone(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from counterpoise.workers.sources.interface import Probe
 from tests.loader.local.both_ways import by_balancer
 from tests.tars import write_tar
 
-FEW, MANY = 50, 1000
+FEW, MANY = 30, 1000
 SIZES = (40, 43)
 STEP = 8
 REFUSED = re.compile(

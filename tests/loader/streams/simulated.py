@@ -15,9 +15,11 @@ from torch.utils.data import IterableDataset
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shapes import Sizing
 from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.balancer.run.tasks import LocalArrival, RunStart
 from counterpoise.loader.balanced.settings import LoopSettings
+from counterpoise.loader.resume.balanced_position import START
 from counterpoise.loader.step.ranks import Place
-from counterpoise.loader.streams.loop import StreamLoop, StreamStart, at_step
+from counterpoise.loader.streams.loop import StreamLoop
 from counterpoise.loader.streams.pack_loader import StreamPlace
 from counterpoise.loader.streams.packing import Limits
 from counterpoise.loader.streams.reader import PackedStream, PackSettings
@@ -191,19 +193,18 @@ class Setting:
         return loops
 
 
-def run(loops: list[StreamLoop], starts: list[StreamStart] | None = None) -> list[list[Any]]:
-    """Return the facts and batches that came to each rank."""
-    starts = starts or [StreamStart(0, at_step(0)) for _ in loops]
+def run(loops: list[StreamLoop], starts: list[RunStart] | None = None) -> list[list[LocalArrival]]:
+    """Return what came to each rank."""
+    starts = starts or [START.start(0, "") for _ in loops]
     with ThreadPoolExecutor(len(loops)) as pool:
         return [*pool.map(_run, loops, starts)]
 
 
-def _run(loop: StreamLoop, start: StreamStart) -> list[Any]:
+def _run(loop: StreamLoop, start: RunStart) -> list[LocalArrival]:
     loop.begin(start)
     found = []
     while (arrival := loop.next(30.0)) is not None:
-        assert arrival.made is not None
-        found.append((arrival.batch, arrival.made.batch))
+        found.append(arrival)
         loop.release(arrival)
     loop.finish()
     return found

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterpoise.loader.resume.balanced_position import START
 from counterpoise.loader.step.errors import LoaderError
-from counterpoise.loader.streams.loop import StreamStart, at_step
 from tests.loader.streams.simulated import BUDGET, Setting, run
 
 SETTINGS = [
@@ -36,7 +36,7 @@ def check(setting):
     if not setting.takes_empty and is_starved and rest:
         return  # refused: see test_a_rank_without_samples
     came = run(setting.loops(parts))
-    keys = [key for rank in came for facts, _ in rank for key in facts.keys]
+    keys = [key for rank in came for each in rank for key in each.batch.keys]
     assert len(keys) == len({*keys})
     assert {*keys} == sample_keys(parts)
     lengths = {
@@ -44,23 +44,25 @@ def check(setting):
         enumerate(part.lengths)
     }  # fmt: skip
     for rank in came:
-        for facts, pack in rank:
+        for arrival in rank:
+            facts = arrival.batch
             total = sum(lengths[key] for key in facts.keys)
             assert total <= BUDGET or len(facts.keys) == 1
             assert facts.weights.samples == len(facts.keys)
             assert facts.weights.label_tokens == total - len(facts.keys)
             if facts.keys:
-                assert pack.batch["input_ids"].shape == (1, total)
-    places = [[(facts.step, facts.microbatch) for facts, _ in rank] for rank in came]
+                assert arrival.made.batch["input_ids"].shape == (1, total)
+    came = [[each.batch for each in rank] for rank in came]
+    places = [[(facts.step, facts.microbatch) for facts in rank] for rank in came]
     assert all(each == places[0] for each in places)  # equal numbers, and ends at the same step
     assert len(places[0]) % setting.accumulate == 0
     for at in range(len(places[0])):
-        whole = {tuple(vars_of(rank[at][0].weights))[4:] for rank in came}
+        whole = {tuple(vars_of(rank[at].weights))[4:] for rank in came}
         assert len(whole) == 1
-    holes = {facts.step_holes for rank in came for facts, _ in rank}
+    holes = {facts.step_holes for rank in came for facts in rank}
     left_out = {hole for each in holes for hole in each}
     assert len(left_out) == sum(len(part.broken) for rank in parts for part in rank)
-    told = [hole.key for rank in came for facts, _ in rank for hole in facts.holes]
+    told = [hole.key for rank in came for facts in rank for hole in facts.holes]
     assert len(told) == len({*told}) == len(left_out)
 
 
@@ -81,11 +83,17 @@ def test_each_sample_comes_once_with_all_ranks_and_workers(number):
         check(setting)
 
 
+def position_after(arrivals):
+    """Return a rank's position after some microbatches."""
+    position = START
+    for arrival in arrivals:
+        position = position.after(arrival, (arrival.batch.rank,))
+    return position
+
+
 def seen(came):
-    return [
-        [(facts.step, facts.microbatch, facts.keys, vars_of(facts.weights)) for facts, _ in rank]
-        for rank in came
-    ]
+    facts = [[each.batch for each in rank] for rank in came]
+    return [[(f.step, f.microbatch, f.keys, vars_of(f.weights)) for f in rank] for rank in facts]
 
 
 @settings(max_examples=25, deadline=None)
@@ -97,13 +105,7 @@ def test_a_run_goes_on_exactly_where_it_was(number, ranks, workers, accumulate, 
     if not came[0]:
         return
     at = data.draw(st.integers(0, len(came[0]) - 1))
-    starts = []
-    for rank in came:
-        facts = rank[at][0]
-        before, following = facts.after
-        is_last = facts.microbatch == accumulate - 1
-        step = (facts.step + 1, 0) if is_last else (facts.step, facts.microbatch + 1)
-        starts.append(StreamStart(0, at_step(*step), stream=following if is_last else before))
+    starts = [position_after(rank[: at + 1]).start(0, "") for rank in came]
     # In new processes: nothing is there of the first run.
     again = run(setting.loops(setting.samples()), starts)
     assert seen(again) == [rank[at + 1 :] for rank in seen(came)]
@@ -113,7 +115,7 @@ def test_with_drop_last_a_step_that_not_all_ranks_fill_ends_the_epoch():
     setting = Setting(3, 3, 2, 2, drop_last=True)
     parts = setting.samples()
     came = run(setting.loops(parts))
-    assert all(facts.keys for rank in came for facts, _ in rank)
+    assert all(each.batch.keys for rank in came for each in rank)
     assert len({len(rank) for rank in came}) == 1
 
 
@@ -131,9 +133,9 @@ def test_a_rank_at_its_end_gets_a_batch_of_a_real_sample_that_weighs_nothing():
     parts = setting.samples()
     parts[0][0].lengths, parts[1][0].lengths = [90] * 3, [90]
     came = run(setting.loops(parts))
-    ends = [(facts.weights.samples, pack.batch["input_ids"].numel()) for facts, pack in came[1]]
-    assert ends == [(1, 90), (0, 90), (0, 90)]
-    assert [facts.weights.step_samples for facts, _ in came[1]] == [2, 1, 1]
+    weights = [each.batch.weights for each in came[1]]
+    assert [each.made.batch["input_ids"].numel() for each in came[1]] == [90, 90, 90]
+    assert [(each.samples, each.step_samples) for each in weights] == [(1, 2), (0, 1), (0, 1)]
 
 
 def test_what_is_read_again_on_resume_is_little_more_than_the_window():
@@ -141,9 +143,8 @@ def test_what_is_read_again_on_resume_is_little_more_than_the_window():
     parts = setting.samples()
     parts[0][0].lengths = [10 + number % 40 for number in range(1000)]
     came = run(setting.loops(parts))
-    facts = came[0][100][0]
     parts[0][0].read.clear()
-    again = run(setting.loops(parts), [StreamStart(0, at_step(101), stream=facts.after[1])])
+    again = run(setting.loops(parts), [position_after(came[0][:101]).start(0, "")])
     assert len(again[0]) == len(came[0]) - 101
-    taken = sum(len(f.keys) for f, _ in came[0][:101])
+    taken = sum(len(each.batch.keys) for each in came[0][:101])
     assert taken - parts[0][0].read[0] < 256

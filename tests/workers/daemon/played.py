@@ -26,7 +26,7 @@ from counterpoise.balancer.parties.trainer_session import TrainerSession
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.parts import EpochPosition, PayloadServer
-from counterpoise.balancer.run.arrivals import RunStart
+from counterpoise.balancer.run.tasks import RunStart
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import (
     connect,
