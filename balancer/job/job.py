@@ -16,7 +16,7 @@ from typing import Any
 from ..parties.messages import FROM_TRAINER, BeginRun, GiveBatch, JoinJob
 from ..parties.parties import Parties
 from ..parties.run_attempt import Lost
-from ..pool.messages import FROM_WORKER, FromWorker, PartBroken, PoolBeat
+from ..pool.messages import FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
@@ -49,7 +49,7 @@ MOST_ASKED = 4
 # All workers that have come were refused: another may come for so long.
 REFUSED_S = 120.0
 LAYOUTS = ("samples", "stacked", "layout", "workers")
-_OF_TRAINERS, _OF_WORKERS = frozenset(FROM_TRAINER), frozenset(FROM_WORKER)
+_OF_TRAINERS = frozenset(FROM_TRAINER)
 
 
 class PlayedJob:
@@ -101,38 +101,43 @@ class PlayedJob:
         self.is_due = True
         kind = type(message)
         if kind in _OF_TRAINERS:
-            if kind is JoinJob and self.parties.is_empty:
-                self.admission.ask_failed()
-                self.player.last_run = -1
-            self.parties.receive(peer, message, now)
-            if kind is BeginRun:
-                self._let_in(now)
-            return
-        if kind is LeavePool and message.workers:
-            self.admission.end(message.workers if peer in self.parties.peers else (), now)
-            return
-        worker = peer if kind is not PoolBeat else worker_of(peer)
-        if kind is JoinPool:
+            self._hear_trainer(peer, message, now)
+        elif kind is JoinPool:
             self.admission.join(peer, message, now)
             self._let_in(now)
-        elif worker not in self.admission.workers:
+        elif kind is LeavePool and message.workers:  # those of a trainer
+            self.admission.end(message.workers if peer in self.parties.peers else (), now)
+        elif (worker := worker_of(peer)) in self.admission.workers:
+            self._hear_worker(worker, message, frames, now)
+        else:
             is_gone = kind is LeavePool or (kind is PoolBeat and message.leaving)
             self._out.append(Send(peer, Bye() if is_gone else UnknownPeer()))
-        elif kind in _OF_WORKERS:
-            self._count(worker, message, now)
-            self.pool.take(worker, message, now)
-        elif kind is JobOpened:
-            self._open(worker, message, now)
-        elif kind is JobNotOpened:
-            self.admission.fail_to_open(worker, message, now)
-        elif kind is PulledFrames:
-            self._pass_on(worker, message, frames)
-        elif kind is SampleNames and (source := self.admission.source) is not None:
-            for at, name in zip(message.indexes, message.names, strict=False):
-                if at in self.pool.deaths:
-                    source.names[at] = f"{name:.{MAX_NAME}}"
-        elif kind is LeavePool:
-            self.admission.lose(worker, now, "leave")
+
+    def _hear_trainer(self, peer: bytes, message: Any, now: float) -> None:
+        if isinstance(message, JoinJob) and self.parties.is_empty:
+            self.admission.ask_failed()
+            self.player.last_run = -1
+        self.parties.receive(peer, message, now)
+        if isinstance(message, BeginRun):
+            self._let_in(now)
+
+    def _hear_worker(
+        self, worker: bytes, message: Any, frames: Sequence[object], now: float
+    ) -> None:
+        match message:
+            case JobOpened():
+                self._open(worker, message, now)
+            case JobNotOpened():
+                self.admission.fail_to_open(worker, message, now)
+            case PulledFrames():
+                self._pass_on(worker, message, frames)
+            case SampleNames():
+                self._name(message)
+            case LeavePool():
+                self.admission.lose(worker, now, "leave")
+            case _:
+                self._count(worker, message, now)
+                self.pool.take(worker, message, now)
 
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered: a worker is gone; trainers come back."""
@@ -250,6 +255,13 @@ class PlayedJob:
             unnamed = tuple(self.pool.deaths.keys() - source.names.keys())
             asked = islice(workers, MOST_ASKED if unnamed else 0)
             self._out += [Send(worker, NameSamples(unnamed)) for worker in asked]
+
+    def _name(self, told: SampleNames) -> None:
+        """Take in what samples are called of which workers have died."""
+        if (source := self.admission.source) is not None:
+            for at, name in zip(told.indexes, told.names, strict=False):
+                if at in self.pool.deaths:
+                    source.names[at] = f"{name:.{MAX_NAME}}"
 
     def _take_lost(self, lost: Lost, now: float) -> None:
         """Have pieces sent to a trainer that cannot pull them."""

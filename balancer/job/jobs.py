@@ -35,8 +35,6 @@ from .job_events import logger
 from .messages import JoinPool
 from .status import make_status_report
 
-# More jobs at a time are refused: each takes memory and time of the one process.
-MAX_JOBS = 64
 # A job without trainers is remembered for so long, with what is known of its samples: restarts.
 FORGOTTEN_S = 60.0
 # Workers that have asked for jobs within so long, so many of them, are told of one that begins.
@@ -154,8 +152,10 @@ class PlayedJobs:
         job = self.jobs.get(name)
         if job is not None and (job.opening.job, job.opening.layout) == (hello.job, hello.layout):
             return job
-        if job is None:
-            self._check_name(name)
+        checked_job(name)
+        if self._only and name not in self._only:
+            served = ", ".join(sorted(self._only))
+            raise ValueError(f"this balancer serves job {served} only, and not {name}")
         new = PlayedJob(
             hello.job, hello.layout, self._generation, name, self._numbers,
             self._make_credentials, self._dead_s,
@@ -168,20 +168,6 @@ class PlayedJobs:
         self._until[name] = self._now + FORGOTTEN_S
         new.events.log("job", " has come")
         return new
-
-    def _check_name(self, name: str) -> None:
-        """Raise ValueError where no job of this name can begin; forget one to make room."""
-        checked_job(name)
-        if self._only and name not in self._only:
-            served = ", ".join(sorted(self._only))
-            raise ValueError(f"this balancer serves job {served} only, and not {name}")
-        if len(self.jobs) >= MAX_JOBS:
-            over = [each for each, job in self.jobs.items() if job.parties.is_empty]
-            if not over:
-                raise ValueError(
-                    f"this balancer serves {MAX_JOBS} jobs, the most: start another one"
-                )
-            self._out += self._forget(min(over, key=self._until.__getitem__))
 
     def _ask(self, name: str, job: PlayedJob, action: Callable[[], Any]) -> list[Send]:
         """Have a job do something; return what to send. One in which that fails ends alone."""

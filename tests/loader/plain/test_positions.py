@@ -76,7 +76,7 @@ def test_a_stream_goes_on_after_every_batch(make, workers, batch_size):
     for batch in loader:
         whole.append(batch.tolist())
         states.append(loader.state_dict())
-    for done in (1, 2, 5, len(whole)):
+    for done in (1, 5, len(whole)):
         resumed = new()
         resumed.load_state_dict(states[done - 1])
         assert listed(resumed) == whole[done:]

@@ -171,7 +171,7 @@ def test_a_loop_goes_on_where_it_was_also_behind_an_empty_batch(workers, shuffle
             shuffle=shuffle, on_error="skip",
         )  # fmt: skip
 
-    for position in range(9):
+    for position in (0, 1, 4, 8) if workers else range(9):
         torch.manual_seed(3)
         loader = make()
         iterator = iter(loader)

@@ -30,7 +30,7 @@ def test_it_is_set_for_good() -> None:
     assert event.is_set()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_see_it(method: str) -> None:
     context = multiprocessing.get_context(method)
     event = ArenaContext(context).Event()
