@@ -14,7 +14,7 @@ from ..jsonl.media_folder import MediaFolder
 from ..jsonl.record_form import raw_form
 from ..sources.costs import checked_table
 from ..sources.file_patterns import Pattern
-from ..sources.interface import Cost, Probe, Sample
+from ..sources.interface import Cost, Sample
 from ..sources.records import RecordDataset, Transform
 from .row_form import RowForm, row_form
 
@@ -104,44 +104,17 @@ class ColumnDataset(RecordDataset):
         return raw_form(record, folder.open if headers else folder.read, headers)
 
     @cached_property
-    def _table(self) -> dict[str, Int64]:
-        """Return the costs of all samples that columns say, (n,) by resource."""
+    def cost_table(self) -> dict[str, Int64]:
+        """The costs of all samples that columns say, (n,) by resource."""
         found = {
             resource: np.concatenate([_costs(part, name) for part in self.column(name)])
             for resource, name in self._lengths.items()
         }
         return checked_table(found, len(self))
 
-    @property
-    def resources(self) -> tuple[str, ...] | None:
-        """The names of what columns say that samples cost; None where they do not."""
-        return tuple(self._lengths) or None
-
-    def known_costs(self, resources: Sequence[str]) -> tuple[Int64, ...] | None:
-        """Return the columns' costs of all samples, each (n,); None unless they are all there."""
-        if not self._lengths or not {*resources} <= {*self._lengths}:
-            return None
-        return tuple(self._table[name] for name in resources)
-
-    @property
-    def knows_costs(self) -> bool:
-        """Return whether anybody says what samples cost."""
-        return bool(self._lengths) or super().knows_costs
-
-    def probe(self, index: int) -> Probe:
-        """Find a sample's cost, in columns where they say it; SampleError as in RecordDataset."""
-        if not self._lengths:
-            return super().probe(index)
-        costs = {name: int(found[index]) for name, found in self._table.items()}
-        return Probe(self.key(index), costs)
-
-    def known(self, index: int) -> Probe | None:
-        """Return a sample's cost if a column says it, or an earlier run has kept it."""
-        return self.probe(index) if self._lengths else super().known(index)
-
     def open(self) -> None:
         """Look at the files anew."""
-        self.__dict__.pop("_table", None)
+        self.__dict__.pop("cost_table", None)
         self._folders = dict[int, MediaFolder]()
         super().open()
         self.unlike_json = self.form.unlike_json

@@ -111,10 +111,17 @@ class Source(ABC):
 
     def probe(self, index: int) -> Probe:
         """Find the sample's cost, without decoding it where that is possible."""
+        if table := self.cost_table:
+            return Probe(self.key(index), {name: int(row[index]) for name, row in table.items()})
         if self.cost is None:
             return Probe(self.key(index), dict(DEFAULT_COST))
         sample = self.load(index, 0, 0)
         return checked_probe(Probe(self.key(index), self.measure(sample), sample_nbytes(sample)))
+
+    @property
+    def cost_table(self) -> Mapping[str, np.ndarray]:
+        """The costs of all samples where they are said beforehand: a column (n,) a resource."""
+        return {}
 
     @property
     def decode_first(self) -> bool:
@@ -130,12 +137,13 @@ class Source(ABC):
     @property
     def knows_costs(self) -> bool:
         """Return whether anybody says what samples cost: else each counts as 1."""
-        return self.cost is not None or type(self).probe is not Source.probe
+        is_said = self.cost is not None or type(self).probe is not Source.probe
+        return is_said or bool(self.cost_table)
 
     @property
     def resources(self) -> tuple[str, ...] | None:
         """The names of all that samples cost; None: those that the first sample has."""
-        return None
+        return tuple(self.cost_table) or None
 
     def known(self, index: int) -> Probe | None:  # noqa: ARG002
         """Return the sample's cost if it is kept or told already, reading no sample; else None."""
@@ -144,8 +152,12 @@ class Source(ABC):
     def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
         """Return the costs of all samples, a column (n,) a resource; None unless all are known.
 
-        They are known where each sample counts as 1, and nobody has to be asked what it is called.
+        They are known where there is a table, and where each sample counts as 1 and nobody has to
+        be asked what it is called.
         """
+        if table := self.cost_table:
+            has_all = {*resources} <= {*table}
+            return tuple(np.asarray(table[n]) for n in resources) if has_all else None
         if self.knows_costs or self.names_samples or not {*resources} <= {*DEFAULT_COST}:
             return None
         return tuple(np.full(len(self), DEFAULT_COST[name], np.int64) for name in resources)

@@ -1,7 +1,7 @@
 """Makes a Source of any map-style data set, of what that offers (see offered.py)."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ class PlainSource(View):
         self._load = offered_method(dataset, "load")
         self.thread_safe = self._load is not None and is_thread_safe(dataset)
         self.cost = cost if callable(cost) else None
-        self._table = None if cost is None or callable(cost) else checked_table(cost, len(dataset))
+        self._table = {} if cost is None or callable(cost) else checked_table(cost, len(dataset))
         self._probe = self._probe_of(dataset) if cost is None else None
 
     def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
@@ -87,9 +87,14 @@ class PlainSource(View):
         return Probe(self.key(index), found.cost, found.nbytes)
 
     @property
+    def cost_table(self) -> Mapping[str, np.ndarray]:
+        """The table that was given as `cost`."""
+        return self._table
+
+    @property
     def knows_costs(self) -> bool:
         """Return whether anybody has said what samples cost: else each counts as 1."""
-        return any(each is not None for each in (self.cost, self._table, self._probe))
+        return bool(self._table) or any(e is not None for e in (self.cost, self._probe))
 
     @property
     def names_samples(self) -> bool:
@@ -100,13 +105,6 @@ class PlainSource(View):
     def mixing(self) -> Any:
         """The Recipe of a mixture, where these are its rows; else None."""
         return self.dataset.mixing if isinstance(self.dataset, Source) else None
-
-    def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
-        """Return the table's columns of these resources, each (n,); None unless it has them all."""
-        table = self._table or {}
-        if not table or not all(name in table for name in resources):
-            return super().known_costs(resources)
-        return tuple(table[name] for name in resources)
 
     def known(self, index: int) -> Probe | None:
         """Return a sample's cost if its part has kept it (TarDataset), reading no sample."""
@@ -133,9 +131,7 @@ class PlainSource(View):
         """Find the cost of a sample; SampleError where it is none."""
         if self._probe is not None:
             return checked_probe(self._probe(index), self.key(index))
-        if self._table is None:
-            return super().probe(index)
-        return Probe(self.key(index), {name: int(row[index]) for name, row in self._table.items()})
+        return super().probe(index)
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Load a sample while the global generators are seeded from (seed, epoch, key)."""

@@ -193,7 +193,8 @@ class RecordDataset(Source):
 
         A transform without a probe may make anything of a sample: then each counts as 1.
         """
-        return self.transform is None or self.cost is not None or self._probe is not None
+        is_said = self.transform is None or self.cost is not None or self._probe is not None
+        return is_said or bool(self.cost_table)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -263,6 +264,8 @@ class RecordDataset(Source):
 
     def known(self, index: int) -> Probe | None:
         """Return a sample's cost if an earlier run or worker has kept it, reading no sample."""
+        if self.cost_table:
+            return Source.probe(self, index)
         number, row = self.place(index)
         costs = self._kept_costs(number)
         kept = costs.get(row) if costs is not None else None

@@ -65,6 +65,20 @@ def test_costs_are_found_or_measured_by_a_method() -> None:
     assert max(info.costs["tokens"] for info in infos) <= 64
 
 
+def test_a_table_says_all_costs_beforehand() -> None:
+    class Told(Lengths):
+        @property
+        def cost_table(self) -> dict[str, Any]:
+            return {"tokens": [1 + n * 7 % 31 for n in range(COUNT)]}
+
+    data = Told()
+    assert (data.knows_costs, data.decode_first, data.resources) == (True, False, ("tokens",))
+    assert data.probe(4).cost == Costed().probe(4).cost == {"tokens": 29}
+    (column,) = data.known_costs(["tokens"]) or ()
+    assert column.tolist() == data.cost_table["tokens"]
+    assert data.known_costs(["tiles"]) is None
+
+
 def test_it_is_pickled_and_its_workers_are_spawned() -> None:
     copy = pickle.loads(pickle.dumps(Costed()))
     assert copy.fingerprint() == Costed().fingerprint()
