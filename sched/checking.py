@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .ir.channels import crossing_results, entered_collectives, message_channels
-from .ir.graph import Graph, Ints, make_graph
+from .ir.channels import Ints, crossing_results, entered_collectives, message_channels
+from .ir.graph import Graph, make_graph
 from .ir.kinds import is_kind, is_staged, kind
 from .ir.paths import find_cycle, longest_paths
 from .ir.program import NO_MICROBATCH, Pass, Program

@@ -184,7 +184,6 @@ def model_setup(
         memory_bytes=device.memory_bytes,
         state_bytes=layout.weight_bytes + layout.gradient_bytes,
         optimizer_bytes=layout.optimizer_bytes,
-        origin=device.origin,
     )
 
 
@@ -201,16 +200,6 @@ def with_encoder_collectives(setup: FillSetup, device: Device | None = None) -> 
     return replace(setup, encoder_gather_ns=gather, encoder_scatter_ns=scatter)
 
 
-SET_R = """Set R: every activation computed again, kernels at 43.7 % of 989 TFLOPS, attention in
-full, NVLink at 350 GB/s + 12 us, 45 GB/s + 20 us between stages, 0.143 s all-gather and 0.392 s
-reduce-scatter exposed. Fitted to Optimus (2025): the efficiency and the recomputation to Table 5's
-balanced row, the sum of the two collectives (0.535 s) to Table 7's coarse column; nothing to the
-fine column.
-It does not reproduce: Table 1 (another job: 0.625 s exposed, 5.12 s), the ViT-22B layer's 1.4 ms
-forward and 2.0 ms backward (here 1.7 and 5.1 with the forward once more), and Table 5's Optimus
-row together with Table 7 (no constant costs do)."""
-
-
 def fitted_device(permille: int, link_bytes_per_s: int = 350 * 10**9) -> Device:
     """Return an H100 whose kernels all reach this share of 989 TFLOPS: the peak is that share."""
     return Device(
@@ -219,12 +208,13 @@ def fitted_device(permille: int, link_bytes_per_s: int = 350 * 10**9) -> Device:
     )  # fmt: skip
 
 
+# Set R: docs/concepts/bubble-filling.md says what is fitted to which table, and what is not met.
 SET_R_DEVICE = fitted_device(437)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A job of the paper: models, GPUs as data x stages x tensor, batch, chunks."""
+    """A job of the paper: models, GPUs as data x stages x 8, sequences a step, chunks."""
 
     model: str
     encoders: tuple[str, ...]
@@ -232,13 +222,6 @@ class Case:
     stages: int
     batch: int
     chunks: int
-    tensor: int = 8
-    sequences: int = 2
-
-    @property
-    def microbatches(self) -> int:
-        """The number of microbatches of a replica's step."""
-        return self.batch // (self.data * self.sequences)
 
 
 # Tables 5 and 7 (by GPUs), 3 and 6. LLAMA's 80 layers do not fill the paper's 4 stages of 6 chunks:
@@ -257,7 +240,7 @@ CASES = {
 }
 
 
-def case_setup(name: str, device: Device | None = None, chunks: int = 1) -> FillSetup:
+def case_setup(name: str, chunks: int = 1) -> FillSetup:
     """Return a case of the paper with the constants of set R. Raises ValueError if unknown.
 
     As in the paper's simulation the encoders have no collectives: `with_encoder_collectives`.
@@ -268,7 +251,7 @@ def case_setup(name: str, device: Device | None = None, chunks: int = 1) -> Fill
     """
     if name not in CASES:
         raise ValueError(f"unknown case {name!r}; known are {', '.join(CASES)}")
-    return make_setup(name, CASES[name], device or SET_R_DEVICE, chunks)
+    return make_setup(name, CASES[name], SET_R_DEVICE, chunks)
 
 
 def make_setup(name: str, case: Case, device: Device, chunks: int = 1) -> FillSetup:
@@ -276,13 +259,13 @@ def make_setup(name: str, case: Case, device: Device, chunks: int = 1) -> FillSe
     model = read_model("+".join((*case.encoders, case.model)))
     parts = tuple(map(_in_full, model.parts))
     layout = ParallelLayout(
-        tp=case.tensor, pp=case.stages, dp=case.data, vpp=case.chunks, recompute="all",
-        microbatches=case.microbatches,
+        tp=8, pp=case.stages, dp=case.data, vpp=case.chunks, recompute="all",
+        microbatches=case.batch // (2 * case.data),
     )  # fmt: skip
-    tokens = 2048 * case.sequences
-    amounts = {"tokens": tokens, "token_pairs": tokens * 2048, "tiles": case.sequences}
+    # Two sequences a microbatch.
+    amounts = {"tokens": 2 * 2048, "token_pairs": 2 * 2048**2, "tiles": 2}
     setup = model_setup(replace(model, parts=parts), device, layout, amounts, chunks)
-    return replace(setup, name=name, gather_ns=143_000_000, scatter_ns=392_000_000, origin=SET_R)
+    return replace(setup, name=name, gather_ns=143_000_000, scatter_ns=392_000_000)
 
 
 def _in_full(part: SubModel) -> SubModel:

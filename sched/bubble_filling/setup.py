@@ -138,7 +138,6 @@ class FillSetup:
     memory_bytes: int = 80 * 10**9
     state_bytes: int = 6
     optimizer_bytes: int = 12
-    origin: str = ""
     contention: Contention = NOT_MEASURED
 
     def __post_init__(self) -> None:

@@ -21,13 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .channels import Nodes, message_channels
+from .channels import Ints, Nodes, message_channels
 from .kinds import Need, is_kind, kind
 from .program import NO_MICROBATCH, Barrier, Pass, Program
 
-Ints = NDArray[np.int64]
 _SHIFT = {"same": 0, "previous": -1, "next": 1}
 _NONE = np.empty(0, np.int64)
 _Started = dict[str, dict[int, list[tuple[Ints, Ints]]]]

@@ -1,9 +1,8 @@
 """Find longest paths and cycles in a graph given as integer arrays."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from .channels import Ints
 
 
 def longest_paths(

@@ -44,7 +44,6 @@ def balanced_partition(
     stages: int,
     step_ns: Callable[[Sizes], int],
     *,
-    radius: int = 3,
     keep: int = 15,
 ) -> tuple[tuple[Sizes, int], ...]:
     """Return OmniBal's `keep` candidates with their step times, the fastest first.
@@ -54,7 +53,7 @@ def balanced_partition(
     whole encoder, many are. Raises ValueError for fewer layers than stages.
     """
     usual = (method(layers, stages) for method in BASELINES.values())
-    found = dict.fromkeys((*candidates(layers, stages, radius=radius, keep=keep), *usual))
+    found = dict.fromkeys((*candidates(layers, stages, keep=keep), *usual))
     timed = [(sizes, step_ns(sizes)) for sizes in found]
     times = [layer.forward_ns for layer in layers]
     return tuple(sorted(timed, key=lambda one: (one[1], variance(times, one[0]))))

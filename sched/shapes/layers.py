@@ -173,16 +173,15 @@ def _part_costs(
     if words is not None and not layout.spread_vocabulary:
         row[0] = _grown(row[0], words.parameters, trains, layout)
         # A tied output layer on another stage holds a copy of the embedding (Megatron-LM).
-        is_copied = words.outputs and (not words.tied or layout.pp * layout.vpp > 1)
+        is_copied = not words.tied or layout.pp * layout.vpp > 1
         ns = setting.compute_ns(words.forward_flops(part.tokens(amounts)))
         times = ns, (2 if trains else 1) * ns * passes, ns * trains
         more = words.parameters if is_copied else 0
         row[-1] = _grown(row[-1], more, trains, layout, times)
-        if words.outputs:
-            kept, loss = _logits_bytes(setting, words.size)
-            copied = part.layers[-1].rms and not layout.fused
-            norm = setting.bytes((3 if copied else 2) * part.hidden)
-            row[-1] = replace(row[-1], logits_bytes=(kept + norm) * passes, loss_bytes=loss)
+        kept, loss = _logits_bytes(setting, words.size)
+        copied = part.layers[-1].rms and not layout.fused
+        norm = setting.bytes((3 if copied else 2) * part.hidden)
+        row[-1] = replace(row[-1], logits_bytes=(kept + norm) * passes, loss_bytes=loss)
     return row
 
 

@@ -104,13 +104,12 @@ class TransformerLayer:
 class Vocabulary:
     """An input embedding and an output layer of `size` words, each of width `hidden`.
 
-    `tied`: both are one matrix. `outputs`: whether there is an output layer.
+    `tied`: both are one matrix.
     """
 
     hidden: int
     size: int
     tied: bool = False
-    outputs: bool = True
 
     @property
     def parameters(self) -> int:
@@ -120,11 +119,11 @@ class Vocabulary:
     @property
     def total(self) -> int:
         """Return the parameters of both, once if they are tied."""
-        return self.parameters * (2 if self.outputs and not self.tied else 1)
+        return self.parameters * (1 if self.tied else 2)
 
     def forward_flops(self, tokens: int) -> int:
         """Return the operations of the output layer's forward; its backward has twice as many."""
-        return 2 * tokens * self.parameters if self.outputs else 0
+        return 2 * tokens * self.parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ fewer microbatches in 1F1B.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from ..ir.channels import Ints
 
 
 def partition(layers_ns: Sequence[int], placement: Sequence[int]) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir.channels import message_channels
-from ..ir.graph import Graph, Ints, make_graph
+from ..ir.channels import Ints, message_channels
+from ..ir.graph import Graph, make_graph
 from ..ir.kinds import BACKWARD, is_kind, is_ranked, kind
 from ..ir.paths import complete_paths
 from ..ir.program import NO_MICROBATCH, Pass, Program

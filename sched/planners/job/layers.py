@@ -36,8 +36,8 @@ def choices(pricer: Pricer, keep: int = THOROUGH) -> list[Any]:
         job.choose_sizes,
         job.choose_schedule,
         job.choose_batch,
-        lambda chosen: stages_to_try(pricer, JobPlan(*chosen, (), ()), keep),
-        lambda chosen: policies(pricer, JobPlan(*chosen, ((),) * len(chosen[-1]))),
+        lambda chosen: stages_to_try(pricer, JobPlan(*(*chosen, (), ())), keep),
+        lambda chosen: policies(pricer, JobPlan(*(*chosen, ((),) * len(chosen[-1])))),
     ]
 
 

@@ -29,6 +29,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 ENCODER, LANGUAGE, WHOLE = "encoder", "language", "whole"
 PLACEMENTS = ("first", "bubbles", "units")
+MOST_STAGES = 64
 # Up to here the search goes to its end.
 EXACT_GPUS = 16
 # More microbatches a stage than this shorten a step by less than a hundredth.
@@ -40,11 +41,6 @@ class Sizes(NamedTuple):
 
     pipeline: Unit
     encoder: Unit | None = None
-
-    @property
-    def gpus(self) -> int:
-        """Return the number of GPUs, without context parallelism."""
-        return self.pipeline.gpus + (self.encoder.gpus if self.encoder else 0)
 
 
 class ScheduleChoice(NamedTuple):
@@ -169,7 +165,6 @@ class Job:
     tensor: tuple[int, ...] = TENSOR_SIZES
     placements: tuple[str, ...] = PLACEMENTS
     schedules: tuple[ScheduleChoice, ...] = SCHEDULES
-    most_stages: int = 64
 
     def __post_init__(self) -> None:
         """Raise ValueError for sizes that contradict each other."""
@@ -213,7 +208,7 @@ class Job:
         (placement,) = chosen
         gpus, layers = self.gpus // self.cp, self.parts[self.pipeline(placement)].layers
         for tp in self.tensor:
-            for pp in range(1, min(layers, self.most_stages, gpus // tp) + 1):
+            for pp in range(1, min(layers, MOST_STAGES, gpus // tp) + 1):
                 if placement == "units":
                     yield from self._with_encoder(gpus, tp, pp)
                 elif gpus % (tp * pp) == 0 and (dp := gpus // (tp * pp)) <= self.batch:

@@ -134,12 +134,8 @@ def priced_plan(pricer: Pricer, plan: JobPlan) -> PricedPlan:
     own, ranks = plan.sizes.encoder, len(timeline.ranks)
     front = own.pp if own else 0
     # A rank counts as all its GPUs; idle ones of the cluster are bubbles.
-    gpus = np.array(
-        [
-            own.tp * own.dp if own and r < front else plan.unit.tp * plan.unit.dp
-            for r in range(ranks)
-        ]
-    )
+    gpus = np.full(ranks, plan.unit.tp * plan.unit.dp)
+    gpus[:front] = own.tp * own.dp if own else 0
     whole = float(step * pricer.job.gpus // pricer.job.cp)
     work = np.array(timeline.work_ns) @ gpus / whole
     moved = np.array([idle.communication_ns for idle in timeline.bubbles])

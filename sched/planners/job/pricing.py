@@ -28,7 +28,7 @@ class Pricer(Simulated):
             case (placement, sizes, one, batch):
                 return self._bound_of_batch(placement, sizes, one, batch)
             case (_, _, _, _, stages):
-                return self.bound_of_stages(JobPlan(*chosen, ((),) * len(stages)))
+                return self.bound_of_stages(JobPlan(*(*chosen, ((),) * len(stages))))
             case (placement, _, _, _, _, _):
                 plan = JobPlan(*chosen)
                 least = self.bound_of_stages(plan)

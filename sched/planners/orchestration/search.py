@@ -21,19 +21,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...ir.channels import Ints
 from .units import OrchestrationProblem, Unit, iteration_ns
 
-Ints = NDArray[np.int64]
 # Possible units of a module, a row each. `after`: the most microbatches that later modules may take
 # in, for its memory to suffice.
 Rows = Any  # np.recarray, whose columns are int64
-_COLUMNS = ("tp", "dp", "pp", "gpus", "stage", "warm", "after")
+_ROW = np.dtype([(n, np.int64) for n in ("tp", "dp", "pp", "gpus", "stage", "warm", "after")])
 # No bound on what later modules take in: the activations of all microbatches fit.
 _ANY = 2**40
 _NEVER = np.iinfo(np.int64).max
-_NONE: Rows = np.rec.fromrecords([(0, 0, 0, 0, 0, 0, _ANY)], names=_COLUMNS)
+_NONE: Rows = np.rec.fromrecords([(0, 0, 0, 0, 0, 0, _ANY)], dtype=_ROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ def _options(
     held = np.where(sample > 0, room // np.maximum(sample, 1), _ANY)
     after = np.where(held >= job.batch // replicas, _ANY, held - pp)
     columns = [tp, dp, pp, tp * dp * pp, stage, pp * (stage + 2 * transfer), after]
-    every: Rows = np.rec.fromarrays(columns, names=_COLUMNS)
+    every: Rows = np.rec.fromarrays(columns, dtype=_ROW)
     return every[(room >= 0) & (after >= 0)]
 
 
