@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 
 from ...balancer.run.arrivals import MicrobatchFacts
-from ..step.by_source import counted_sources
+from ...workers.mixture.order import source_of
 from ..step.info import StepInfo
 
 logger = logging.getLogger(__name__)
@@ -167,3 +167,13 @@ def info_of(
         sources=counted_sources(keys, sources),
         shift_labels=shift_labels,
     )
+
+
+def counted_sources(keys: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """Return how many samples are of each source, of the sources that there are.
+
+    >>> counted_sources(("b/1", "b@2/1"), ("a", "b"))
+    {'a': 0, 'b': 2}
+    """
+    counts = Counter(map(source_of, keys))
+    return {name: counts[name] for name in names}
