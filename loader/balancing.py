@@ -1,10 +1,10 @@
 """Chooses the balanced loader behind a DataLoader with `balance`, and iterates over it."""
 
+import sys
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from .adapters.accumulation import check_lightning
 from .adapters.recognition import stand_ins
 from .assembly import make_loader, settings_of
 from .balanced.microbatches import BalancedLoader
@@ -104,7 +104,10 @@ class BatchIterator:
 
     def _begin(self) -> None:
         if not self._begun:
-            check_lightning(self._loader)
+            if not sys.modules.keys().isdisjoint(("lightning", "pytorch_lightning")):
+                from .adapters.accumulation import check_lightning  # here: other loops need none
+
+                check_lightning(self._loader)
             if self._feed is not None:
                 self._feed.begin(self._loader, self._balanced.microbatches_per_step)
             self._begun = True

@@ -9,6 +9,7 @@ import torch
 from msgspec import structs
 
 from ...balancer.run.tasks import MicrobatchFacts
+from ...workers.mixture.order import source_of
 from ..step.info import StepInfo
 
 logger = logging.getLogger(__name__)
@@ -143,11 +144,6 @@ def info_of(
 
     sources: the names of a mixture's, whose keys say of which source a sample is.
     """
-    of_sources: dict[str, int] = {}
-    if sources:
-        from ..step.by_source import counted_sources  # here: only mixtures have some
-
-        of_sources = counted_sources(batch.keys, sources)
     keys, nothing = batch.keys, (0,) * len(resources)
     costs = dict(zip(resources, batch.costs or nothing, strict=True))
     padding = dict(zip(resources, batch.padding or nothing, strict=True))
@@ -166,6 +162,16 @@ def info_of(
         padding=padding,
         over_budget=over_budget.exceeded(costs),
         after=after,
-        sources=of_sources,
+        sources=counted_sources(keys, sources) if sources else {},
         shift_labels=shift_labels,
     )
+
+
+def counted_sources(keys: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """Return how many samples are of each source, of the sources that there are.
+
+    >>> counted_sources(("b/1", "b@2/1"), ("a", "b"))
+    {'a': 0, 'b': 2}
+    """
+    counts = Counter(map(source_of, keys))
+    return {name: counts[name] for name in names}

@@ -15,8 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import as_layout
-from ...workers.collate.fields import EVERY
-from ...workers.collate.stacked import CollateFn, options_of, stacked
+from ...workers.collate.stacked import EVERY, CollateFn, options_of, stacked
 from ..step.info import StepInfo
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.

@@ -1,6 +1,5 @@
 """Adds up a step's losses by source: what each data set of a Mixture is learned at."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,13 +113,3 @@ def _of_samples(losses: torch.Tensor, info: StepInfo, batch: Any) -> torch.Tenso
     found[0].index_add_(0, places[..., :length].flatten(), losses.double().flatten())
     found[1].index_add_(0, places.flatten(), has_label.double().flatten())
     return found[:, :samples]
-
-
-def counted_sources(keys: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """Return how many samples are of each source, of the sources that there are.
-
-    >>> counted_sources(("b/1", "b@2/1"), ("a", "b"))
-    {'a': 0, 'b': 2}
-    """
-    counts = Counter(map(source_of, keys))
-    return {name: counts[name] for name in names}

@@ -96,16 +96,3 @@ def test_a_framework_goes_on_with_one_process_where_two_were(
     expected = {step: samples for step, samples in joined(found).items() if step >= at}
     assert joined(alone) == expected
     assert_close(alone[0][1], found[0][1])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("framework", LOOPS)
-def test_in_float32_with_adamw_the_weights_stay_close(
-    one: Pool, two: Pool, tmp_path: Path, framework: str
-) -> None:
-    named: dict[str, Any] = {"accumulate": 3, "adamw": True, "folder": str(tmp_path)}
-    named["kind"] = "balanced"
-    found = two.run(f"{CASES}:trained", framework=framework, **named)
-    ((_, expected),) = one.run(f"{CASES}:reference", per=LOOPS[framework], ranks=2, **named)
-    for _, weights in found:
-        assert_close(weights, expected, 1e-3)

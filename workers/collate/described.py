@@ -15,8 +15,7 @@ from torch.utils.data._utils import collate as torchs
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout, as_layout
 from ...balancer.protocol.records import Integer, read_record
-from .fields import EVERY
-from .stacked import OPTIONS, CollateFn, options_of, stacked
+from .stacked import EVERY, OPTIONS, CollateFn, options_of, stacked
 
 _Tokens = Annotated[int, Meta(ge=1, lt=1 << 31)]
 

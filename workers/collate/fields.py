@@ -19,6 +19,7 @@ import torch
 from ...balancer.planning.problem.layout import Rule
 from ..arena.layout import LEAST_IN_SLOT
 from ..arena.worker import this_worker
+from .stacked import EVERY, kinds_of
 
 Sample = Mapping[str, Any]
 Batch = dict[str, Any]
@@ -29,18 +30,6 @@ BITS = {torch.bfloat16: torch.int16} | {
 }
 # The rule of a field that none names: numbers are stacked, texts listed, arrays concatenated.
 BY_KIND = Rule("by kind")
-
-
-class _Every(Container[str]):
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return "EVERY"
-
-
-# In place of the names of a batch's fields: all of them.
-EVERY: Container[str] = _Every()
 
 
 def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
@@ -289,18 +278,3 @@ def _joined(
     for place, array, shape in zip(places, arrays.values(), shapes, strict=True):
         joined[(place, *map(slice, shape))] = array
     return torch.from_numpy(joined)
-
-
-def kinds_of(values: Sequence[Any] | Mapping[int, Any]) -> str:
-    """Return what values are, each kind with the first sample that has it.
-
-    >>> kinds_of([np.ones(3), 1, np.ones(2), 2])
-    "float64 ('n',) in sample 0 and int in sample 1"
-    """
-    places: dict[str, int] = {}
-    for place, value in values.items() if isinstance(values, Mapping) else enumerate(values):
-        kind = type(value).__name__
-        if isinstance(value, (np.ndarray, torch.Tensor)) and not getattr(value, "is_nested", False):
-            kind = f"{value.dtype} {('n', *value.shape[1:]) if value.ndim else ()}"
-        places.setdefault(kind, place)
-    return " and ".join(f"{kind} in sample {place}" for kind, place in places.items())

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from .fields import (
-    EVERY,
     Array,
     Batch,
     Sample,
@@ -25,6 +24,7 @@ from .fields import (
     concatenated,
     filled_tensor,
 )
+from .stacked import EVERY
 
 GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
 COUNTS = {"pixel_values": "images_per_sample", "pixel_values_videos": "videos_per_sample"}

@@ -36,7 +36,6 @@ from ...balancer.planning.problem.layout import (
 from ..sources.labels import IGNORED
 from .fields import (
     BY_KIND,
-    EVERY,
     Batch,
     Sample,
     UnlikeError,
@@ -44,11 +43,11 @@ from .fields import (
     collate_field,
     fill_as,
     filled_tensor,
-    kinds_of,
     read_arrays,
     type_of_all,
 )
 from .images import IMAGE_FIELDS, collate_images
+from .stacked import EVERY, kinds_of
 from .tokens import (
     Length,
     TokenPlaces,

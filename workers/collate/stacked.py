@@ -1,16 +1,29 @@
 """Makes batches by torch's default_collate, and says what options a layout of ours has."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import default_collate
 
 from ...balancer.planning.problem.balance import Balance
-from .fields import EVERY, kinds_of
 
 CollateFn = Callable[[list[Any]], Any]
 # Of a Balance, and of collate_samples.
 OPTIONS = ("layout", "pad_id", "dummy_tile", "shift_labels")
+
+
+class _Every(Container[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "EVERY"
+
+
+# In place of the names of a batch's fields: all of them.
+EVERY: Container[str] = _Every()
 
 
 def options_of(balance: Balance) -> dict[str, Any]:
@@ -37,3 +50,18 @@ def stacked(wanted: Container[str], samples: list[Any]) -> Any:
             if len(values) < len(samples):
                 error.add_note(f"Field {name!r} is in samples {[*values]} of {len(samples)} only.")
         raise
+
+
+def kinds_of(values: Sequence[Any] | Mapping[int, Any]) -> str:
+    """Return what values are, each kind with the first sample that has it.
+
+    >>> kinds_of([np.ones(3), 1, np.ones(2), 2])
+    "float64 ('n',) in sample 0 and int in sample 1"
+    """
+    places: dict[str, int] = {}
+    for place, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+        kind = type(value).__name__
+        if isinstance(value, (np.ndarray, torch.Tensor)) and not getattr(value, "is_nested", False):
+            kind = f"{value.dtype} {('n', *value.shape[1:]) if value.ndim else ()}"
+        places.setdefault(kind, place)
+    return " and ".join(f"{kind} in sample {place}" for kind, place in places.items())

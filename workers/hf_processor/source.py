@@ -59,20 +59,19 @@ def with_files(dataset: Any) -> Any:
     kind: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
     if not isinstance(dataset, kind) or dataset.format["type"] is not None:
         return dataset
-    columns = [name for name in dataset.column_names if name in MEDIA_COLUMNS]
-    return _RowsWithFiles(dataset, columns) if columns else dataset
+    has_media = not {*MEDIA_COLUMNS}.isdisjoint(dataset.column_names)
+    return _RowsWithFiles(dataset.with_format("arrow")) if has_media else dataset
 
 
 class _RowsWithFiles:
-    """Rows of which some columns are what Arrow has: mappings of `bytes` and `path`."""
+    """Rows as Arrow has them: images are mappings of `bytes` and `path`."""
 
-    def __init__(self, dataset: Any, columns: list[str]) -> None:
-        self._texts = dataset.remove_columns(columns)
-        self._files = dataset.select_columns(columns).with_format("arrow")
+    def __init__(self, dataset: Any) -> None:
+        self._rows = dataset
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        (files,) = self._files[index : index + 1].to_pylist()
-        return {**(self._texts[index] if self._texts.column_names else {}), **files}
+        (row,) = self._rows[index : index + 1].to_pylist()
+        return dict(row)

@@ -26,7 +26,6 @@ class Run:
     kind: str  # "balanced", "auto", "plain" of ours, or "torch": torch's DataLoader in its place
     accumulate: int = 1
     steps: int = 10
-    adamw: bool = False  # float32 with AdamW; else float64 with SGD
     folder: str = ""
     save: int = 0  # a checkpoint is saved after this step; 0 for none
     resume: bool = False  # begin at that checkpoint, and save none
@@ -65,11 +64,9 @@ class Run:
         return self.loader(sampler=DistributedSampler(Texts(), ranks, rank, seed=5))
 
     def model(self, per: str = "sample") -> "Whole":
-        return Whole(torch.float32 if self.adamw else torch.float64, per)
+        return Whole(per)
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        if self.adamw:
-            return torch.optim.AdamW(model.parameters(), lr=0.01)
         return torch.optim.SGD(model.parameters(), lr=0.5)
 
     def share(self, loss_sum: torch.Tensor, batch: Any, info: Any, divided_by: int = 1) -> Any:
@@ -82,9 +79,9 @@ class Run:
 class Whole(torch.nn.Module):
     """The model with its loss, so that DDP sees one forward: a sum over samples, or over tokens."""
 
-    def __init__(self, dtype: torch.dtype = torch.float64, per: str = "sample") -> None:
+    def __init__(self, per: str = "sample") -> None:
         super().__init__()
-        self.inner = TinyModel(dtype)
+        self.inner = TinyModel()
         self.per = per
 
     def forward(self, batch: Batch) -> torch.Tensor:
