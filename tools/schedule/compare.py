@@ -107,14 +107,12 @@ def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) ->
 @click.command("compare")
 @click.argument("targets", nargs=-1, required=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Write .svg, .json, .txt here.")
-@click.option("--title", default="Pipeline schedules compared", help="The picture's title.")
 @with_size
 @with_costs
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def compare_command(
     targets: tuple[str, ...],
     out: Path | None,
-    title: str,
     size: Size,
     costs: CostSource,
     as_json: bool,
@@ -128,7 +126,7 @@ def compare_command(
     """
     timelines = read_timelines(targets, size, costs)
     if out is not None:
-        out.write_text(_drawn(out, timelines, title, costs.unit), "utf-8")
+        out.write_text(_drawn(out, timelines, costs.unit), "utf-8")
         click.echo(f"wrote {out}", err=True)
     found = _agreements(targets, timelines)
     report: dict[str, object] = {
@@ -160,8 +158,8 @@ def draw(suffix: str, timelines: list[Timeline], title: str, unit: MemoryUnit = 
     return render_trace(timelines) + "\n" if suffix == ".json" else ""
 
 
-def _drawn(out: Path, timelines: list[Timeline], title: str, unit: MemoryUnit) -> str:
-    if text := draw(out.suffix, timelines, title, unit):
+def _drawn(out: Path, timelines: list[Timeline], unit: MemoryUnit) -> str:
+    if text := draw(out.suffix, timelines, "Pipeline schedules compared", unit):
         return text
     if out.suffix == ".txt":
         # On one time axis: what is longer is wider.
