@@ -107,8 +107,8 @@ class PlayedJob:
             self._let_in(now)
         elif kind is LeavePool and message.workers:  # those of a trainer
             self.admission.end(message.workers if peer in self.parties.peers else (), now)
-        elif (worker := worker_of(peer)) in self.admission.workers:
-            self._hear_worker(worker, message, frames, now)
+        elif peer in self.admission.workers:
+            self._hear_worker(peer, message, frames, now)
         else:
             is_gone = kind is LeavePool or (kind is PoolBeat and message.leaving)
             self._out.append(Send(peer, Bye() if is_gone else UnknownPeer()))
@@ -324,12 +324,3 @@ def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:
             '("workers" only where these are started with their source), and true or false'
         )
     return kind, takes_empty
-
-
-def worker_of(peer: bytes) -> bytes:
-    """Return the worker whose heartbeats come from a peer; other names are as they are.
-
-    >>> worker_of(b"run-7|heartbeat.w.1234"), worker_of(b"run-7|w.1234")
-    (b'run-7|w.1234', b'run-7|w.1234')
-    """
-    return peer.replace(b"|heartbeat.", b"|", 1)

@@ -34,7 +34,7 @@ from .starts import RunStarts
 
 # A process may be silent, since it trains or is stopped: what is sent to it after so long shows
 # whether it is there. One that cannot be reached for so long has ended.
-PROBE_S, UNREACHABLE_S = 1.0, 5.0
+PROBE_S, UNREACHABLE_S = 2.0, 5.0
 
 
 class Parties:

@@ -131,7 +131,7 @@ class TrainerSession:
             case Ready():
                 self.ready = message
             case BeatBack():
-                self.waiting = message.waiting
+                self.waiting = message.waiting or self.waiting  # "": it was not asked
             case UnknownPeer():
                 self._rejoin()
             case PeerRejected():

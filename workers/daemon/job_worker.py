@@ -3,7 +3,7 @@
 Theory of operation. The worker says hello until it is given the job (OpenJob), opens its source and
 says what planning has to know. Then it makes the parts that it is given, one after the other
 (`PoolSession` says which), keeps their frames until the balancer frees them, and looks for messages
-in between. A thread with a socket of its own sends heartbeats, since a sample can take long. A
+in between. A sample, or opening the source, can take long: a thread sends heartbeats meanwhile. A
 balancer that does not know the worker is said hello again: nothing is kept then.
 """
 
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ from ...balancer.protocol.trace_messages import MICROSECONDS, StartTrace
 from ...balancer.run.tasks import TASK_HEAD
 from ...balancer.server.spans import SpanRecorder
 from ...balancer.transport.keys import PeerKeys
-from ...balancer.transport.sockets import LINGER_MS, Link, connect, receive, send
+from ...balancer.transport.sockets import LINGER_MS, Link
 from ..arena.malloc import release_freed_memory
 from ..codec.batches import encode_batch
 from ..collate.described import layout_of
@@ -72,6 +71,8 @@ IDLE_MS = 100
 REST_S = 10.0
 # The part of what this worker may keep that samples have which were loaded to be measured.
 MEASURED_PART = 4
+# Held by who uses a socket to a balancer: while a part is made, or a source opened, it is free.
+SOCKETS = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,6 @@ class RemoteWorker:
         self.link, self.way = link, setup.hello.transport
         self.leaving = False  # it is given no other parts
         self.now = time.monotonic()
-        self.forgotten = threading.Event()
         self.store = FrameStore() if setup.server is None else setup.server.store
         self._setup = setup
         self._most_bytes = 0
@@ -119,7 +119,7 @@ class RemoteWorker:
         self._tried_at = -math.inf
         # Said hello then, and due again: never while the balancer knows this worker.
         self._joined_at, self._join_at = -math.inf, -math.inf
-        self._looked = self._told_at = -math.inf
+        self._looked = self._told_at = self._beat_at = -math.inf
         self._serial = 0
         self._busy_s, self._began = 0.0, math.inf
         self._usual_s = 0.0  # that a part takes, the longest of late
@@ -146,10 +146,12 @@ class RemoteWorker:
         """Handle messages, if it is time; return why this worker has ended, None if it has not."""
         if self.has_work and self.now <= self._looked + LOOK_S:
             return None
+        with SOCKETS:
+            return self._look()
+
+    def _look(self) -> str | None:
         self._looked = self.now = time.monotonic()
-        if self.forgotten.is_set():  # the heartbeats' thread has heard it
-            self.forgotten.clear()
-            self._forget()
+        self._beat_if_due()
         if (spans := self._trace.take(self.now)) is not None:
             self.link.send(spans)
         while (received := self.link.receive()) is not None:
@@ -186,7 +188,8 @@ class RemoteWorker:
         # What was made is told together if the next part will be made in that time, too.
         self._usual_s = max(self.now - began, 0.9 * self._usual_s)
         if not self.has_work or self.now + self._usual_s > self._told_at + TELL_S:
-            self._say()
+            with SOCKETS:
+                self._say()
 
     def rest(self, idle: bool) -> str:
         """Do what is due without work; return why waiting longer is useless, empty if it is not.
@@ -200,7 +203,8 @@ class RemoteWorker:
 
     def leave(self) -> None:
         """Say goodbye: what this worker has is made elsewhere."""
-        self.link.send(LeavePool())
+        with SOCKETS:
+            self.link.send(LeavePool())
 
     def close(self) -> None:
         """End the threads, and let the source go with its files."""
@@ -252,26 +256,20 @@ class RemoteWorker:
             self._session.reset()
         self._say()
 
-    # --- heartbeats, of another thread
+    # --- heartbeats
 
-    def send_beats(self, connect_now: Callable[[], Any], ended: threading.Event) -> None:
-        """Send heartbeats until the context ends; note when the balancer does not know this one."""
-        # Not connected before the first is due: a worker that starts needs its core for others.
-        if ended.wait(BEAT_S):
-            return
-        try:
-            with connect_now() as socket:
-                while True:
-                    until = time.monotonic() + BEAT_S
-                    if self.is_serving:
-                        send(socket, self.beat())
-                    while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
-                        received = receive(socket)
-                        if received is not None and isinstance(received[0], UnknownPeer | Bye):
-                            self.forgotten.set()
-        except zmq.ZMQError:
-            if not ended.is_set():
-                raise
+    def send_beats(self, ended: threading.Event) -> None:
+        """Send heartbeats while a part is made, until the worker has ended: in another thread."""
+        while not ended.wait(BEAT_S):
+            with SOCKETS:
+                if not ended.is_set():
+                    self._beat_if_due()
+
+    def _beat_if_due(self) -> None:
+        now = time.monotonic()
+        if self.is_serving and now >= self._beat_at:
+            self._beat_at = now + BEAT_S
+            self.link.send(self.beat())
 
     def beat(self) -> PoolBeat:
         """Return the heartbeat."""
@@ -297,7 +295,11 @@ class RemoteWorker:
             job_is_new = last is None or (last.job, last.layout) != (message.job, message.layout)
             if self._reader is None or job_is_new:
                 self.close()
-                self._opened, self._tried_at = self._try_open(message), time.monotonic()
+                SOCKETS.release()  # of `look`
+                try:
+                    self._opened, self._tried_at = self._try_open(message), time.monotonic()
+                finally:
+                    SOCKETS.acquire()
             self.store.token = message.token
             if self._setup.server is not None:
                 self._setup.server.admit(message.public, message.secret)
@@ -354,16 +356,15 @@ def open_remote_worker(
         link = Link(context, endpoint, setup.peer, keys)
         worker = RemoteWorker(link, setup)
         try:
-            name = setup.peer.replace(b"|", b"|heartbeat.", 1)
             # No Thread: its start would wait for a core.
-            beats = partial(connect, context, endpoint, name, keys)
-            _thread.start_new_thread(worker.send_beats, (beats, ended))
+            _thread.start_new_thread(worker.send_beats, (ended,))
             yield worker
         finally:
-            link.close(LINGER_MS["worker"])
+            ended.set()
+            with SOCKETS:
+                link.close(LINGER_MS["worker"])
             worker.close()
     finally:
-        ended.set()
         context.term()
 
 
@@ -380,5 +381,8 @@ def run_remote_worker(endpoint: str, setup: WorkerSetup) -> str:
                 return end
             if worker.has_work:
                 worker.work_on()
-            elif reason := worker.rest(idle=not worker.link.poller.poll(IDLE_MS)):
-                return reason
+            else:
+                with SOCKETS:
+                    idle = not worker.link.poller.poll(IDLE_MS)
+                if reason := worker.rest(idle):
+                    return reason

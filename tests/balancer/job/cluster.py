@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from counterpoise.balancer.job.effects import Send
-from counterpoise.balancer.job.job import PlayedJob, worker_of
+from counterpoise.balancer.job.job import PlayedJob
 from counterpoise.balancer.job.jobs import PlayedJobs
 from counterpoise.balancer.job.messages import (
     JobOpened,
@@ -206,7 +206,7 @@ class Cluster:
     def _send(self, sends: list[Send]) -> None:
         trainers = {trainer.peer: trainer for trainer in self.trainers.values()}
         for peer, message, frames in map(structs.astuple, sends):
-            receiver = self.workers.get(worker_of(peer)) or trainers.get(peer)
+            receiver = self.workers.get(peer) or trainers.get(peer)
             if receiver is not None:
                 self.deliver(partial(receiver.receive, message, frames))
 
@@ -304,8 +304,7 @@ class SimulatedWorker:
     def _beat(self) -> None:
         if not self.is_dead:
             self._flush()
-            name = self.name.replace(b"|", b"|heartbeat.")
-            self.cluster.handle(name, self.session.beat())
+            self.cluster.handle(self.name, self.session.beat())
             self.cluster.after(BEAT_S, self._beat)
 
     def _work(self) -> None:

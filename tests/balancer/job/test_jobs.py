@@ -242,14 +242,13 @@ def test_a_newer_process_of_a_name_replaces_the_older_which_is_told() -> None:
     assert balancer.say(W, WORKER)[W] == [Bye()]  # one that goes on after a pause
 
 
-def test_heartbeats_come_over_a_connection_of_their_own() -> None:
+def test_one_without_heartbeats_is_lost_and_told_to_say_hello_again() -> None:
     balancer = started()
-    heart = b"run|heartbeat.w.1"
-    balancer.wait(20, RANK, heart)
+    balancer.wait(20, RANK, W)
     assert balancer.knows(W)
     balancer.wait(20, RANK)
     assert not balancer.knows(W)
-    assert balancer.say(heart, PoolBeat(0, -1, False, ()))[heart] == [UnknownPeer()]
+    assert balancer.say(W, PoolBeat(0, -1, False, ()))[W] == [UnknownPeer()]
 
 
 def test_one_that_cannot_be_reached_is_lost_at_once() -> None:

@@ -266,4 +266,5 @@ def test_the_answer_to_a_beat_says_what_is_waited_for() -> None:
     (beat, *_) = (m for m in session.beat(asks=True) if isinstance(m, TrainerBeat))
     assert beat.asks
     session.receive(BeatBack(beat.number, "rank 1"))
+    session.receive(BeatBack(0, ""))  # which finds out whether this process is here
     assert session.waiting == "rank 1"

@@ -81,8 +81,7 @@ Version {messages.PROTOCOL_VERSION}, of the [remote wing](architecture.md#the-re
 plain and local loops have no messages. Three parties talk over ZeroMQ:
 
 - The **balancer** has one ROUTER.
-- A **worker** has two DEALER sockets, the second for its heartbeats, and a ROUTER where trainers
-  pull frames.
+- A **worker** has a DEALER, and a ROUTER where trainers pull frames.
 - A **trainer** process plays one rank or several. It has a DEALER to the balancer, and one to each
   worker that it pulls from.
 

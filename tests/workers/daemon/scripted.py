@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from counterpoise.balancer.job.messages import JoinPool, OpenJob
-from counterpoise.balancer.pool.messages import BATCH, DoPart
+from counterpoise.balancer.pool.messages import BATCH, DoPart, PoolBeat
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.run.tasks import Load, Measure
 from counterpoise.workers.daemon.job_worker import RemoteWorker, WorkerSetup
@@ -56,6 +56,7 @@ class ScriptedWorker:
     def __init__(self, source: Any = None, **more: Any) -> None:
         self.inbox: deque[Any] = deque()
         self.sent: list[Any] = []
+        self.beats: list[Any] = []
         self.frames: list[Any] = []
         self.opened = self.looks = 0
         self.is_quick = False
@@ -83,7 +84,7 @@ class ScriptedWorker:
             self.send(message)
 
     def send(self, message: Any, frames: Any = ()) -> None:
-        self.sent.append(message)
+        (self.beats if isinstance(message, PoolBeat) else self.sent).append(message)
         self.frames += frames
 
     # --- the test

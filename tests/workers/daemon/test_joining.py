@@ -17,7 +17,7 @@ from counterpoise.balancer.job.messages import (
 )
 from counterpoise.balancer.pool.messages import PartMade
 from counterpoise.balancer.protocol.messages import Bye, PeerRejected, UnknownPeer
-from counterpoise.workers.daemon.job_worker import HELLO_S, REJOIN_S
+from counterpoise.workers.daemon.job_worker import BEAT_S, HELLO_S, REJOIN_S
 from counterpoise.workers.serving.frame_store import FrameStore
 from counterpoise.workers.sources.plain import PlainSource, as_source
 from tests.workers.daemon.played import job_of
@@ -155,15 +155,13 @@ def test_a_late_answer_of_the_balancer_before_frees_nothing(clock) -> None:
     assert worker.kept() == [1]
 
 
-def test_that_heartbeats_are_not_known_is_heard(clock) -> None:
+def test_heartbeats_are_sent_while_it_waits(clock) -> None:
     worker = joined()
-    clock.now += REJOIN_S
-    worker.worker.forgotten.set()
-    assert isinstance(worker.hear()[0], JoinPool)
-    assert not worker.worker.is_serving
-    worker.open()
-    clock.now += REJOIN_S
-    assert worker.hear() == []
+    worker.beats.clear()
+    for _ in range(4):
+        clock.now += BEAT_S / 2
+        worker.hear()
+    assert len(worker.beats) == 2
 
 
 def test_a_worker_that_begins_anew_says_nothing_of_what_it_had(clock) -> None:
