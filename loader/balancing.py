@@ -7,9 +7,8 @@ from typing import Any
 
 from .adapters.recognition import stand_ins
 from .assembly import make_loader, settings_of
-from .balanced.microbatches import BalancedLoader
+from .balanced.microbatches import BalancedLoader, Microbatches
 from .balanced.settings import BalancedArguments
-from .balanced.walking import Microbatches
 from .late import LateBalancedLoader
 from .plain.order import is_stream
 from .refused_arguments import is_packed_stream
@@ -97,7 +96,7 @@ class BatchIterator:
                 self._end()
             balanced.caller.thread = None
             raise
-        # Nothing can raise, nor another thread come in, from here on: see balanced/walking.py.
+        # Nothing can raise, nor another thread come in, from here on: see balanced/microbatches.py.
         balanced.caller.thread = None
         balanced.position = after
         return batch

@@ -270,7 +270,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         self._reopen_changed_data()
         if self._stats is not None:
             self._stats.start()
-        from .balanced.walking import Steps
+        from .balanced.microbatches import Steps
 
         return Steps(self._late.get_at_iteration(), self)  # type: ignore[union-attr]
 

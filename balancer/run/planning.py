@@ -80,6 +80,7 @@ class Planning:
         self._collected = 0
         self.heard: dict[str, tuple[bytes, ...]] = {}  # all ranks' values, by key
         self._told_failed = 0
+        self._has_planned = self._is_planned = self._has_failed = False
         self.has_ended = False  # nothing more will come: it was stopped, or cannot go on
         # Keys under which this rank has said something; the others' answers to some are awaited.
         self._posted: set[str] = set()
@@ -250,8 +251,6 @@ class Planning:
                 self._has_planned = True
                 return
 
-    _has_planned = _is_planned = _has_failed = False
-
 
 def _is_before(key: str, step: int) -> bool:
     """Return whether a key is of an earlier step.
@@ -266,12 +265,9 @@ def _is_before(key: str, step: int) -> bool:
 class PlanningThread(Planning):
     """Planning in a thread of its own, beside the trainer's."""
 
-    def __init__(
-        self, make: Callable[[], PlanAhead], describe: Describe,
-        shares: OtherRanks | None = None, group: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, *given: Any) -> None:
         """Take what Planning takes; see there."""
-        super().__init__(make, describe, shares, group)
+        super().__init__(*given)
         self._gate = threading.Lock()
         self._stopped = False
         # No threading.Event: an exception that leaves set() in its middle leaves its lock held.

@@ -256,13 +256,15 @@ class PlannedRun:
         Returns whether anything came. Raises what the workers' end raises.
         """
         came = self._take_plans()
-        self._send()
+        # Else what has been sent is as much as may be: nothing has changed since.
+        if came or not self._under_way or self._settings.lacks is not None:
+            self._send()
         if not came and seconds and not (self._under_way or self.measuring.under_way):
             self._planning.wait(seconds)
             came = self._take_plans()
             self._send()
-        wait = 0.0 if came else seconds
-        while (result := self._tasks.receive(wait, self._planning.fileno())) is not None:
+        wait, also = 0.0 if came else seconds, self._planning.fileno()
+        while (result := self._tasks.receive(wait, also)) is not None:
             came, wait = True, 0.0
             self._take_result(*result)
             self._send()
@@ -282,9 +284,10 @@ class PlannedRun:
             return None
         step, task = head
         # A step that is not settled ends with the first sample that ends the run, whose ever it is.
-        due = task.planned if step.contents is not None else sorted(step.fatal)
-        if (fatal := first_fatal(step, due)) is not None:
-            return fatal
+        if step.fatal:
+            due = task.planned if step.contents is not None else sorted(step.fatal)
+            if (fatal := first_fatal(step, due)) is not None:
+                return fatal
         if step.contents is None or task.made is None:
             return None
         if isinstance(task.made.batch, Failed):
@@ -457,31 +460,31 @@ class PlannedRun:
         """Take the next microbatch that may be given to a worker; what a rank lacks goes first."""
         if not self._unsent or self._has_room(*self._unsent[0]):
             return self._unsent.popleft() if self._unsent else None
-        for head in [heads[0] for heads in self._heads.values() if heads]:
-            if head[1].number not in self._sent and self._is_needed(head) and head in self._unsent:
-                self._unsent.remove(head)
-                return head
+        for heads in self._heads.values():
+            if not heads or heads[0][1].number in self._sent:
+                continue
+            if self._is_needed(heads[0][1]) and heads[0] in self._unsent:
+                self._unsent.remove(heads[0])
+                return heads[0]
         return None
 
-    def _is_needed(self, head: tuple[OpenStep, MicrobatchTask]) -> bool:
+    def _is_needed(self, task: MicrobatchTask) -> bool:
         """Return whether a rank waits for a microbatch, and has nothing else."""
-        rank, lacks = head[1].cell[0], self._settings.lacks
-        first = self._head(None if lacks is None else rank)
-        return first == head and (lacks is None or lacks(rank))
+        rank, lacks = task.cell[0], self._settings.lacks
+        head = self._head(None if lacks is None else rank)
+        return head is not None and head[1] is task and (lacks is None or lacks(rank))
 
     def _has_room(self, step: OpenStep, task: MicrobatchTask) -> bool:
         """Return whether a microbatch may be made now: so many, and so many bytes, are held."""
-        if self._is_needed((step, task)):
-            return True
-        # Of a step that is handed out only when all of it is there, all is needed.
-        if self._skips and step is self._steps[0]:
-            return True
         limit, each = self._tasks.most_held, self._maker.mean_bytes
         if self._skips:
             limit += sum(step.open for step in list(self._steps)[:2])
-        held = self._tasks.held_bytes(len(self._sent) - self._under_way, each)
-        held += (self._under_way + 1) * each
-        return len(self._sent) < limit and held <= self._settings.job.buffer_bytes
+        if len(self._sent) < limit:
+            held = self._tasks.held_bytes(len(self._sent) - self._under_way, each)
+            if held + (self._under_way + 1) * each <= self._settings.job.buffer_bytes:
+                return True
+        # Of a step that is handed out only when all of it is there, all is needed.
+        return (self._skips and step is self._steps[0]) or self._is_needed(task)
 
     def _take_result(self, number: int, result: Any) -> None:
         if self.measuring.take(number, result):

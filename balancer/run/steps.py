@@ -196,6 +196,7 @@ class StepMaker:
         self._start = start
         self._known_holes = frozenset(start.holes)
         self._skips = settings.job.on_error == "skip"
+        self._counts_batches = settings.job.counts_batches
         self._loads = 0
         self._compares = settings.compares
         self._weighs_all = False
@@ -339,7 +340,7 @@ class StepMaker:
 
         None before all of them are made, and where some were handed out already.
         """
-        if not self._settings.job.counts_batches or step.contents is None:
+        if not self._counts_batches or step.contents is None:
             return None
         made = [task.made for task in step.tasks]
         if len(made) != step.plan.microbatches * len(self._settings.played):
@@ -383,7 +384,9 @@ class StepMaker:
         contents = (step.contents or {})[task.cell]
         names = made.names
         if self._settings.named_by_index:
-            names = tuple(map(str, plan.indexes_of(contents.ordinals)))
+            is_whole = task.ordinals == contents.ordinals and not task.load.spare
+            indexes = task.load.indexes if is_whole else plan.indexes_of(contents.ordinals)
+            names = tuple(map(str, indexes))
         facts = MicrobatchFacts(
             rank=rank,
             step=plan.number,
@@ -437,7 +440,7 @@ def explain_failures(
 
 def first_fatal(step: OpenStep, ordinals: Sequence[int]) -> RunError | None:
     """Return the error of the first of some samples that ends the run."""
-    for ordinal in ordinals if step.fatal else ():
+    for ordinal in ordinals:
         if ordinal in step.fatal:
             why = step.fatal[ordinal]
             place = f" of {why.source}" if why.source else ""

@@ -1,4 +1,4 @@
-"""The samples that a run leaves out: those it is to, by their keys, and letters of the others."""
+"""The samples that a run is to leave out, by their keys."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...workers.mixture.order import epoch_order
-from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
-from .source import Kept
 
 SHOWN = 3
 
@@ -57,14 +55,3 @@ def checked_keys(keys: Iterable[str] | None) -> frozenset[str]:
     if isinstance(keys, str) or not all(isinstance(key, str) for key in found):
         raise TypeError(f"skip_keys is {keys!r:.80}: give a list of samples' keys, as texts")
     return found
-
-
-def record_holes(path: str, kept: Kept, skipped: tuple[int, ...], name: str) -> None:
-    """Append a dead letter, once, for each hole but those asked for; name: of the data."""
-    from ...workers.sources.dead_letters import record_letter
-
-    for hole in kept.arrival.batch.holes[kept.reported :]:
-        if hole.ordinal not in skipped:
-            letter = SkippedSample(hole.key, hole.reason, "data", hole.source or name)
-            record_letter(path, letter)
-        kept.reported += 1

@@ -3,14 +3,12 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...balancer.run.tasks import LocalArrival, RunStart
 from ...workers.sources.data_identity import KnownData
 from ..resume.balanced_position import ResumePosition
 from ..step.errors import LoaderError
-from ..step.info import StepInfo
 from ..step.waiting import WaitLog
 from .settings import LoopSettings
 
@@ -114,34 +112,3 @@ class StreamLedgers(Protocol):
         self, settings: LoopSettings, state: Any, data: KnownData
     ) -> tuple[int, ResumePosition]:
         """Return the epoch and position of a ledger; ValueError if this rank cannot go on there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A collated microbatch to be handed out, its StepInfo, and the position after it."""
-
-    batch: Any
-    info: StepInfo
-    after: ResumePosition
-
-
-@dataclass(frozen=True, slots=True)
-class PassedOver:
-    """A microbatch of which nothing can be handed out, and the position after it."""
-
-    after: ResumePosition
-
-
-@dataclass(slots=True)
-class Kept:
-    """A microbatch that was fetched at a position, until one is fetched at another.
-
-    reported: how many of its holes are in the dead-letter file; failures: how often it could not be
-    unpacked.
-    """
-
-    arrival: LocalArrival
-    at: ResumePosition
-    reported: int = 0
-    failures: int = 0
-    unpacked: Fetched | PassedOver | None = None

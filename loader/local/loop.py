@@ -155,7 +155,8 @@ class LocalLoop(MicrobatchSource):
                 (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
         except RunError as error:
             raise _told(error) from error.__cause__
-        return self._given(run, arrival)
+        given: LocalArrival | None = self._given(run, arrival)
+        return given
 
     def _wait(
         self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor

@@ -142,3 +142,15 @@ def test_a_framework_that_counts_in_the_batches_needs_no_comparison() -> None:
     given._late.leave_labels()
     assert len(list(given)) == COUNT // 4
     given.close()
+
+
+def test_it_finds_no_label_in_a_microbatch_that_weighs_nothing() -> None:
+    """A real sample is in it, where collate_fn makes no batch of none."""
+    balance = Balance(accumulate="auto", samples_per_step=3, budgets={"tokens": 9})
+    given = DataLoader(
+        Alike(), balance=balance, virtual_ranks=2, shuffle=True, collate_fn=padded, cost=LABELS
+    )
+    given._late.leave_labels()
+    empty = [batch["labels"] for batch, info in given.with_info() if info.empty]
+    assert empty
+    assert all((labels == -100).all() for labels in empty)
