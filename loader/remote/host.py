@@ -121,6 +121,7 @@ class HostConnection(TrainerConnection):
         with self._lock():
             if self._processes.pool is None or not self._start.persistent:
                 self._end_workers()
+                ended = self._processes.names
                 self._sockets.link()  # the job is to be there when its workers come
                 self._sockets.suspend()
                 run = -1 if self._start.persistent else self.session.run + 1
@@ -132,6 +133,8 @@ class HostConnection(TrainerConnection):
                 except RuntimeError as error:  # as if it had come after they were ready
                     raise LoaderError(str(error)) from error
                 self._sockets.watch(self._processes.descriptors())
+                if ended:  # again: of the connection that was suspended not all may have been read
+                    self._sockets.link().send(LeavePool(ended))
             super().begin(start)
 
     def finish(self) -> None:

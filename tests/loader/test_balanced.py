@@ -101,20 +101,23 @@ def test_samples_that_must_be_decoded_to_be_measured_make_the_same_batches(worke
 
 
 def test_what_has_to_be_loaded_to_be_measured_is_loaded_twice_and_in_later_epochs_once():
-    """The first few once more, to see whether their cost is another in the next epoch."""
+    """The first few once more, to see whether their cost is another in the next epoch.
+
+    And one: the first sample draws, and is loaded once more, seeded.
+    """
     dataset = made.Measured(COUNT)
     loader, loaded = make(dataset, cost=made.measure, samples_per_step=8), [dataset.loaded]
     for _ in range(3):
         list(loader)
         loaded.append(dataset.loaded)
     loads = [after - before for before, after in itertools.pairwise(loaded)]
-    assert loads == [2 * COUNT + FIRST_PORTION, COUNT, COUNT]
+    assert loads == [2 * COUNT + FIRST_PORTION + 1, COUNT + 1, COUNT + 1]
 
 
 def test_a_probe_loads_nothing():
     dataset = made.Augmented(COUNT)
     digests(make(dataset))
-    assert dataset.loaded == COUNT
+    assert dataset.loaded == COUNT + 1  # the first sample draws, and is loaded once more, seeded
 
 
 # --- layouts and counts

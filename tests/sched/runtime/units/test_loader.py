@@ -83,9 +83,8 @@ def train(process: int, units: Units | None) -> dict[str, Any]:
         at, first = where["pp"].get_local_rank(), [0, 2]
         mine = {at: model.stages[at]}
         dispatch = ImageDispatch(
-            nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), topology=where,
-            reduction="sum", deadline_s=60,
-        )  # fmt: skip
+            nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), reduction="sum"
+        )
         made = {"images": TravellingImages("vision", dispatch)}
     else:
         first = [units.processes_of(rank)[0] for rank in range(units.backbone.ranks)]
