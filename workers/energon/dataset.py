@@ -17,8 +17,7 @@ from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import Transform
 from ..tar.dataset import TarDataset
 from .config import inside
-from .folder import DATASET, META, SPLIT, field_value, read_folder
-from .subset import Subset
+from .folder import DATASET, META, SPLIT, Subset, field_value, read_folder
 
 
 class EnergonDataset(TarDataset):

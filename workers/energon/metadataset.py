@@ -16,8 +16,7 @@ from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
 from .config import inside, read_mapping, wrong
 from .dataset import EnergonDataset
-from .folder import is_prepared
-from .subset import Subset
+from .folder import Subset, is_prepared
 
 CLASSES = ("Metadataset", "MetadatasetV2")
 MOST_FOLDERS = 1000

@@ -11,7 +11,7 @@ import yaml
 
 import counterpoise as cp
 from counterpoise.workers import SampleError
-from counterpoise.workers.energon.subset import Subset
+from counterpoise.workers.energon.folder import Subset
 from counterpoise.workers.sources.interface import Probe
 from counterpoise.workers.sources.registry import open_source
 from tests.workers.prepared import prepare
