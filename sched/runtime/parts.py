@@ -282,10 +282,7 @@ class Reading:
             found.append(MicrobatchData(fields, self.weigh(info), spec, ends, info))
         return StepData(tuple(found), input_gradient, training=training)
 
-    def _field(self, value: Any, moves: bool) -> Any:
-        if isinstance(value, Mapping):
-            # Keyword arguments of other frameworks' models, on the device already.
-            return value
+    def _field(self, value: Any, moves: bool) -> Tensor:
         tensor = torch.as_tensor(value).to(self.device, non_blocking=True)
         # What comes around to the end is the label of a sample's first token, which never counts.
         return tensor.roll(-1, dims=-1) if moves else tensor
