@@ -276,9 +276,8 @@ def _evaluate(pipe: Pipeline, model: nn.Module, own, every, total: int) -> float
     before = [p.grad if p.grad is None else p.grad.clone() for p in every_own]
     loss = pipe.evaluate(loader_step(own, total)).loss
     for kept, parameter in zip(before, every_own, strict=True):
-        assert kept is parameter.grad is None or torch.equal(
-            whole(kept), whole(gradient(parameter))
-        )
+        assert (kept is None) == (parameter.grad is None)
+        assert kept is None or torch.equal(whole(kept), whole(gradient(parameter)))
     kinds = {slot.what.kind for slot in pipe.timeline().ranks[pipe.rank]}
     assert "F" in kinds
     assert not {"B", "I", "W", "C", "IB"} & kinds

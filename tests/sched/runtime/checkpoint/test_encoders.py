@@ -72,7 +72,7 @@ class Whole(nn.Module):
         return Model(encoders, [nn.Sequential(self.embedding, *self.layers, self.lm_head)])
 
     def stage(self, at: int, of: int) -> NamedStage:
-        return NamedStage(self.embedding, self.layers, self.lm_head, at, of)
+        return NamedStage(self.embedding, [*self.layers], self.lm_head, at, of)
 
 
 def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
