@@ -188,10 +188,11 @@ class HFProcessor:
         pad_id = self.tokenizer.pad_token_id
         batch = collate_padded(samples, pad_id=0 if pad_id is None else pad_id)
         left_out = {*BESIDE, *(name for name in batch if name.endswith("_lengths"))}
-        if not len(batch.get("pixel_values", ())):
-            left_out |= self.image_fields
-        for name in self.nested_fields & batch.keys():
-            batch[name] = batch[name][None]  # all images as if they were of one row
+        if self._has_images and not len(batch.get("pixel_values", ())):
+            left_out |= self._blank_fields().keys()
+        if self._has_images and is_nested_by(self.processor):
+            for name in batch.keys() & {"pixel_values", "pixel_attention_mask"}:
+                batch[name] = batch[name][None]  # all images as if they were of one row
         return {name: value for name, value in batch.items() if name not in left_out}
 
     def probe(self, record: Any) -> Probe:
@@ -285,17 +286,6 @@ class HFProcessor:
     @property
     def _has_images(self) -> bool:
         return getattr(self.processor, "image_processor", None) is not None
-
-    @property
-    def image_fields(self) -> set[str]:
-        """The names of a sample's fields that are of images; none for a tokenizer."""
-        return {*self._blank_fields()} if self._has_images else set()
-
-    @property
-    def nested_fields(self) -> set[str]:
-        """The names of fields of images for which a model wants an axis of the batch, too."""
-        is_nested = self._has_images and is_nested_by(self.processor)
-        return {"pixel_values", "pixel_attention_mask"} if is_nested else set()
 
     def _cost(self, made: Mapping[str, Any], units: int) -> dict[str, int]:
         cost = {"tokens": len(made["input_ids"])}
