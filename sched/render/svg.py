@@ -6,6 +6,7 @@ Panels lie below each other on one time axis. Each pass is a rectangle with a to
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from ..ir.kinds import is_staged
@@ -101,7 +102,7 @@ class _Drawing:
         add_axis(self.root, self.x, words, top, bottom + 4)
         width = self.x(timeline.makespan_ns) - LEFT
         for row, height in drawn:
-            place = {"x": LEFT, "y": top + 1, "width": width, "height": height - 2}
+            place: dict[str, Any] = {"x": LEFT, "y": top + 1, "width": width, "height": height - 2}
             add(self.root, "text", row.label, x=MARGIN, y=top + height / 2 + 4)
             add(self.root, "rect", class_="row", rx=2, **place)
             for slot in row.slots:
@@ -115,7 +116,7 @@ class _Drawing:
         left = self.x(slot.start_ns)
         width = max(self.x(slot.end_ns) - left, 0.4)
         times = f"{format_time(slot.start_ns)} to {format_time(slot.end_ns)}"
-        place = {"x": left, "y": top + 1, "width": width, "height": height - 2}
+        place: dict[str, Any] = {"x": left, "y": top + 1, "width": width, "height": height - 2}
         box = add(self.root, "rect", class_="pass", fill=fill, rx=2, **place)
         add(box, "title", f"{label(slot, is_lane)}, {times}")
         microbatch = "" if slot.what.microbatch == NO_MICROBATCH else str(slot.what.microbatch)

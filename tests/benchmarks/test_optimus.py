@@ -1,5 +1,7 @@
 """Figures of Optimus' tables that bubble filling reaches."""
 
+from typing import Any
+
 import pytest
 
 from benchmarks.baselines.joint_pipelines import balanced
@@ -25,7 +27,7 @@ def test_the_papers_table_7_is_reached() -> None:
 def test_split_kernels_hide_all_of_the_encoder(case: str) -> None:
     setup = case_setup(case)
     host = host_step(setup, optimus.PAPER_PLAN)
-    plans = {"candidates": [optimus.PAPER_PLAN], "host_of": lambda _: host}
+    plans: dict[str, Any] = {"candidates": [optimus.PAPER_PLAN], "host_of": lambda _: host}
     whole, split = (scan(setup, splittings=how, **plans).best for how in ((None,), fitting(setup)))
     assert split.filled.efficiency >= 0.95
     assert host.gaps.step_ns <= split.filled.step_ns <= 1.01 * host.gaps.step_ns
