@@ -174,7 +174,6 @@ ZMQ_SHELLS = {
     "balancer.transport.keys",
     "balancer.transport.sockets",
     "workers.daemon.job_worker",
-    "workers.serving.connections",
     "workers.daemon.jobs",
     "workers.serving.server",
     "loader.remote.rank_sockets",

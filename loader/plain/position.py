@@ -17,7 +17,6 @@ from .order import (
     own_shuffler,
     unpack_state,
 )
-from .state import Iteration
 
 
 def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger:
@@ -91,8 +90,8 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
         )
 
 
-def state_of_sampler(current: Iteration) -> SamplerState | None:
-    """Return the state of an iteration's sampler, if it has one: it is asked for it now."""
+def state_of_sampler(current: Any) -> SamplerState | None:
+    """Return the state of the sampler of an Iteration, if it has one: it is asked for it now."""
     is_over = current.is_over
     if current.sampler is not None:
         own, iterator = map(state_of, current.sampler)
