@@ -91,7 +91,7 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
 
 
 def state_of_sampler(current: Any) -> SamplerState | None:
-    """Return the state of an Iteration's sampler, if it has one: it is asked for it now."""
+    """Return the state of the sampler of an Iteration, if it has one: it is asked for it now."""
     is_over = current.is_over
     if current.sampler is not None:
         own, iterator = map(state_of, current.sampler)
