@@ -71,8 +71,6 @@ IDLE_MS = 100
 REST_S = 10.0
 # The part of what this worker may keep that samples have which were loaded to be measured.
 MEASURED_PART = 4
-# Held by who uses a socket to a balancer: while a part is made, or a source opened, it is free.
-SOCKETS = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,8 @@ class RemoteWorker:
         self._most_bytes = 0
         self._session = PoolSession()
         self._lock = threading.Lock()  # of the session, and of what beats say
+        # Held by who uses the link: while a part is made, or the source opened, it is free.
+        self.using_link = threading.RLock()
         self._reader: PlannedReader | None = None
         self._progress = [0]
         self._opening: OpenJob | None = None
@@ -146,7 +146,7 @@ class RemoteWorker:
         """Handle messages, if it is time; return why this worker has ended, None if it has not."""
         if self.has_work and self.now <= self._looked + LOOK_S:
             return None
-        with SOCKETS:
+        with self.using_link:
             return self._look()
 
     def _look(self) -> str | None:
@@ -188,7 +188,7 @@ class RemoteWorker:
         # What was made is told together if the next part will be made in that time, too.
         self._usual_s = max(self.now - began, 0.9 * self._usual_s)
         if not self.has_work or self.now + self._usual_s > self._told_at + TELL_S:
-            with SOCKETS:
+            with self.using_link:
                 self._say()
 
     def rest(self, idle: bool) -> str:
@@ -203,7 +203,7 @@ class RemoteWorker:
 
     def leave(self) -> None:
         """Say goodbye: what this worker has is made elsewhere."""
-        with SOCKETS:
+        with self.using_link:
             self.link.send(LeavePool())
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class RemoteWorker:
     def send_beats(self, ended: threading.Event) -> None:
         """Send heartbeats while a part is made, until the worker has ended: in another thread."""
         while not ended.wait(BEAT_S):
-            with SOCKETS:
+            with self.using_link:
                 if not ended.is_set():
                     self._beat_if_due()
 
@@ -295,11 +295,11 @@ class RemoteWorker:
             job_is_new = last is None or (last.job, last.layout) != (message.job, message.layout)
             if self._reader is None or job_is_new:
                 self.close()
-                SOCKETS.release()  # of `look`
+                self.using_link.release()  # of `look`
                 try:
                     self._opened, self._tried_at = self._try_open(message), time.monotonic()
                 finally:
-                    SOCKETS.acquire()
+                    self.using_link.acquire()
             self.store.token = message.token
             if self._setup.server is not None:
                 self._setup.server.admit(message.public, message.secret)
@@ -361,7 +361,7 @@ def open_remote_worker(
             yield worker
         finally:
             ended.set()
-            with SOCKETS:
+            with worker.using_link:
                 link.close(LINGER_MS["worker"])
             worker.close()
     finally:
@@ -382,7 +382,7 @@ def run_remote_worker(endpoint: str, setup: WorkerSetup) -> str:
             if worker.has_work:
                 worker.work_on()
             else:
-                with SOCKETS:
+                with worker.using_link:
                     idle = not worker.link.poller.poll(IDLE_MS)
                 if reason := worker.rest(idle):
                     return reason

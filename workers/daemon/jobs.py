@@ -24,7 +24,7 @@ from ...balancer.transport.finding import find_address
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.naming import peer_name
 from ...balancer.transport.sockets import Link
-from .job_worker import IDLE_MS, SOCKETS, RemoteWorker
+from .job_worker import IDLE_MS, RemoteWorker
 from .turns import DecodeTurns
 
 logger = logging.getLogger(__name__)
@@ -295,7 +295,9 @@ class JobsWorker:
             finder.register(poller)
         for session in self._sessions.values():
             session.worker.link.register(poller)
-        with SOCKETS:
+        with ExitStack() as held:
+            for session in self._sessions.values():
+                held.enter_context(session.worker.using_link)
             idle = not poller.poll(IDLE_MS)
         for key, session in list(self._sessions.items()):
             if (end := session.worker.rest(idle)) and self._is_last(key, end):
