@@ -52,17 +52,17 @@ def check(setting):
             assert facts.weights.label_tokens == total - len(facts.keys)
             if facts.keys:
                 assert arrival.made.batch["input_ids"].shape == (1, total)
-    came = [[each.batch for each in rank] for rank in came]
-    places = [[(facts.step, facts.microbatch) for facts in rank] for rank in came]
+    told_of = [[each.batch for each in rank] for rank in came]
+    places = [[(facts.step, facts.microbatch) for facts in rank] for rank in told_of]
     assert all(each == places[0] for each in places)  # equal numbers, and ends at the same step
     assert len(places[0]) % setting.accumulate == 0
     for at in range(len(places[0])):
-        whole = {tuple(vars_of(rank[at].weights))[4:] for rank in came}
+        whole = {tuple(vars_of(rank[at].weights))[4:] for rank in told_of}
         assert len(whole) == 1
-    holes = {facts.step_holes for rank in came for facts in rank}
+    holes = {facts.step_holes for rank in told_of for facts in rank}
     left_out = {hole for each in holes for hole in each}
     assert len(left_out) == sum(len(part.broken) for rank in parts for part in rank)
-    told = [hole.key for rank in came for facts in rank for hole in facts.holes]
+    told = [hole.key for rank in told_of for facts in rank for hole in facts.holes]
     assert len(told) == len({*told}) == len(left_out)
 
 
