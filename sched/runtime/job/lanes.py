@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from ..gradients import dividing_groups, likeness, local_part, sharded_over
 from ..links.meeting import gather_objects
 from ..links.process_groups import ranks_of, wait_for
-from ..units.place import Place
+from ..units.place import UnitPlace
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
 _LIKE = 0.05
@@ -34,7 +34,7 @@ class Lanes:
     `stages`: this lane's, by number. `parameters`: by names that are the same in all lanes.
     """
 
-    place: Place
+    place: UnitPlace
     stages: Mapping[int, nn.Module]
     parameters: Mapping[str, nn.Parameter]
     deadline_s: float

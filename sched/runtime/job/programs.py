@@ -27,7 +27,7 @@ from ..stage.calling import Merging, StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..stage.modules import StageOptions, Stages
 from ..units.lists import compile_units, joined
-from ..units.place import Place
+from ..units.place import UnitPlace
 from ..units.plan import UnitPlan, plan_on_mesh
 from ..vocabulary.step import VocabularyPart
 
@@ -58,7 +58,7 @@ class Programs:
     """
 
     plan_of: Callable[[int], UnitPlan]
-    place: Place
+    place: UnitPlace
     modules: Mapping[int, nn.Module]
     options: StageOptions
     vocabulary: VocabularyPart | None

@@ -35,7 +35,7 @@ from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
 from ..links.meeting import gather_objects
 from ..links.process_groups import add_up
-from ..units.place import Place
+from ..units.place import UnitPlace
 from .programs import Programs
 
 
@@ -45,7 +45,7 @@ class Replanner:
 
     settings: Replan
     programs: Programs
-    place: Place
+    place: UnitPlace
     deadline_s: float
     state: PlanState = field(init=False)
     # Epoch and step of the loader's that were trained on last.

@@ -37,7 +37,7 @@ from ..links.process_groups import (
 from ..stage.generator import GeneratorSpec
 from ..stage.modules import LossFunction, StageOptions
 from ..units.layout import Units
-from ..units.place import Place, place_in, place_units
+from ..units.place import UnitPlace, place_in, place_units
 from ..units.plan import UnitPlan, plan_on_mesh, plan_units
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
@@ -123,7 +123,7 @@ def arrange(
     encoders: Sequence[EncoderSpec],
     generator: GeneratorSpec | None,
     deadline_s: float,
-) -> tuple[Place, PlanOf]:
+) -> tuple[UnitPlace, PlanOf]:
     """Return this process' place, and the plan of a number of microbatches of each replica.
 
     All processes of the job call this together. Raises ValueError and PeerLostError as `place_in`
@@ -211,7 +211,7 @@ def vocabulary_part(
     program: Program,
     vocabulary: VocabParallel | None,
     loss: LossFunction | None,
-    place: Place,
+    place: UnitPlace,
     options: StageOptions,
 ) -> VocabularyPart | None:
     """Return this rank's part of the vocabulary layers, None for a schedule without them.
@@ -250,7 +250,7 @@ def vocabulary_part(
 def connect(
     first_program: Program,
     channels: Sequence[Channel],
-    place: Place,
+    place: UnitPlace,
     deadline_s: float,
     sharers: Sequence[tuple[int, ...]] = (),
 ) -> tuple[Groups, Board]:
@@ -272,7 +272,7 @@ def connect(
     return groups, board
 
 
-def _refuse_other_groups(own: list[Any], place: Place, deadline_s: float) -> None:
+def _refuse_other_groups(own: list[Any], place: UnitPlace, deadline_s: float) -> None:
     """Raise ValueError in all processes that would make other groups, or in another order.
 
     torch would connect what does not belong together, or wait. `own`: the names of the groups.
@@ -290,7 +290,7 @@ def _refuse_other_groups(own: list[Any], place: Place, deadline_s: float) -> Non
                 )
 
 
-def post_board(place: Place, deadline_s: float) -> Board:
+def post_board(place: UnitPlace, deadline_s: float) -> Board:
     """Return this rank's board, in a store of its own that the mesh's first process hosts."""
     first = place.pipelines[0][0]
     own = dist.get_rank()

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnitPlace:
     """This process in the job: all pipelines' global ranks, its own rank in its one, its groups.
 
     `groups`: of the ranks of each pipeline that this process is in. `replicas`: on a mesh, of the
@@ -112,7 +112,7 @@ class Place:
         return {r: units.pipeline(units.replicas(r)[0]) for r in range(units.backbone.ranks)}
 
 
-def place_in(mesh: DeviceMesh, deadline_s: float) -> Place:
+def place_in(mesh: DeviceMesh, deadline_s: float) -> UnitPlace:
     """Return this process' place; all processes of the job call this together.
 
     `mesh`: of all of them, or of this process' pipeline alone. Raises ValueError for a mesh without
@@ -132,7 +132,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> Place:
     if mesh.size() < dist.get_world_size():
         found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
         pipelines = tuple(sorted({row for rows in found for row in rows}))
-    return Place(
+    return UnitPlace(
         pipelines,
         mesh["pp"].get_local_rank(),
         (mesh["pp"].get_group(),),
@@ -143,7 +143,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> Place:
     )
 
 
-def place_units(units: Units, deadline_s: float) -> Place:
+def place_units(units: Units, deadline_s: float) -> UnitPlace:
     """Return this process' place; all processes of the job call this together.
 
     Processes for several jobs are several jobs side by side. Raises ValueError for a number of
@@ -161,11 +161,11 @@ def place_units(units: Units, deadline_s: float) -> Place:
         tp = units.mesh()["tp"]  # made by all processes, those of units without it, too
         lanes = tp.get_group() if tp.size() > 1 else None
     device = device_of(units.device)
-    return Place(rows, units.rank_of(own), groups, None, lanes, device, units)
+    return UnitPlace(rows, units.rank_of(own), groups, None, lanes, device, units)
 
 
 def replicated(
-    place: Place,
+    place: UnitPlace,
     stages: Mapping[int, nn.Module],
     shard: VocabularyShard | None,
     known: Collection[int],
@@ -192,7 +192,7 @@ def replicated(
     return found
 
 
-def agree(own: RankFacts, program: Program, place: Place, deadline_s: float) -> ModelFacts:
+def agree(own: RankFacts, program: Program, place: UnitPlace, deadline_s: float) -> ModelFacts:
     """Return the facts of the whole model, the same on every rank; all ranks of the job call this.
 
     `program`: of one replica. Raises ValueError on every rank if any has other stages than the

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched.runtime import Units, UnitSize
-from counterpoise.sched.runtime.units.place import Place
+from counterpoise.sched.runtime.units.place import UnitPlace
 from tests.sched.runtime.units.processes import UnitSetting, run_units
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def test_communicators_of_units_have_one_order() -> None:
     units = Units(UnitSize(2, 2), UnitSize(1, 1))
-    place = object.__new__(Place)
+    place = object.__new__(UnitPlace)
     object.__setattr__(place, "units", units)
     names = ["b", "a", "c"]
     assert [*place.communicator_ranks(names)] == [*place.communicator_ranks(names[::-1])]
@@ -25,14 +25,14 @@ def test_communicators_of_units_have_one_order() -> None:
 
 def reversed_order(rank: int) -> str:
     """Return the error of units of which one process has another order of communicators."""
-    right = Place.communicator_ranks
+    right = UnitPlace.communicator_ranks
 
-    def other(self: Place, names: Iterable[str]) -> Mapping[str, Sequence[int]]:
+    def other(self: UnitPlace, names: Iterable[str]) -> Mapping[str, Sequence[int]]:
         found = right(self, names)
         return {name: found[name] for name in ([*found][::-1] if rank == 3 else found)}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Place, "communicator_ranks", other)
+        patch.setattr(UnitPlace, "communicator_ranks", other)
         with pytest.raises(ValueError, match="as group 0, process 0 would make") as found:
             run_units(rank, UnitSetting("1f1b-alg1", (1, 2), (2, 1)))
     return str(found.value)

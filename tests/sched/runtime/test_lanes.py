@@ -14,7 +14,7 @@ from counterpoise.sched.runtime import Units, UnitSize, VocabParallel
 from counterpoise.sched.runtime.gradients import Reduction, clip_gradients, settle
 from counterpoise.sched.runtime.job.lanes import Lanes
 from counterpoise.sched.runtime.stage.calling import Calling, call_module
-from counterpoise.sched.runtime.units.place import Place
+from counterpoise.sched.runtime.units.place import UnitPlace
 from tests.sched.runtime.pool import Pool, make_square
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def lanes_of(rank: int, parameters: dict[str, nn.Parameter]) -> Lanes:
     mesh = make_square("pp", "tp")
     group, lanes = mesh["pp"].get_group(), mesh["tp"].get_group()
     pipelines, cpu, units = ((0, 2), (1, 3)), torch.device("cpu"), Units(UnitSize(1, 2))
-    place = Place(pipelines, rank // 2, (group,), None, lanes, cpu, units)
+    place = UnitPlace(pipelines, rank // 2, (group,), None, lanes, cpu, units)
     return Lanes(place, {}, parameters, 40.0)
 
 

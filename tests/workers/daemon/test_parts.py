@@ -24,12 +24,12 @@ from counterpoise.balancer.pool.messages import (
     PartMeasured,
 )
 from counterpoise.balancer.protocol.trace_messages import StartTrace, TraceSpans
-from counterpoise.workers.batches import upcoming
 from counterpoise.workers.codec.batches import decode_batch
 from counterpoise.workers.codec.local_frames import decode_local, encode_local
 from counterpoise.workers.daemon.job_worker import LOOK_S
 from counterpoise.workers.sources.interface import Source
 from counterpoise.workers.sources.plain import as_source
+from counterpoise.workers.stores import files
 from tests.workers.daemon.played import job_of
 from tests.workers.daemon.scripted import Numbers, ScriptedWorker, load, measure, tokens_of
 
@@ -355,7 +355,7 @@ def test_stores_are_told_of_the_parts_that_wait(monkeypatch) -> None:
     def expect(_source: Any, samples: Any) -> None:
         told.append([index for index, _ in samples])
 
-    monkeypatch.setattr(upcoming, "expect_samples", expect)
+    monkeypatch.setattr(files, "expect_samples", expect)
     source = as_source(Numbers(30), tokens_of)
     source.reads_stores = True
     worker = ScriptedWorker(source)
