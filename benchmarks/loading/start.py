@@ -7,6 +7,7 @@ and with workers that stay. torch's loader, ours without balancing and ours with
 modules, as installed packages have it, and a first trial of each is not counted.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -63,6 +64,7 @@ def run_trial(
     if load_ms:
         data, named["collate_fn"] = Texts(load_ms / 1000), partial(pad_sequence, batch_first=True)
     torch.ones(300, 300) @ torch.ones(300, 300)
+    gc.collect()  # what importing torch has left: a trainer has collected it by then
     begin = time.perf_counter()
     loader = _loader(kind, data, batch_size, **named)
     first = _first_batch_s(loader, begin)
