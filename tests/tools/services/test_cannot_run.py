@@ -51,7 +51,6 @@ def test_a_port_that_is_taken_is_one_line(processes):
         assert len(command.lines) == 1
 
 
-@pytest.mark.long
 def test_a_worker_whose_connections_are_ended_hears_that_keys_may_be_lacking(processes):
     """As a balancer with keys does, where its answer is lost with the connection."""
     with socket.create_server(("127.0.0.1", 0)) as ending:

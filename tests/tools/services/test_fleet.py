@@ -81,7 +81,6 @@ def test_a_fleet_that_cannot_be_says_why(capfd, words, reason):
     assert reason in capfd.readouterr().err
 
 
-@pytest.mark.long
 def test_a_worker_that_can_never_run_ends_the_fleet(processes):
     fleet = processes("fleet", "local", "--workers", "1", "--", "--root", "/nowhere")
     assert fleet.process.wait(LIMIT_S) == 2
