@@ -81,8 +81,9 @@ class BatchReader:
         }
         samples = [placed[place] for place in sorted(placed)]
         job, batch = self.job, self._collated(samples, epoch, give.first)
-        if job.counts_batches:
-            tokens = count_label_tokens_of(batch, samples, job.shift_labels)
+        if job.counts_batches:  # a sample that only fills a step up weighs nothing
+            counts = bool(give.facts.keys)
+            tokens = count_label_tokens_of(batch, samples, job.shift_labels) if counts else 0
         return Made(batch, labels=labels, label_tokens=tokens)
 
     def _collated(self, samples: list[Any], epoch: int, first: int) -> Any:

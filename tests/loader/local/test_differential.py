@@ -1,10 +1,12 @@
 """The local loop delivers what a balancer delivers, whatever the settings."""
 
+from dataclasses import replace
+
 import pytest
 
 from counterpoise.loader import assembly
 from tests.loader.local.both_ways import TOO_SMALL, Run, by_balancer, deliver, difference
-from tests.loader.local.settings import Setting, draw, draw_processes
+from tests.loader.local.settings import Setting, draw, draw_processes, stacked
 
 SETTINGS, MANY = 60, 2000
 IN_PROCESSES, MANY_IN_PROCESSES = 10, 100
@@ -29,6 +31,25 @@ def test_a_setting_delivers_the_same_both_ways(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = draw(number)
+    check(setting, deliver(setting), expected_of(setting, monkeypatch))
+
+
+def test_what_only_fills_a_step_up_has_no_labels_where_the_trainer_collates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A microbatch all of whose samples are holes has a batch of another, which weighs nothing."""
+    setting = replace(
+        draw(0), count=41, costs="kept", is_named=True, epochs=1, stop=18,
+        broken=frozenset({1, 36, 5, 10, 15, 19, 25, 30}),
+        unreadable=frozenset({32, 2, 7, 12, 17, 20, 27}),
+        balance={
+            "seed": 5, "budgets": {"tiles": 2, "tokens": 87}, "samples_per_step": 19,
+            "accumulate": "auto", "label_tokens": "batch", "all_or_none": "tiles",
+        },
+        loader={"shuffle": True, "virtual_ranks": 3, "on_error": "skip", "collate_fn": stacked},
+    )  # fmt: skip
+    run, _ = deliver(setting)
+    assert any(not info["keys"] for info, _, _ in run.microbatches)
     check(setting, deliver(setting), expected_of(setting, monkeypatch))
 
 
