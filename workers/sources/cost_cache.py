@@ -48,15 +48,20 @@ class CostsCache:
         *cost, nbytes = row
         return dict(zip(self.resources, cost, strict=True)), None if nbytes < 0 else nbytes
 
-    def put(self, index: int, cost: Mapping[str, int], nbytes: int | None) -> None:
-        """Remember a sample's cost, here and soon in the file."""
+    def put(
+        self, index: int, cost: Mapping[str, int], nbytes: int | None, write_from: int = 1
+    ) -> None:
+        """Remember a sample's cost, here and soon in the file.
+
+        write_from: of so many new ones on, and of an eighth of what is known.
+        """
         self.resources = self.resources or tuple(cost)
         if not self.resources or tuple(cost) != self.resources:
             return  # costs that differ in kind from sample to sample are not kept
         if not self._new:
             self._at_exit = Finalize(None, self.keep, exitpriority=0)
         self._new[index] = (*cost.values(), -1 if nbytes is None else nbytes)
-        if len(self._new) >= max(1, len(self._known[0]) // 8):
+        if len(self._new) >= max(write_from, len(self._known[0]) // 8):
             self.keep()
 
     def keep(self) -> None:

@@ -60,6 +60,8 @@ class RecordDataset(Source):
     # Whether two files may have samples of one name, and what an error about that says besides.
     MAY_REPEAT: ClassVar[bool] = True
     REPEAT_HINT: ClassVar[str] = ""
+    # New costs of a file that are kept together; who measures many and calls keep() may give more.
+    write_from: int = 1
     arguments: Mapping[str, Any] = MappingProxyType({})  # beside those of all formats; JSON-able
     files: tuple[Path, ...]
     pattern: tuple[str, ...]
@@ -259,7 +261,7 @@ class RecordDataset(Source):
             return known
         found, (number, row) = self._measured(index), self.place(index)
         if (costs := self._kept_costs(number)) is not None:
-            costs.put(row, found.cost, found.nbytes)
+            costs.put(row, found.cost, found.nbytes, self.write_from)
         return found
 
     def known(self, index: int) -> Probe | None:

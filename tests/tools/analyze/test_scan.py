@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from counterpoise.tools.analyze.scan.rows import Rows
 from counterpoise.tools.analyze.scan.run import scan_all
 from counterpoise.tools.analyze.scan.sources import ScanOptions, ScanTask, find_tasks
 from counterpoise.tools.runners import TaskFunction, in_this_process, on_cores
-from counterpoise.workers import VisionLanguage
+from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.sources import cost_cache
+from counterpoise.workers.sources.cache_files import write_arrays
 from tests.forking.popen import COMMAND, Popen, run
 
 OPTIONS = ScanOptions("tests.tools.analyze.test_scan:small")
@@ -130,6 +133,25 @@ def test_an_interrupted_scan_goes_on_where_it_was(mixed: Path, tmp_path: Path) -
     assert sorted(done) == sorted(task.paths for task in tasks)
     again, _ = scanned(tasks, tmp_path / "other")
     assert (rows.keys, rows.failures) == (again.keys, again.failures)
+
+
+def test_the_costs_of_a_shard_are_written_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = list[Path]()
+
+    def write(path: Path, *given: Any) -> bool:
+        written.append(path)
+        return write_arrays(path, *given)
+
+    monkeypatch.setattr(cost_cache, "write_arrays", write)
+    shard = write_shard(tmp_path / "a.tar", samples("a", 40))
+    options = replace(OPTIONS, cache=str(tmp_path / "kept"))
+    rows, _ = scanned(tasks_of(shard), tmp_path / "out", options)
+    assert len(rows.costs) == 40
+    assert len(written) == 1
+    data = TarDataset(shard, small, cache=tmp_path / "kept")
+    assert None not in [data.known(index) for index in range(40)]
 
 
 def test_a_shard_that_changed_is_scanned_again(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ TRUNCATED = re.compile(
 )
 
 
+# Costs of a shard that are kept together, as all are at its end: one by one, the first ones take
+# a quarter of the scan's time.
+WRITE_FROM = 1024
 # Samples that a store is asked for before they are probed, twice as many at most.
 STORED_AHEAD = 64
 
@@ -75,6 +78,7 @@ def _measure_shard(path: str, chosen: Sequence[int] | None, options: ScanOptions
     except ValueError as error:
         name = Path(shown(path) if is_url(path) else path).name
         return no_rows([Failure(name, name, "shard", str(error))])
+    dataset.write_from = WRITE_FROM
     try:
         indexes = range(len(dataset)) if chosen is None else chosen
         return _measure(dataset, indexes, options, lambda index: _series_of(dataset, index))
