@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 # Reading a few hundred samples is over within so long.
 FOUND_S = 1800.0
 # Attributes that are learned after a loader was made: costs and work, and a framework's ways.
-LEARNED = ("_balance", "_choice", "_ignores_labels", "_model_times", "_model", "_told")
+LEARNED = ("_balance", "_choice", "_model_times", "_model", "_told")
 
 
 class LateAutoLoader(LateBalancedLoader):
     """Finds costs at the first use, or takes them from a ledger.
 
-    _ignores_labels: whether a microbatch that weighs nothing has labels of -100. _model_times: what
-    the model takes of each resource, where a framework has told; _model: whose times they are.
+    _model_times: what the model takes of each resource, where a framework has told; _model: whose
+    times they are.
     """
 
     _is_made_at_once = False  # which would start a worker
@@ -57,7 +57,6 @@ class LateAutoLoader(LateBalancedLoader):
         self._balance = settings.given.balance
         self._batch_size = settings.batch_size or 1
         self._choice: Choice | None = None
-        self._ignores_labels = False
         self._model_times: Mapping[str, int] | None = None
         self._model = ""
         self._told = False
@@ -84,16 +83,14 @@ class LateAutoLoader(LateBalancedLoader):
             setattr(self, name, value)
         super().restore(snapshot)
 
-    def adopt(
-        self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
-    ) -> None:
+    def adopt(self, accumulate: int = 1, counts: Counts | None = None) -> None:
         """Take what a framework says where the user has not; before the first batch.
 
         accumulate: the microbatches of a step in this process; counts: None leaves them.
         """
         played = self._arguments.virtual_ranks or 1
         rows = accumulate // played if accumulate % played == 0 else 1
-        given, self._ignores_labels = self._balance, ignores_labels or self._ignores_labels
+        given = self._balance
         if given.accumulate == DEFAULTS.accumulate and rows > 1:
             self._balance = replace(given, accumulate=rows)
         if given.counts is None and counts is not None:
@@ -144,9 +141,7 @@ class LateAutoLoader(LateBalancedLoader):
             source=source_of(choice, whole.source, whole.dataset, whole.given.key),
             resources=plan.resources,
         )
-        loader = make_planned(settings, plan, place, choice.to_json())
-        loader.ignores_labels = self._ignores_labels
-        return loader
+        return make_planned(settings, plan, place, choice.to_json())
 
     def _find(self, place: Place, terms: PlanTerms) -> Answer:
         """Find the choice, or wait for the process that does; the same for all."""

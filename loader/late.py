@@ -86,9 +86,7 @@ class LateBalancedLoader:
             self._loader.close()
             self._epoch, self._loader = self._loader.next_epoch, None
 
-    def adopt(
-        self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
-    ) -> None:
+    def adopt(self, accumulate: int = 1, counts: Counts | None = None) -> None:
         """Take what a framework says where the user has not: that is with balance="auto" only."""
 
     def adopt_times(self, times: Mapping[str, int], model: str) -> None:
@@ -152,11 +150,12 @@ class LateBalancedLoader:
     def snapshot(self) -> dict[str, Any]:
         """Return the beginning of a copy: epoch and ledger, None before the first use."""
         ledger = None if self._loader is None else self._loader.state_dict()
-        epoch = self._epoch, self._pinned
-        return {"epoch": epoch, "ledger": ledger, "waits": self._waits}
+        epoch, compares = (self._epoch, self._pinned), self._compares_batches
+        return {"epoch": epoch, "ledger": ledger, "waits": self._waits, "compares": compares}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Begin with what another has left; before the first use."""
+        self._compares_batches = snapshot["compares"]
         self.adopt_waits(snapshot["waits"])
         self._epoch, pinned = snapshot["epoch"]
         if snapshot["ledger"] is not None:

@@ -43,7 +43,7 @@ LIMITS = {
     PLAIN: 6_170,
     BALANCED: 17_480,
     REMOTE: 9_510,
-    EVERYTHING: 190_390,
+    EVERYTHING: 190_420,
 }
 
 _LOOP = """

@@ -131,7 +131,7 @@ def adopt_model(loader: Any, model: Any, normalises: bool) -> None:
         loader._late.adopt_times(times, type(config).__name__)
     if normalises:
         loader._late.leave_labels()
-        loader._late.adopt(counts="free", ignores_labels=True)
+        loader._late.adopt(counts="free")
 
 
 def _attach_evaluation(trainer: Any, loaders: Any) -> None:

@@ -90,8 +90,8 @@ class BalancedLoader:
     """Microbatches of one process' ranks; not safe to share between threads.
 
     `connect` makes the connection; `data` returns which data there are now. `auto` is what
-    balance="auto" has found, for the ledger; `ignores_labels` makes the labels of a microbatch
-    that weighs nothing -100. `compares_batches` is False where a framework counts labels itself.
+    balance="auto" has found, for the ledger; `compares_batches` is False where a framework
+    counts labels itself; then those of a microbatch that weighs nothing are -100.
     `sources` are a mixture's names, with which keys begin; `skipped` returns ordinals to leave out.
     `stream`: of data whose number of samples nobody knows, so that each rank has a ledger of its
     own. `job` is that of the settings, but for the costs that a pipeline has measured.
@@ -101,7 +101,6 @@ class BalancedLoader:
     connect: Callable[[], MicrobatchSource]
     data: Callable[[], KnownData]
     auto: str = ""
-    ignores_labels: bool = False
     compares_batches: bool = True
     sources: tuple[str, ...] = ()
     skipped: Callable[[int], Holes] | None = None
@@ -468,7 +467,7 @@ class BalancedLoader:
         if info.keys and self.stream is None and isinstance(batch, Mapping) and "labels" in batch:
             declares = job.counts_labels and self.compares_batches
             self._labels.compare_batch(batch, info.label_tokens if declares else None, info.keys)
-        if not info.keys and (self.ignores_labels or not self.compares_batches):
+        if not info.keys and not self.compares_batches:
             batch = without_labels(batch)
         if job.counts_batches:
             info = replace(info, label_tokens=made.label_tokens or 0)
