@@ -19,9 +19,12 @@ MAY_IMPORT = {
     "balancer": set[str](),
     "sched": set[str](),
 }
+# It knows nothing of planning: the one answer to a wrong name, for every constructor.
+EVERYWHERE = "balancer.near_names"
 # Every sub-package, and modules that are a layer by themselves, bottom to top: each imports only
 # those above it in this table.
 ORDER = (
+    "balancer.near_names",
     # sched
     "sched.ir",
     "sched.simulation",
@@ -56,7 +59,6 @@ ORDER = (
     "sched.runtime",
     "sched",
     # balancer
-    "balancer.near_names",
     "balancer.planning.kernels",
     "balancer.planning.problem",
     "balancer.planning.mixing",
@@ -230,7 +232,8 @@ def test_sub_packages_have_no_cycle() -> None:
 def test_folders_import_only_the_folders_below_them(folder: str) -> None:
     for package, targets in layer_graph(ORDER).items():
         if package.split(".")[0] == folder:
-            wrong = {target.split(".")[0] for target in targets} - MAY_IMPORT[folder] - {folder}
+            imported_folders = {name.split(".")[0] for name in targets if name != EVERYWHERE}
+            wrong = imported_folders - MAY_IMPORT[folder] - {folder}
             assert not wrong, f"{package} imports {wrong}"
 
 
