@@ -406,8 +406,6 @@ def check_sampled(balance: Balance, accumulate_from: int, batch_size: int | None
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
             f"collate_fn={collate} to torch's DataLoader"
         )
-    if balance.report:
-        raise ValueError("report is True, but a sampler sees no batches: leave it")
     if accumulate_from != 1 and balance.accumulate != "auto":
         raise ValueError(
             f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "

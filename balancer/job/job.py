@@ -20,7 +20,6 @@ from ..pool.messages import FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
-from ..run.tasks import RunError
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents
@@ -269,7 +268,7 @@ class PlayedJob:
         workers = [w for number in message.pieces if (w := pieces[number].worker) is not None]
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
             serving = [each for w in workers if (each := self.admission.workers[w]).server.address]
-            if serving and self.spec.transport != "inline":
+            if serving:
                 servers = tuple(each.server for each in serving)
                 self._out.append(Send(lost.peer, WorkersAt(servers)))
                 trainer.told.update(each.token for each in servers)
@@ -279,15 +278,8 @@ class PlayedJob:
 
     def _pass_on(self, worker: bytes, sent: PulledFrames, frames: Sequence[object]) -> None:
         """Send frames to the trainers that wait for them; those that are gone are made again."""
-        sender = self.admission.workers[worker]
         for lost, number in self.relay.take(worker, sent.number):
             piece = lost.ticket.pieces[number]
-            if sent.frames and self.spec.transport == "direct" and sender.why_inline:
-                self.player.fail(RunError(
-                    f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
-                    '(counterpoise worker --serve), or leave transport="direct"'
-                ))  # fmt: skip
-                return
             if sent.frames:
                 self._out.append(relayed(lost, number, frames))
             elif (piece.worker, piece.serial) == (worker, sent.number):

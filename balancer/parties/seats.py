@@ -144,8 +144,8 @@ class Seats:
         return reason or (
             f"{holder.name} plays rank {min({*holder.hello.ranks} & {*ranks})} of this job "
             f"already, and goes on; the newcomer is {hello.title}: end the first one, or give the "
-            "second a job of its own (DataLoader(job=NAME)); if both are to get the same samples, "
-            "give topology="
+            "second a job of its own (Balancer(job=NAME)); if both are to get the same samples, "
+            "give ranks= a mesh"
         )
 
     def _why_unlike(self, hello: JoinJob) -> str:
@@ -157,7 +157,7 @@ class Seats:
         if hello.sharers != first.hello.sharers:
             return (
                 f"{first.hello.sharers} processes share a rank as {first.name} says, and "
-                f"{hello.sharers} as {hello.title} does: give all the same topology"
+                f"{hello.sharers} as {hello.title} does: give all the same ranks="
             )
         return ""
 

@@ -66,7 +66,7 @@ class TrainerConnection(MicrobatchSource):
         peer = peer_name(job_name, f"rank-{place.played[0]}.{os.getpid()}")
         self._sockets = RankSockets(endpoint, peer, self._inbox, keys)
         self._sockets.patience_s = patience_s
-        self._puller = PiecePuller(self._sockets, self._inbox, reader.job.transport)
+        self._puller = PiecePuller(self._sockets, self._inbox)
         self._is_draining = False
         self._is_first = True  # nothing of the run has been handed out yet
         self._has_failed = False  # and its error was raised

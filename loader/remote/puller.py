@@ -90,8 +90,8 @@ class _Worker:
 class PiecePuller:
     """The connections to workers, by token."""
 
-    def __init__(self, sockets: RankSockets, inbox: Inbox, transport: str) -> None:
-        self._sockets, self._inbox, self._transport = sockets, inbox, transport
+    def __init__(self, sockets: RankSockets, inbox: Inbox) -> None:
+        self._sockets, self._inbox = sockets, inbox
         self._workers: dict[int, _Worker] = {}
         # How often workers that were connected to have not answered; why others are out of reach.
         self._silences: dict[int, int] = {}
@@ -130,7 +130,7 @@ class PiecePuller:
         server = self._inbox.servers.get(token)
         if lacking is None:
             return
-        if server is None or self._transport == "inline" or token in self._unreachable:
+        if server is None or token in self._unreachable:
             session.note_lost(piece, self._unreachable.get(token, ""))  # "": tell where it is
             return
         wanted = self._inbox.reader.wanted(lacking.give, self._inbox.epoch)

@@ -191,7 +191,7 @@ def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
     if ledger.served and played != plan.ranks:
         raise ValueError(
             f"the ledger was saved when {ledger.served} of {plan.ranks} virtual ranks had been "
-            "served: resume with virtual_ranks, or save when all have been"
+            "served: resume with Ranks(virtual=...), or save when all have been"
         )
 
 

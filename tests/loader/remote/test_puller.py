@@ -64,20 +64,6 @@ def test_a_worker_that_answers_nothing_is_out_of_reach(
     assert "connected, and no answer 3 times in a row" in line
 
 
-def test_all_goes_through_the_balancer_where_the_job_says_so() -> None:
-    balancer = BalancerHere(Served(COUNT))
-    found = deliver(balancer, **LISTED, transport="inline")
-    assert found == taken(make_loader(balancer.data, **LISTED))
-    assert not any(worker.pulls for worker in balancer.workers.values())
-
-
-def test_nothing_does_where_the_job_says_so() -> None:
-    balancer = BalancerHere(Served(COUNT), addresses=(None, "tcp://127.0.0.1:9"))
-    why = r"cannot pull: tcp://127.0.0.1:9: nobody listens .*; let ranks reach its address"
-    with pytest.raises(LoaderError, match=why):
-        deliver(balancer, **LISTED, transport="direct")
-
-
 def _cut(frames: list[Any]) -> list[Any]:
     return [frames[0][:-8], *frames[1:]]
 
