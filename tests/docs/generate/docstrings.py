@@ -16,13 +16,13 @@ _LONG = re.compile(r"(?P<name>\w+) (?P<meaning>\S.*)")
 def to_markdown(docstring: str) -> str:
     """Return a docstring as Markdown, paragraph by paragraph.
 
-    >>> print(to_markdown("Make it.\\n\\nArgs:\\n    rank: which,\\n        from 0\\n    of: how many"))
-    Make it.
+    >>> print(to_markdown("Make.\\n\\nArgs:\\n    rank: which,\\n      from 0\\n    of: many"))
+    Make.
     <BLANKLINE>
     | argument | meaning |
     | -- | -- |
     | `rank` | which, from 0 |
-    | `of` | how many |
+    | `of` | many |
     """
     return "\n\n".join(map(_paragraph, re.split(r"\n\s*\n", inspect.cleandoc(docstring))))
 
