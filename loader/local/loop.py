@@ -107,8 +107,9 @@ class LocalLoop(MicrobatchSource):
             )
         if self._peers is None and not place.is_alone:
             self._peers, self._shares_costs = meet_ranks(
-                self._job, source, own.dataset, place, own.given.name, self._costs, own.timeout_s
-            )
+                self._job, source, own.dataset, place, own.arguments.ranks.name, self._costs,
+                own.timeout_s,
+            )  # fmt: skip
         if self._tasks is None:
             self._tasks = self._start_workers(start.epoch)
         if self._runs == 0 and 0 in place.played:
@@ -275,7 +276,7 @@ class LocalLoop(MicrobatchSource):
         if not own.start.workers:
             return InlineTasks(reader)
         seed = entropy(job.plan.seed, epoch, f"workers of rank {self._place.played[0]}")
-        return WorkerTasks(reader, own.start, own.prefetch, own.given.transport, seed)
+        return WorkerTasks(reader, own.start, own.prefetch, seed)
 
     def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
         job = self._job

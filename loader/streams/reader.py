@@ -22,7 +22,7 @@ from ...workers.batches.tolerant_stream import Item
 from ...workers.collate.labels import count_label_tokens_of
 from ...workers.sources.costs import checked_cost, checked_measure, checked_name, sample_nbytes
 from ...workers.sources.data_identity import content_of
-from ...workers.sources.failures import OnError, SkippedSample
+from ...workers.sources.failures import ErrorAction, SkippedSample
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import SampleError
 from ...workers.sources.labels import with_label_tokens
@@ -56,7 +56,7 @@ class PackSettings:
     oversize: str = "alone"
     label_tokens: str | None = None
     shift_labels: bool = True
-    on_error: OnError = "raise"
+    on_error: ErrorAction = "raise"
     most_bytes: int = 1 << 62
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
+from ..sources.failures import ErrorAction, SkippedSample, kind_of, load_with_retries
 from ..sources.interface import SampleError, Source, source_name
 from ..sources.offered import getter_of, key_of, reads_stores
 from .envelope import (
@@ -60,7 +60,7 @@ class MapReader(Dataset[Any]):
         self,
         dataset: Any,
         collate_fn: Callable[[Any], Any],
-        on_error: OnError,
+        on_error: ErrorAction,
         start: StartPosition,
         carries: bool,
     ) -> None:
