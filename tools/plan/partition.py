@@ -26,7 +26,7 @@ from ...sched.planners.stage_split import (
     balanced_partition,
     candidates,
     dump_split,
-    split_of,
+    make_split,
     step_timer,
     traffic_bytes,
     variance,
@@ -89,7 +89,7 @@ def plan_partition(question: PlanQuestion) -> PlanAnswer:
         split = _framework_split(FRAMEWORKS[question.framework], chain, best)
         report["split"] = split
         lines = [split if isinstance(split, str) else json.dumps(split)]
-    return PlanAnswer(report, _tables(report), lambda: dump_split(split_of(best)), lines)
+    return PlanAnswer(report, _tables(report), lambda: dump_split(make_split(best)), lines)
 
 
 def _memory(chain: Chain, sizes: Sizes) -> list[int]:

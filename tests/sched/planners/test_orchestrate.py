@@ -22,8 +22,8 @@ from counterpoise.sched.planners.orchestration.units import (
     iteration_ns,
     memory_bytes,
     memory_of,
+    microbatches_ahead,
     stage_ns,
-    taken_in,
     warmup_ns,
 )
 from counterpoise.sched.shapes import read_model
@@ -210,7 +210,7 @@ def test_an_encoder_holds_a_microbatch_for_every_stage_behind_it() -> None:
     backbone = Module("backbone", 4, {1: 1}, {1: 1}, activation_bytes=4)
     job = OrchestrationProblem((encoder, backbone), gpus=5, batch=9, memory_bytes=10**6)
     assert memory_of(job, (Unit(), Unit(pp=4))) == (5 * 10, 4)
-    assert taken_in(Unit(), taken_in(Unit(pp=4), 0)) == 5
+    assert microbatches_ahead(Unit(), microbatches_ahead(Unit(pp=4), 0)) == 5
 
 
 def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:

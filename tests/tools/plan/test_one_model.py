@@ -9,7 +9,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from counterpoise.sched.planners.orchestration.models import modules_of
+from counterpoise.sched.planners.orchestration.models import make_modules
 from counterpoise.sched.planners.orchestration.units import (
     OrchestrationProblem,
     Unit,
@@ -80,7 +80,7 @@ def modules_cost_what_shapes_say(
     It divides a whole module by TP, which leaves a copy of each vector, and takes equal layers, so
     its bytes are those of shapes for a stage on one GPU, a backward's working set apart.
     """
-    modules = modules_of(model, device, amounts)
+    modules = make_modules(model, device, amounts)
     encoder, backbone = modules
     layers = layer_costs(model, device, layout, amounts)
     for module, kind in ((encoder, "encoder"), (backbone, "language")):
