@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..ir.typed_json import Whole
-from ..shapes import LayerCost, ParallelLayout, in_flight, memory_of
+from ..shapes import LayerCost, ParallelLayout, chain_memory, in_flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def modelled_stages(
         for kind, layer in zip(kinds, layers, strict=True)
     }
     flights = in_flight(layout.schedule, layout.pp, 1, layout.microbatches)
-    keeping, again = (memory_of(layers, replace(layout, recompute=r)) for r in ("none", "all"))
+    keeping, again = (chain_memory(layers, replace(layout, recompute=r)) for r in ("none", "all"))
     stages = []
     for positions, live, plain, full in zip(
         layout.ranges(len(layers)), flights, keeping, again, strict=True
@@ -233,7 +233,7 @@ def exact_policies(
     The plan counts the largest layer's working set wherever a stage recomputes any.
     """
     exact = replace(layout, recompute=tuple(policy.recompute for policy in policies))
-    sizes = (rank_memory.total for rank_memory in memory_of(layers, exact))
+    sizes = (rank_memory.total for rank_memory in chain_memory(layers, exact))
     return tuple(
         replace(policy, predicted_bytes=size) for policy, size in zip(policies, sizes, strict=True)
     )

@@ -32,7 +32,7 @@ import msgspec
 
 from ..ir.program import place
 from ..ir.typed_json import Whole
-from ..shapes import Device, LayerCost, ParallelLayout, partition, step_of
+from ..shapes import Device, LayerCost, ParallelLayout, partition, simulate_step
 
 Sizes = tuple[int, ...]
 # ns^2 of variance that weigh as much as a byte: an ms^2 to a MiB, rounded.
@@ -154,7 +154,7 @@ def step_timer(
 
     def step_ns(sizes: Sizes) -> int:
         cut = replace(layout, stages=sizes)
-        return step_of([layers] * cut.microbatches, device, cut).total_ns
+        return simulate_step([layers] * cut.microbatches, device, cut).total_ns
 
     return step_ns
 

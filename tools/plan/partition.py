@@ -31,7 +31,7 @@ from ...sched.planners.stage_split import (
     traffic_bytes,
     variance,
 )
-from ...sched.shapes import ENCODER, memory_of
+from ...sched.shapes import ENCODER, chain_memory
 from ..console.reporting import make_table
 from .chain import Chain, read_chain
 from .question import PlanAnswer, PlanQuestion
@@ -95,7 +95,7 @@ def plan_partition(question: PlanQuestion) -> PlanAnswer:
 def _memory(chain: Chain, sizes: Sizes) -> list[int]:
     """Return every rank's peak with nothing recomputed."""
     cut = replace(chain.layout, stages=sizes)
-    return [one.total for one in memory_of(chain.layers, cut)]
+    return [one.total for one in chain_memory(chain.layers, cut)]
 
 
 def _framework_split(

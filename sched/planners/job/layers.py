@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from ...shapes import LayerCost, memory_of, partition
+from ...shapes import LayerCost, chain_memory, partition
 from ..framework_layouts import merge_encoder
 from ..recompute import modelled_stages, plan_recompute
 from ..stage_split import candidates, even_stages, parameter_based, profile_based
@@ -90,7 +90,7 @@ def _needed(pricer: Pricer, nothing: JobPlan, recomputing: JobPlan) -> Policy | 
     """Return the layers to recompute for every rank to fit; None if that is not found."""
     layout = nothing.layout(pricer.job.cp)
     layers = pricer.layers(nothing, pricer.most(nothing))
-    plain = memory_of(layers, replace(layout, recompute="all"))
+    plain = chain_memory(layers, replace(layout, recompute="all"))
     # What the vocabulary's part and encoders' copies take is no stage's.
     full = pricer.memory(recomputing)[-nothing.unit.pp :]
     limits = [pricer.job.memory_bytes - (a - b.total) for a, b in zip(full, plain, strict=True)]
@@ -126,7 +126,7 @@ def _greedy(
     while any(a < b for a, b in zip(low, high, strict=True)):
         middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
         tried = replace(layout, recompute=_first(order, middle, len(plan.stages)))
-        for rank, rank_memory in enumerate(memory_of(layers, tried)):
+        for rank, rank_memory in enumerate(chain_memory(layers, tried)):
             if rank_memory.total <= limits[rank]:
                 high[rank] = middle[rank]
             else:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...shapes import ParallelLayout, memory_of, time_of
+from ...shapes import ParallelLayout, chain_memory, step_end
 from ..orchestration.units import Unit
 from .plan import ENCODER, EXACT_GPUS, BatchChoice, JobPlan, ScheduleChoice, Sizes
 from .steps import Simulated
@@ -76,11 +76,11 @@ class Pricer(Simulated):
             layout = ParallelLayout(tp=unit.tp, dp=unit.dp, cp=self.job.cp)
             chain = self.chain(part, Unit(unit.tp), self.job.amounts)
             layout = replace(layout, stages=(len(chain),))
-            end = time_of(chain, self.job.device, layout)
+            end = step_end(chain, self.job.device, layout)
             # Of each microbatch a layer's time is rounded down.
             rounding = 4 * len(chain) * self.job.batch
             work = sum(layer.forward_ns + layer.backward_ns for layer in chain) - rounding
-            states = memory_of(chain, layout)[0].states
+            states = chain_memory(chain, layout)[0].states
             return max(0, work), states, end.reduce_ns[0] + end.optimizer_ns[0]
 
         return self.keep((part, unit.tp, unit.dp), whole)

@@ -20,11 +20,11 @@ from ...shapes import (
     Amounts,
     LayerCost,
     ParallelLayout,
+    chain_memory,
     layer_costs,
     memory,
-    memory_of,
     output_layer,
-    time_of,
+    step_end,
 )
 from ...simulation.costs import Costs
 from ...simulation.simulator import node_times
@@ -163,14 +163,14 @@ class Simulated:
             model = self.job.parts[self.job.pipeline(plan.placement)]
             ranks = memory(model, self.job.device, layout, most)
         else:
-            ranks = memory_of(self.layers(plan, most), layout)
+            ranks = chain_memory(self.layers(plan, most), layout)
         return tuple(rank.total for rank in ranks), tuple(self._unit_bytes(plan))
 
     def _copies_bytes(self, plan: JobPlan, priced: Priced | None) -> list[int]:
         """Return the bytes of each rank's copy of the encoder; all ranks share its optimizer."""
         unit, count = plan.unit, self.job.encoder_layers
         layout = ParallelLayout(tp=unit.tp, dp=unit.dp * unit.pp, cp=self.job.cp, stages=(count,))
-        encoder = memory_of(self.chain(ENCODER, unit, self.most(plan)), layout)[0]
+        encoder = chain_memory(self.chain(ENCODER, unit, self.most(plan)), layout)[0]
         held = [min(2, -(-plan.batch.microbatches // unit.pp))] * unit.pp
         if priced is not None:
             held = [_most_held(row) for row in priced.program.ranks]
@@ -187,7 +187,7 @@ class Simulated:
         layout = self._unit_layout(plan, encoder)
         behind = microbatches_ahead(Unit(pp=plan.unit.pp, vpp=plan.schedule.chunks), 0)
         chain, sizes = self.chain(ENCODER, encoder, self.most(plan)), list[int]()
-        for rank, peak in enumerate(memory_of(chain, layout)):
+        for rank, peak in enumerate(chain_memory(chain, layout)):
             held = min(plan.batch.microbatches, encoder.pp - rank)
             kept_bytes = peak.activations // held
             live = min(plan.batch.microbatches, encoder.pp - rank + behind)
@@ -233,7 +233,7 @@ class Simulated:
         layout = replace(plan.layout(self.job.cp), recompute="none")
 
         def found() -> StepEnd:
-            ends = time_of(self.layers(plan, self.most(plan)), self.job.device, layout)
+            ends = step_end(self.layers(plan, self.most(plan)), self.job.device, layout)
             return ends.reduce_ns, ends.optimizer_ns
 
         return self.keep(("end", plan.placement, layout), found)
@@ -250,7 +250,7 @@ class Simulated:
         rows = _by_stage(table, front.stages, ())
         rows = LayerTable(*(-(-row * plan.unit.dp // encoder.dp) for row in rows))
         chain = self.chain(ENCODER, encoder, self.most(plan))
-        first = time_of(chain, self.job.device, front)
+        first = step_end(chain, self.job.device, front)
         return (
             LayerTable(*(np.concatenate(pair) for pair in zip(rows, times, strict=True))),
             (*range(encoder.pp), *(rank + encoder.pp for rank in where)),

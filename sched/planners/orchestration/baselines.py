@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from .search import Allocation, capped, divisors
-from .units import OrchestrationProblem, Unit, iteration_ns, memory_of
+from .units import OrchestrationProblem, Unit, iteration_ns, module_bytes
 
 # Section 8.1: stages of the backbone.
 MEGATRON_STAGES = {"mllm-9b": 1, "mllm-15b": 2, "mllm-72b": 10}
@@ -64,5 +64,5 @@ def _rigid_layouts(job: OrchestrationProblem, tp: int, pp: int) -> Iterator[Allo
         units = tuple(Unit(tp, dp, pp if at == job.at else 1) for at in range(len(job.modules)))
         if sum(unit.gpus for unit in units) > job.gpus:
             return
-        if max(memory_of(job, units)) <= job.memory_bytes:
+        if max(module_bytes(job, units)) <= job.memory_bytes:
             yield Allocation(units, iteration_ns(job, units))

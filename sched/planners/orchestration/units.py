@@ -209,7 +209,7 @@ def iteration_ns(job: OrchestrationProblem, units: tuple[Unit, ...]) -> int:
     return warm + (job.batch // replicas - 1) * max(stage_ns(m, u, replicas) for m, u in both)
 
 
-def memory_of(job: OrchestrationProblem, units: tuple[Unit, ...]) -> tuple[int, ...]:
+def module_bytes(job: OrchestrationProblem, units: tuple[Unit, ...]) -> tuple[int, ...]:
     """Return the bytes of the fullest GPU of each module."""
     replicas = units[job.at].dp
     return tuple(
