@@ -78,16 +78,16 @@ class ColumnDataset(RecordDataset):
 
     # What both have.
 
-    def key_in(self, schema: Any) -> str | None:
+    def find_key_column(self, schema: Any) -> str | None:
         """Return the column of keys in an Arrow schema; None where rows are named by number."""
         if (key := self.arguments["key"]) is not None:
             return key or None
         return KEY if KEY in schema.names else None
 
-    def form_of(self, schema: Any, where: str) -> RowForm:
+    def read_form(self, schema: Any, where: str) -> RowForm:
         """Return the form of rows of that Arrow schema; ValueError with the file's name."""
         try:
-            for name in [*filter(None, [self.key_in(schema)]), *self._lengths.values()]:
+            for name in [*filter(None, [self.find_key_column(schema)]), *self._lengths.values()]:
                 if name not in schema.names:
                     raise ValueError(f"no column {name!r}; there are {', '.join(schema.names)}")
             return row_form(schema, self.arguments["columns"], self.arguments["images"])

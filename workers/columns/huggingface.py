@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ..sources.data_identity import content_of, spread
+from ..sources.data_identity import spread, summarize_content
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
@@ -108,7 +108,7 @@ class HFDataset(ColumnDataset):
         self._parts: tuple[list[int], list[Any]] | None = None
         tables = self._tables()
         where = self.pattern[0]
-        self.form = self.form_of(tables[0].schema, where)
+        self.form = self.read_form(tables[0].schema, where)
         if any(table.schema.names != tables[0].schema.names for table in tables):
             raise ValueError(f"{where}: its files have unlike columns; write it again")
         counts = [len(table) for table in tables]
@@ -119,7 +119,7 @@ class HFDataset(ColumnDataset):
             least, most = int(self._rows.min()), int(self._rows.max())
             if least < 0 or most >= total:
                 raise ValueError(f"{where} has {total} rows, and rows= names {least} to {most}")
-        key = self.key_in(tables[0].schema)
+        key = self.find_key_column(tables[0].schema)
         keys = [(where, table.column(key)) for table in tables if key is not None]
         self._keys = read_keys(keys) if keys else None
         return counts
@@ -195,7 +195,9 @@ class HFDataset(ColumnDataset):
         """
         if self._live is not None:
             table = self._tables()[number]
-            some = [content_of(table.slice(row, 1).to_pylist()) for row in spread(len(table))]
+            some = [
+                summarize_content(table.slice(row, 1).to_pylist()) for row in spread(len(table))
+            ]
             return digest([str(table.schema.remove_metadata()), len(table), some])
         return super().file_digest(number)
 

@@ -41,9 +41,9 @@ class ParquetDataset(ColumnDataset):
         for path in self.files:
             try:
                 with open_file(path) as file:
-                    forms.append(self.form_of(file.schema_arrow, str(path)))
+                    forms.append(self.read_form(file.schema_arrow, str(path)))
                     self._footers.append(read_footer(path, file))
-                    key = self.key_in(file.schema_arrow)
+                    key = self.find_key_column(file.schema_arrow)
                     if key is not None:
                         found = read_columns(path, "the key", file.read, [key])
                         keys.append((str(path), found.column(0)))

@@ -65,7 +65,7 @@ def row_form(
     columns: those that are read; by default all whose names do not begin with "__". images: those
     that hold images, in this order; by default `images`, `image`, those with an image's extension
     as their name, and Hugging Face's structs of bytes and path. Raises ValueError for columns that
-    are not there or are pickled, and for bytes of which nobody says what they are.
+    are not there or are pickled, and for bytes that are not said to be images.
     """
     names = list(schema.names)
     wanted = [n for n in names if not n.startswith("__")] if columns is None else list(columns)
@@ -78,7 +78,7 @@ def row_form(
     chosen = tuple(found if images is None else images)
     if columns is None and images is None:
         for name in wanted:
-            if name not in (*chosen, *MEDIA_COLUMNS) and _is_of_bytes(schema.field(name).type):
+            if name not in (*chosen, *MEDIA_COLUMNS) and _holds_bytes(schema.field(name).type):
                 raise ValueError(
                     f"column {name!r} holds bytes: name it in images=[...] if they are images, "
                     "or name the columns that are read in columns=[...]"
@@ -94,7 +94,7 @@ def _holds_images(name: str, kind: Any) -> bool:
     return name in IMAGES or is_image(name) or (is_file and name not in MEDIA_COLUMNS)
 
 
-def _is_of_bytes(kind: Any) -> bool:
+def _holds_bytes(kind: Any) -> bool:
     return "binary" in str(_innermost(kind)).partition("<")[0]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...balancer.planning.problem.options import LLM
 from ..sources.randomness import global_randomness
-from .costs import FoundCosts, FoundWork, Recognised, ResourceWork, is_of_text
+from .costs import FoundCosts, FoundWork, Recognised, ResourceWork, is_textual
 from .fields import SampleField, find_fields
 from .finding import FIRST_SAMPLES, TOKEN_IDS
 
@@ -64,12 +64,14 @@ class Mixed:
             return "constant"
         unit = math.gcd(*sizes)
         # Microbatches of one sample add up to whatever it is.
-        kinds = {self._of(*each, unit) for each in self.mixed} - {"constant"} or {"packed"}
+        kinds = {self._recognise_mix(*each, unit) for each in self.mixed} - {"constant"} or {
+            "packed"
+        }
         if "padded" in kinds and any(both > max(one, other) for one, other, both in self.close):
             return "unrecognised"
         return kinds.pop() if len(kinds) == 1 else "unrecognised"
 
-    def _of(self, one: int, other: int, both: int, unit: int) -> Recognised:
+    def _recognise_mix(self, one: int, other: int, both: int, unit: int) -> Recognised:
         if one == other == both:
             return "constant"
         if both == max(one, other) and one != other:
@@ -97,7 +99,7 @@ class _Resource:
         return not last.isdigit() and last in self.fields
 
 
-def _resources_of(
+def _collect_resources(
     costs: FoundCosts | Mapping[str, Sequence[int]], samples: Sequence[Any]
 ) -> list[_Resource]:
     if isinstance(costs, FoundCosts):
@@ -106,7 +108,7 @@ def _resources_of(
                 each.name,
                 [each.cost(sample) for sample in samples],
                 tuple(name.rpartition(".")[2] for name in each.fields),
-                is_of_text(each),
+                is_textual(each),
             )
             for each in costs.found
         ]
@@ -124,7 +126,7 @@ def recognised(
     alike: the samples that are `alike` in `seen`; count: samples of a microbatch. A field belongs
     to the resource of its name, else to that which its sizes follow most nearly. Of the fields of
     a resource those count that follow it best: ids, and not the pictures' patches, which are more.
-    One that follows none is nobody's, and a resource without any is not recognised beside it.
+    One that follows none belongs to none, and a resource without any is not recognised beside it.
     """
     varying = [each for each in seen if each.work != "constant"]
     costs = {each.name: [each.costs[k] for k in alike] for each in resources}
@@ -135,11 +137,11 @@ def recognised(
     is_lost = False
     for each in varying:
         scores = {
-            one.name: 2.0 * one.has(each.field.last) or _goes_with(each, costs[one.name], count)
+            one.name: 2.0 * one.has(each.field.last) or _correlate(each, costs[one.name], count)
             for one in resources
         }
         name = max(scores, key=scores.__getitem__)
-        of_texts = _goes_with(each, whole, count) if texts else 0.0
+        of_texts = _correlate(each, whole, count) if texts else 0.0
         owners = [name]
         if name in [one.name for one in texts] or of_texts > scores[name]:
             owners = [one.name for one in texts]
@@ -156,7 +158,7 @@ def recognised(
     )
 
 
-def _goes_with(each: Mixed, costs: Sequence[int], count: int) -> float:
+def _correlate(each: Mixed, costs: Sequence[int], count: int) -> float:
     """Return how nearly sizes follow costs, from -1 to 1; 1 too where they are rounded or cut."""
     if len(set(each.alike)) == 1 or len(set(costs)) == 1:
         return -1.0
@@ -291,7 +293,7 @@ def recognise_work(
     it. Raises ValueError, with the ordinals, where collate_fn does.
     """
     some = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
-    resources = _resources_of(costs, some)
+    resources = _collect_resources(costs, some)
     if not resources:
         return FoundWork(())
     columns = [each.costs for each in resources]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, find_labels
 from .fields import SampleField
 
 Recognised = Literal["padded", "packed", "constant", "unrecognised"]
@@ -54,7 +54,7 @@ class FoundWork:
         """The resources of which it was not seen how they add up."""
         return self.names("unrecognised")
 
-    def of(self, name: str) -> ResourceWork | None:
+    def find(self, name: str) -> ResourceWork | None:
         """Return what was found of one resource; None where it was not asked about."""
         return next((each for each in self.found if each.name == name), None)
 
@@ -134,7 +134,7 @@ class FoundCosts:
         """Return a sample's costs; ValueError, with the field, where it lacks what others have."""
         costs = {each.name: each.cost(sample) for each in self.found}
         if self.label_tokens:
-            costs[LABEL_TOKENS] = count_label_tokens(labels_of(sample), self.shift_labels)
+            costs[LABEL_TOKENS] = count_label_tokens(find_labels(sample), self.shift_labels)
         return costs
 
     def describe(self) -> str:
@@ -148,7 +148,7 @@ class FoundCosts:
         """Return the costs as batches have them: rounded, cut, without what is no work there."""
         found = []
         for each in self.found:
-            one = work.of(each.name)
+            one = work.find(each.name)
             if one is None:
                 found.append(each)
             elif one.work in ("padded", "packed"):
@@ -169,6 +169,6 @@ class FoundCosts:
             raise ValueError(f"found costs cannot be read: {error!s:.200}") from None
 
 
-def is_of_text(resource: FoundResource) -> bool:
+def is_textual(resource: FoundResource) -> bool:
     """Return whether a resource is measured in characters or bytes."""
     return resource.field.kind in ("text", "bytes")

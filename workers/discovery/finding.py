@@ -13,10 +13,10 @@ from typing import Any
 from ...balancer.planning.problem.options import LLM
 from ..sources.costs import sample_nbytes
 from ..sources.interface import Probe
-from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, find_labels
 from ..sources.plain import PlainSource
 from .costs import FoundCosts, FoundResource
-from .fields import SampleField, find_fields, form_of
+from .fields import SampleField, find_fields, find_form
 
 # Samples of epoch 0's order that are looked at, and the bytes of them that are held.
 FIRST, FIRST_BYTES = 64, 1 << 28
@@ -66,13 +66,13 @@ def find_costs(samples: Sequence[Any]) -> FoundCosts:
         taken = sum(each.name.partition(" #")[0] == resource.name for each in found)
         name = f"{resource.name} #{taken + 1}" if taken else resource.name
         found.append(replace(resource, name=name))
-    return FoundCosts(tuple(found), any(labels_of(sample) is not None for sample in some))
+    return FoundCosts(tuple(found), any(find_labels(sample) is not None for sample in some))
 
 
 def _check_form(samples: Sequence[Any]) -> None:
     if not samples:
         raise ValueError("no samples to find costs in: the data set is empty")
-    forms = [form_of(sample) for sample in samples]
+    forms = [find_form(sample) for sample in samples]
     first = next((form for form in forms if form != "empty"), forms[0])
     for ordinal, form in enumerate(forms):
         if form not in (first, "empty"):
@@ -197,13 +197,13 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     names = {name for name in dataset.format["columns"] if name in schema.names}
     types = {name: schema.field(name).type for name in names}
     alone = len(found.found) == 1
-    columns = {each.name: _column_of(each, types, alone) for each in found.found}
+    columns = {each.name: _find_column(each, types, alone) for each in found.found}
     is_labelled = not found.label_tokens or _is_list(types.get("labels"))
     there = {name: column for name, column in columns.items() if column}
     return ColumnCosts(dataset, found, there) if is_labelled and there == columns else None
 
 
-def _column_of(each: FoundResource, types: Mapping[str, Any], alone: bool) -> str:
+def _find_column(each: FoundResource, types: Mapping[str, Any], alone: bool) -> str:
     """Return the column of a resource; "" for none."""
     name, path, kind = each.field.name, each.field.path, each.field.kind
     is_told = alone or each.field.last == TOKEN_IDS

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml  # comes with webdataset
 
-from ..sources.file_patterns import MAX_NAMES, expand_braces, names_in
+from ..sources.file_patterns import MAX_NAMES, count_names, expand_braces
 from ..sources.urls import is_url
 
 MOST_BYTES = 64 << 20
@@ -49,7 +49,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise wrong(path, f"has {path.stat().st_size} bytes, allowed are {MOST_BYTES}")
     data = path.read_bytes()
     try:
-        found = json.loads(data) if path.suffix == ".json" else _of_yaml(data)
+        found = json.loads(data) if path.suffix == ".json" else _parse_yaml(data)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         # What the libraries say has several lines, with the place in the last one.
         raise wrong(path, f"cannot be read: {' '.join(str(error).split())}") from None
@@ -58,7 +58,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return found
 
 
-def _of_yaml(data: bytes) -> Any:
+def _parse_yaml(data: bytes) -> Any:
     deep = 0
     for event in yaml.parse(data, Loader=LOADER):
         if isinstance(event, yaml.AliasEvent):
@@ -76,7 +76,7 @@ def expanded(path: Path, what: str, found: object) -> list[str]:
     """Return the names of a list of brace patterns, at most as many as one pattern may have."""
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise wrong(path, f"{what} is {found!r:.80}, needed is a list of texts")
-    if sum(map(names_in, found)) > MAX_NAMES:
+    if sum(map(count_names, found)) > MAX_NAMES:
         raise wrong(path, f"{what} stands for over {MAX_NAMES} names")
     try:
         return [name for pattern in found for name in expand_braces(pattern)]

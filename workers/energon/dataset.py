@@ -58,7 +58,7 @@ class EnergonDataset(TarDataset):
             raise ValueError(
                 f"split is {split!r:.80}, subflavors {subflavors!r:.80}: give a text and a mapping"
             )
-        self.split, self.subset = split, Subset.of(subset)
+        self.split, self.subset = split, Subset.parse(subset)
         self.subflavors = dict(subflavors or {})
         self.arguments = {
             "split": split,
@@ -132,7 +132,7 @@ class EnergonDataset(TarDataset):
         try:
             return self._with_fields(sample)
         except ValueError as error:
-            raise SampleError(self.key(index), str(error), self.file_of(index)) from None
+            raise SampleError(self.key(index), str(error), self.locate_file(index)) from None
 
     def _with_fields(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(raw)

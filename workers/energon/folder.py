@@ -42,7 +42,7 @@ class Folder:
 class Subset:
     """A part of a split: samples first to last (None: the end), of these begin to end, in 0..1.
 
-    >>> Subset.of([100, "end"]).within(Subset.of(["0%", "50%"])).bounds(300)
+    >>> Subset.parse([100, "end"]).within(Subset.parse(["0%", "50%"])).bounds(300)
     (100, 200)
     """
 
@@ -52,7 +52,7 @@ class Subset:
     end: float = 1.0
 
     @classmethod
-    def of(cls, given: Any) -> "Subset":
+    def parse(cls, given: Any) -> "Subset":
         """Return the subset of ["25%", "75%"], [0, 100], [100, "end"], [], or of its fields."""
         try:
             match given:

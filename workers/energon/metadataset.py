@@ -185,7 +185,7 @@ def _check(path: Path, about: Any, known: tuple[str, ...]) -> None:
 def _subset(here: _Here, about: Mapping[str, Any]) -> Subset:
     given = about.get("subset") or {"range": []}
     try:
-        own = Subset.of(given.get("range") if isinstance(given, dict) else given)
+        own = Subset.parse(given.get("range") if isinstance(given, dict) else given)
         return own.within(here.outer)
     except ValueError as error:
         raise wrong(here.path, str(error)) from None

@@ -19,7 +19,7 @@ from ..sources.cache_files import identity, kept_path
 from ..sources.file_index import FileIndex
 from ..sources.fingerprint import digest, digest_arrays
 
-# A record is read as a whole: a longer one is a broken sample, whoever asked for it.
+# A record is read as a whole: a longer one is a broken sample.
 MOST_BYTES = 1 << 28
 IDS = ("__key__", "id", "key")
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
@@ -66,7 +66,7 @@ def open_index(path: Path, id_field: str | None, cache: Path | None = None) -> L
     Raises ValueError for what is no JSON file, and an id that occurs twice.
     """
     kept = kept_index(path, id_field, cache)
-    return LineIndex.kept_or_made(kept, identity(path), lambda: scan(path, id_field))
+    return LineIndex.load_or_build(kept, identity(path), lambda: scan(path, id_field))
 
 
 def scan(path: Path, id_field: str | None) -> LineIndex:
@@ -79,7 +79,7 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
         try:
             for place, data, name in _whole(file) if _is_whole(path, file) else _lines(file):
                 checksum = zlib.crc32(data, checksum)
-                own = _id_of(data, fields) if name is None or id_field is not None else name
+                own = _read_id(data, fields) if name is None or id_field is not None else name
                 if own and seen.setdefault(own, place) is not place:
                     raise ValueError(
                         f"{own!r:.200} names record {seen[own].number} and record {place.number}; "
@@ -97,7 +97,7 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
                     )
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
-    return LineIndex.of(names, places, [1] * len(names), checksum=checksum)
+    return LineIndex.build(names, places, [1] * len(names), checksum=checksum)
 
 
 # A record's bytes, and its name where it stands apart.
@@ -197,7 +197,7 @@ def _elements(text: str) -> Iterator[tuple[int, int, str | None]]:
         raise ValueError(f"it goes on after its JSON value, at character {at + 1}")
 
 
-def _id_of(data: bytes, fields: Sequence[str]) -> str:
+def _read_id(data: bytes, fields: Sequence[str]) -> str:
     """Return a record's name: the first of the fields that is a text or a whole number, or ""."""
     try:
         record = json.loads(data.decode()) if fields else None

@@ -38,8 +38,8 @@ class MDSDataset(RecordDataset):
             encoded as images, and those of bytes called `image`, `images`, or as an extension
 
     transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
-    that is not there, ValueError for one that is damaged or of another format, and for bytes of
-    which nobody says what they are.
+    that is not there, ValueError for one that is damaged or of another format, and for bytes
+    that are not said to be images.
     """
 
     FORMAT, MARKERS, MAY_REPEAT = "mds", (INDEX,), False
@@ -116,8 +116,8 @@ class MDSDataset(RecordDataset):
             raise ValueError(
                 f"{path} has {size} bytes, and {INDEX} says {shard.nbytes}: copy it again"
             )
-        count = int.from_bytes(self._files.read_at(path, 0, 4), "little")
-        end = int.from_bytes(self._files.read_at(path, table - 4, 4), "little")
+        count = int.from_bytes(self._files.read_range(path, 0, 4), "little")
+        end = int.from_bytes(self._files.read_range(path, table - 4, 4), "little")
         if (count, end) != (shard.samples, size):
             raise ValueError(
                 f"{path} says that it has {count} samples in {end} bytes, and {INDEX} "
@@ -131,11 +131,11 @@ class MDSDataset(RecordDataset):
     def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
         """Return the columns as "json" and the images by extension; with `headers` as files."""
         path, shard = self.files[number], self._shards[number]
-        places = self._files.read_at(path, 4 * (row + 1), 8)
+        places = self._files.read_range(path, 4 * (row + 1), 8)
         begin, end = np.frombuffer(places, "<u4").tolist()
         if not 4 * (shard.samples + 2) <= begin <= end <= shard.nbytes:
             raise ValueError(f"it is at bytes {begin} to {end} of {shard.nbytes}")
-        data = self._files.read_at(path, begin, end - begin)
+        data = self._files.read_range(path, begin, end - begin)
         self._files.check(path)
         record = _record(shard.columns, self._image_names[number], data)
         return raw_form(record, _no_file, headers)

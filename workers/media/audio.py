@@ -166,7 +166,7 @@ def _info(sound: Any, frames: int, sampling_rate: int | None) -> AudioInfo:
 
 def _resampled(samples: Floats, old: int, new: int) -> Floats:
     """Return samples (channels, n) at another rate (channels, ceil(n * new / old))."""
-    import torch  # here: whoever measures needs none
+    import torch  # here: measuring needs none
 
     kernel, width = _filter(old, new)
     common = math.gcd(old, new)

@@ -83,14 +83,14 @@ def opened(media: Media, name: str, failures: type[Exception]) -> Iterator[Calle
         try:
             yield called
         except (MediaError, failures) as error:
-            reason = str(error) if isinstance(error, MediaError) else _reason_of(error)
+            reason = str(error) if isinstance(error, MediaError) else _describe_failure(error)
             raise MediaError(f"{name}: {reason}" if name else reason) from error
         finally:
             if called.failed is not None:
                 raise called.failed
 
 
-def _reason_of(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     """Return what a library says, without the addresses of objects that it names."""
     said = getattr(error, "strerror", None) or getattr(error, "error_string", None) or str(error)
     return f"{type(error).__name__}: {said}"

@@ -127,7 +127,7 @@ def decode_video(
         info = video.info
         found = np.empty((info.frames, info.height, info.width, 3), np.uint8)
         shown, picture = None, found[0]
-        for place, frame in zip(found, _frames_at(video), strict=True):
+        for place, frame in zip(found, _pick_frames(video), strict=True):
             if frame is not shown:
                 shown, picture = frame, _upright(frame, info.height, info.width, video.turns)
             place[:] = picture
@@ -202,7 +202,7 @@ def _length(container: Any, stream: Any) -> Fraction:
     """
     if stream.duration:
         return Fraction(stream.duration * stream.time_base)
-    if said := _seconds_of(stream.metadata.get("DURATION", "")):
+    if said := _parse_seconds(stream.metadata.get("DURATION", "")):
         return said
     starts, ends = list[int](), [0]
     for packet in container.demux(stream):
@@ -213,10 +213,10 @@ def _length(container: Any, stream: Any) -> Fraction:
     return Fraction((ends[0] - starts[0]) * stream.time_base) if starts else Fraction(0)
 
 
-def _seconds_of(text: str) -> Fraction:
+def _parse_seconds(text: str) -> Fraction:
     """Return the seconds of a time as matroska's tags have it; 0 for another text.
 
-    >>> _seconds_of("00:01:02.500000000"), _seconds_of("soon")
+    >>> _parse_seconds("00:01:02.500000000"), _parse_seconds("soon")
     (Fraction(125, 2), Fraction(0, 1))
     """
     try:
@@ -226,7 +226,7 @@ def _seconds_of(text: str) -> Fraction:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def _frames_at(video: _Video) -> Iterator[Any]:
+def _pick_frames(video: _Video) -> Iterator[Any]:
     """Yield the frame that is shown at each of the rule's times."""
     shown, coming, ahead, seeks = video.first, video.coming, None, True
     start, tick = shown.pts, video.stream.time_base

@@ -13,7 +13,7 @@ from ..sources.chosen import ChosenSamples
 from ..sources.data_identity import KnownData
 from ..sources.interface import SampleError, Source
 from ..sources.plain import as_source
-from .order import source_of
+from .order import find_source
 from .recipe_files import open_recipe, read_recipe
 from .rows import MARKS, MixtureRows, all_costs
 
@@ -141,7 +141,7 @@ class Mixture(ChosenSamples):
     def __getitem__(self, index: int) -> Any:
         return self.load(index, self.epoch, self.seed)
 
-    def row_of(self, index: int) -> int:
+    def find_row(self, index: int) -> int:
         """Return the row of the chosen epoch's sample at a place in its order."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is outside of {len(self)} samples")
@@ -164,9 +164,9 @@ class Mixture(ChosenSamples):
         """Return a hash of the sources' data and of all that decides the order."""
         return self.rows.data_digest(samples)
 
-    def source_of(self, key: str) -> str:
+    def find_source(self, key: str) -> str:
         """Return the name of the source that a sample is from, by its key (StepInfo.keys)."""
-        return source_of(key)
+        return find_source(key)
 
     def counters(
         self, at: int | Mapping[str, Any], epoch: int = 0, seed: int | None = None
@@ -330,7 +330,7 @@ def _check_end(recipe: Recipe) -> None:
 
 
 def _column(name: str, part: Source, by: str) -> Int64:
-    """Return what each of a source's samples costs of `by`; ValueError where nobody knows."""
+    """Return what each of a source's samples costs of `by`; ValueError where that is not known."""
     why = ""
     if part.decode_first or not part.knows_costs:
         why = "loading them would show it at best"

@@ -14,7 +14,7 @@ from ..sources.costs import checked_key
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
 from ..sources.interface import DEFAULT_COST, Probe, SampleError, Source, View, checked_probe
-from ..sources.plain import data_of, resources_of
+from ..sources.plain import probe_resources, unwrap_dataset
 from ..sources.registry import open_source
 
 # Not in a source's name, since keys are NAME/KEY, and NAME@2/KEY in the second pass.
@@ -35,7 +35,8 @@ class MixtureRows(View):
         self.pattern = "mixture of " + ", ".join(recipe.names)
         self._begins: list[int] = recipe.first_rows.tolist()
         self._known = [
-            KnownData(data_of(part), len(part), part.key).looked_at() for part in self.sources
+            KnownData(unwrap_dataset(part), len(part), part.key).look_at_samples()
+            for part in self.sources
         ]
 
     @property
@@ -105,7 +106,7 @@ class MixtureRows(View):
     def resources(self) -> tuple[str, ...]:
         """The names of all that samples cost, in the sources that say it."""
         told = [part for part in self.sources if part.knows_costs]
-        return tuple({name: 0 for part in told or self.sources for name in resources_of(part)})
+        return tuple({name: 0 for part in told or self.sources for name in probe_resources(part)})
 
     def refuse_unsaid_costs(self) -> None:
         """Raise ValueError where only some sources say what their samples cost."""
@@ -182,7 +183,7 @@ class MixtureRows(View):
 
 def all_costs(part: Source, resources: Sequence[str]) -> dict[str, np.ndarray] | None:
     """Return a source's table of costs, 0 of what it does not cost; None where it has none."""
-    own = [name for name in resources_of(part) if name in resources]
+    own = [name for name in probe_resources(part) if name in resources]
     if (found := part.known_costs(own)) is None:
         return None
     table = dict(zip(own, found, strict=True))

@@ -21,7 +21,7 @@ from ..sources.chosen import ChosenSamples
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import SampleError, Source, source_name
-from ..sources.plain import as_source, data_of
+from ..sources.plain import as_source, unwrap_dataset
 from ..sources.registry import build, is_spec, open_source, registered
 
 FORMAT = "selection"  # its name in the registry of sources
@@ -96,7 +96,9 @@ class Selection(ChosenSamples):
     def _take(self, source: Any) -> None:
         super().__init__(as_source(source))
         self.pattern = f"selection of {source_name(self.source)}"
-        self._known = KnownData(data_of(self.source), len(self.source), self.source.key).looked_at()
+        self._known = KnownData(
+            unwrap_dataset(self.source), len(self.source), self.source.key
+        ).look_at_samples()
 
     def _chosen(
         self, where: Where | None, split: Mapping[str, Any] | None, limit: int | None
@@ -104,8 +106,8 @@ class Selection(ChosenSamples):
         """Return the indexes of the samples that the rules leave, ascending (n,)."""
         found: Iterable[int] = range(len(self.source))
         if split is not None:
-            part_of = _part_of(split["shares"], split["seed"])
-            found = [i for i in found if part_of(self.source.key(i)) == split["part"]]
+            choose_part = _make_splitter(split["shares"], split["seed"])
+            found = [i for i in found if choose_part(self.source.key(i)) == split["part"]]
         if where is not None:
             fits = (
                 partial(_is_within, _checked_limits(where)) if isinstance(where, Mapping) else where
@@ -134,7 +136,7 @@ class Selection(ChosenSamples):
 
     # --- a source
 
-    def row_of(self, index: int) -> int:
+    def find_row(self, index: int) -> int:
         """Return a sample's index in the source."""
         if not 0 <= index < len(self.indices):
             raise IndexError(f"sample {index} of {len(self.indices)}")
@@ -263,17 +265,17 @@ def _checked_split(split: Mapping[str, Any]) -> dict[str, Any]:
     return {"part": part, "shares": shares, "seed": seed}
 
 
-def _part_of(shares: Mapping[str, float], seed: int) -> Callable[[str], str]:
+def _make_splitter(shares: Mapping[str, float], seed: int) -> Callable[[str], str]:
     """Return what says which part a key is in."""
     names, ends = [*shares], np.cumsum([*shares.values()]) * 2.0**64
     salt = seed.to_bytes(8, "little")
 
-    def part_of(key: str) -> str:
+    def choose_part(key: str) -> str:
         mark = hashlib.blake2b(key.encode(), digest_size=8, salt=salt).digest()
         at = int(np.searchsorted(ends, float(int.from_bytes(mark, "little")), side="right"))
         return names[min(at, len(names) - 1)]
 
-    return part_of
+    return choose_part
 
 
 def _unpacked(about: Mapping[str, Any], count: int) -> Int64:

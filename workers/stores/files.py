@@ -16,8 +16,8 @@ from typing import Any
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import expand_braces
 from ..sources.interface import Source
-from ..sources.offered import part_at
-from ..sources.urls import HTTP, checked_url, scheme_of, shown
+from ..sources.offered import find_part
+from ..sources.urls import HTTP, checked_url, parse_scheme, shown
 from .allowed import check_allowed
 from .fsspec_store import FsspecStore
 from .http_store import HttpStore
@@ -51,7 +51,7 @@ class StoreFile:
         number = blake2b(self.version.encode(), digest_size=8).digest()
         return self.size, int.from_bytes(number, "little") >> 1
 
-    def read_at(self, offset: int, size: int) -> bytes:
+    def read_range(self, offset: int, size: int) -> bytes:
         """Return bytes of the object; OSError that names it, DataChangedError where it changed."""
         return read_ranges([(self, offset, offset + size)])[0]
 
@@ -88,7 +88,7 @@ def _is_glob(url: str) -> bool:
 
 def _lists(url: str) -> bool:
     """Return whether a URL stands for several objects."""
-    if scheme_of(url) in HTTP:
+    if parse_scheme(url) in HTTP:
         return url.endswith("/")
     return _is_glob(url) or not url.endswith(SUFFIX)
 
@@ -122,7 +122,7 @@ def expect_ranges(ranges: Iterable[tuple[StoreFile, int, int]]) -> None:
 
 def expect_samples(dataset: Any, samples: Iterable[tuple[int, bool]]) -> None:
     """Begin to read samples (index, whether it is probed): they are next, in this order."""
-    parts = ((*part_at(dataset, index), headers) for index, headers in samples)
+    parts = ((*find_part(dataset, index), headers) for index, headers in samples)
     expect_ranges(
         each
         for part, inside, headers in parts
@@ -142,12 +142,12 @@ class _Process:
 
     def ask(self, question: str, url: str) -> Any:
         """Ask the store of a URL for `state` or `list`."""
-        action = getattr(self._store(scheme_of(url)), question)
+        action = getattr(self._store(parse_scheme(url)), question)
         return repeated(partial(action, url), url, self.options)
 
     def _fetch(self, file: Any, start: int, end: int) -> bytes:
         check_allowed(file.url)
-        scheme = scheme_of(file.url)
+        scheme = parse_scheme(file.url)
         store = self._store("obstore" if can_be_used(scheme) else scheme)
         read = partial(store.read, file.url, start, end, file.size, file.version)
         found: bytes = repeated(read, file.url, self.options)

@@ -42,7 +42,7 @@ class FsspecStore:
             pool = {"max_pool_connections": options.requests}
             given["config_kwargs"] = {**seconds, **pool, "retries": {"max_attempts": 1}}
         self._fs = kind(**given)
-        # What fails is repeated by whoever asks: see repeating.py.
+        # What fails is repeated by the caller: see repeating.py.
         if hasattr(self._fs, "retries"):
             self._fs.retries = 1
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from urllib.parse import urljoin
 
 from ..sources.failures import DataChangedError
-from ..sources.urls import HTTP, checked_url, host_of, scheme_of, shown
+from ..sources.urls import HTTP, checked_url, parse_host, parse_scheme, shown
 from .allowed import check_address, check_allowed
 from .options import StoreOptions
 from .repeating import NO_RANGES, NoAnswerError, RefusedError
@@ -80,7 +80,7 @@ class HttpStore:
         """Ask for a range; the connection is kept only where all was read."""
         at = url
         for _ in range(MOST_REDIRECTS + 1):
-            place = (scheme_of(at), *host_of(at))
+            place = (parse_scheme(at), *parse_host(at))
             connection, is_read = self._connection(place), False
             try:
                 answer = _ask(connection, at, start, end, version)
@@ -170,7 +170,10 @@ def _target(url: str, answer: http.client.HTTPResponse) -> str:
     """Return where a redirect leads to, which must be allowed as the first URL must."""
     try:
         target = checked_url(urljoin(url, answer.headers.get("Location", "")))
-        if scheme_of(target) not in HTTP or (scheme_of(url), scheme_of(target)) == HTTP[::-1]:
+        if (
+            parse_scheme(target) not in HTTP
+            or (parse_scheme(url), parse_scheme(target)) == HTTP[::-1]
+        ):
             raise ValueError(f"{shown(target)!r} is no https URL")
         check_allowed(target)
     except ValueError as error:

@@ -73,7 +73,7 @@ class ObstoreStore:
                 "read_timeout": time,
                 "allow_http": bool(endpoint and endpoint.startswith("http://")),
             },
-            # What fails is repeated by whoever asks: see repeating.py.
+            # What fails is repeated by the caller: see repeating.py.
             "retry_config": {"max_retries": 0, "retry_timeout": time * 4},
         }
         if endpoint:

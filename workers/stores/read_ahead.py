@@ -2,7 +2,7 @@
 
 Who loads samples says beforehand which ranges are next, in order (`expect`). Requests for them are
 made in threads as long as what is on its way or waits to be taken stays below the bound; a range
-is taken once. What was expected and is not any more is forgotten. A range that nobody expected is
+is taken once. What was expected and is not any more is forgotten. A range that was not expected is
 read when it is asked for, its parts at the same time. Neighbouring ranges are one request, long
 ones several.
 """
@@ -102,7 +102,7 @@ class ReadAhead:
                 for request in self._take(gone):
                     if not request.wanted and request.answer is not None:
                         request.answer.cancel()
-            requests = _requests_for(each for each in wanted if each not in self._requests)
+            requests = _plan_requests(each for each in wanted if each not in self._requests)
             for request in requests:
                 for each in request.wanted:
                     self._requests.setdefault(each, []).append(request)
@@ -114,7 +114,7 @@ class ReadAhead:
         """Return the bytes of ranges; raises what reading them raised."""
         with self._lock:
             parts = {each: self._take(each) for each in ranges}
-            now = _requests_for(each for each in parts if not parts[each])
+            now = _plan_requests(each for each in parts if not parts[each])
             for request in now:
                 for each in request.wanted:
                     parts[each].append(request)
@@ -158,7 +158,7 @@ class ReadAhead:
         return requests
 
 
-def _requests_for(wanted: Iterable[Wanted]) -> list[_Request]:
+def _plan_requests(wanted: Iterable[Wanted]) -> list[_Request]:
     """Return the requests that cover ranges, in the order of the first range of each object."""
     objects: dict[Hashable, list[Wanted]] = {}
     for each in wanted:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..sources.failures import DataChangedError, RepeatedReadError
-from ..sources.urls import scheme_of, shown
+from ..sources.urls import parse_scheme, shown
 from .options import StoreOptions
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def located(error: Exception, url: str) -> OSError:
         text = "there is no such object, or no such bucket; check the URL"
         return FileNotFoundError(errno.ENOENT, text, place)
     if isinstance(error, PermissionError) or kind in FORBIDDEN:
-        known = CREDENTIALS.get(scheme_of(url), "")
+        known = CREDENTIALS.get(parse_scheme(url), "")
         text = f"the store refuses access: check the credentials in the environment{known}"
         return PermissionError(errno.EACCES, text, place)
     if kind in CHANGED:

@@ -95,7 +95,7 @@ class TarDataset(RecordDataset):
         if not isinstance(shard, Path):
             found = read_members(stored_reader(shard), members, headers)
         else:
-            reader = ShardReader(str(shard), partial(self._read_at, shard))
+            reader = ShardReader(str(shard), partial(self._read_ranges, shard))
             found = read_members(reader, members, headers)
             # All is read, and the shard looked at, before a member is taken for broken.
             self._files.check(shard)
@@ -104,8 +104,8 @@ class TarDataset(RecordDataset):
             for name, data in found.items()
         }
 
-    def _read_at(self, shard: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self._files.read_at(shard, start, end - start) for start, end in ranges]
+    def _read_ranges(self, shard: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self._files.read_range(shard, start, end - start) for start, end in ranges]
 
     def stored_ranges(self, index: int, headers: bool) -> Iterable[Any]:
         """Return what is read of a sample from a store, with `headers` when it is probed."""

@@ -50,13 +50,13 @@ class ShardIndex(FileIndex):
     def sample(self, row: int) -> tuple[Member, ...]:
         """Return the members of a sample, in the order of the file."""
         extensions = self.facts["extensions"]
-        return tuple(Member(extensions[kind], *rest) for kind, *rest in self.places_of(row))
+        return tuple(Member(extensions[kind], *rest) for kind, *rest in self.find_places(row))
 
     def only(self, rows: Integers) -> "ShardIndex":
         """Return the index of some samples, in the order given; rows (n,)."""
         chosen = rows.tolist()
-        members = [self.places_of(row) for row in chosen]
-        return ShardIndex.of(
+        members = [self.find_places(row) for row in chosen]
+        return ShardIndex.build(
             [self.name(row).encode() for row in chosen],
             [member for some in members for member in some],
             map(len, members),
@@ -105,7 +105,7 @@ def open_index(
         return scan(shard) if index is None else index
 
     path = kept_path(shard, "index.npz", cache)
-    return ShardIndex.kept_or_made(path, shard_stamp(shard), make, report)
+    return ShardIndex.load_or_build(path, shard_stamp(shard), make, report)
 
 
 def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> ShardIndex | None:
@@ -162,7 +162,7 @@ def _columns(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
             rows.append((numbers.setdefault(extension, len(numbers)), *entry[1:4]))
             if entry.fault:
                 faults.setdefault(row, entry.fault)
-    return ShardIndex.of(
+    return ShardIndex.build(
         [key.encode() for key in samples],
         rows,
         map(len, samples.values()),

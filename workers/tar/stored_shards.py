@@ -39,7 +39,7 @@ class HeaderWindow:
             distance = abs(at - self._start) // self._asked
             self._width = self._width if not at else WIDE if distance <= NEAR else NARROW
             width = max(end - at, min(self._width, self._file.size - at), 0)
-            self._data = self._file.read_at(at, width) if width else b""
+            self._data = self._file.read_range(at, width) if width else b""
             self._start, self._asked = at, 0
         self._asked += 1
         return self._data[at - self._start : end - self._start]
@@ -55,7 +55,7 @@ def read_beside(shard: "StoreFile", suffix: str) -> tuple[str, bytes] | None:
         found = open_url(f"{shard.url}.{suffix}")
         if found.size > min(shard.size, MOST_INDEX_BYTES):
             return None
-        return str(found), found.read_at(0, found.size)
+        return str(found), found.read_range(0, found.size)
     except (FileNotFoundError, PermissionError):
         return None
 
