@@ -156,7 +156,7 @@ def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
         always = (ResourceWork(n, "packed") if n in ADD_UP else work.find(n) for n in varying)
         work = FoundWork(tuple(filter(None, always)))
         padded, unknown, said = work.padded, work.unrecognised, work.describe()
-        sizes = tuple(each for each in work.found if each != ResourceWork(each.name, each.work))
+        sizes = tuple(each for each in work.resources if each != ResourceWork(each.name, each.work))
         rows = rounded_costs(names, sizes, rows)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, {*varying} > {*unknown}, words, said, unknown, sizes)

@@ -137,11 +137,11 @@ def attributes(value: Any) -> dict[str, Any]:
     if isinstance(value, type) or callable(value):
         return {}
     if is_dataclass(value):
-        return {each.name: getattr(value, each.name, None) for each in fields(value)}
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
     if hasattr(value, "_fields"):
         return {name: getattr(value, name) for name in value._fields}
-    own = getattr(value, "__dict__", None)
-    return {k: v for k, v in own.items() if k[0] != "_"} if isinstance(own, dict) else {}
+    held = getattr(value, "__dict__", None)
+    return {k: v for k, v in held.items() if k[0] != "_"} if isinstance(held, dict) else {}
 
 
 Step = str | int | None
@@ -182,9 +182,9 @@ class SampleField:
         >>> SampleField(("a", None), "text").size({"a": ["xy", "z"]})
         3
         """
-        found = self._size(sample, self.path)
-        if found is not None:
-            return found
+        size = self._size(sample, self.path)
+        if size is not None:
+            return size
         if self.optional:
             return 0
         raise ValueError(
@@ -198,12 +198,12 @@ class SampleField:
             return None
         if not path:
             return measure_size(value, self.kind)
-        step, rest = path[0], path[1:]
+        step, path_below = path[0], path[1:]
         if step is not None:
-            return self._size(find_child(value, step), rest)
+            return self._size(find_child(value, step), path_below)
         if not isinstance(value, list | tuple):
             return None
-        sizes = [self._size(item, rest) for item in value]
+        sizes = [self._size(item, path_below) for item in value]
         known = [size for size in sizes if size is not None]
         # Of items that have it in some cases only (image parts of a message), those count.
         return sum(known) if self.optional or len(known) == len(sizes) else None
@@ -251,16 +251,16 @@ def _below(
     missing = optional or len(forms) > 1 or any(value is None for value in values)
     if len(path) > MOST_DEPTH:
         return
-    for form, some in forms.items():
+    for form, same_form in forms.items():
         if form in KINDS:
-            yield SampleField(path, _kind(form, some, path), missing)
+            yield SampleField(path, _kind(form, same_form, path), missing)
         elif form in ("mapping", "record"):
-            parts = [dict(v) if form == "mapping" else attributes(v) for v in some]
+            parts = [dict(v) if form == "mapping" else attributes(v) for v in same_form]
             for name in _names(parts):
                 inner = [part.get(name) for part in parts]
                 yield from _below(inner, (*path, name), missing, items)
         elif form == "sequence":
-            yield from _in_sequence(some, path, missing, items, has_empty)
+            yield from _in_sequence(same_form, path, missing, items, has_empty)
 
 
 def _in_sequence(
