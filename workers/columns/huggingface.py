@@ -86,8 +86,8 @@ class HFDataset(ColumnDataset):
             raise ValueError("rows= are those of a folder; use dataset.select(rows)")
         if columns is None:
             columns = [name for name in dataset.format["columns"] if not name.startswith("__")]
-        found = rows_on_disk(dataset) or ("", (), np.arange(len(dataset.data)))
-        name, self._mapped, whole = found
+        in_memory = ("", (), np.arange(len(dataset.data)))
+        name, self._mapped, whole = rows_on_disk(dataset) or in_memory
         if not name:
             self._live, name = dataset, type(dataset).__name__
         chosen = dataset._indices
@@ -132,9 +132,9 @@ class HFDataset(ColumnDataset):
         order = np.argsort(self._rows, kind="stable")
         is_first = np.diff(self._rows[order], prepend=-1) > 0
         counts = np.arange(len(order))
-        found = np.empty_like(counts)
-        found[order] = counts - np.maximum.accumulate(np.where(is_first, counts, 0))
-        return found
+        repeats = np.empty_like(counts)
+        repeats[order] = counts - np.maximum.accumulate(np.where(is_first, counts, 0))
+        return repeats
 
     def _tables(self) -> list[Any]:
         return [mapped(path) for path in self.files] or [self._live.data.table]
@@ -144,8 +144,8 @@ class HFDataset(ColumnDataset):
         if self._parts is None:
             for path in self.files:
                 self._files.check(path)
-            found = [batch for table in self._tables() for batch in table.to_batches()]
-            self._parts = list(itertools.accumulate(map(len, found))), found
+            batches = [batch for table in self._tables() for batch in table.to_batches()]
+            self._parts = list(itertools.accumulate(map(len, batches))), batches
         return self._parts
 
     def __len__(self) -> int:
@@ -195,10 +195,10 @@ class HFDataset(ColumnDataset):
         """
         if self._live is not None:
             table = self._tables()[number]
-            some = [
+            sampled_rows = [
                 summarize_content(table.slice(row, 1).to_pylist()) for row in spread(len(table))
             ]
-            return digest([str(table.schema.remove_metadata()), len(table), some])
+            return digest([str(table.schema.remove_metadata()), len(table), sampled_rows])
         return super().file_digest(number)
 
     def data_digest(self, samples: int | None = None) -> str:

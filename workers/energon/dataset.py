@@ -112,7 +112,7 @@ class EnergonDataset(TarDataset):
             if out := self._about.excluded:
                 rows = rows[[f"{name}/{index.name(row)}" not in out for row in rows.tolist()]]
             if len(rows) < count:
-                indexes[number] = index.only(rows)
+                indexes[number] = index.select(rows)
         self._indexes = tuple(indexes)
         if not any(map(len, indexes)):
             raise ValueError(f"{self.folder}: {self.split!r} and its subset have no samples")

@@ -23,7 +23,7 @@ _prefixes: tuple[str, ...] | None = None
 def restrict_urls(prefixes: Iterable[str]) -> None:
     """Let this process read URLs below these prefixes only; ValueError for one that is no URL."""
     global _prefixes
-    _prefixes = tuple(checked_url(each) for each in prefixes)
+    _prefixes = tuple(checked_url(prefix) for prefix in prefixes)
 
 
 def are_restricted() -> bool:
@@ -40,10 +40,10 @@ def check_allowed(url: str) -> None:
         raise ValueError(f"{shown(url)!r} is a machine's metadata service, which is never read")
     if _prefixes is None or any(_is_below(url, prefix) for prefix in _prefixes):
         return
-    given = ", ".join(map(shown, _prefixes)) or "none"
+    prefixes = ", ".join(map(shown, _prefixes)) or "none"
     raise ValueError(
         f"{shown(url)!r} may not be read by this worker: URLs are only read below what its "
-        f"operator allows by --allow-url PREFIX (allowed: {given})"
+        f"operator allows by --allow-url PREFIX (allowed: {prefixes})"
     )
 
 
@@ -52,7 +52,7 @@ def check_address(host: str, text: str) -> None:
     address = _plain(ipaddress.ip_address(text.partition("%")[0]))
     if address.is_link_local or any(address in network for network in NEVER):
         why = "the address of a machine's metadata service, which is never read"
-    elif _prefixes is None or address.is_global or any(_names(each, address) for each in _prefixes):
+    elif _prefixes is None or address.is_global or any(_names(p, address) for p in _prefixes):
         return
     else:
         why = "a private address: allow it by --allow-url with the address itself as the host"

@@ -73,13 +73,13 @@ def list_urls(pattern: str) -> list[StoreFile]:
 
     Raises FileNotFoundError where one is missing, or none is found, and what `open_url` raises.
     """
-    urls = [checked_url(each) for each in expand_braces(pattern)]
+    urls = [checked_url(text) for text in expand_braces(pattern)]
     for url in urls:
         check_allowed(url)
     with ThreadPoolExecutor(16) as pool:
-        found = [*pool.map(open_url, (url for url in urls if not _lists(url)))]
-    found += [file for url in urls if _lists(url) for file in _listed(url)]
-    return sorted(dict.fromkeys(found), key=lambda each: each.url)
+        files = [*pool.map(open_url, (url for url in urls if not _lists(url)))]
+    files += [file for url in urls if _lists(url) for file in _listed(url)]
+    return sorted(dict.fromkeys(files), key=lambda file: file.url)
 
 
 def _is_glob(url: str) -> bool:
@@ -95,23 +95,23 @@ def _lists(url: str) -> bool:
 
 def _listed(url: str) -> list[StoreFile]:
     takes_all = _is_glob(url) and url.rpartition(".")[2].isalnum()
-    found = [
+    files = [
         StoreFile(checked_url(name), size, version)
         for name, size, version in _process().ask("list", url if _is_glob(url) else url.rstrip("/"))
         if takes_all or name.endswith(SUFFIX)
     ]
-    if not found:
-        what = f"no object of the store matches, of those with {SUFFIX}"
-        raise FileNotFoundError(2, what, shown(url))
-    return found
+    if not files:
+        reason = f"no object of the store matches, of those with {SUFFIX}"
+        raise FileNotFoundError(2, reason, shown(url))
+    return files
 
 
 def read_ranges(ranges: Sequence[tuple[StoreFile, int, int]]) -> list[bytes]:
     """Return ranges (file, start, end), read at the same time where they were not expected."""
     for file, start, end in ranges:
         if not 0 <= start <= end <= file.size:
-            what = f"it has {file.size} bytes, not {end}"
-            raise DataChangedError.at(str(file), what)
+            fault = f"it has {file.size} bytes, not {end}"
+            raise DataChangedError.at(str(file), fault)
     return _process().ahead.read(ranges)
 
 
@@ -124,10 +124,10 @@ def expect_samples(dataset: Any, samples: Iterable[tuple[int, bool]]) -> None:
     """Begin to read samples (index, whether it is probed): they are next, in this order."""
     parts = ((*find_part(dataset, index), headers) for index, headers in samples)
     expect_ranges(
-        each
+        stored_range
         for part, inside, headers in parts
         if isinstance(part, Source)
-        for each in part.stored_ranges(inside, headers)
+        for stored_range in part.stored_ranges(inside, headers)
     )
 
 
@@ -150,8 +150,8 @@ class _Process:
         scheme = parse_scheme(file.url)
         store = self._store("obstore" if can_be_used(scheme) else scheme)
         read = partial(store.read, file.url, start, end, file.size, file.version)
-        found: bytes = repeated(read, file.url, self.options)
-        return found
+        data: bytes = repeated(read, file.url, self.options)
+        return data
 
     def _store(self, name: str) -> Any:
         with self._lock:

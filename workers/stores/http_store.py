@@ -38,20 +38,20 @@ class HttpStore:
     def state(self, url: str) -> tuple[int, str]:
         """Return the size and version of an object; by a range, as a signed URL allows no HEAD."""
         with self._answer(url, 0, 1, "") as answer:
-            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if answer.status != 206 or found is None:
+            match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if answer.status != 206 or match is None:
                 raise RefusedError(NO_RANGES)
-            return int(found[3]), _version(answer)
+            return int(match[3]), _version(answer)
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
         """Return the bytes from start to end of an object that has this size and version."""
         with self._answer(url, start, end, version) as answer:
             if answer.status != 206:
                 raise RefusedError(NO_RANGES)
-            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if found is None or (int(found[1]), int(found[2])) != (start, end - 1):
+            match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if match is None or (int(match[1]), int(match[2])) != (start, end - 1):
                 raise NoAnswerError("it sent another range than was asked for")
-            if int(found[3]) != size or _version(answer) != version:
+            if int(match[3]) != size or _version(answer) != version:
                 raise DataChangedError.at(shown(url))
             return self._body(answer, end - start)
 
@@ -110,8 +110,8 @@ class HttpStore:
                 if scheme == "https"
                 else _Plain(host, port, timeout=timeout)
             )
-        found: http.client.HTTPConnection = known[place]
-        return found
+        connection: http.client.HTTPConnection = known[place]
+        return connection
 
 
 class _Plain(http.client.HTTPConnection):

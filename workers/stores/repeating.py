@@ -78,15 +78,15 @@ def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
         try:
             return request()
         except Exception as error:
-            found = located(error, url)
-        if type(found) is not OSError:
-            raise found from None
-        logger.debug("%s: %s (try %d)", shown(url), found.strerror, tried)
+            failure = located(error, url)
+        if type(failure) is not OSError:
+            raise failure from None
+        logger.debug("%s: %s (try %d)", shown(url), failure.strerror, tried)
         # All workers of a job may have been refused at the same moment.
         longest = min(FIRST_PAUSE_S * 2**tried, LONGEST_PAUSE_S)
         if tried < options.tries:
             time.sleep(_pauses.uniform(longest / 2, longest))
-    raise RepeatedReadError(errno.EIO, f"{found.strerror} (tried {tried} times)", shown(url))
+    raise RepeatedReadError(errno.EIO, f"{failure.strerror} (tried {tried} times)", shown(url))
 
 
 # Its own: what a transform draws must not depend on a network.

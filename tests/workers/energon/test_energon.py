@@ -296,10 +296,10 @@ def test_shards_that_were_made_anew_are_read_with_what_is_said_of_them_now(
 
 def test_an_index_of_some_rows_is_as_if_there_were_no_others(folder: Path) -> None:
     whole = cp.TarDataset(folder / "a-1.tar")._indexes[0]
-    some = whole.only(np.array([3, 1]))
+    some = whole.select(np.array([3, 1]))
     assert [some.name(n) for n in range(2)] == ["a-1_3", "a-1_1"]
     assert [some.sample(n) for n in range(2)] == [whole.sample(3), whole.sample(1)]
-    assert len(whole.only(np.array([], np.int64))) == 0
+    assert len(whole.select(np.array([], np.int64))) == 0
 
 
 def test_costs_that_were_kept_are_of_the_same_fields(folder: Path) -> None:
