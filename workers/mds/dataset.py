@@ -87,17 +87,17 @@ class MDSDataset(RecordDataset):
                 have = ", ".join(encodings)
                 raise ValueError(f"{self.folder} has no column {missing[0]!r}; there are {have}")
             return tuple(images)
-        found = list[str]()
+        image_names = list[str]()
         for name, encoding in encodings.items():
             is_named = name in ("image", "images") or is_image(name)
             if encoding in (*IMAGES, *LISTS) or (encoding == "bytes" and is_named):
-                found.append(name)
+                image_names.append(name)
             elif encoding == "bytes" and name not in ("json", *MEDIA_COLUMNS):
                 raise ValueError(
                     f"{self.folder}: column {name!r} holds bytes: name it in images=[...] if they "
                     "are images; with images=[] they stay bytes in raw['json']"
                 )
-        return tuple(found)
+        return tuple(image_names)
 
     def _file(self, shard: Shard) -> Path:
         path = resolved(self.folder / shard.name, self.root)
@@ -169,10 +169,10 @@ def _record(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -
             raise ValueError(f"column {name!r}: {error}") from None
     if at != len(data):
         raise ValueError(f"its columns have {at} bytes, and it has {len(data)}")
-    own = record.pop("json", None) or {}
-    if not isinstance(own, dict | list):
-        raise ValueError(f"column 'json' is a {type(own).__name__}, not an object or a list")
-    record |= {"messages": own} if isinstance(own, list) else own
+    nested = record.pop("json", None) or {}
+    if not isinstance(nested, dict | list):
+        raise ValueError(f"column 'json' is a {type(nested).__name__}, not an object or a list")
+    record |= {"messages": nested} if isinstance(nested, list) else nested
     if files:
         record["images"] = [file for name in images for file in files[name]]
     return record
