@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from .memory import why_no_memory_files
+from .memory import find_memory_file_fault
 
 Transport = Literal["auto", "arena", "direct", "inline"]
 
@@ -25,7 +25,7 @@ def checked_transport(transport: Transport, balancer: str | None = None) -> Tran
             'transport="direct" is for workers on other hosts: give balancer="tcp://HOST:PORT", or '
             "leave transport"
         )
-    why_not = why_no_memory_files() if transport == "arena" else ""
+    why_not = find_memory_file_fault() if transport == "arena" else ""
     if why_not:
         raise ValueError(f'transport="{transport}" cannot be had: {why_not}; leave transport')
     return transport
@@ -33,4 +33,4 @@ def checked_transport(transport: Transport, balancer: str | None = None) -> Tran
 
 def why_inline(transport: Transport) -> str:
     """Return why nothing is put into shared memory, "" if it is."""
-    return 'transport="inline" was given' if transport == "inline" else why_no_memory_files()
+    return 'transport="inline" was given' if transport == "inline" else find_memory_file_fault()
