@@ -13,7 +13,7 @@ from ...workers.codec.batches import decode_batch, list_frames
 from ...workers.codec.contents import CodecError
 from ...workers.codec.local_frames import decode_local, list_local_frames
 from ...workers.collate.described import describe_layout
-from ...workers.collate.labels import count_label_tokens_of
+from ...workers.collate.labels import count_batch_label_tokens
 from ...workers.planned.reader import collate_seeded
 from ..balanced.step_infos import OverBudget, info_of
 from ..collate.chosen import BatchMaker
@@ -83,7 +83,7 @@ class BatchReader:
         job, batch = self.job, self._collated(samples, epoch, give.first)
         if job.counts_batches:  # a sample that only fills a step up weighs nothing
             counts = bool(give.facts.keys)
-            tokens = count_label_tokens_of(batch, samples, job.shift_labels) if counts else 0
+            tokens = count_batch_label_tokens(batch, samples, job.shift_labels) if counts else 0
         return Made(batch, labels=labels, label_tokens=tokens)
 
     def _collated(self, samples: list[Any], epoch: int, first: int) -> Any:
