@@ -264,9 +264,9 @@ class LocalLoop(MicrobatchSource):
         own, job = self._local, self._job
         count: CountLabels | None = None
         if job.counts_batches:
-            from ...workers.collate.labels import count_label_tokens_of  # here: few do
+            from ...workers.collate.labels import count_batch_label_tokens  # here: few do
 
-            count = count_label_tokens_of
+            count = count_batch_label_tokens
         reader = PlannedReader(
             own.dataset, self._source, job.resources, job.plan.seed, own.batches.in_worker,
             job.on_error == "skip", own.takes_empty, own.batches.draws, job.shift_labels,

@@ -19,7 +19,7 @@ from ...balancer.planning.problem.shapes import Sizing
 from ...workers.batches.envelope import LoadedState, ReaderPosition, StartPosition, reader_number
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.batches.tolerant_stream import Item
-from ...workers.collate.labels import count_label_tokens_of
+from ...workers.collate.labels import count_batch_label_tokens
 from ...workers.sources.costs import checked_cost, checked_measure, checked_name, sample_nbytes
 from ...workers.sources.data_identity import summarize_content
 from ...workers.sources.failures import ErrorAction, SkippedSample
@@ -191,7 +191,7 @@ class PackIterator:
             dict(zip(settings.resources, padding, strict=True)),
             sums[label]
             if label is not None
-            else count_label_tokens_of(batch, samples, settings.shift_labels),
+            else count_batch_label_tokens(batch, samples, settings.shift_labels),
             tuple(self._holes),
             self._mark,
         )
