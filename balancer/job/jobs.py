@@ -28,7 +28,7 @@ from ..protocol.messages import (
 )
 from ..protocol.status_messages import GetStatus, StatusReport
 from ..transport.naming import checked_job, job_of
-from .admission import MakeCredentials, why_other_version
+from .admission import MakeCredentials, describe_version_mismatch
 from .effects import Send
 from .job import PlayedJob
 from .job_events import logger
@@ -91,7 +91,7 @@ class PlayedJobs:
         job = self.jobs.get(name)
         if isinstance(message, JoinJob):
             try:
-                job = self._job_for(name, message)
+                job = self._find_job(name, message)
             except Exception as error:  # whatever its texts hold
                 return [Send(peer, PeerRejected(f"{error!s:.{MAX_REASON}}"))]
             self._has_begun |= job.parties.is_empty
@@ -145,9 +145,9 @@ class PlayedJobs:
             if only in ("", name) and not job.parties.is_empty
         )
 
-    def _job_for(self, name: str, hello: JoinJob) -> PlayedJob:
+    def _find_job(self, name: str, hello: JoinJob) -> PlayedJob:
         """Return the job of a trainer that comes; ValueError where it may have none."""
-        if reason := why_other_version(hello.version):
+        if reason := describe_version_mismatch(hello.version):
             raise ValueError(reason)
         job = self.jobs.get(name)
         if job is not None and (job.opening.job, job.opening.layout) == (hello.job, hello.layout):

@@ -58,7 +58,7 @@ class RunPlayer:
                     self.fail(RunError(str(error)))
         if self.run is not None and attempt is not None:
             try:
-                self._go_on(self.run, attempt)
+                self._play(self.run, attempt)
             except (RunError, RuntimeError) as error:  # what a worker has told is the latter
                 self.fail(error)
         if attempt is not None:
@@ -66,9 +66,10 @@ class RunPlayer:
                 attempt.renew(ticket)
         self._pool.renewed.clear()
         for _, why in self._pool.spoiled[:1]:
-            self.fail(RunError(f"a microbatch was lost and cannot be made again: {_text_of(why)}"))
+            loss = _explain_loss(why)
+            self.fail(RunError(f"a microbatch was lost and cannot be made again: {loss}"))
 
-    def _go_on(self, run: PlannedRun, attempt: RunAttempt) -> None:
+    def _play(self, run: PlannedRun, attempt: RunAttempt) -> None:
         """Give ranks what they want of what is there."""
         while True:
             if self._planning is not None:
@@ -152,7 +153,7 @@ class RunPlayer:
         self._pool.forget()
 
 
-def _text_of(why: Killed | Failed) -> str:
+def _explain_loss(why: Killed | Failed) -> str:
     if isinstance(why, Killed):
         return f"{why.deaths} workers died of the sample at {why.index}"
     try:

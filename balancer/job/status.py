@@ -25,18 +25,18 @@ def make_status_report(job: PlayedJob, refused: int, now: float) -> StatusReport
     """Return a report of bounded size at a time in seconds; refused: of the whole balancer."""
     parties, pool, events, source = job.parties, job.pool, job.events, job.admission.source
     run, attempt = job.player.run, parties.attempt
-    stopped = (each.stopped.reason for each in parties.peers.values() if each.stopped is not None)
+    stopped = (t.stopped.reason for t in parties.peers.values() if t.stopped is not None)
     queues = [] if attempt is None else attempt.queues
     firsts = [_place(job, queue, queue.first)[0] for queue in queues]
-    trainers = [_note_trainer(job, each, now) for each in parties.peers.values()]
+    trainers = [_note_trainer(job, trainer, now) for trainer in parties.peers.values()]
     trainers.sort(key=lambda note: (not note.is_waiting, -note.oldest_request_ms, note.ranks))
-    workers = [_note_worker(job, each, now) for each in job.admission.workers.values()]
+    workers = [_note_worker(job, worker, now) for worker in job.admission.workers.values()]
     workers.sort(key=lambda note: (
         note.state != "opening", not note.unresponsive, -note.last_message_ms, note.name
     ))  # fmt: skip
-    waiting = job.admission.waits_for or "a trainer"
+    waiting = job.admission.missing or "a trainer"
     if trainers and attempt is None:
-        waiting = job.admission.waits_for or parties.starts.waits_for(now)
+        waiting = job.admission.missing or parties.starts.describe_wait(now)
     elif trainers:
         waiting = trainers[0].missing
     return StatusReport(
@@ -46,7 +46,7 @@ def make_status_report(job: PlayedJob, refused: int, now: float) -> StatusReport
         held_bytes=pool.kept_bytes, budget_bytes=job.spec.buffer_bytes,
         is_full=run is not None and run.status_of(0)[2],
         loads_to_measure=source is not None and source.loads_first,
-        parts=sum(len(each.given) for each in pool.workers.values()),
+        parts=sum(len(worker.given) for worker in pool.workers.values()),
         lost=events.lost, lost_ms=_ago_ms(now, events.lost_at) if events.lost else -1,
         last_lost=tuple(map(_cut, events.last_lost)), turned_away=events.turned_away,
         rejected_workers=tuple(map(_cut, events.last_refused)), refused=refused,

@@ -326,7 +326,7 @@ class PlanAhead:
         return str(self._shares.why_lost(self._key(self._blocks[0])))
 
     @property
-    def waits_for(self) -> str:
+    def missing(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._known >= self.feed.end:
             return ""

@@ -154,7 +154,7 @@ class Planning:
         return self._ahead.why_lost if self._ahead is not None else ""
 
     @property
-    def waits_for(self) -> str:
+    def missing(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._awaited and self._shares is not None:
             what, _, step = self._awaited[0].partition("/")
@@ -162,7 +162,7 @@ class Planning:
             return f"what other ranks say ({of}): {self.who_lacks(self._awaited[0])}"
         if self._ahead is None:
             return "the order of the epoch"
-        return self._ahead.waits_for
+        return self._ahead.missing
 
     @property
     def awaits_ranks(self) -> bool:

@@ -300,14 +300,14 @@ class PlannedRun:
             )
         return self._maker.arrival(step, task, task.made)
 
-    def waits_for(self, rank: int | None = None) -> tuple[str, bool]:
+    def describe_wait(self, rank: int | None = None) -> tuple[str, bool]:
         """Return what the next microbatch waits for, and whether other ranks have to say it."""
         head, planning = self._head(rank), self._planning
         if head is None or not self._is_agreed:
-            return planning.waits_for or "the plan of the next window", planning.awaits_ranks
+            return planning.missing or "the plan of the next window", planning.awaits_ranks
         step, task = head
         if step.is_posted and step.contents is None:
-            return planning.waits_for, True
+            return planning.missing, True
         who = self._tasks.who_has(task.number)
         return f"microbatch {task.cell[1]} of step {step.plan.number} from {who}", False
 

@@ -152,14 +152,14 @@ class LocalLoop(MicrobatchSource):
             run.pump()
             arrival = run.head()
             if arrival is None and not run.is_at_end():
-                (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
+                (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.describe_wait)
         except RunError as error:
             raise _told(error) from error.__cause__
         given: LocalArrival | None = self._given(run, arrival)
         return given
 
     def _wait(
-        self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor
+        self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], describe_wait: WaitsFor
     ) -> Any:
         """Return what `look` finds once it is there; in a tuple of one the error to raise."""
         log: BatchWait | None = None
@@ -170,7 +170,7 @@ class LocalLoop(MicrobatchSource):
                 run.pump(soon_s - waited)
                 continue
             log = log or BatchWait(run.is_first, f"rank {', '.join(map(str, self._place.played))}")
-            what, is_of_ranks = waits_for()
+            what, is_of_ranks = describe_wait()
             planning = self._planning if is_of_ranks else None
             # A worker may take its time; ranks wait for each other as long as in collectives.
             limit_s = timeout_s or (math.inf if planning is None else MEET_S)
