@@ -33,7 +33,7 @@ from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
 from ..balancer.run.ahead import LoopCosts, PlanFeed, PlannedStep
-from ..balancer.run.steps import contents_of, usable_cells
+from ..balancer.run.steps import make_contents, usable_cells
 from ..balancer.run.tasks import MicrobatchFacts
 from ..workers.mixture.mixture import Mixture
 from ..workers.mixture.order import epoch_order, epoch_samples
@@ -274,8 +274,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         name = self._balance.label_tokens or LABEL_TOKENS
         label = self._names.index(name) if name in self._names else -1
         cells = usable_cells(planned, (), may_be_empty=True) or {}
-        contents = contents_of(planned, cells, [rank], label, self.config.sizing)[rank, microbatch]
-        indexes = planned.indexes_of(contents.ordinals)
+        cell_contents = make_contents(planned, cells, [rank], label, self.config.sizing)
+        contents = cell_contents[rank, microbatch]
+        indexes = planned.find_indexes(contents.ordinals)
         facts = MicrobatchFacts(
             rank=rank,
             step=planned.number,
@@ -368,7 +369,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             for planned in steps:
                 for microbatch in range(planned.microbatches):
                     before += 1
-                    yield planned.indexes_of(planned.ordinals(self.rank, microbatch))
+                    yield planned.find_indexes(planned.ordinals(self.rank, microbatch))
             start, step = feed.start, feed.step
             if start < len(order):
                 self._windows.append((start, step, before))

@@ -226,7 +226,7 @@ class PlayedJob:
         if isinstance(message, PoolBeat):
             stats.take_beat(message, now)
         elif not isinstance(message, PartBroken) and known is not None:
-            giving = known.given.get(message.number)
+            giving = known.givings.get(message.number)
             if giving is not None:
                 stats.take_answer(message, giving.part, now)
 

@@ -87,7 +87,7 @@ class RunPlayer:
         while self._parties.attempt is attempt and attempt.wants_more(rank):
             head = run.head(rank)
             if isinstance(head, LocalArrival):
-                attempt.give(head.batch, head.made or Made(None))
+                attempt.give(head.batch, head.loaded or Made(None))
                 self._events.note_given(head.batch)
                 run.release(head.batch)
             elif isinstance(head, Exception):
@@ -113,7 +113,7 @@ class RunPlayer:
         else:
             self._events.log("epoch", ": epoch %d begins", start.epoch)
         if self.costs is None:
-            self.costs = LoopCosts.of_source(source, self._job.resources)
+            self.costs = LoopCosts.from_source(source, self._job.resources)
         else:
             self.costs.begin_epoch()
         self._runs += 1

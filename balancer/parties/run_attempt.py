@@ -131,13 +131,13 @@ class RunAttempt:
         """Return whether a rank has nothing left of what it was given."""
         return self.queues[rank].first == self.queues[rank].next
 
-    def give(self, facts: MicrobatchFacts, batch_made: Made) -> None:
+    def give(self, facts: MicrobatchFacts, loaded: Made) -> None:
         """Give a rank its next microbatch."""
-        queue, tokens = self.queues[facts.rank], batch_made.label_tokens
-        ticket = batch_made.batch if isinstance(batch_made.batch, Ticket) else None
+        queue, tokens = self.queues[facts.rank], loaded.label_tokens
+        ticket = loaded.batch if isinstance(loaded.batch, Ticket) else None
         give = GiveBatch(
             self.key.run, queue.next, self._make_version(None), True, (),
-            -1 if ticket is None else ticket.first, facts, batch_made.labels or (),
+            -1 if ticket is None else ticket.first, facts, loaded.labels or (),
             -1 if tokens is None else tokens,
         )  # fmt: skip
         batch = queue.batches[queue.next] = QueuedBatch(give, ticket)

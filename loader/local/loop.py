@@ -98,7 +98,7 @@ class LocalLoop(MicrobatchSource):
         if self._costs is not None and self._keeps_costs and len(self._costs) == len(source):
             self._costs.begin_epoch()
         else:
-            self._costs = LoopCosts.of_source(source, self._job.resources)
+            self._costs = LoopCosts.from_source(source, self._job.resources)
         count = self.count()
         if not 0 <= start.at.start <= count:
             raise LoaderError(
@@ -159,7 +159,7 @@ class LocalLoop(MicrobatchSource):
         return given
 
     def _wait(
-        self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], describe_wait: WaitsFor
+        self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], describe: WaitsFor
     ) -> Any:
         """Return what `look` finds once it is there; in a tuple of one the error to raise."""
         log: BatchWait | None = None
@@ -170,13 +170,13 @@ class LocalLoop(MicrobatchSource):
                 run.pump(soon_s - waited)
                 continue
             log = log or BatchWait(run.is_first, f"rank {', '.join(map(str, self._place.played))}")
-            what, is_of_ranks = describe_wait()
+            what, is_of_ranks = describe()
             planning = self._planning if is_of_ranks else None
             # A worker may take its time; ranks wait for each other as long as in collectives.
             limit_s = timeout_s or (math.inf if planning is None else MEET_S)
             if planning and planning.has_ended and run.error:
                 return (run.error,)
-            if planning and waited > LOST_S and planning.why_lost:
+            if planning and waited > LOST_S and planning.lost_reason:
                 return (LoaderError(f"other ranks will say nothing more: waits for {what}"),)
             try:
                 log.check(waited, limit_s, what)
@@ -212,12 +212,12 @@ class LocalLoop(MicrobatchSource):
         own, run, planning = sum(tokens.values()), self._run, self._planning
         if self._peers is None or run is None or planning is None:
             return own
-        key = f"labels/{step}"
+        key, waiting_for = f"labels/{step}", f"the label tokens of step {step} from "
         planning.say(key, str(own).encode())
         self._is_torn = True
         values = self._wait(
             run, timeout_s, lambda: planning.heard.get(key),
-            lambda: (f"the label tokens of step {step} from {planning.who_lacks(key)}", True),
+            lambda: (waiting_for + planning.describe_missing(key), True),
         )  # fmt: skip
         self._given(run, values[0])
         return sum(map(int, values))

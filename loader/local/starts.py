@@ -37,7 +37,7 @@ def meet_ranks(
 
     dataset: what `source` reads. All ranks must bring the same configuration, data and, where all
     of them know them, costs. What differs in samples without keys shows when some are loaded: see
-    `why_others` of balancer/run/run.py.
+    `describe_sample_mismatch` of balancer/run/run.py.
 
     None where nobody has to be met: all costs are known, and nothing else shows on loading. Raises
     ValueError where they cannot find each other, LoaderError where they disagree.

@@ -124,7 +124,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
             result = Failed(None, result)
         return number, result
 
-    def who_has(self, number: int) -> str:
+    def describe_worker(self, number: int) -> str:
         """Return who works on a task, and on which sample, as text."""
         if number not in self._given:
             return "a worker"

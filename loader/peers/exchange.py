@@ -156,7 +156,7 @@ class Peers:
         next_at, self._next_at = self._next_at, math.inf
         return min(IDLE_S, max(0.0, next_at - self._clock()))
 
-    def why_missing(self, key: str) -> str:
+    def describe_missing(self, key: str) -> str:
         """Return which ranks have not posted a key, as far as is known; "" if none is missing.
 
         It asks nobody, and may be called while another thread waits for the store.
@@ -175,9 +175,9 @@ class Peers:
                 )
         return "; ".join(parts)
 
-    def why_lost(self, key: str) -> str:
+    def explain_loss(self, key: str) -> str:
         """Return why a key will never be complete, as far as is known; "" while it may be."""
-        missing = self.why_missing(key)
+        missing = self.describe_missing(key)
         return missing if ENDED in missing or CLOSED in missing else ""
 
     def close(self) -> None:

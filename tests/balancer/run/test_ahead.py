@@ -57,10 +57,10 @@ class Shares:
     def close(self) -> None:
         """Do nothing."""
 
-    def why_lost(self, _key: str) -> str:
+    def explain_loss(self, _key: str) -> str:
         return ""
 
-    def why_missing(self, key: str) -> str:
+    def describe_missing(self, key: str) -> str:
         there = self._board.posted.get(key, {})
         return ", ".join(f"rank {rank}" for rank in range(self.ranks) if rank not in there)
 
