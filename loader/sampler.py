@@ -43,7 +43,7 @@ from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
 from .balanced.step_infos import OverBudget, info_of
-from .local.starts import digest_of
+from .local.starts import digest_costs
 from .refused_arguments import refuse_moved_arguments
 from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
 from .step.info import StepInfo
@@ -389,7 +389,7 @@ class _Costs(Source):
 
     @cached_property
     def _digest(self) -> str:
-        return digest_of(self.costs)
+        return digest_costs(self.costs)
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""

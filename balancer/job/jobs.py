@@ -27,7 +27,7 @@ from ..protocol.messages import (
     UnknownPeer,
 )
 from ..protocol.status_messages import GetStatus, StatusReport
-from ..transport.naming import checked_job, job_of
+from ..transport.naming import checked_job, read_job
 from .admission import MakeCredentials, describe_version_mismatch
 from .effects import Send
 from .job import PlayedJob
@@ -75,7 +75,7 @@ class PlayedJobs:
     ) -> list[Send]:
         """Take one message in; return what to send at once: the rest is `tick`'s."""
         self._now = now
-        name = job_of(peer)
+        name = read_job(peer)
         if isinstance(message, ListJobs):
             self._askers.pop(peer, None)
             self._askers[peer] = name, now
@@ -103,7 +103,7 @@ class PlayedJobs:
 
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered."""
-        name = job_of(peer)
+        name = read_job(peer)
         if (job := self.jobs.get(name)) is not None:
             self._out += self._ask(name, job, partial(job.unreachable, peer, now))
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from counterpoise.balancer.run.ahead import LoopCosts
-from counterpoise.loader.local.starts import digest_of
+from counterpoise.loader.local.starts import digest_costs
 from counterpoise.workers.sources.plain import as_source
 from tests.loader import balanced_data as made
 from tests.loader.local.settings import Kept
@@ -65,6 +65,6 @@ def test_a_digest_is_of_all_costs_and_their_names() -> None:
         {"tokens": [1, 2, 3, 4, 5, 6]}, {"tokens": [1, 2, 3, 4, 5, 7]},
         {"tiles": [1, 2, 3, 4, 5, 6]},
     ]  # fmt: skip
-    found = {digest_of(LoopCosts.from_source(as_source(range(6), t), tuple(t))) for t in tables}
+    found = {digest_costs(LoopCosts.from_source(as_source(range(6), t), tuple(t))) for t in tables}
     assert len(found) == 3
-    assert digest_of(LoopCosts(6, ("tokens",))) == ""
+    assert digest_costs(LoopCosts(6, ("tokens",))) == ""
