@@ -248,13 +248,13 @@ class WorkersIterator(_Counting, OwnWorkers):  # type: ignore[misc]
         return index
 
     def _try_get_data(self, timeout: float = LOOK_S) -> tuple[bool, Any]:
-        found: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-        if found[0]:
-            self._asked_for.pop(found[1][0], None)
+        arrival: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        if arrival[0]:
+            self._asked_for.pop(arrival[1][0], None)
             self._log, self._waited_s = WaitLog(is_first=False), 0.0
         else:
             self._tell_wait(timeout)
-        return found
+        return arrival
 
     def _tell_wait(self, waited_s: float) -> None:
         """Log, now and then, for which worker and samples the next batch waits."""
