@@ -59,7 +59,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         """
         context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
-        why_not = memory.why_no_memory_files()
+        why_not = memory.find_memory_file_fault()
         refuse_restarts(start.restarts, why_not)
         if not why_not:
             stats = start.stats
