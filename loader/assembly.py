@@ -20,7 +20,7 @@ from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.planning.problem.layout import base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
-from ..workers.mixture.order import epoch_samples, rows_of
+from ..workers.mixture.order import epoch_samples, find_rows
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.interface import DEFAULT_COST, Source
 from ..workers.sources.plain import as_source
@@ -110,7 +110,7 @@ def settings_of(loader: TorchDataLoader[Any], arguments: BalancedArguments) -> L
             "skip_keys is looked for in the data set, and a RemoteDataset has no keys here: give "
             "the data set itself, cp.TarDataset(...)"
         )
-    dataset, balance = rows_of(loader.dataset), arguments.balance
+    dataset, balance = find_rows(loader.dataset), arguments.balance
     remote = isinstance(dataset, RemoteDataset)
     source = None if remote else as_source(dataset, arguments.cost, arguments.key)
     is_remote = arguments.balancer.address is not None
@@ -177,7 +177,7 @@ def make_planned(
         count_now = partial(epoch_samples, source, arguments.shuffle)
         if (count := count_now()) < place.ranks:
             raise ValueError(f"{count} samples cannot feed {place.ranks} ranks: use fewer ranks")
-        looked_at = KnownData(dataset, count, source.key).looked_at()
+        looked_at = KnownData(dataset, count, source.key).look_at_samples()
         known = lambda: replace(looked_at, samples=count_now())  # noqa: E731
         # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
         if plan.accumulate == "auto" or plan.last_step != "whole":

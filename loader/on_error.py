@@ -69,7 +69,7 @@ class OnError:
         """How many dead workers an epoch replaces; by default none without shared memory."""
         if self.worker_restarts is not None:
             return self.worker_restarts
-        return 3 if self.action == "skip" and not memory.why_no_memory_files() else 0
+        return 3 if self.action == "skip" and not memory.find_memory_file_fault() else 0
 
 
 def as_on_error(on_error: OnError | str) -> OnError:

@@ -34,7 +34,7 @@ from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
 from ..balancer.run.ahead import LoopCosts, PlanFeed, PlannedStep
-from ..balancer.run.steps import contents_of, usable_cells
+from ..balancer.run.steps import make_contents, usable_cells
 from ..balancer.run.tasks import MicrobatchFacts
 from ..workers.mixture.mixture import Mixture
 from ..workers.mixture.order import epoch_order, epoch_samples
@@ -44,7 +44,7 @@ from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
 from .balanced.step_infos import OverBudget, info_of
-from .local.starts import digest_of
+from .local.starts import digest_costs
 from .refused_arguments import RANK_WORDS, value_classes
 from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
 from .step.info import StepInfo
@@ -276,8 +276,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         name = self._balance.label_tokens or LABEL_TOKENS
         label = self._names.index(name) if name in self._names else -1
         cells = usable_cells(planned, (), may_be_empty=True) or {}
-        contents = contents_of(planned, cells, [rank], label, self.config.sizing)[rank, microbatch]
-        indexes = planned.indexes_of(contents.ordinals)
+        cell_contents = make_contents(planned, cells, [rank], label, self.config.sizing)
+        contents = cell_contents[rank, microbatch]
+        indexes = planned.find_indexes(contents.ordinals)
         facts = MicrobatchFacts(
             rank=rank,
             step=planned.number,
@@ -370,7 +371,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             for planned in steps:
                 for microbatch in range(planned.microbatches):
                     before += 1
-                    yield planned.indexes_of(planned.ordinals(self.rank, microbatch))
+                    yield planned.find_indexes(planned.ordinals(self.rank, microbatch))
             start, step = feed.start, feed.step
             if start < len(order):
                 self._windows.append((start, step, before))
@@ -390,7 +391,7 @@ class _Costs(Source):
 
     @cached_property
     def _digest(self) -> str:
-        return digest_of(self.costs)
+        return digest_costs(self.costs)
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""

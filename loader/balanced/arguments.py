@@ -21,7 +21,7 @@ from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
 from ...workers.sources.interface import Source
-from ...workers.sources.plain import resources_of
+from ...workers.sources.plain import probe_resources
 from ..step.ranks import Ranks
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
@@ -71,7 +71,7 @@ def find_resources(
         return (*DEFAULT_RESOURCES, *extra)
     if balance.grouping != "fixed":
         source.refuse_unsaid_costs()
-    return resources_of(source, sleep)
+    return probe_resources(source, sleep)
 
 
 def checked_shuffle(shuffle: bool | None, mode: str) -> bool:

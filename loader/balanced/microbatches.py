@@ -499,7 +499,7 @@ class Fetcher:
             unpacked = kept.unpacked = self._unpack(kept)
             if self._stats is not None:
                 self._stats.take_holes(kept.arrival.batch.holes)
-            kept.arrival.made = None  # its samples are not needed any more
+            kept.arrival.loaded = None  # its samples are not needed any more
         self._loader.open().release(kept.arrival)
         return unpacked
 

@@ -93,12 +93,12 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
             init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
         if isinstance(reader, MapReader):
             if loader._restarts:
-                refuse_restarts(loader._restarts, memory.why_no_memory_files())
+                refuse_restarts(loader._restarts, memory.find_memory_file_fault())
                 reader.progress = shared_numbers(context, loader.num_workers)
         elif reader is not None and loader.persistent_workers:
             state.epoch = reader.epoch = shared_numbers(context, 1)
             state.epoch[0] = -1
-        if not memory.why_no_memory_files():
+        if not memory.find_memory_file_fault():
             stats = getattr(loader, "_stats", None)
             work = None if stats is None else stats.new_workers(context, loader.num_workers)
             init_fn = Beginning(TorchExceptionWrapper, init_fn, work)
@@ -248,13 +248,13 @@ class WorkersIterator(_Counting, OwnWorkers):  # type: ignore[misc]
         return index
 
     def _try_get_data(self, timeout: float = LOOK_S) -> tuple[bool, Any]:
-        found: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-        if found[0]:
-            self._asked_for.pop(found[1][0], None)
+        arrival: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        if arrival[0]:
+            self._asked_for.pop(arrival[1][0], None)
             self._log, self._waited_s = WaitLog(is_first=False), 0.0
         else:
             self._tell_wait(timeout)
-        return found
+        return arrival
 
     def _tell_wait(self, waited_s: float) -> None:
         """Log, now and then, for which worker and samples the next batch waits."""

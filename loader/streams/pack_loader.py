@@ -21,7 +21,7 @@ from ...workers.batches.envelope import is_stateful, loses_samples
 from ...workers.sources.data_identity import KnownData
 from ..balanced.settings import LoopSettings
 from ..plain.iterators import InlineIterator, WorkersIterator
-from ..plain.order import states_of
+from ..plain.order import read_states
 from ..plain.position import read_position
 from ..plain.state import Iteration, PlainState
 from ..resume.balanced_position import ResumePosition
@@ -80,7 +80,7 @@ class PackLoader(TorchDataLoader[Any]):
             self.load(self.ledger(at))
         iterator, self._iteration = iter(self), self._state.current
         if self._iteration.states is None:  # before anything else draws from the generators
-            self._iteration.states = states_of(self._iteration.generators)
+            self._iteration.states = read_states(self._iteration.generators)
         return iterator
 
     def set_epoch(self, epoch: int) -> None:

@@ -47,7 +47,7 @@ def test_samples_are_those_of_their_keys_and_repeats_draw_their_own() -> None:
     draws: dict[str, list[float]] = {}
     for _, (batch, info) in enumerate(loader(data).with_info()):
         for sample, key in zip(batch, info.keys, strict=True):
-            assert sample["id"] == f"{data.source_of(key)}-{key.partition('/')[2]}"
+            assert sample["id"] == f"{data.find_source(key)}-{key.partition('/')[2]}"
             draws.setdefault(sample["id"], []).append(sample["draw"])
     small = [each for name, each in draws.items() if name.startswith("small")]
     assert sum(map(len, small)) == 40
@@ -115,7 +115,7 @@ def test_a_checkpoint_goes_on_with_other_weights_and_sources() -> None:
     sources = {name: (source(name), weight) for name, weight in (("web", 1), ("docs", 4))}
     new = cp.Mixture({**sources, "new": (["x"] * 30, 5)}, epoch=60, begin=begin)
     found = expected(new)
-    had = Counter(map(new.source_of, found))
+    had = Counter(map(new.find_source, found))
     assert had == {"web": 6, "docs": 24, "new": 30}
     for name in ("web", "docs"):
         # What was left of its pass comes first, and none of what it had of that.
@@ -169,13 +169,13 @@ def test_an_epoch_may_go_on_where_the_last_one_stopped() -> None:
         assert sorted(found) == sorted(expected(data, epoch))
         assert len({*found}) == len(found) == 100
         for key in expected(data, epoch):
-            had[data.source_of(key)].append(key.partition("/")[2])
+            had[data.find_source(key)].append(key.partition("/")[2])
     for name, keys in had.items():
         for begin in range(0, len(keys) - SIZES[name], SIZES[name]):
             # Each pass has every sample once, wherever epochs began.
             assert len({*keys[begin : begin + SIZES[name]]}) == SIZES[name]
     begun = data.counters(30, epoch=8, seed=3)
-    totals = Counter(map(data.source_of, expected(data, 8)[:30]))
+    totals = Counter(map(data.find_source, expected(data, 8)[:30]))
     for name, (passes, samples) in begun.items():
         per_epoch = len(had[name]) // 9
         assert passes * SIZES[name] + samples == 8 * per_epoch + totals[name]
@@ -191,7 +191,7 @@ def test_a_plain_loop_has_the_mixture_in_order() -> None:
         for epoch in range(2):
             data.set_epoch(epoch)
             found = [sample["id"] for batch in made for sample in batch]
-            wanted = [(cp.Mixture.source_of(data, key), key) for key in expected(data, epoch)]
+            wanted = [(cp.Mixture.find_source(data, key), key) for key in expected(data, epoch)]
             assert found == [f"{name}-{key.partition('/')[2]}" for name, key in wanted]
     state: dict[str, Any] = {}
     made = cp.DataLoader(data, batch_size=8, collate_fn=list)
@@ -243,7 +243,7 @@ def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
     data = cp.Mixture({"text": (source("web"), 1), "tiles": (Tiles(), 1)}, by="tokens", epoch=40)
     assert data.resources == ("tokens", "tiles")
     rows = data.rows.recipe.order(0, 0, True).tolist()
-    assert {(data.source_of(data.rows.key(row)), data.rows.probe(row).cost["tiles"])
+    assert {(data.find_source(data.rows.key(row)), data.rows.probe(row).cost["tiles"])
             for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def test_an_epoch_by_tokens_has_all_of_the_source_that_ends_it_in_every_loop(
         assert sorted(keys) == sorted(map(data.rows.key, rows))
         assert len(found) == made.num_steps
         lengths.add(len(rows))
-        first = Counter(map(data.source_of, [key for key in keys if "@" not in key]))
+        first = Counter(map(data.find_source, [key for key in keys if "@" not in key]))
         used_up = [name for name in SIZES if first[name] == SIZES[name]]
         assert used_up == {"first": ["small"], "all": [*SIZES]}.get(end, ["docs", "small"])
     assert len(lengths) == 1
@@ -298,7 +298,7 @@ def test_plans_that_look_at_no_cost_take_sources_that_say_none() -> None:
     )
     sampler = cp.BalancedBatchSampler(data, "fixed", ranks=(0, 1), batch_size=10)
     for info in [info for step in made.steps() for info in step.infos]:
-        told = [int(key.partition("/")[2]) for key in info.keys if data.source_of(key) == "a"]
+        told = [int(key.partition("/")[2]) for key in info.keys if data.find_source(key) == "a"]
         assert info.costs == {"tokens": sum(lengths[index] for index in told)}
     assert len(list(sampler)) == 1
 
@@ -337,7 +337,7 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
         info = sampler.info(number)
         steps.setdefault(info.step, []).extend(info.keys)
         assert [each["id"].partition("-")[0] for each in batch] == [
-            data.source_of(key) for key in info.keys
+            data.find_source(key) for key in info.keys
         ]
         assert sum(info.sources.values()) == len(batch)
     order = expected(data)

@@ -120,7 +120,7 @@ def test_workers_elsewhere_open_what_is_described(root: Path, other: Open) -> No
 @FORMATS
 def test_a_mixture_takes_them(root: Path, other: Open) -> None:
     data = cp.Mixture({"a": (other(root), 3), "b": (tars(root), 1)}, epoch=40)
-    names = [data.source_of(data.key(n)) for n in range(40)]
+    names = [data.find_source(data.key(n)) for n in range(40)]
     assert names.count("a") == 30
 
 

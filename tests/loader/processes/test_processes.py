@@ -12,7 +12,7 @@ import pytest
 import torch.utils.data as torch_data
 
 from counterpoise import OnError, Ranks
-from counterpoise.balancer.server.embedded import directory_of
+from counterpoise.balancer.server.embedded import find_directory
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
@@ -172,7 +172,7 @@ def test_a_worker_of_a_shared_rank_that_is_killed_is_started_again(monkeypatch):
     for pid in pool_of(loader).pids:
         os.kill(pid, signal.SIGKILL)
     found += digests(iterator)
-    directory = directory_of(processes_of(loader).balancer.endpoint)
+    directory = find_directory(processes_of(loader).balancer.endpoint)
     loader.close()
     assert not Path(directory).exists()
     monkeypatch.undo()  # the other loads by itself

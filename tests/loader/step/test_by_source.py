@@ -65,8 +65,8 @@ def expected(step: Any) -> dict[str, list[float]]:
             sample = data.rows[by_key[key]]
             ids, labels = (torch.tensor(sample[name]) for name in ("input_ids", "labels"))
             own = cross_entropy(LOGITS[ids[:-1]], labels[1:], reduction="none")
-            found[data.source_of(key)][0] += float(own.sum())
-            found[data.source_of(key)][1] += int((labels[1:] != -100).sum())
+            found[data.find_source(key)][0] += float(own.sum())
+            found[data.find_source(key)][1] += int((labels[1:] != -100).sum())
     return found
 
 

@@ -39,7 +39,7 @@ def test_a_folder_is_read_without_datasets(folder: Path, picture: Picture) -> No
     assert found.raw(7)["jpg"] == picture(seed=7)
     assert found.probe(7).cost["pixels"] == 48
     assert found[7]["jpg"].shape == (6, 8, 3)
-    assert found.file_of(7).endswith("data-00001-of-00002.arrow")
+    assert found.locate_file(7).endswith("data-00001-of-00002.arrow")
 
 
 def test_rows_keep_their_names_in_views(folder: Path) -> None:

@@ -15,7 +15,7 @@ from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
 from counterpoise.tools.runners import in_this_process
 from counterpoise.workers import SampleError
 from counterpoise.workers.images.decode import is_image
-from counterpoise.workers.sources.registry import open_source, source_of
+from counterpoise.workers.sources.registry import open_data, open_source
 
 pytest.importorskip("pyarrow")
 from tests.loader import balanced_data
@@ -110,7 +110,7 @@ def test_a_description_opens_the_same_below_a_root(form: str, forms: Forms, fold
 
 
 def test_a_path_alone_says_which_form_it_is(folder: Path) -> None:
-    kinds = [type(source_of(folder / name)) for name in ("parquet", "texts.parquet", "hf")]
+    kinds = [type(open_data(folder / name)) for name in ("parquet", "texts.parquet", "hf")]
     assert kinds == [cp.ParquetDataset, cp.ParquetDataset, cp.HFDataset]
 
 

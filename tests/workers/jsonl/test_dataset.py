@@ -125,7 +125,7 @@ def reason(source, index):
     with pytest.raises(SampleError) as raised:
         source.raw(index)
     assert raised.value.key == source.key(index)
-    assert raised.value.source == source.file_of(index)
+    assert raised.value.source == source.locate_file(index)
     return raised.value.reason
 
 
@@ -193,13 +193,13 @@ def test_a_file_that_changes_is_an_error_and_then_indexed_again(lines, tmp_path)
 
 def test_workers_read_no_more_than_the_record(lines, monkeypatch):
     source, asked = lines(*({"text": str(n)} for n in range(50))), list[int]()
-    read = source._files.read_at
+    read = source._files.read_range
 
     def counted(path, offset, size):
         asked.append(size)
         return read(path, offset, size)
 
-    monkeypatch.setattr(source._files, "read_at", counted)
+    monkeypatch.setattr(source._files, "read_range", counted)
     assert source[40]["json"] == {"text": "40"}
     assert asked == [14]
 
