@@ -437,8 +437,8 @@ def _sampler_ranks(ranks: Any, balance: Balance) -> Ranks:
     ranks.check_dispatch(balance.dispatch)
     if ranks.virtual is not None or ranks.name:
         raise ValueError(
-            f"{ranks} is for a counterpoise.DataLoader, and a sampler lists the samples of one "
-            "rank: give ranks=(rank, number of ranks), a mesh or a process group"
+            "virtual and name of Ranks are for a counterpoise.DataLoader, and a sampler lists the "
+            "samples of one rank: give ranks=(rank, number of ranks), a mesh or a process group"
         )
     return ranks
 
