@@ -142,7 +142,7 @@ def make_loader(mesh: DeviceMesh, pattern: str) -> DataLoader:
         TarDataset(pattern, Words()),
         num_workers=1,
         shuffle=True,
-        topology=mesh,
+        ranks=mesh,
         cost=count_tokens,
         balance=Balance(
             budgets={"tokens": 2048},

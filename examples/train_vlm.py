@@ -215,7 +215,7 @@ def make_loader(mesh: DeviceMesh, pipe: Pipeline, given: argparse.Namespace) -> 
         TarDataset(pattern, transform),
         num_workers=1,
         shuffle=True,
-        topology=mesh,
+        ranks=mesh,
         fields=pipe.needs,
         balance=Balance(
             budgets={"tiles": 128, "tokens": CONTEXT},

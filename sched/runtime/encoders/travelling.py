@@ -21,7 +21,7 @@ from ..stage.calling import grad_mode
 class TravellingImages:
     """An encoder whose images travel, on a mesh with pipeline stages: `Pipeline(encoders=...)`.
 
-    `name`: of its features, as `merge` gets them. `dispatch`: a `counterpoise.ImageDispatch` over
+    `name`: of its features, as `merge` gets them. `dispatch`: a `loader.ImageDispatch` over
     all ranks of "dp" and "pp", with reduction="sum", the same on all of them. `inputs`: the field
     that is encoded. `sizes`: the field that has each image's size, such as "image_grid_thw", if the
     dispatch has a blank_size. `module_name`: of the encoder in the whole model, under which

@@ -17,7 +17,7 @@ from ...bubble_filling.filled_program import EncoderTimes, with_encoders
 from ...ir.program import Program
 from ...ir.registry import schedules
 from ...planners.job.schema import read_stages
-from ...planners.stage_split import SplitPlan, split_of
+from ...planners.stage_split import SplitPlan, make_split
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
@@ -303,7 +303,7 @@ class Adapted:
     def plan(self, stages: int) -> SplitPlan:
         """Return the plan of so many stages with even numbers of layers, the first ones more."""
         count = len(self.layers.kinds)
-        return split_of(tuple(count // stages + (one < count % stages) for one in range(stages)))
+        return make_split(tuple(count // stages + (one < count % stages) for one in range(stages)))
 
     def hidden(self, plan: SplitPlan) -> Callable[[Any], tuple[int, ...]]:
         """Return the function from a microbatch's info to the shape of what stages hand on."""

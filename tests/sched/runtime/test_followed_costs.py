@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.sched import CostFunction, CostProfile, Replan, Slot, dump_profile, simulate
 from counterpoise.sched.runtime import Pipeline, StepLoss, load_checkpoint, save_checkpoint
@@ -99,7 +100,7 @@ def run(rank: int, folder: Path, follows: bool, resumed: bool) -> Seen:
     )  # fmt: skip
     told.pipe = pipe
     loader = make_loader(
-        folder / "first.json", topology=mesh, num_workers=1, name=str(resumed),
+        folder / "first.json", ranks=Ranks(mesh, name=str(resumed)), num_workers=1,
         multiprocessing_context="fork",  # the pool's own method starts clean processes: seconds
     )  # fmt: skip
     loader.follow_costs(pipe)
@@ -125,7 +126,7 @@ def run(rank: int, folder: Path, follows: bool, resumed: bool) -> Seen:
 
 def planned(costs: Path) -> dict[int, list[tuple[int, tuple[str, ...]]]]:
     """Return what one process that plays both ranks is given by these costs."""
-    loader = make_loader(costs, virtual_ranks=2)
+    loader = make_loader(costs, ranks=Ranks(virtual=2))
     return {step.number: [(i.rank, i.keys) for i in step.infos] for step in loader.steps()}
 
 

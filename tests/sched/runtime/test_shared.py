@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.planners.stage_split import make_split
 from counterpoise.sched.runtime import Pipeline, StageModules, split
 from counterpoise.sched.runtime.stage.splitting import with_ties
 from tests.sched.runtime.cases import gradient, loader_step, mean_loss, reference_loss, relative
@@ -73,7 +73,7 @@ def train_tied(rank: int, name: str, ranks: int, *, by_split: bool = False) -> f
     placed = program.stages_of(own)
     shared: dict[str, nn.Parameter] = {}
     if by_split:
-        plan = split_of(tuple(len(stage) for stage in model))
+        plan = make_split(tuple(len(stage) for stage in model))
         stages = split(nn.Sequential(*(m for stage in model for m in stage)), plan, layers="")
         mine: dict[int, Any] = copy.deepcopy({stage: stages[stage] for stage in placed})
     else:

@@ -106,7 +106,7 @@ def train(process: int, units: Units | None) -> dict[str, Any]:
     )  # fmt: skip
     dispatched: dict[str, Any] = {"dispatch": "images"} if units is None or units.spread else {}
     loader: DataLoader[Any, Any] = DataLoader(
-        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=where,
+        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, ranks=where,
         balance=Balance(samples_per_step=STEP, accumulate=2, **dispatched), fields=pipe.needs,
         multiprocessing_context="fork",  # the pool's own method starts clean processes: seconds
     )  # fmt: skip
