@@ -70,8 +70,8 @@ def marked_grid(program: Program, marks: Collection[tuple[int, int]]) -> str:
     lines = []
     for rank, row in enumerate(program.ranks):
         cells = [
-            (f"[{item}]" if (rank, at) in marks else f" {item} ").ljust(width)
-            for at, item in enumerate(row[low:high], start=low)
+            (f"[{pass_}]" if (rank, at) in marks else f" {pass_} ").ljust(width)
+            for at, pass_ in enumerate(row[low:high], start=low)
         ]
         before, after = "... " if low else "", " ..." if len(row) > high else ""
         lines.append((f"{rank:>{label}}: {before}" + "".join(cells) + after).rstrip())

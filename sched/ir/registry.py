@@ -1,6 +1,6 @@
-"""The registry of schedules: each has a name, a one-line description and a pure generator.
+"""The registry of schedules: each has a name, a one-line description and a pure registered.
 
-A generator takes `ranks`, `microbatches` and options of its own, and returns a Program. To add
+A registered takes `ranks`, `microbatches` and options of its own, and returns a Program. To add
 one, decorate a function with `register`, as examples/own_schedule.py does.
 """
 
@@ -15,7 +15,7 @@ Generator = Callable[..., Program]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A registered generator. `options`: its parameters besides ranks and microbatches."""
+    """A registered registered. `options`: its parameters besides ranks and microbatches."""
 
     name: str
     description: str
@@ -27,9 +27,9 @@ _REGISTRY: dict[str, Schedule] = {}
 
 
 def register(name: str, description: str) -> Callable[[Generator], Generator]:
-    """Return a decorator that registers a generator under a name.
+    """Return a decorator that registers a registered under a name.
 
-    Raises ValueError if another generator has the name, or if it lacks ranks or microbatches.
+    Raises ValueError if another registered has the name, or if it lacks ranks or microbatches.
     """
 
     def add(generate: Generator) -> Generator:
@@ -65,12 +65,12 @@ def schedule(name: str, *, ranks: int, microbatches: int, **options: int | str |
     """
     if name not in _REGISTRY:
         raise ValueError(f"unknown schedule {name!r}; known are {', '.join(sorted(_REGISTRY))}")
-    found = _REGISTRY[name]
+    registered = _REGISTRY[name]
     if ranks < 1 or microbatches < 1:
         raise ValueError(
             f"{name} got {ranks} ranks and {microbatches} microbatches; give at least one of each"
         )
-    if unknown := set(options) - set(found.options):
-        allowed = ", ".join(found.options) or "none"
+    if unknown := set(options) - set(registered.options):
+        allowed = ", ".join(registered.options) or "none"
         raise ValueError(f"{name} has no option {sorted(unknown)[0]!r}; its options: {allowed}")
-    return found.generate(ranks=ranks, microbatches=microbatches, **options)
+    return registered.generate(ranks=ranks, microbatches=microbatches, **options)

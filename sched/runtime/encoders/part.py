@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.tensor import DTensor
 
 from ...ir.program import Pass, Program
-from ...transforms.training import without_encoder_backward
+from ...transforms.training import drop_encoder_backward
 from ..compiled import Value
 from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, pack, unpack
 from ..stage.agreement import is_trained
@@ -380,4 +380,4 @@ def trained_program(
         first = lowest[place.encoder]
         return first is None or place.number < first
 
-    return without_encoder_backward(program, unwanted)
+    return drop_encoder_backward(program, unwanted)

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...ir.registry import schedule as make_program
-from ...transforms.generator_passes import with_generator, without_last_stage
+from ...transforms.generator_passes import drop_last_stage, with_generator
 from ..compiled import collectives
 from ..encoders.placement import EncoderSpec
 from ..execution.board import Board
@@ -187,7 +187,7 @@ def _ahead(
         own = made(microbatches)
         if own.placement != tuple(range(len(own.ranks))) or own.barriers:
             return own
-        return without_last_stage(longer(microbatches)) or own
+        return drop_last_stage(longer(microbatches)) or own
 
     return make
 

@@ -22,9 +22,9 @@ from counterpoise.sched.runtime.encoders.placement import (
 from counterpoise.sched.runtime.encoders.routes import EncoderRoutes, find_joints, find_routes
 from counterpoise.sched.runtime.parts import Joint
 from counterpoise.sched.transforms.training import (
+    drop_encoder_backward,
     with_reductions,
     with_whole_last_backward,
-    without_encoder_backward,
 )
 from tests.sched.runtime.encoders.models import encoded
 
@@ -93,7 +93,7 @@ def test_layers_below_the_first_that_is_trained_have_no_backward() -> None:
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
 def test_a_frozen_encoder_has_no_backward_and_no_gradient_is_sent_to_it(name) -> None:
-    program = without_encoder_backward(encoded(name, 4, 8, width=2, layers=(3,)))
+    program = drop_encoder_backward(encoded(name, 4, 8, width=2, layers=(3,)))
     assert not problems(program)
     kinds = {item.kind for row in program.ranks for item in row}
     assert kinds >= {"EF_A", "EF_C"}
@@ -151,7 +151,7 @@ def test_an_f_without_one_of_the_encoders_features_is_refused() -> None:
 
 
 def test_layers_that_are_missing_or_cannot_be_trained_are_refused() -> None:
-    program = without_encoder_backward(parse_program(TEXT))
+    program = drop_encoder_backward(parse_program(TEXT))
     layers = [nn.Linear(1, 1), nn.Linear(1, 1), None, None]
     spec = EncoderSpec("vision", layers, tokens={"tiles": 1}, width=1)
 
