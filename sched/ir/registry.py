@@ -1,6 +1,6 @@
-"""The registry of schedules: each has a name, a one-line description and a pure registered.
+"""The registry of schedules: each has a name, a one-line description and a pure generator.
 
-A registered takes `ranks`, `microbatches` and options of its own, and returns a Program. To add
+A generator takes `ranks`, `microbatches` and options of its own, and returns a Program. To add
 one, decorate a function with `register`, as examples/own_schedule.py does.
 """
 
@@ -15,7 +15,7 @@ Generator = Callable[..., Program]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A registered registered. `options`: its parameters besides ranks and microbatches."""
+    """A registered generator. `options`: its parameters besides ranks and microbatches."""
 
     name: str
     description: str
@@ -27,9 +27,9 @@ _REGISTRY: dict[str, Schedule] = {}
 
 
 def register(name: str, description: str) -> Callable[[Generator], Generator]:
-    """Return a decorator that registers a registered under a name.
+    """Return a decorator that registers a generator under a name.
 
-    Raises ValueError if another registered has the name, or if it lacks ranks or microbatches.
+    Raises ValueError if another generator has the name, or if it lacks ranks or microbatches.
     """
 
     def add(generate: Generator) -> Generator:
