@@ -55,7 +55,7 @@ def post_ahead(program: Program, ahead: int) -> Program:
     >>> print(*post_ahead(schedule("1f1b", ranks=2, microbatches=2), 1).ranks[1])
     1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
     """
-    made = _messages(program)
+    by_place = _messages(program)
     # Receives to put in front of the pass at an index, and the sends of each pass, by rank.
     front: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     behind: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
@@ -63,7 +63,7 @@ def post_ahead(program: Program, ahead: int) -> Program:
     computing = [list(accumulate(map(_computes, row), initial=0)) for row in program.ranks]
     latest: dict[Place, int] = {}
     # Backwards, so that a message knows where the next one of its channel is received.
-    for (rank, at), messages in sorted(made.items(), reverse=True):
+    for (rank, at), messages in sorted(by_place.items(), reverse=True):
         for message in reversed(messages):
             there, place = message.consumer
             numbers = computing[there]

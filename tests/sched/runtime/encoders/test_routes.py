@@ -55,7 +55,9 @@ def test_edges_say_which_microbatch_an_encoder_works_on_and_what_they_carry() ->
     stage = {"X_EF_B": 0, "X_EB_A": 1}
     assert routes.hidden == {Value(name, stage[name], m): 0 for name, m in names}
     # Nobody wants the gradient of the pixels.
-    assert routes.wanted == {p for p in routes.backward if (p.stage, p.kind) != (0, "EB_A")}
+    assert routes.with_input_gradient == {
+        p for p in routes.backward if (p.stage, p.kind) != (0, "EB_A")
+    }
 
 
 def test_every_rank_of_a_pipeline_runs_its_share_of_each_encoder() -> None:
@@ -87,7 +89,7 @@ def test_layers_below_the_first_that_is_trained_have_no_backward() -> None:
     kept = {item for row in left.ranks for item in row if item.kind.startswith("EB")}
     assert {(p.stage % 2, p.kind) for p in backward - kept} == {(0, "EB_A")}
     # The layer that is trained does not compute a gradient of its input.
-    wanted = find_routes(left, placement).wanted
+    wanted = find_routes(left, placement).with_input_gradient
     assert {(p.stage % 2, p.kind) for p in wanted} == {(1, "EB_A"), (1, "EB_B")}
 
 
