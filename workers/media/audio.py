@@ -49,11 +49,7 @@ class AudioInfo:
 
 
 def probe_audio(
-    media: Media,
-    sampling_rate: int | None = 16_000,
-    *,
-    max_bytes: int = MAX_BYTES,
-    name: str = "",
+    media: Media, sampling_rate: int | None = 16_000, *, max_bytes: int = MAX_BYTES, name: str = ""
 ) -> AudioInfo:
     """Return what `decode_audio` gives for the same arguments, from the header.
 
@@ -97,10 +93,7 @@ def _opened_sound(
 ) -> Iterator[tuple[Any, int, AudioInfo]]:
     """Give the sound file, at its beginning, its samples in each channel, and what they become."""
     soundfile = library("soundfile", "decoding audio")
-    with (
-        opened(media, name, soundfile.SoundFileError) as file,
-        soundfile.SoundFile(file) as sound,
-    ):
+    with opened(media, name, soundfile.SoundFileError) as file, soundfile.SoundFile(file) as sound:
         if sound.samplerate not in RATES or not 1 <= sound.channels <= 64:
             raise MediaError(
                 f"{sound.channels} channels at {sound.samplerate} Hz: allowed are 1 to 64 at "

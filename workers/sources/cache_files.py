@@ -28,12 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
-from numpy.lib.format import (
-    MAGIC_PREFIX,
-    read_array_header_1_0,
-    read_array_header_2_0,
-    read_magic,
-)
+from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_array_header_2_0, read_magic
 
 FORMAT = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]

@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .costs import (
-    MAX_COST,
-    checked_cost,
-    checked_measure,
-    checked_name,
-    sample_nbytes,
-)
+from .costs import MAX_COST, checked_cost, checked_measure, checked_name, sample_nbytes
 from .failures import SampleError as SampleError
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens

@@ -30,10 +30,7 @@ from .plain import as_source
 from .urls import is_url
 
 TRANSFORM_GROUP = "counterpoise.transforms"
-TRANSFORMS = (
-    "counterpoise.workers:VisionLanguage",
-    "counterpoise.workers:ByteTokenizer",
-)
+TRANSFORMS = ("counterpoise.workers:VisionLanguage", "counterpoise.workers:ByteTokenizer")
 # Ours by a public name too, but it reads folders that a job names: the operator must allow it.
 NAMED = (*TRANSFORMS, "counterpoise:HFProcessor")
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
