@@ -23,13 +23,7 @@ Names = str | Sequence[str] | None
 
 
 class ColumnDataset(RecordDataset):
-    """Samples of a table's rows; see RecordDataset for what they have in common with others.
-
-    columns: the columns that are read, all by default. images: those that hold images. media: the
-    folder of the files that columns name by path. key: a column of names, no two alike, by default
-    `__key__` where it is there; with key="" rows are named by their number. lengths:
-    the column that says a cost, by resource: integers, or lists, whose lengths count; then nothing
-    is read to find costs but these columns.
+    """Samples of a table's rows; for its arguments see ParquetDataset.
 
     A format is a subclass that has what is abstract here and in RecordDataset, but `read`, and sets
     `form` when it opens files.

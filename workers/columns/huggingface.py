@@ -31,16 +31,26 @@ Rows = Sequence[int] | np.ndarray | None
 class HFDataset(ColumnDataset):
     """Samples of a Hugging Face data set; a torch dataset and a source.
 
-    `dataset` is the folder that `save_to_disk` made, or a datasets.Dataset, from disk or in memory,
-    views of it among them. `rows` are those of the folder that are read, in this order, by default
-    all. `transform(raw)` gets a row as a sample of a tar would be: "__key__", "json" (a dict of the
-    columns) and images, videos and sounds as members (img0.jpg ...). Images are not decoded to find
-    costs. columns, images, media, key, lengths: see ColumnDataset; without keys a row's name is
-    its number in the table. A row that `select` names twice is NAME#2 the second time.
+    A transform gets a row as a sample of a tar: "__key__", "json" (a dict of the columns), images,
+    videos and sounds as members (img0.jpg ...). Images are not decoded to find costs. A row that
+    `select` names twice is NAME#2 the second time. Workers elsewhere read folders below their root:
+    a data set in memory, or one that `map` has changed, is none (ValueError from `spec`). Raises
+    FileNotFoundError, ImportError without pyarrow, and ValueError for what is no such folder, and
+    for damaged files.
 
-    Workers elsewhere read folders below their root: a data set in memory, or one that `map` has
-    changed, is none (ValueError from `spec`). Raises FileNotFoundError, ImportError without
-    pyarrow, and ValueError for what is no such folder, and for damaged files.
+    Args:
+        dataset: The folder that `save_to_disk` made, or a datasets.Dataset, from disk or in memory.
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        columns: The columns that are read; default all whose names do not begin with "__".
+        images: The columns that hold images; default: those that are so by their name or type.
+        key: The column of names, no two alike, "" for none; default `__key__`. Else row numbers.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        lengths: The column that says a cost, by resource: integers, or lists, whose lengths count.
+            Then nothing is read to find costs but these columns; default: none.
+        media: The folder of the files that columns name by path; default: that of the row's file.
+        rows: The numbers of the folder's rows that are read, in this order; default all.
     """
 
     FORMAT, MARKERS = "hf", (STATE,)

@@ -56,14 +56,19 @@ def open_metadataset(
 
     Sources are called by their folders' names. A `blend` repeats each source that has been through,
     and its epoch ends with the first that has; an epoch of a `blend_epochized` has the samples
-    times their repetitions. `mixing` are more arguments of Mixture, as epoch=100_000.
+    times their repetitions. Raises a ValueError that names the file for one that cannot be read,
+    for cycles, and for what only Energon can do: joins, auxiliary data, code.
 
-    concatenated  the folders one after the other, each sample once (torch's ConcatDataset), as
-                  Energon validates; None: for all splits but "train"
-
-    transform, root, cache and cost are EnergonDataset's, for all folders; with root all files lie
-    below it. Raises a ValueError that names the file for one that cannot be read, for cycles, and
-    for what only Energon can do: joins, auxiliary data, code.
+    Args:
+        path: The metadataset's YAML file.
+        split: A name among its splits: "train" (the default), "val", "test".
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        concatenated: Whether to give the folders one after the other, each sample once (torch's
+            ConcatDataset), as Energon validates; default: for all splits but "train".
+        mixing: More arguments of Mixture, as epoch=100_000.
     """
     base = None if root is None else Path(root)
     top = Path(path).expanduser()

@@ -29,17 +29,20 @@ from .index import INDEX, Column, Shard, read_index
 class MDSDataset(RecordDataset):
     """Samples of a folder that MosaicML streaming's MDSWriter wrote, in its order; a source.
 
-    `pattern` is the folder of index.json. `transform(raw)` gets a sample as one of a tar would be:
-    "__key__", "json" (a dict of the columns; a column of that name is the dict itself), and images
-    as files: "jpg", or img0.jpg, img1.jpg ... The key is SHARD:ROW. Shards that are compressed are
-    unpacked once, beside them or in `cache`. Pickled columns are refused.
+    A transform gets a sample as one of a tar: "__key__" (SHARD:ROW), "json" (a dict of the columns;
+    a column of that name is the dict itself), and images as files: "jpg", or img0.jpg ... Shards
+    that are compressed are unpacked once, beside them or in `cache`. Pickled columns are refused.
+    Raises FileNotFoundError for a folder or shard that is not there, ValueError for one that is
+    damaged or of another format, and for bytes that are not said to be images.
 
-    images  the columns that hold images, in this order, others are left out; by default those
-            encoded as images, and those of bytes called `image`, `images`, or as an extension
-
-    transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
-    that is not there, ValueError for one that is damaged or of another format, and for bytes
-    that are not said to be images.
+    Args:
+        pattern: The folder of index.json.
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        images: The columns that hold images, in this order; default: those encoded as images, and
+            those of bytes called `image`, `images`, or as an extension.
     """
 
     FORMAT, MARKERS, MAY_REPEAT = "mds", (INDEX,), False

@@ -28,28 +28,26 @@ class Mixture(ChosenSamples):
         data = cp.Mixture({"web": (web, 3), "docs": (docs, 1)}, epoch=100_000)
         loader = cp.DataLoader(data, balance=..., shuffle=True)
 
-    sources      for each name a data set, or a pair of one and its weight: any that DataLoader
-                 takes, and sources with costs
-    by           what weights are shares of: "samples", or a cost that all sources know, as
-                 "tokens"
-    epoch        the number of its samples; or when it ends: "first", with the first source that
-                 has been through, the name of one, or "all", when all have
-    repeat       whether a source that has been through begins again, with another shuffle; False:
-                 the others share what was its own. Or the names of those that do. "continue": all
-                 do, and an epoch goes on where each source stood at the end of the one before, by
-                 samples; otherwise it begins a new pass over each
-    schedule     weights that hold later: pairs of a number of samples (or of what `by` says) of
-                 the epoch and the weights from there on, by name; a name left out has none
-    temperature  in place of weights: they are proportional to size ** (1 / temperature), in what
-                 `by` says
-    begin        where sources stand, as counters() of an earlier mixture said; new ones begin at 0
-    seed         of the order where no plan has one, as in a loop without balance
-
     Balanced loops order its samples by their plan's seed and epoch. Elsewhere len() is an epoch's
     samples and mixture[i] the i-th of them, so that a loop without shuffle has the mixture; epochs
-    are chosen with set_epoch(). By samples no source is ever a whole sample off its share.
+    are chosen with set_epoch(). By samples no source is ever a whole sample off its share. Raises
+    ValueError for weights, names or rules that contradict each other.
 
-    Raises ValueError for weights, names or rules that contradict each other.
+    Args:
+        sources: For each name a data set as DataLoader takes it, or a pair of one and its weight.
+        by: What weights are shares of: "samples" (the default), or a cost that all sources know.
+        epoch: The number of its samples; or when it ends: "first" (the default), with the first
+            source that has been through, the name of one, or "all", when all have.
+        repeat: Whether a source that has been through begins again, with another shuffle (the
+            default); False: the others share what was its own. Or the names of those that do.
+            "continue": all do, and an epoch goes on where each source stood at the end of the one
+            before, by samples; otherwise it begins a new pass over each.
+        schedule: Weights that hold later: pairs of a number of samples (or of what `by` says) of
+            the epoch and the weights from there on, by name; a name left out has none.
+        temperature: In place of weights: they are proportional to size ** (1 / temperature), in
+            what `by` says; default 1 where no source has a weight.
+        begin: Where sources stand, as counters() of an earlier mixture said; default: at 0.
+        seed: Of the order where no plan has one, as in a loop without balance; default 0.
     """
 
     def __init__(

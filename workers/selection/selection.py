@@ -65,15 +65,17 @@ class Selection(ChosenSamples):
 
         data = cp.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
 
-    source  a data set, as DataLoader takes it
-    where   which samples are chosen: a function of one that has `key`, `cost` and `raw` (each read
-            only if it is asked for; nothing is decoded); or limits, {"tokens": (1, 8192)}, least
-            and most, None for no limit. Samples that cannot be read stay in: the loader names them
-    split   {"part": "train", "shares": {"train": .98, "val": .02}, "seed": 0}: see split_by_key
-    limit   the most samples: the first that the other rules leave
-
     To a ledger another selection is other data: DataLoader(skip_keys=) leaves samples out of a run.
     Raises ValueError where rules cannot be applied, or leave nothing.
+
+    Args:
+        source: A data set, as DataLoader takes it.
+        where: Which samples are chosen: a function of one that has `key`, `cost` and `raw` (each
+            read only if it is asked for; nothing is decoded); or limits, {"tokens": (1, 8192)},
+            least and most, None for no limit. Samples that cannot be read stay in: the loader names
+            them. Default all.
+        split: {"part": "train", "shares": {"train": .98, "val": .02}, "seed": 0}: see split_by_key.
+        limit: The most samples: the first that the other rules leave; default all.
     """
 
     def __init__(
