@@ -42,18 +42,14 @@ class ParquetDataset(ColumnDataset):
         self._groups = RowGroups()
         folder = os.path.commonpath([path.parent for path in self.files])
         self._names = [os.path.relpath(path, folder) for path in self.files]
-        self._footers, keys, forms = (
-            list[tuple[Int64, str]](),
-            list[tuple[str, Any]](),
-            list[RowForm](),
-        )
+        self._footers = list[tuple[Int64, str]]()
+        keys, forms = list[tuple[str, Any]](), list[RowForm]()
         for path in self.files:
             try:
                 with open_file(path) as file:
                     forms.append(self.read_form(file.schema_arrow, str(path)))
                     self._footers.append(read_footer(path, file))
-                    key = self.find_key_column(file.schema_arrow)
-                    if key is not None:
+                    if (key := self.find_key_column(file.schema_arrow)) is not None:
                         table = read_columns(path, "the key", file.read, [key])
                         keys.append((str(path), table.column(0)))
             except ValueError as error:

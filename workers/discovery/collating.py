@@ -20,7 +20,7 @@ import numpy as np
 
 from ...balancer.planning.problem.options import LLM
 from ..sources.randomness import global_randomness
-from .costs import FoundCosts, FoundWork, Recognised, ResourceWork, is_textual
+from .costs import FoundCosts, FoundWork, Recognised, ResourceWork
 from .fields import SampleField, find_fields
 from .finding import FIRST_SAMPLES, TOKEN_IDS
 
@@ -107,7 +107,7 @@ def _collect_resources(
                 resource.name,
                 [resource.cost(sample) for sample in samples],
                 tuple(name.rpartition(".")[2] for name in resource.fields),
-                is_textual(resource),
+                resource.field.is_text,
             )
             for resource in costs.found
         ]

@@ -176,6 +176,11 @@ class SampleField:
         """The last name of the path, without positions: "input_ids" of "text.input_ids"."""
         return next((step for step in reversed(self.path) if isinstance(step, str)), self.name)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is measured in characters or bytes."""
+        return self.kind in ("text", "bytes")
+
     def size(self, sample: Any) -> int:
         """Return the number of elements that a sample has of it; ValueError where it has none.
 

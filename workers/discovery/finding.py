@@ -85,37 +85,31 @@ def _check_form(samples: Sequence[Any]) -> None:
             )
 
 
-def _is_text(field: SampleField) -> bool:
-    return field.kind in ("text", "bytes")
-
-
-def _is_long(sizes: list[int], most: int) -> bool:
-    return max(sizes) >= LEAST_TEXT and sum(sizes) * LEAST_SHARE >= most
-
-
 def _varying(samples: Sequence[Any]) -> list[Sized]:
     """Return the fields whose sizes are not all the same, without texts that are no work."""
     fields = list(find_fields(samples))
     if any(field.last == TOKEN_IDS and field.kind == "numbers" for field in fields):
         fields = [field for field in fields if field.kind != "text"]
     sized = [(field, [field.size(sample) for sample in samples]) for field in fields]
-    most_text = max((sum(sizes) for field, sizes in sized if _is_text(field)), default=0)
+    most_text = max((sum(sizes) for field, sizes in sized if field.is_text), default=0)
+    varying = [(field, sizes) for field, sizes in sized if len(set(sizes)) > 1]
     return [
         (field, sizes)
-        for field, sizes in sized
-        if len(set(sizes)) > 1 and (not _is_text(field) or _is_long(sizes, most_text))
+        for field, sizes in varying
+        if not field.is_text or (max(sizes) >= LEAST_TEXT and sum(sizes) * LEAST_SHARE >= most_text)
     ]
 
 
 def _together(fields: Sequence[Sized]) -> list[list[Sized]]:
     """Return the fields in groups that always vary together."""
     groups: list[list[Sized]] = []
-    for field in fields:
-        group = next((g for g in groups if any(_vary_together(field[1], s) for _, s in g)), None)
-        if group is None:
-            groups.append([field])
+    for field, sizes in fields:
+        for group in groups:
+            if any(_vary_together(sizes, grouped) for _, grouped in group):
+                group.append((field, sizes))
+                break
         else:
-            group.append(field)
+            groups.append([(field, sizes)])
     return groups
 
 

@@ -129,9 +129,8 @@ def _is_whole(path: Path, file: BinaryIO) -> bool:
     if path.suffix.lower() != ".json":
         return False
     file.seek(_begin(file))
-    line = next(
-        (line for line in iter(lambda: file.readline(MOST_BYTES), b"") if line.strip()), b""
-    )
+    lines = iter(lambda: file.readline(MOST_BYTES), b"")
+    line = next(filter(bytes.strip, lines), b"")
     if not line.lstrip().startswith(b"{"):
         return bool(line)
     try:

@@ -32,16 +32,16 @@ def raw_form(record: Record, read: Read, headers: bool = False) -> dict[str, Any
     {'json': {'text': 'hi', 'images': ['x.png', 'y.JPG']}, \
 'img0.png': 'X.PNG', 'img1.jpg': 'Y.JPG'}
     """
-    references: list[tuple[MediaKind, Any]] = [*_in_columns(record), *_in_parts(record)]
+    in_columns, in_parts = list(_in_columns(record)), list(_in_parts(record))
+    references = in_columns + in_parts
     if not references:
         return {"json": record}
     names, media = _names(references), dict[str, Any]()
     for name, (kind, value) in zip(names, references, strict=True):
         held = _read(value, f"{kind.name} ({name})", read)
         media[name] = io.BytesIO(held) if headers and isinstance(held, bytes) else held
-    in_columns = len(names) - sum(1 for _ in _in_parts(record))
     fields = {name: value for name, value in record.items() if not _holds_bytes(name, value)}
-    return {"json": _renamed(fields, iter(names[in_columns:])), **media}
+    return {"json": _renamed(fields, iter(names[len(in_columns) :])), **media}
 
 
 def _in_columns(record: Record) -> Iterator[tuple[MediaKind, Any]]:

@@ -190,15 +190,15 @@ def read_or_remove(
     be in it.
     """
     try:
-        arrays = read_arrays(path, about)
-        unpacked = None if arrays is None else unpack(arrays)
-        if arrays is not None and unpacked is None:
-            raise DamagedFileError(path, f"holds no {content}")
+        if (arrays := read_arrays(path, about)) is None:
+            return None
+        if (unpacked := unpack(arrays)) is not None:
+            return unpacked
+        raise DamagedFileError(path, f"holds no {content}")
     except DamagedFileError as error:
         report(error)
         remove_file(path)
         return None
-    return unpacked
 
 
 def _sealed(data: bytes) -> bytes:

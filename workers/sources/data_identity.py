@@ -71,9 +71,8 @@ class KnownData:
         """Return the identity that the first samples had by themselves; None: not known."""
         if (data_digest := _own_digest(self.dataset, samples)) is not None:
             return _named(self.dataset, data_digest)
-        if isinstance(getattr(self.dataset, "_fingerprint", None), str):
-            return None
-        if is_subset(self.dataset) or is_concatenated(self.dataset):
+        has_mark = isinstance(getattr(self.dataset, "_fingerprint", None), str)
+        if has_mark or is_subset(self.dataset) or is_concatenated(self.dataset):
             return None
         return _identity(self.dataset, samples, self.key, looks=self.seen is not None)
 

@@ -345,13 +345,13 @@ class RecordDataset(Source):
         """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
         paths = [self._absolute(pattern) for pattern in self.pattern]
         transform = None if self.transform is None else make_spec(self.transform)
-        about = {"source": self.FORMAT or find_import_name(type(self)), "pattern": paths}
+        name = self.FORMAT or find_import_name(type(self))
         arguments = {
             name: value for name, value in self.arguments.items() if value not in (None, {})
         }
         if "media" in arguments:  # a folder, of what records name
             arguments["media"] = self._absolute(str(arguments["media"]))
-        return {**about, "transform": transform, **arguments}
+        return {"source": name, "pattern": paths, "transform": transform, **arguments}
 
     def _absolute(self, pattern: str) -> str:
         if not is_url(pattern):

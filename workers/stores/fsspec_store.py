@@ -101,9 +101,8 @@ class FsspecStore:
             body_bytes: bytes = asyn.sync(self._fs.loop, body, timeout=2 * self._timeout + 1)
         except OSError as error:
             # s3fs says neither of these by a type of its own
-            if "PreconditionFailed" in repr(error.__cause__) or "InvalidRange" in repr(
-                error.__cause__
-            ):
+            cause = repr(error.__cause__)
+            if "PreconditionFailed" in cause or "InvalidRange" in cause:
                 raise DataChangedError.at(shown(url)) from None
             raise
         return body_bytes

@@ -101,17 +101,16 @@ class HttpStore:
         raise RefusedError(f"more than {MOST_REDIRECTS} redirects")
 
     def _connection(self, place: tuple[str, str, int]) -> http.client.HTTPConnection:
-        known = self._threads.__dict__.setdefault("connections", {})
-        if place not in known:
+        connections: dict[tuple[str, str, int], http.client.HTTPConnection]
+        connections = self._threads.__dict__.setdefault("connections", {})
+        if place not in connections:
             scheme, host, port = place
             timeout = self._options.timeout
-            known[place] = (
-                _Encrypted(host, port, timeout=timeout, context=_tls())
-                if scheme == "https"
-                else _Plain(host, port, timeout=timeout)
-            )
-        connection: http.client.HTTPConnection = known[place]
-        return connection
+            if scheme == "https":
+                connections[place] = _Encrypted(host, port, timeout=timeout, context=_tls())
+            else:
+                connections[place] = _Plain(host, port, timeout=timeout)
+        return connections[place]
 
 
 class _Plain(http.client.HTTPConnection):

@@ -126,16 +126,11 @@ class ReadAhead:
                     request.answer = self._submit(request)
             self._begin_some()
         alone = [self._fetch(*request.range) for request in now if request.answer is None]
-        return [
-            cut(
-                part[1:],
-                [(request.start, self._answer(request, alone)) for request in requests[part]],
-            )
-            for part in ranges
-        ]
 
-    def _answer(self, request: _Request, alone: list[bytes]) -> bytes:
-        return alone[0] if request.answer is None else request.answer.result()
+        def piece(request: _Request) -> tuple[int, bytes]:
+            return request.start, alone[0] if request.answer is None else request.answer.result()
+
+        return [cut(part[1:], map(piece, requests[part])) for part in ranges]
 
     def _submit(self, request: _Request) -> "Future[bytes]":
         return self._pool.submit(self._fetch, *request.range)
