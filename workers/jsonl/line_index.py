@@ -140,7 +140,7 @@ def _is_whole(path: Path, file: BinaryIO) -> bool:
     is_only = not any(chunk.strip() for chunk in iter(lambda: file.read(1 << 20), b""))
     if not isinstance(first, dict) or not is_only:
         return is_only
-    return bool(first) and all(isinstance(value, dict) for value in first.values())
+    return bool(first) and all(isinstance(record, dict) for record in first.values())
 
 
 BLANK = re.compile(r"[ \t\n\r]*")

@@ -23,9 +23,7 @@ NAMES = "uint8 int8 uint16 int16 float16 uint32 int32 float32 uint64 int64 float
 DTYPES = dict(zip((8, 9, 16, 17, 18, 32, 33, 34, 64, 65, 66), NAMES, strict=True))
 NUMBERS = {"int": "int64", **dict(zip(NAMES, NAMES, strict=True))}
 IMAGES = ("jpeg", "png", "pil")
-LISTS = {f"list[{name}]": name for name in IMAGES} | dict.fromkeys(
-    ("jpeg_array", "jpegarray"), "jpeg"
-)
+LISTS = {f"list[{name}]": name for name in IMAGES} | {"jpeg_array": "jpeg", "jpegarray": "jpeg"}
 TEXTS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "str_int": int,

@@ -111,10 +111,9 @@ class Selection(ChosenSamples):
             choose_part = _make_splitter(split["shares"], split["seed"])
             indexes = [i for i in indexes if choose_part(self.source.key(i)) == split["part"]]
         if where is not None:
-            fits = (
-                partial(_is_within, _checked_limits(where)) if isinstance(where, Mapping) else where
-            )
-            indexes = self._fitting(fits, indexes)
+            if isinstance(where, Mapping):
+                where = partial(_is_within, _checked_limits(where))
+            indexes = self._fitting(where, indexes)
         chosen = np.fromiter(islice(indexes, limit), np.int64)
         self.keep()
         if not len(chosen):

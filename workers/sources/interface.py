@@ -314,10 +314,8 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
             break
     else:
         return probe  # as most do: for them the rest costs more than finding costs
-    cost = {
-        checked_name(name, key): checked_cost(name, value, key)
-        for name, value in probe.cost.items()
-    }
+    costs = probe.cost.items()
+    cost = {checked_name(name, key): checked_cost(name, number, key) for name, number in costs}
     if nbytes is not None:
         nbytes = checked_cost("nbytes", nbytes, key)
     return Probe(key, cost, nbytes)

@@ -392,7 +392,7 @@ class RecordDataset(Source):
 
 def probed(raw: Mapping[str, Any]) -> Probe:
     """Return the cost of a sample without a transform: pixels, and bytes once decoded."""
-    sizes = [image_size(value) for name, value in raw.items() if is_image(name)]
+    sizes = [image_size(media) for name, media in raw.items() if is_image(name)]
     played = [raw[name].seek(0, io.SEEK_END) for name in raw if is_media(name)]
     other_fields = {name: raw[name] for name in raw if not (is_image(name) or is_media(name))}
     pixels = sum(width * height for width, height in sizes)

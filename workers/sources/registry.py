@@ -147,7 +147,7 @@ FORMATS = {
 def source_formats() -> dict[str, str]:
     """Return package.module:class of every registered format by its name; ours come first."""
     plugins = {point.name: point.value for point in entry_points(group=SOURCE_GROUP)}
-    return FORMATS | {name: value for name, value in plugins.items() if name not in FORMATS}
+    return FORMATS | {name: path for name, path in plugins.items() if name not in FORMATS}
 
 
 def open_source(
@@ -222,10 +222,12 @@ def find_format(pattern: Pattern, root: str | Path | None = None) -> str:
 
 def _find_one_format(text: str, root: str | Path | None) -> str:
     path = resolved(Path(text), root)
-    kinds = {name: import_named(value, "source format") for name, value in FORMATS.items()}
+    kinds = {
+        name: import_named(class_path, "source format") for name, class_path in FORMATS.items()
+    }
     format_name = _match_format(path, text, root, kinds)
     if not format_name:  # entry points are not even read where ours will do
-        kinds = {name: import_named(value) for name, value in source_formats().items()}
+        kinds = {name: import_named(class_path) for name, class_path in source_formats().items()}
         format_name = _match_format(path, text, root, kinds)
     if not format_name:
         signs = {name: _signs(kind) for name, kind in kinds.items()}

@@ -27,6 +27,7 @@ from .read_ahead import ReadAhead
 from .repeating import repeated
 
 MAGIC, SUFFIX = "*?[", ".tar"
+STORES: dict[str, Any] = {"obstore": ObstoreStore, **dict.fromkeys(HTTP, HttpStore)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +157,8 @@ class _Process:
     def _store(self, name: str) -> Any:
         with self._lock:
             if name not in self._stores:
-                if name in HTTP:
-                    self._stores[name] = HttpStore(self.options)
-                elif name == "obstore":
-                    self._stores[name] = ObstoreStore(self.options)
-                else:
-                    self._stores[name] = FsspecStore(name, self.options)
+                make = STORES.get(name) or partial(FsspecStore, name)
+                self._stores[name] = make(self.options)
             return self._stores[name]
 
 

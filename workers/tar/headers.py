@@ -94,23 +94,23 @@ class Member(NamedTuple):
 def linked(entries: list[Entry]) -> Iterator[Entry]:
     """Yield members; in the place of a link the file of the shard that it stands for."""
     places = dict[str, Entry]()
-    for entry in entries:
-        if not entry.target:
-            name = posixpath.normpath(entry.name)
+    for member in entries:
+        if not member.target:
+            name = posixpath.normpath(member.name)
             fault = f"it is a link, and {name!r:.200} stands in the shard twice"
-            places[name] = entry._replace(fault=fault) if name in places else entry
-    for entry in entries:
-        if not entry.target:
-            yield entry
-        elif entry.target in places:
-            yield places[entry.target]._replace(name=entry.name)
+            places[name] = member._replace(fault=fault) if name in places else member
+    for member in entries:
+        if not member.target:
+            yield member
+        elif member.target in places:
+            yield places[member.target]._replace(name=member.name)
         else:
             fault = (
-                f"{entry.name!r:.200} is a link to {entry.target!r:.200}, which is no file of this "
-                "shard: write that there, too, or a plain file in place of the link (tar "
+                f"{member.name!r:.200} is a link to {member.target!r:.200}, which is no file of "
+                "this shard: write that there, too, or a plain file in place of the link (tar "
                 "--dereference --hard-dereference)"
             )
-            yield entry._replace(fault=fault)
+            yield member._replace(fault=fault)
 
 
 def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:

@@ -140,17 +140,17 @@ def scan(shard: Path | Any) -> ShardIndex:
             entries = list(walk(read, os.fstat(file.fileno()).st_size, shard))
     else:
         entries = list(walk(HeaderWindow(shard), shard.size, shard))
-    for entry in linked(entries) if any(entry.target for entry in entries) else entries:
-        match = NAME.fullmatch(entry.name)
-        if match is None or META.match(entry.name):
+    for member in linked(entries) if any(member.target for member in entries) else entries:
+        match = NAME.fullmatch(member.name)
+        if match is None or META.match(member.name):
             continue
         sample, extension = samples.setdefault(match[1], {}), match[2].lower()
-        first = sample.setdefault(extension, entry)
+        first = sample.setdefault(extension, member)
         # GNU tar writes a file that it was given twice as a link to itself.
-        if first.offset != entry.offset:
+        if first.offset != member.offset:
             raise ValueError(
-                f"{shard}: {entry.name!r:.200} stands there twice (bodies at {first.offset} and "
-                f"{entry.offset}); keys must differ, so write the shard again"
+                f"{shard}: {member.name!r:.200} stands there twice (bodies at {first.offset} and "
+                f"{member.offset}); keys must differ, so write the shard again"
             )
     return _columns(samples)
 
@@ -159,7 +159,7 @@ def _columns(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
     numbers: dict[str, int] = {}
     rows, faults = list[tuple[int, ...]](), dict[int, str]()
     for row, sample in enumerate(samples.values()):
-        for extension, entry in sorted(sample.items(), key=lambda member: member[1].offset):
+        for extension, entry in sorted(sample.items(), key=lambda named: named[1].offset):
             rows.append((numbers.setdefault(extension, len(numbers)), *entry[1:4]))
             if entry.fault:
                 faults.setdefault(row, entry.fault)

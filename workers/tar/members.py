@@ -1,14 +1,7 @@
 """Decodes members by their extension, as webdataset does, and encodes them; nothing is unpickled.
 
-| last part of the extension | value |
-|---|---|
-| txt text transcript caption | str (UTF-8, without a byte order mark) |
-| json jsn | the JSON's value |
-| cls cls2 index count inx id | int |
-| npy | numpy array |
-| an image's | left to the transform |
-| pyd pickle pkl pth pt joblib | refused |
-| anything else | bytes |
+The last part of an extension decides (see DECODERS): text, JSON, an int, a numpy array. Images are
+left to the transform, PICKLED is refused, anything else is bytes.
 """
 
 import codecs
