@@ -101,7 +101,7 @@ class ColumnDataset(RecordDataset):
     def cost_table(self) -> dict[str, Int64]:
         """The costs of all samples that columns say, (n,) by resource."""
         columns = {
-            resource: np.concatenate([_costs(part, name) for part in self.column(name)])
+            resource: np.concatenate([_convert_costs(part, name) for part in self.column(name)])
             for resource, name in self._lengths.items()
         }
         return checked_table(columns, len(self))
@@ -145,7 +145,7 @@ def read_keys(columns: Sequence[tuple[str, Any]]) -> Any:
     return keys
 
 
-def _costs(column: Any, name: str) -> Int64:
+def _convert_costs(column: Any, name: str) -> Int64:
     """Return integers, or the lengths of lists, as int64 (n,); ValueError for null."""
     compute = importlib.import_module("pyarrow.compute")
     column = getattr(column, "storage", column)  # of Array2D, which is an extension of Arrow's

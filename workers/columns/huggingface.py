@@ -23,7 +23,7 @@ from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
 from .dataset import ColumnDataset, Names, read_keys
-from .hf_folder import STATE, arrow_files, mapped, packed, rows_on_disk, unpacked
+from .hf_folder import STATE, arrow_files, map_table, pack_rows, rows_on_disk, unpack_rows
 
 Rows = Sequence[int] | np.ndarray | None
 
@@ -73,13 +73,13 @@ class HFDataset(ColumnDataset):
         self._mapped: tuple[Path, ...] = ()  # its files
         pattern = dataset
         if not isinstance(dataset, str | Path | list | tuple):
-            pattern, rows, columns = self._taken(dataset, rows, columns)
-        self._rows = unpacked(rows)
+            pattern, rows, columns = self._take_over(dataset, rows, columns)
+        self._rows = unpack_rows(rows)
         super().__init__(
             pattern, transform, columns, images, key, root, cache, cost, lengths, media
         )
 
-    def _taken(self, dataset: Any, rows: Rows, columns: Names) -> tuple[str, Rows, Names]:
+    def _take_over(self, dataset: Any, rows: Rows, columns: Names) -> tuple[str, Rows, Names]:
         """Return the folder and the rows of a data set; what has no folder is kept as it is."""
         kind: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
         if not isinstance(dataset, kind):
@@ -147,7 +147,7 @@ class HFDataset(ColumnDataset):
         return repeats
 
     def _tables(self) -> list[Any]:
-        return [mapped(path) for path in self.files] or [self._live.data.table]
+        return [map_table(path) for path in self.files] or [self._live.data.table]
 
     def _batches(self) -> tuple[list[int], list[Any]]:
         """Return the ends of the record batches of all tables, and the batches."""
@@ -226,7 +226,7 @@ class HFDataset(ColumnDataset):
                 "concatenate_datasets or interleave_datasets made: save it with "
                 "save_to_disk(FOLDER) below their root, and give HFDataset(FOLDER)"
             )
-        rows = {} if self._rows is None else {"rows": packed(self._rows)}
+        rows = {} if self._rows is None else {"rows": pack_rows(self._rows)}
         return {**super().spec(), **rows}
 
     def __getstate__(self) -> dict[str, Any]:

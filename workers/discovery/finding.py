@@ -56,13 +56,13 @@ def find_costs(samples: Sequence[Any]) -> FoundCosts:
     """
     first_samples = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
     _check_form(first_samples)
-    groups = _together(_varying(first_samples))
+    groups = _group_fields(_find_varying(first_samples))
     largest = sorted(groups, key=lambda group: -max(sum(sizes) for _, sizes in group))
     resources: list[FoundResource] = []
     for group in groups:
         if group not in largest[:MOST_FOUND]:
             continue
-        resource = _named([field for field, _ in group])
+        resource = _name_resource([field for field, _ in group])
         taken = sum(prior.name.partition(" #")[0] == resource.name for prior in resources)
         name = f"{resource.name} #{taken + 1}" if taken else resource.name
         resources.append(replace(resource, name=name))
@@ -85,7 +85,7 @@ def _check_form(samples: Sequence[Any]) -> None:
             )
 
 
-def _varying(samples: Sequence[Any]) -> list[Sized]:
+def _find_varying(samples: Sequence[Any]) -> list[Sized]:
     """Return the fields whose sizes are not all the same, without texts that are no work."""
     fields = list(find_fields(samples))
     if any(field.last == TOKEN_IDS and field.kind == "numbers" for field in fields):
@@ -100,7 +100,7 @@ def _varying(samples: Sequence[Any]) -> list[Sized]:
     ]
 
 
-def _together(fields: Sequence[Sized]) -> list[list[Sized]]:
+def _group_fields(fields: Sequence[Sized]) -> list[list[Sized]]:
     """Return the fields in groups that always vary together."""
     groups: list[list[Sized]] = []
     for field, sizes in fields:
@@ -125,7 +125,7 @@ def _vary_together(first: list[int], second: list[int]) -> bool:
     return all(a * sums[1] == b * sums[0] for a, b in zip(first, second, strict=True))
 
 
-def _named(group: list[SampleField]) -> FoundResource:
+def _name_resource(group: list[SampleField]) -> FoundResource:
     """Return the resource of fields that vary together, by the field that people know best."""
     names = tuple(field.name for field in group)
     for field in group:
@@ -165,11 +165,11 @@ class ColumnCosts:
                 size = int(value.as_py() or 0)
             elif resource.field.kind == "image":
                 try:
-                    size = _pixels(value.as_py())
+                    size = _count_pixels(value.as_py())
                 except (ValueError, OSError):  # a format, or a place, that only datasets reads
                     size = resource.field.size(self.dataset[index])
             else:
-                size = _size(value)
+                size = _count_numbers(value)
             costs[resource.name] = resource.rounded(size)
         if self.found_costs.label_tokens:
             labels = table.column("labels")[row]
@@ -209,19 +209,19 @@ def _find_column(resource: FoundResource, types: Mapping[str, Any], alone: bool)
     return name if name in types and (is_images or is_lists) else ""
 
 
-def _pixels(value: Any) -> int:
+def _count_pixels(value: Any) -> int:
     """Return the pixels of an encoded image (its bytes, or its path), or of a list of them."""
     from ..images.decode import image_size  # here: Pillow is imported where there are images
 
     if isinstance(value, list):
-        return sum(map(_pixels, value))
+        return sum(map(_count_pixels, value))
     if value is None:
         return 0
     data = value["bytes"]
     return math.prod(image_size(Path(value["path"]) if data is None else data))
 
 
-def _size(value: Any) -> int:
+def _count_numbers(value: Any) -> int:
     """Return the numbers in a list of Arrow, nested ones too."""
     values = value.values if value.is_valid else None
     while values is not None and _is_list(values.type):

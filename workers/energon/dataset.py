@@ -16,7 +16,7 @@ from ..sources.fingerprint import digest
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import Transform
 from ..tar.dataset import TarDataset
-from .config import inside
+from .config import resolve
 from .folder import DATASET, META, SPLIT, Subset, field_value, read_folder
 
 
@@ -82,7 +82,7 @@ class EnergonDataset(TarDataset):
         if len(names) != 1:
             raise ValueError(f"give one prepared folder, got {pattern!r:.200}")
         base = root or Path()
-        self.folder = inside(base, names[0], root, base, leaves=True).expanduser()
+        self.folder = resolve(base, names[0], root, base, leaves=True).expanduser()
         if self.folder.is_file():
             raise ValueError(
                 f"{self.folder} is a file: a metadataset is opened by cp.open_metadataset, and of "

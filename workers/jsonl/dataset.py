@@ -79,10 +79,10 @@ class JsonlDataset(RecordDataset):
             )
         data = self._files.read_range(path, place.start, place.size)
         self._files.check(path)
-        return raw_form(_record(data, place), folder.open if headers else folder.read, headers)
+        return raw_form(_parse(data, place), folder.open if headers else folder.read, headers)
 
 
-def _record(data: bytes, place: RecordPlace) -> Mapping[str, Any]:
+def _parse(data: bytes, place: RecordPlace) -> Mapping[str, Any]:
     """Return a record; ValueError for what is no JSON object."""
     try:
         record = json.loads(data.decode())

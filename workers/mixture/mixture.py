@@ -67,20 +67,20 @@ class Mixture(ChosenSamples):
         parts = [as_source(source) for source, _ in pairs]
         costs = None
         if by != SAMPLES:
-            costs = tuple(_column(n, p, by) for n, p in zip(names, parts, strict=True))
+            costs = tuple(_find_costs(n, p, by) for n, p in zip(names, parts, strict=True))
         sizes = tuple(len(part) for part in parts)
         totals = sizes if costs is None else [int(column.sum()) for column in costs]
-        weights = _weights(names, [weight for _, weight in pairs], totals, temperature)
+        weights = _find_weights(names, [weight for _, weight in pairs], totals, temperature)
         self.by, self.seed = by, seed
         recipe = Recipe(
             names,
             sizes,
             _checked_schedule(names, weights, schedule),
             _checked_epoch(names, epoch),
-            _repeats(names, repeat),
+            _check_repeats(names, repeat),
             costs,
             {
-                name: _begun(name, counters)
+                name: _check_begun(name, counters)
                 for name, counters in (begin or {}).items()
                 if name in names
             },
@@ -147,9 +147,9 @@ class Mixture(ChosenSamples):
         """Return the row of the chosen epoch's sample at a place in its order."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is outside of {len(self)} samples")
-        return int(self._order()[index])
+        return int(self._find_order()[index])
 
-    def _order(self) -> Int64:
+    def _find_order(self) -> Int64:
         now = self.epoch
         if self._ordered is None or self._ordered[0] != now:
             self._ordered = now, self.rows.recipe.order(self.seed, now)
@@ -182,13 +182,13 @@ class Mixture(ChosenSamples):
         that were. Raises ValueError for a ledger of another recipe.
         """
         if isinstance(at, Mapping):
-            at, epoch, seed = self._position(at)
+            at, epoch, seed = self._read_position(at)
         order = self.rows.recipe.order(self.seed if seed is None else seed, epoch)
         if not 0 <= at <= len(order):
             raise ValueError(f"samples is {at}, and an epoch has {len(order)}")
         return self.rows.recipe.stands_after(order[:at], epoch)
 
-    def _position(self, ledger: Mapping[str, Any]) -> tuple[int, int, int]:
+    def _read_position(self, ledger: Mapping[str, Any]) -> tuple[int, int, int]:
         """Return the samples, the epoch and the seed of a ledger."""
         if ledger.get("kind") != "balanced":
             raise ValueError(
@@ -233,7 +233,7 @@ def _checked_names(sources: Mapping[str, Any]) -> list[str]:
     return list(sources)
 
 
-def _weights(
+def _find_weights(
     names: Sequence[str],
     weights: Sequence[float | None],
     totals: Sequence[int],
@@ -287,7 +287,7 @@ def _checked_epoch(names: Sequence[str], epoch: int | str) -> int | str:
     )
 
 
-def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
+def _check_repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
     if isinstance(repeat, bool) or repeat == CONTINUE:
         return tuple(names) if repeat else ()
     if isinstance(repeat, str) or not set(repeat) <= set(names):
@@ -297,7 +297,7 @@ def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str,
     return tuple(name for name in names if name in repeat)
 
 
-def _begun(name: str, counters: Sequence[int]) -> Begun:
+def _check_begun(name: str, counters: Sequence[int]) -> Begun:
     begun = Begun(*counters)
     if not all(type(number) is int and number >= 0 for number in begun):
         raise ValueError(f"begin of {name!r} is {counters!r}: give what counters() returned")
@@ -331,7 +331,7 @@ def _check_end(recipe: Recipe) -> None:
     recipe.check()
 
 
-def _column(name: str, part: Source, by: str) -> Int64:
+def _find_costs(name: str, part: Source, by: str) -> Int64:
     """Return what each of a source's samples costs of `by`; ValueError where that is not known."""
     why = ""
     if part.decode_first or not part.knows_costs:
@@ -340,7 +340,7 @@ def _column(name: str, part: Source, by: str) -> Int64:
         return np.asarray(table[by], np.int64)
     else:
         try:
-            return _probed(part, by)
+            return _probe_all(part, by)
         except (SampleError, KeyError) as error:
             why = str(error)
     raise ValueError(
@@ -350,7 +350,7 @@ def _column(name: str, part: Source, by: str) -> Int64:
     )
 
 
-def _probed(part: Source, by: str) -> Int64:
+def _probe_all(part: Source, by: str) -> Int64:
     costs = np.zeros(len(part), np.int64)
     for index in range(len(part)):
         costs[index] = (part.known(index) or part.probe(index)).cost[by]

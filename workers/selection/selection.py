@@ -92,7 +92,7 @@ class Selection(ChosenSamples):
             raise ValueError(f"where is {where!r:.80}: give a function of a sample, or limits")
         split = None if split is None else _checked_split(split)
         self._take(source)
-        self._choose: Callable[[], Int64] | None = lambda: self._chosen(where, split, limit)
+        self._choose: Callable[[], Int64] | None = lambda: self._choose_indexes(where, split, limit)
         self.indices = self._choose()
 
     def _take(self, source: Any) -> None:
@@ -102,7 +102,7 @@ class Selection(ChosenSamples):
             unwrap_dataset(self.source), len(self.source), self.source.key
         ).look_at_samples()
 
-    def _chosen(
+    def _choose_indexes(
         self, where: Where | None, split: Mapping[str, Any] | None, limit: int | None
     ) -> Int64:
         """Return the indexes of the samples that the rules leave, ascending (n,)."""
@@ -113,7 +113,7 @@ class Selection(ChosenSamples):
         if where is not None:
             if isinstance(where, Mapping):
                 where = partial(_is_within, _checked_limits(where))
-            indexes = self._fitting(where, indexes)
+            indexes = self._filter(where, indexes)
         chosen = np.fromiter(islice(indexes, limit), np.int64)
         self.keep()
         if not len(chosen):
@@ -123,7 +123,7 @@ class Selection(ChosenSamples):
             )
         return chosen
 
-    def _fitting(self, where: Callable[[Candidate], bool], indexes: Iterable[int]) -> Iterator[int]:
+    def _filter(self, where: Callable[[Candidate], bool], indexes: Iterable[int]) -> Iterator[int]:
         for index in indexes:
             try:
                 fits = where(Candidate(self.source, index))
@@ -205,7 +205,7 @@ class Selection(ChosenSamples):
             return cls(source, **about)
         selection = cls.__new__(cls)
         selection._take(source)
-        selection.indices, selection._choose = _unpacked(about, len(source)), None
+        selection.indices, selection._choose = _unpack_indexes(about, len(source)), None
         return selection
 
     def __getstate__(self) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def _make_splitter(shares: Mapping[str, float], seed: int) -> Callable[[str], st
     return choose_part
 
 
-def _unpacked(about: Mapping[str, Any], count: int) -> Int64:
+def _unpack_indexes(about: Mapping[str, Any], count: int) -> Int64:
     """Return the indexes in a description; ValueError where they are not of `count` samples."""
     if about.get("samples") != count:
         raise ValueError(

@@ -52,7 +52,7 @@ class FsspecStore:
         if info.get("type") == "directory" or info.get("size") is None:
             raise FileNotFoundError
         self._looked[url] = time.monotonic()
-        return int(info["size"]), _version(info)
+        return int(info["size"]), _read_version(info)
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
         """Return the bytes from start to end of an object that has this size and version."""
@@ -76,7 +76,7 @@ class FsspecStore:
             infos = self._fs.ls(path, detail=True)
         scheme = split_url(url)[0]
         return [
-            (f"{scheme}://{self._path(info['name'])}", int(info["size"]), _version(info))
+            (f"{scheme}://{self._path(info['name'])}", int(info["size"]), _read_version(info))
             for info in infos
             if info.get("type") == "file"
         ]
@@ -108,7 +108,7 @@ class FsspecStore:
         return body_bytes
 
 
-def _version(info: dict[str, Any]) -> str:
+def _read_version(info: dict[str, Any]) -> str:
     for name in (*VERSIONS, *TIMES):
         if info.get(name) is not None:
             return str(info[name])
