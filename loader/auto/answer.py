@@ -186,10 +186,7 @@ def loads(question: Question) -> Callable[[int], Any]:
 
 
 def _each(
-    question: Question,
-    most: int,
-    action: Callable[[int], Any],
-    readers: Sequence[Connection] = (),
+    question: Question, most: int, action: Callable[[int], Any], readers: Sequence[Connection] = ()
 ) -> Iterator[tuple[int, Any]]:
     """Yield index and result of an action for each of the first samples, broken ones left out.
 

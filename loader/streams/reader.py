@@ -19,10 +19,10 @@ from ...balancer.planning.problem.shapes import Sizing
 from ...workers.batches.envelope import LoadedState, ReaderPosition, StartPosition, reader_number
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.batches.tolerant_stream import Item
-from ...workers.collate.labels import count_label_tokens_of
+from ...workers.collate.labels import count_batch_label_tokens
 from ...workers.sources.costs import checked_cost, checked_measure, checked_name, sample_nbytes
 from ...workers.sources.data_identity import summarize_content
-from ...workers.sources.failures import OnError, SkippedSample
+from ...workers.sources.failures import ErrorAction, SkippedSample
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import SampleError
 from ...workers.sources.labels import with_label_tokens
@@ -56,7 +56,7 @@ class PackSettings:
     oversize: str = "alone"
     label_tokens: str | None = None
     shift_labels: bool = True
-    on_error: OnError = "raise"
+    on_error: ErrorAction = "raise"
     most_bytes: int = 1 << 62
 
 
@@ -191,7 +191,7 @@ class PackIterator:
             dict(zip(settings.resources, padding, strict=True)),
             sums[label]
             if label is not None
-            else count_label_tokens_of(batch, samples, settings.shift_labels),
+            else count_batch_label_tokens(batch, samples, settings.shift_labels),
             tuple(self._holes),
             self._mark,
         )

@@ -71,7 +71,7 @@ def test_auto_finds_what_samples_of_a_mixture_cost() -> None:
              "b": ([torch.zeros(n % 90 + 1) for n in range(60)], 1)}  # fmt: skip
     data = cp.Mixture(parts, epoch=80)
     made = cp.DataLoader(
-        data, batch_size=4, shuffle=True, balance="auto", virtual_ranks=2, collate_fn=list
+        data, batch_size=4, shuffle=True, balance="auto", ranks=cp.Ranks(virtual=2), collate_fn=list
     )
     found = [key for step in steps_of(made) for key in step]
     assert sorted(found) == sorted(expected(data, seed=0))
@@ -256,7 +256,7 @@ def test_an_epoch_by_tokens_has_all_of_the_source_that_ends_it_in_every_loop(
         data = mixture(by="tokens", epoch=end)
         balance = cp.Balance(budgets={"tokens": 120}, samples_per_step=24, accumulate="auto")
         return cp.DataLoader(
-            data, balance=balance, shuffle=shuffle, virtual_ranks=ranks, collate_fn=list
+            data, balance=balance, shuffle=shuffle, ranks=cp.Ranks(virtual=ranks), collate_fn=list
         )
 
     data, made, lengths = mixture(by="tokens", epoch=end), loop(), set[int]()
@@ -271,7 +271,7 @@ def test_an_epoch_by_tokens_has_all_of_the_source_that_ends_it_in_every_loop(
         used_up = [name for name in SIZES if first[name] == SIZES[name]]
         assert used_up == {"first": ["small"], "all": [*SIZES]}.get(end, ["docs", "small"])
     assert len(lengths) == 1
-    sampler = cp.BalancedBatchSampler(data, "fixed", rank=0, ranks=1, batch_size=8, shuffle=shuffle)
+    sampler = cp.BalancedBatchSampler(data, "fixed", ranks=(0, 1), batch_size=8, shuffle=shuffle)
     assert len(list(sampler)) == len(sampler)
     begun = loop()
     begun.set_epoch(1)
@@ -289,9 +289,14 @@ def test_plans_that_look_at_no_cost_take_sources_that_say_none() -> None:
     data = cp.Mixture({"a": (known, 1), "b": ([1, 2], 1)}, epoch=10)
     lengths = known.known_costs(["tokens"])[0].tolist()
     made = cp.DataLoader(
-        data, batch_size=5, shuffle=True, balance="fixed", virtual_ranks=2, collate_fn=list
+        data,
+        batch_size=5,
+        shuffle=True,
+        balance="fixed",
+        ranks=cp.Ranks(virtual=2),
+        collate_fn=list,
     )
-    sampler = cp.BalancedBatchSampler(data, "fixed", rank=0, ranks=1, batch_size=10)
+    sampler = cp.BalancedBatchSampler(data, "fixed", ranks=(0, 1), batch_size=10)
     for info in [info for step in made.steps() for info in step.infos]:
         told = [int(key.partition("/")[2]) for key in info.keys if data.find_source(key) == "a"]
         assert info.costs == {"tokens": sum(lengths[index] for index in told)}
@@ -302,7 +307,7 @@ def test_auto_counts_each_sample_of_all_sources_where_nothing_varies() -> None:
     known = PlainSource([1] * 9, cost={"tokens": [3] * 9})
     data = cp.Mixture({"a": (known, 1), "b": ([1] * 9, 1)}, epoch=18)
     made = cp.DataLoader(
-        data, batch_size=3, shuffle=True, balance="auto", virtual_ranks=2, collate_fn=list
+        data, batch_size=3, shuffle=True, balance="auto", ranks=cp.Ranks(virtual=2), collate_fn=list
     )
     costs = [info.costs for step in made.steps() for info in step.infos]
     assert costs == [{"samples": 3}] * 6
@@ -322,7 +327,7 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
     balance = dataclasses.replace(balance, accumulate="auto")
 
     def made() -> tuple[cp.BalancedBatchSampler, Any]:
-        sampler = cp.BalancedBatchSampler(data, balance, rank=0, ranks=1)
+        sampler = cp.BalancedBatchSampler(data, balance, ranks=(0, 1))
         rows: Any = data.rows
         return sampler, torch.utils.data.DataLoader(rows, batch_sampler=sampler, collate_fn=list)
 
@@ -343,4 +348,4 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
     other.load_state_dict(sampler.state_dict(delivered=5))
     assert len(list(rest)) == number - 4
     with pytest.raises(ValueError, match="costs of all samples"):
-        cp.BalancedBatchSampler(cp.Mixture({"a": Tiles()}), balance, rank=0, ranks=1)
+        cp.BalancedBatchSampler(cp.Mixture({"a": Tiles()}), balance, ranks=(0, 1))

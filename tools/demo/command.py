@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ...balancer.planning.kernels.loops import check_work
 from ...balancer.planning.problem.shuffle import permutation
-from ...loader import Balance, DataLoader
+from ...loader import Balance, DataLoader, Ranks
 from ...workers.collate.layouts import collate_padded
 from ...workers.sources.registry import open_data
 from ..console.reporting import PLAIN, emit, live_progress, make_table, progress_console
@@ -136,7 +136,7 @@ def microbatches(name: str, settings: DemoSettings) -> Generator[DemoMicrobatch]
             shuffle=True,
             num_workers=settings.workers,
             balance=balance,
-            virtual_ranks=VIRTUAL_RANKS,
+            ranks=Ranks(virtual=VIRTUAL_RANKS),
         )
         with closing(loader):
             for wait_s, (batch, info) in timed(loader.with_info()):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from ...workers.arena.memory import why_no_memory_files
+from ...workers.arena.memory import find_memory_file_fault
 from ...workers.sources.urls import parse_scheme, shown
 from ...workers.stores.files import list_urls
 from ...workers.stores.obstore_store import is_installed
@@ -24,7 +24,7 @@ def examine_installation() -> list[Finding]:
     return [
         judge("python", f"{platform.python_version()} ({platform.machine()}, {platform.system()})"),
         *judge_packages(requires("counterpoise") or [], _installed),
-        *judge_machine(processors, why_no_memory_files(), _free_bytes("/dev/shm")),
+        *judge_machine(processors, find_memory_file_fault(), _free_bytes("/dev/shm")),
     ]
 
 

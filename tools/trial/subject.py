@@ -255,7 +255,7 @@ def _in_files(source: str, transform: str) -> Subject:
     ready = open_data(source, VisionLanguage(image_token_id=0))
     if first_samples(ready):
         note = "A byte counts as a token, and images are cut into tiles of 448 pixels"
-        lines = (COLLATE_LINE, f"{opens}, cp.VisionLanguage(image_token_id=0))")
+        lines = (COLLATE_LINE, f"{opens}, cp.workers.VisionLanguage(image_token_id=0))")
         settings["collate_fn"] = collate_padded
     else:
         ready, lines, note = open_data(source), (f"{opens})",), "The records are used as they are"

@@ -85,8 +85,8 @@ class EnergonDataset(TarDataset):
         self.folder = resolve(base, names[0], root, base, leaves=True).expanduser()
         if self.folder.is_file():
             raise ValueError(
-                f"{self.folder} is a file: a metadataset is opened by cp.open_metadataset, and of "
-                f"a prepared folder the one that has {META} is given"
+                f"{self.folder} is a file: a metadataset is opened by cp.workers.open_metadataset, "
+                f"and of a prepared folder the one that has {META} is given"
             )
         configs = (self.arguments[name] for name in ("dataset_config", "split_config"))
         self._about = read_folder(self.folder, self.split, root, *configs)

@@ -63,7 +63,7 @@ Where = Callable[[Candidate], bool] | Limits
 class Selection(ChosenSamples):
     """Some of a source's samples, in its order: a data set, and a source, of its own.
 
-        data = cp.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
+        data = cp.workers.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
 
     To a ledger another selection is other data: DataLoader(skip_keys=) leaves samples out of a run.
     Raises ValueError where rules cannot be applied, or leave nothing.
@@ -216,7 +216,7 @@ class Selection(ChosenSamples):
 def split_by_key(source: Any, shares: Mapping[str, float], seed: int = 0) -> dict[str, Selection]:
     """Return parts of a source by a hash of each sample's key.
 
-        parts = cp.split_by_key(data, {"train": 0.98, "val": 0.02})
+        parts = cp.workers.split_by_key(data, {"train": 0.98, "val": 0.02})
 
     shares: the part of the samples that each gets, on average; they add up to 1. A sample stays in
     its part when others are added, taken away or reordered; other shares move the fewest samples if

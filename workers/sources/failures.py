@@ -33,32 +33,24 @@ class SampleError(ValueError):
         return f"sample {self.key!r}{place}: {self.reason}"
 
 
-OnError = Literal["raise", "skip", "refill"]
-ON_ERROR: tuple[OnError, ...] = get_args(OnError)
+ErrorAction = Literal["raise", "skip", "refill"]
+ERROR_ACTIONS: tuple[ErrorAction, ...] = get_args(ErrorAction)
 BALANCED = (
     "and cannot be balanced: a plan is made from all samples of a window, and another sample in a "
     "hole's place would change the batches of all ranks"
 )
 
 
-def checked_on_error(on_error: str, no_refill: str = "") -> OnError:
-    """Return the policy of that name; ValueError where there is none, or it does not apply.
+def refuse_refill(action: ErrorAction, reason: str) -> None:
+    """Raise ValueError for "refill" where there is a reason why it cannot be.
 
-    "raise" ends the run at the sample, "skip" leaves it out (a hole of weight 0 in a plan),
-    "refill" takes the next sample of a stream in its place. `no_refill` is the reason why there
-    can be no refill here, empty where there can.
-
-    >>> checked_on_error("skip", no_refill="got a list")
-    'skip'
+    >>> refuse_refill("skip", "got a list")
     """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error is {on_error!r}, allowed are {ON_ERROR}")
-    if on_error == "refill" and no_refill:
+    if action == "refill" and reason:
         raise ValueError(
             "on_error='refill' takes the next sample of an IterableDataset in batches of "
-            f"batch_size, {no_refill}: use on_error='skip', which leaves the sample out"
+            f"batch_size, {reason}: use on_error='skip', which leaves the sample out"
         )
-    return on_error
 
 
 Kind = Literal["data", "io", "code"]

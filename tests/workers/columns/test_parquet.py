@@ -61,7 +61,7 @@ def test_images_of_every_form_are_the_same_members(
         "paths": [[each] for each in paths],
     }[kind]
     path = write(tmp_path / "a.parquet", {"conversations": TALK, "image": column})
-    transform = cp.VisionLanguage(tile_size=14, tokens_per_tile=1)
+    transform = cp.workers.VisionLanguage(tile_size=14, tokens_per_tile=1)
     found = cp.ParquetDataset(path, transform)
     for index, each in enumerate(data):
         (name,) = set(raw := found.raw(index)) - {"__key__", "json"}

@@ -22,7 +22,7 @@ from tests.loader import balanced_data
 from tests.tars import write_tar
 from tests.workers.columns.tables import save, table_of, write
 
-TRANSFORM = cp.VisionLanguage(tile_size=28, max_tiles=2, tokens_per_tile=4)
+TRANSFORM = cp.workers.VisionLanguage(tile_size=28, max_tiles=2, tokens_per_tile=4)
 SHARE = 80
 Forms = dict[str, Any]
 
@@ -79,7 +79,9 @@ def order(dataset: Any) -> list[Any]:
     balance = cp.Balance(
         budgets={"tiles": 16, "tokens": 6000}, samples_per_step=20, accumulate="auto", seed=5
     )
-    loader = cp.DataLoader(dataset, balance=balance, shuffle=True, virtual_ranks=2, collate_fn=list)
+    loader = cp.DataLoader(
+        dataset, balance=balance, shuffle=True, ranks=cp.Ranks(virtual=2), collate_fn=list
+    )
     found = [
         (info.keys, balanced_data.digest(batch))
         for step in loader.steps()

@@ -184,7 +184,8 @@ def test_seven_resources_and_budgets_on_four_in_one_loop(shard: Path, workers: i
 def test_auto_balances_by_all_of_them(shard: Path, caplog: Any) -> None:
     with caplog.at_level("INFO", "counterpoise.loader.automatic"):
         loader = cp.DataLoader(
-            cp.TarDataset(shard, Anything()), 4, shuffle=True, collate_fn=list, virtual_ranks=2,
+            cp.TarDataset(shard, Anything()), 4, shuffle=True, collate_fn=list,
+            ranks=cp.Ranks(virtual=2),
             balance="auto",
         )  # fmt: skip
         assert sum(map(len, loader)) == 48

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoise import OnError, Ranks
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
@@ -108,11 +109,10 @@ def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
     loader = DataLoader(
         Unreadable(16),
         balance=Balance(grouping="isf", samples_per_step=8, accumulate="auto"),
-        virtual_ranks=1,
+        ranks=Ranks(virtual=1),
         shuffle=True,
         collate_fn=made.as_list,
-        on_error="skip",
-        dead_letter=str(letters),
+        on_error=OnError("skip", dead_letter=str(letters)),
     )
     with pytest.raises(OSError, match="sample 'k0007'") as raised:
         list(loader)

@@ -229,7 +229,7 @@ def test_costs_of_shards_at_a_url_are_kept_before_a_run(local, capsys):
     transform = "counterpoise:VisionLanguage"
     report = ran(capsys, "prepare", "s3://shards/train/", "--index-only", "--transform", transform)
     assert (report["costs_kept"], report["without_cost"]) == (20, 0)
-    stored = TarDataset("s3://shards/train/", counterpoise.VisionLanguage())
+    stored = TarDataset("s3://shards/train/", counterpoise.workers.VisionLanguage())
     assert all(stored.known(index) for index in range(20))
 
 
