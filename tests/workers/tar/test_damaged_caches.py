@@ -101,7 +101,7 @@ def sealed(about, arrays):
 def test_well_formed_arrays_that_are_no_index_or_costs_are_refused(path, suffix, change, caplog):
     wanted = opened(path)
     (kept,) = (file for file in caches(path) if file.suffix == suffix)
-    arrays = cache_files.opened_arrays(kept, kept.read_bytes())
+    arrays = cache_files.unpack_arrays(kept, kept.read_bytes())
     kept.write_bytes(sealed(arrays.pop("stamp"), {**arrays, **change} if change else {}))
     assert opened(path) == wanted
     assert [record.getMessage() for record in caplog.records] == [
