@@ -51,7 +51,9 @@ def connect(settings: LoopSettings, keys: PeerKeys | None = None) -> MicrobatchS
         address, of_keys = checked_address(address), keys.job if keys else ""
         name = checked_job(given.job or of_keys or default_job())
         reader = BatchReader(job, local.batches, local.takes_empty)
-        return TrainerConnection(address, place, reader, local.prefetch, _own_name(), name, keys)
+        return TrainerConnection(
+            address, place, reader, local.prefetch, _describe_process(), name, keys
+        )
     if local.source is None:
         raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
     refuse_budget_over_limit(job.buffer_bytes, memory_limit())
@@ -78,7 +80,7 @@ def connect(settings: LoopSettings, keys: PeerKeys | None = None) -> MicrobatchS
     )  # fmt: skip
     reader = BatchReader(job, local.batches, local.takes_empty, on_host=True)
     return HostConnection(
-        start, config, balancer, place, reader, local.prefetch, _own_name(), peers
+        start, config, balancer, place, reader, local.prefetch, _describe_process(), peers
     )
 
 
@@ -91,7 +93,7 @@ def _start_balancer(peers: Rendezvous) -> EmbeddedBalancer:
     return balancer
 
 
-def _own_name() -> str:
+def _describe_process() -> str:
     """Return how this process introduces itself to the balancer."""
     process = dist.get_rank() if has_process_group() else 0
     return f"process {process} (host {socket.gethostname()}, pid {os.getpid()})"
