@@ -107,8 +107,9 @@ class LocalLoop(MicrobatchSource):
             )
         if self._peers is None and not place.is_alone:
             self._peers, self._shares_costs = meet_ranks(
-                self._job, source, own.dataset, place, own.given.name, self._costs, own.timeout_s
-            )
+                self._job, source, own.dataset, place, own.arguments.ranks.name, self._costs,
+                own.timeout_s,
+            )  # fmt: skip
         if self._tasks is None:
             self._tasks = self._start_workers(start.epoch)
         if self._runs == 0 and 0 in place.played:
@@ -263,9 +264,9 @@ class LocalLoop(MicrobatchSource):
         own, job = self._local, self._job
         count: CountLabels | None = None
         if job.counts_batches:
-            from ...workers.collate.labels import count_label_tokens_of  # here: few do
+            from ...workers.collate.labels import count_batch_label_tokens  # here: few do
 
-            count = count_label_tokens_of
+            count = count_batch_label_tokens
         reader = PlannedReader(
             own.dataset, self._source, job.resources, job.plan.seed, own.batches.in_worker,
             job.on_error == "skip", own.takes_empty, own.batches.draws, job.shift_labels,
@@ -275,7 +276,7 @@ class LocalLoop(MicrobatchSource):
         if not own.start.workers:
             return InlineTasks(reader)
         seed = entropy(job.plan.seed, epoch, f"workers of rank {self._place.played[0]}")
-        return WorkerTasks(reader, own.start, own.prefetch, own.given.transport, seed)
+        return WorkerTasks(reader, own.start, own.prefetch, seed)
 
     def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
         job = self._job

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from ...balancer.run.tasks import TASK_HEAD, Failed, Killed, OwnTasks
+from ...workers.arena import memory
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import prepare_worker
 from ...workers.planned.reader import PlannedReader
@@ -50,12 +50,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
     """Does tasks in worker processes, which start here; results come in the order they are made."""
 
     def __init__(
-        self,
-        reader: PlannedReader,
-        start: WorkerStart,
-        prefetch: int,
-        transport: Transport,
-        seed: int = 0,
+        self, reader: PlannedReader, start: WorkerStart, prefetch: int, seed: int = 0
     ) -> None:
         """Start the workers; raises what torch's iterator raises.
 
@@ -64,7 +59,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         """
         context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
-        why_not = why_inline(transport)
+        why_not = memory.find_memory_file_fault()
         refuse_restarts(start.restarts, why_not)
         if not why_not:
             stats = start.stats

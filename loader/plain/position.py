@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, SequentialSampler
 
-from ...workers.batches.envelope import state_of
+from ...workers.batches.envelope import read_state
 from ..resume.ledger import PlainLedger, SamplerState, check_same, check_same_data, read_ledger
 from .order import (
     drawing_sampler,
@@ -94,7 +94,7 @@ def state_of_sampler(current: Any) -> SamplerState | None:
     """Return the state of the sampler of an Iteration, if it has one: it is asked for it now."""
     is_over = current.is_over
     if current.sampler is not None:
-        sampler, iterator = map(state_of, current.sampler)
+        sampler, iterator = map(read_state, current.sampler)
     elif (before := current.start.sampler) is not None:
         sampler, iterator, is_over = before.sampler, before.iterator, before.is_over
     else:

@@ -20,7 +20,7 @@ from ...workers.batches.envelope import Envelope
 from ...workers.batches.map_reader import SEVERAL, NumberedIndex
 from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.failures import SkippedSample
-from ...workers.sources.offered import key_of
+from ...workers.sources.offered import find_key_function
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
 from .torch_names import (
@@ -142,7 +142,7 @@ class RestartingIterator(WorkersIterator):
     _replacer: WorkerReplacer | None = None
 
     def _begun(self, loader: Any, arguments: Any) -> None:
-        self._name_of = key_of(loader.dataset)
+        self._name_of = find_key_function(loader.dataset)
         progress = arguments.reader.progress
         context = arguments.multiprocessing_context
         self._replacer = WorkerReplacer(self, context, loader._restarts, progress)

@@ -19,7 +19,7 @@ from ...workers.batches.envelope import (
     ReaderPosition,
     loses_samples,
 )
-from ...workers.sources.failures import OnError
+from ...workers.sources.failures import ErrorAction
 from ..resume.ledger import PlainLedger, write_ledger
 from .order import (
     drawing_sampler,
@@ -175,9 +175,9 @@ class PlainState:
         self.__dict__.update(state, own_generator=torch.default_generator)
 
     @property
-    def on_error(self) -> OnError:
+    def on_error(self) -> ErrorAction:
         """The policy for samples that cannot be used."""
-        return "raise" if self.left_out is None else self.left_out.on_error
+        return "raise" if self.left_out is None else self.left_out.on_error.action
 
     def begin(self, loader: Any) -> Iteration:
         """Begin an iteration, from the loaded ledger if there is one; it is then current."""

@@ -67,7 +67,7 @@ class _Pull:
         is_head = self.fields is not None and self.numbers[0] == 0
         for number, frame in zip(self.numbers, frames, strict=True):
             self.frames[number] = frame
-        return reader.find_frames(frames[0], announced, self.fields)[1:] if is_head else ()
+        return reader.list_frames(frames[0], announced, self.fields)[1:] if is_head else ()
 
 
 @dataclass(slots=True, eq=False)

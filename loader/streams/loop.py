@@ -58,7 +58,7 @@ class StreamLoop(MicrobatchSource):
     def __init__(self, settings: LoopSettings, packs: PackLoader) -> None:
         """Start nothing, and meet no rank, before the first run. packs: gives this rank's packs."""
         local, job = settings.local, settings.job
-        self._job, self._packs, self._name = job, packs, local.given.name
+        self._job, self._packs, self._name = job, packs, local.arguments.ranks.name
         # Makes a batch of no samples.
         self._collate = local.batches.in_worker if local.takes_empty else None
         self._seat, self._timeout_s = settings.place, local.timeout_s

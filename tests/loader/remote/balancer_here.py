@@ -35,8 +35,8 @@ from counterpoise.balancer.transport.sockets import (
     receive_frames,
     send,
 )
-from counterpoise.workers.collate.described import layout_of
-from counterpoise.workers.collate.labels import count_label_tokens_of
+from counterpoise.workers.collate.described import read_layout
+from counterpoise.workers.collate.labels import count_batch_label_tokens
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.plain import as_source
@@ -89,11 +89,11 @@ class WorkerHere:
 
     def _open(self, message: OpenJob) -> JobOpened:
         spec, layout, data = from_json(message.job), json.loads(message.layout), self._data
-        source, collate = as_source(data), layout_of(layout)
+        source, collate = as_source(data), read_layout(layout)
         self.reader = PlannedReader(
             data, source, spec.resources, spec.plan.seed, collate or list,
             spec.on_error == "skip", layout["takes_empty"], False, spec.shift_labels,
-            count_label_tokens_of if spec.counts_batches and collate else None,
+            count_batch_label_tokens if spec.counts_batches and collate else None,
         )  # fmt: skip
         loads_first = source.decode_first
         is_named = source.names_samples
