@@ -181,7 +181,7 @@ class TrainerSession:
         again: list[FromTrainer] = [TrainerBeat(self._beats, asks)]
         if self._is_leaving:
             return [LeaveJob()]
-        if self.ready is None:
+        if self.ready is None:  # the hello may be lost
             again.append(self._hello)
         run = self._run
         if run is not None and not self.failure:

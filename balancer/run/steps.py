@@ -61,7 +61,7 @@ def usable_cells(
         for r, rank in enumerate(step.batch.ranks)
         for m, microbatch in enumerate(rank)
     }
-    if not holes and (may_be_empty or all(cells.values())):
+    if not holes and (may_be_empty or all(cells.values())):  # the common case
         return cells
     usable = {
         cell: [ordinal for ordinal in ordinals if ordinal not in holes]
@@ -347,7 +347,7 @@ class StepMaker:
         if not self._counts_batches or step.contents is None:
             return None
         batches = [task.loaded for task in step.tasks]
-        if len(batches) != step.plan.microbatches * len(self._settings.played):
+        if len(batches) != step.plan.microbatches * len(self._settings.played):  # resumed inside
             return None
         known = [b for b in batches if b is not None and not isinstance(b.batch, Failed)]
         is_known = len(known) == len(batches) and not self.is_passed_over(step)

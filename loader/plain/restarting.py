@@ -26,8 +26,8 @@ from .iterators import WorkersIterator
 from .torch_names import (
     ResumeIteration,
     child_reports,
+    describe_exit,
     holds_dataset,
-    killed_worker,
     worker_loop,
 )
 
@@ -79,9 +79,7 @@ class WorkerReplacer:
         workers: list[Any] = self._iterator._workers
         ended = [number for number, worker in enumerate(workers) if not worker.is_alive()]
         if len(ended) > self._restarts:
-            killed = killed_worker(workers)
-            pids = ", ".join(str(workers[number].pid) for number in ended)
-            raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+            raise RuntimeError(describe_exit(workers, [workers[number] for number in ended]))
         return [self._replace(number) for number in ended]
 
     def _replace(self, worker: int) -> Death:

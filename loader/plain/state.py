@@ -193,7 +193,7 @@ class PlainState:
                     type(loader.dataset).__name__,
                     " (its shuffle buffer is not in it)" * loses,
                 )
-        elif self.current.begun:
+        elif self.current.begun:  # the one before was left early
             self.current = self.current.following(finished=False)
         self.current.begun = True
         self.place_generators(loader)

@@ -37,6 +37,13 @@ def begin_as_worker(dataset: Any, number: int, workers: int, seed: int) -> None:
     torch_worker._worker_info = info(id=number, num_workers=workers, seed=seed, dataset=dataset)
 
 
+def describe_exit(workers: list[Any], ended: list[Any]) -> str:
+    """Return torch's text for workers that have ended, some of them perhaps by a signal."""
+    pids = ", ".join(str(worker.pid) for worker in ended)
+    unexpected = f"DataLoader worker (pid(s) {pids}) exited unexpectedly"
+    return killed_worker(workers) or unexpected
+
+
 def killed_worker(workers: list[Any]) -> str | None:
     """Return torch's text for the first of `workers` that a signal has killed, None without one.
 

@@ -53,7 +53,7 @@ class RankSockets:
         self._address = endpoint
         self._endpoint = ""
         self.name = name
-        self.before_closing: Callable[[], None] = _nothing
+        self.before_closing: Callable[[], None] = lambda: None
         self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._link: Link | None = None
@@ -157,10 +157,6 @@ class RankSockets:
         if self._context is not None:
             self._context.destroy(linger=linger_ms)
         self._link = self._context = None
-
-
-def _nothing() -> None:
-    """Close nothing."""
 
 
 # Every rank's sockets in this process.

@@ -200,7 +200,7 @@ class StreamLoop(MicrobatchSource):
             if self._is_first and (why := describe_start_mismatch(self._hear("start", timeout_s))):
                 raise LoaderError(why)
             shares = [Share(*json.loads(text)) for text in self._hear(key, timeout_s)]
-        if self._is_first:
+        if self._is_first:  # only the first packs have marks
             _tell_same_data(shares)
         return shares
 
@@ -222,6 +222,7 @@ class StreamLoop(MicrobatchSource):
         mine = shares[rank if len(shares) > 1 else 0]
         whole = sum(s.samples for s in shares), sum(s.label_tokens for s in shares)
         packs = [*self._taken]
+        # All ranks have the same number of microbatches, and the last takes holes without a pack.
         packs += [self._weightless() for _ in range(self._accumulate - len(packs))]
         packs[-1] = packs[-1]._replace(holes=(*packs[-1].holes, *self._late_holes))
         ready = []

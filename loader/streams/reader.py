@@ -175,7 +175,7 @@ class PackIterator:
 
     def _make_pack(self, held: list[Held]) -> Pack:
         settings, samples = self._settings, [waiting.sample for waiting in held]
-        if self._has_told_end:
+        if self._has_told_end:  # the batch of such a pack only fills a step up
             has_batch = bool(samples) and not settings.takes_empty
             batch = settings.collate(samples) if has_batch else None
             return Pack(batch, (), {}, {}, 0, tuple(self._holes), is_end=True)
@@ -275,6 +275,7 @@ class PackIterator:
             return SkippedSample(key, error.reason, "data", error.source)
         row = np.array([[costs[name] for name in settings.resources]], np.int64)
         limited = tuple(settings.sizing.rounded(row)[0].tolist())
+        # "alone": the window gives it a pack of its own.
         if settings.oversize != "alone" and not limits.allow(limited):
             named = zip(settings.resources, limited, limits.budgets, strict=True)
             over = ", ".join(f"{n:,} {name} of {most:,}" for name, n, most in named if n > most)
