@@ -63,10 +63,7 @@ def usable_cells(
     }
     if not holes and (may_be_empty or all(cells.values())):  # the common case
         return cells
-    usable = {
-        cell: [ordinal for ordinal in ordinals if ordinal not in holes]
-        for cell, ordinals in cells.items()
-    }
+    usable = {cell: [o for o in ordinals if o not in holes] for cell, ordinals in cells.items()}
     if may_be_empty:
         return {**usable}
     return {**usable} if fill_empty(usable) is not None or has_spares else None
@@ -208,10 +205,7 @@ class StepMaker:
         self.deadly: set[int] = set()
 
     def open(
-        self,
-        plan: PlannedStep,
-        contents: dict[Cell, Contents],
-        failed: Mapping[int, FailedSample],
+        self, plan: PlannedStep, contents: dict[Cell, Contents], failed: Mapping[int, FailedSample]
     ) -> OpenStep:
         """Return a step, without what was handed out of it before the run began.
 

@@ -358,15 +358,9 @@ def _arrived(run: PlannedRun) -> tuple[LocalArrival | Exception | None] | None:
 
 
 def _make_ahead(
-    start: RunStart,
-    plan: PlanConfig,
-    shuffle: bool,
-    costs: LoopCosts,
-    source: Source,
-    ahead: int,
-    shares: "Peers | None",
-    group: str,
-) -> PlanAhead:
+    start: RunStart, plan: PlanConfig, shuffle: bool, costs: LoopCosts, source: Source, ahead: int,
+    shares: "Peers | None", group: str,
+) -> PlanAhead:  # fmt: skip
     """Return the planning of an epoch from a position; shares: the ranks that measure."""
     order = epoch_order(source, plan.seed, start.epoch, shuffle)
     try:

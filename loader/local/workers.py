@@ -23,11 +23,7 @@ from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import prepare_worker
 from ...workers.planned.reader import PlannedReader
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import (
-    quiet_forks,
-    shared_numbers,
-    worker_context,
-)
+from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
 from ...workers.sources.randomness import own_generators
 from ..balanced.settings import WorkerStart
 from ..plain.iterators import refuse_restarts

@@ -265,14 +265,9 @@ def _delete(entries: Entries, key: str, ranks: int) -> None:
 
 
 def _leave(
-    pid: int,
-    rank: int,
-    ranks: int,
-    entries: Entries,
-    waits: dict[str, _Wait],
-    begun: set[str],
+    pid: int, rank: int, ranks: int, entries: Entries, waits: dict[str, _Wait], begun: set[str],
     why: str = "",
-) -> None:
+) -> None:  # fmt: skip
     """Leave word that a rank takes no part any more; as a finalizer it does not wait.
 
     A value is sent to the store without an answer. What has one is done by `delete_left`.

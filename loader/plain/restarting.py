@@ -23,13 +23,7 @@ from ...workers.sources.failures import SkippedSample
 from ...workers.sources.offered import find_key_function
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
-from .torch_names import (
-    ResumeIteration,
-    child_reports,
-    describe_exit,
-    holds_dataset,
-    worker_loop,
-)
+from .torch_names import ResumeIteration, child_reports, describe_exit, holds_dataset, worker_loop
 
 logger = logging.getLogger(__name__)
 

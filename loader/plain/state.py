@@ -13,12 +13,7 @@ from typing import Any
 
 import torch
 
-from ...workers.batches.envelope import (
-    Envelope,
-    LoadedState,
-    ReaderPosition,
-    loses_samples,
-)
+from ...workers.batches.envelope import Envelope, LoadedState, ReaderPosition, loses_samples
 from ...workers.sources.failures import ErrorAction
 from ..resume.ledger import PlainLedger, write_ledger
 from .order import (

@@ -14,10 +14,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.worker import _ResumeIteration, _worker_loop
-from torch.utils.data.dataloader import (
-    _MultiProcessingDataLoaderIter,
-    _SingleProcessDataLoaderIter,
-)
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 TorchInlineIterator = _SingleProcessDataLoaderIter
 TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceback to the trainer

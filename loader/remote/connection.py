@@ -119,10 +119,8 @@ class TrainerConnection(MicrobatchSource):
             if (incoming := session.peek()) is None:
                 return None
             if self._arrival is None or self._arrival[0] is not incoming:
-                arrival = PulledArrival(
-                    incoming.give.facts, incoming, self._reader, self._inbox.epoch
-                )
-                self._arrival = incoming, arrival
+                facts, epoch = incoming.give.facts, self._inbox.epoch
+                self._arrival = incoming, PulledArrival(facts, incoming, self._reader, epoch)
             if self._inbox.trace.until is not None:
                 self._inbox.trace.ready(incoming.give, asked)
             return self._arrival[1]

@@ -121,20 +121,20 @@ class HostConnection(TrainerConnection):
     def begin(self, start: RunStart) -> None:
         """Start the workers, while this connection has no sockets, and the next run."""
         with self._lock():
-            if self._processes.pool is None or not self._start.persistent:
+            processes = self._processes
+            if processes.pool is None or not self._start.persistent:
                 self._end_workers()
-                ended = self._processes.names
+                ended = processes.names
                 self._sockets.link()  # the job is to be there when its workers come
                 self._sockets.suspend()
                 run = -1 if self._start.persistent else self.session.run + 1
+                config = replace(self._config, run=run)
                 try:
                     with self._peers.telling():
-                        self._processes.pool, self._processes.names = _start_workers(
-                            self._start, replace(self._config, run=run)
-                        )
+                        processes.pool, processes.names = _start_workers(self._start, config)
                 except RuntimeError as error:  # as if it had come after they were ready
                     raise LoaderError(str(error)) from error
-                self._sockets.watch(self._processes.descriptors())
+                self._sockets.watch(processes.descriptors())
                 if ended:  # again: of the connection that was suspended not all may have been read
                     self._sockets.link().send(LeavePool(ended))
             super().begin(start)

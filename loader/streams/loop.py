@@ -242,10 +242,8 @@ class StreamLoop(MicrobatchSource):
                 holes=tuple(Hole(0, hole.key, hole.reason, hole.source) for hole in pack.holes),
                 step_holes=tuple(range(begin, begin + n_holes)),
             )
-            arrival = LocalArrival(
-                facts, Made(pack.batch), resources=resources or None, stream=following
-            )
-            ready.append(arrival)
+            loaded = Made(pack.batch)
+            ready.append(LocalArrival(facts, loaded, resources=resources or None, stream=following))
         return ready
 
     def _weightless(self) -> Pack:

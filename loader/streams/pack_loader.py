@@ -195,9 +195,7 @@ def _check_readers(ledger: StreamLedger, here: dict[str, int]) -> None:
     """Raise ValueError for a ledger of another rank, or of other numbers of ranks or workers."""
     differing = [name for name, value in here.items() if getattr(ledger, name) != value]
     if differing:
-        pairs = "; ".join(
-            f"{name} was {getattr(ledger, name)} and is {here[name]}" for name in differing
-        )
+        pairs = "; ".join(f"{n} was {getattr(ledger, n)} and is {here[n]}" for n in differing)
         raise ValueError(
             f"a stream's ledger is of one rank and its workers, each of which was at a place of "
             f"its own ({pairs}): save state_dict() on every rank, and resume each with its own, "
