@@ -1,7 +1,7 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance, Layout, time_ns
+from .balancer import Balance, Images, Layout, PipelineOrder, Shapes, Work, time_ns
 from .loader import (
     BalancedBatchSampler,
     DataLoader,
@@ -46,20 +46,24 @@ __all__ = [
     "HFDataset",
     "HFProcessor",
     "ImageDispatch",
+    "Images",
     "JsonlDataset",
     "Layout",
     "LoaderError",
     "MDSDataset",
     "Mixture",
     "ParquetDataset",
+    "PipelineOrder",
     "RemoteDataset",
     "Selection",
+    "Shapes",
     "Step",
     "StepInfo",
     "StepLoader",
     "TarDataset",
     "Topology",
     "VisionLanguage",
+    "Work",
     "__version__",
     "adapters",
     "balancer",

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.config import PlanConfig
-from ..balancer.planning.problem.layout import base_of
+from ..balancer.planning.problem.layout import as_layout, base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.mixture.order import epoch_samples, rows_of
@@ -125,7 +125,9 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Loade
         PlanConfig.from_balance(
             one_rank, ranks=1, resources=resources, batch_size=loader.batch_size
         )
-        takes_empty = takes_empty or (balance.layout == "torch" and takes_nothing(given.collate_fn))
+        takes_empty = takes_empty or (
+            as_layout(balance.layout) is None and takes_nothing(given.collate_fn)
+        )
         label_tokens = find_label_source(source, balance, resources, given.collate_fn)
     pins = loader.pin_memory and torch.accelerator.is_available()
     return LoaderSettings.of_loader(

@@ -15,7 +15,7 @@ from torch.utils.data._utils import collate as torchs
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout, as_layout
 from ...balancer.protocol.records import Integer, read_record
-from .stacked import EVERY, OPTIONS, CollateFn, options_of, stacked
+from .stacked import EVERY, CollateFn, options_of, stacked
 
 _Tokens = Annotated[int, Meta(ge=1, lt=1 << 31)]
 
@@ -48,7 +48,9 @@ def describe_layout(balance: Balance, collate_fn: CollateFn | None) -> dict[str,
         return {"kind": "stacked" if is_torchs else "samples", "takes_empty": False}
     description = {"kind": "samples", "takes_empty": layout.base is not None}
     if type(layout) is Layout:  # and has no code of its own
-        description |= {**options_of(balance), "kind": "layout", "layout": layout.to_dict()}
+        laid = {"pad_id": layout.pad_id, "shift_labels": layout.shift_labels}
+        description |= {**options_of(balance), **laid}
+        description |= {"kind": "layout", "layout": layout.to_dict()}
     return description
 
 
@@ -70,11 +72,14 @@ def layout_of(description: object) -> CollateFn | None:
         return partial(stacked, EVERY) if given.kind == "stacked" else None
     from .layouts import collate_samples  # here: whoever only stacks needs nothing of it
 
-    layout = Layout.from_dict(given.layout)
+    laid = {"pad_id": given.pad_id, "shift_labels": given.shift_labels}
+    layout = Layout.from_dict({**given.layout, **laid})
     if given.takes_empty != (layout.base is not None):
         raise ValueError(f"layout.takes_empty: it follows from base, which is {layout.base!r}")
-    options = {name: getattr(given, name) for name in OPTIONS} | {"layout": layout}
-    return partial(collate_samples, align=given.align, length=given.length or None, **options)
+    return partial(
+        collate_samples, layout=layout, dummy_tile=given.dummy_tile, align=given.align,
+        length=given.length or None,
+    )  # fmt: skip
 
 
 def _is_unchanged() -> bool:
