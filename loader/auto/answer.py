@@ -30,9 +30,9 @@ from ...workers.discovery import (
     telling_samples,
 )
 from ...workers.sources.costs import sample_nbytes
-from ...workers.sources.failures import describe_error, kind_of, load_with_retries
+from ...workers.sources.failures import classify_failure, describe_error, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
-from ...workers.sources.labels import labels_of
+from ...workers.sources.labels import find_labels
 from .choice import Choice, PlanTerms, rounded_costs, said_work
 
 # Samples of so many microbatches are held, however large they are.
@@ -153,10 +153,10 @@ def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
         columns = {name: [cost.get(name, 0) for cost in sampled] for name in varying}
         work = recognise_work(columns, samples, question.collate, size)
         # Tiles and images always add up, whatever holds them.
-        always = (ResourceWork(n, "packed") if n in ADD_UP else work.of(n) for n in varying)
+        always = (ResourceWork(n, "packed") if n in ADD_UP else work.find(n) for n in varying)
         work = FoundWork(tuple(filter(None, always)))
         padded, unknown, said = work.padded, work.unrecognised, work.describe()
-        sizes = tuple(each for each in work.found if each != ResourceWork(each.name, each.work))
+        sizes = tuple(each for each in work.resources if each != ResourceWork(each.name, each.work))
         rows = rounded_costs(names, sizes, rows)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, {*varying} > {*unknown}, words, said, unknown, sizes)
@@ -169,7 +169,7 @@ def are_shifted(samples: Sequence[Any]) -> bool:
     >>> are_shifted([{"input_ids": np.array([5, 6, 7]), "labels": np.array([6, 7, 8])}])
     True
     """
-    some = [each for each in samples if labels_of(each) is not None and "input_ids" in each]
+    some = [each for each in samples if find_labels(each) is not None and "input_ids" in each]
     rows = ({n: np.asarray(each[n])[None] for n in ("input_ids", "labels")} for each in some)
     return {found[2] for found in map(read_batch_labels, rows) if found} - {""} == {"before"}
 
@@ -186,10 +186,7 @@ def loads(question: Question) -> Callable[[int], Any]:
 
 
 def _each(
-    question: Question,
-    most: int,
-    action: Callable[[int], Any],
-    readers: Sequence[Connection] = (),
+    question: Question, most: int, action: Callable[[int], Any], readers: Sequence[Connection] = ()
 ) -> Iterator[tuple[int, Any]]:
     """Yield index and result of an action for each of the first samples, broken ones left out.
 
@@ -225,7 +222,7 @@ def attempt(action: Callable[[int], Any], index: int) -> Any:
     try:
         return load_with_retries(functools.partial(action, index), time.sleep)
     except Exception as error:
-        if kind_of(error) == "io":
+        if classify_failure(error) == "io":
             return Unread(said_of(error), True)
         is_known = isinstance(error, SampleError)
         return Unread(str(error) if is_known else describe_error(error), False)

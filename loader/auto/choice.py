@@ -155,7 +155,7 @@ class PlanTerms:
             given = self.model_times
         elif given is None and choice.unrecognised:
             given = {name: TILE_TOKENS if name == "tiles" else 1 for name in work}
-        # cp.time_ns(model.config) may name more than samples cost
+        # cp.balancer.time_ns(model.config) may name more than samples cost
         names = {*work, *([ATTENTION_PAIRS] if LLM in work else [])}
         times = {name: time for name, time in (given or {}).items() if name in names}
         return replace(

@@ -9,7 +9,7 @@ import numpy as np
 from ...balancer.planning.problem.layout import BUILT_IN, Layout, rules_of
 from ...workers.collate.fields import Array
 from ...workers.collate.images import COUNTS, GRIDS, IMAGE_FIELDS, TILES
-from ...workers.collate.tokens import made_fields
+from ...workers.collate.tokens import list_derived_fields
 
 LENGTHS = "_lengths"
 
@@ -28,7 +28,7 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
             "Balance(layout='packed')"
         )
     layout = layout or BUILT_IN["packed" if "cu_seq_lens" in batch else "padded"]
-    rules, made = rules_of(layout), made_fields(layout)
+    rules, made = rules_of(layout), list_derived_fields(layout)
     places = _places(batch)
     samples: list[dict[str, Any]] = [{} for _ in places]
     for name, whole in batch.items():

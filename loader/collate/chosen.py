@@ -15,7 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import as_layout
-from ...workers.collate.stacked import EVERY, CollateFn, options_of, stacked
+from ...workers.collate.stacked import EVERY, CollateFn, list_options, stacked
 from ..step.info import StepInfo
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
@@ -68,7 +68,7 @@ class BatchMaker:
             return partial(stacked, wanted)
         from ...workers.collate.layouts import collate_samples  # here: 'torch' needs nothing of it
 
-        return partial(collate_samples, fields=wanted, **options_of(self.balance))
+        return partial(collate_samples, fields=wanted, **list_options(self.balance))
 
     @property
     def draws(self) -> bool:

@@ -140,7 +140,7 @@ def check_equivalence(
     Raises ValueError for batches of another layout, for an epoch with no steps left, and for a
     model that raises for any packed batch.
     """
-    given = getattr(loader, "_given", None)
+    given = getattr(loader, "_arguments", None)
     own = None if given is None else as_layout(given.balance.layout)
     if own is not None and own.base is None:
         raise ValueError(

@@ -9,11 +9,11 @@ from ...balancer.parties.incoming import IncomingBatch
 from ...balancer.parties.messages import GiveBatch
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.tasks import LocalArrival, Made
-from ...workers.codec.batches import decode_batch, frames_of
+from ...workers.codec.batches import decode_batch, list_frames
 from ...workers.codec.contents import CodecError
-from ...workers.codec.local_frames import decode_local, local_frames_of
+from ...workers.codec.local_frames import decode_local, list_local_frames
 from ...workers.collate.described import describe_layout
-from ...workers.collate.labels import count_label_tokens_of
+from ...workers.collate.labels import count_batch_label_tokens
 from ...workers.planned.reader import collate_seeded
 from ..balanced.step_infos import OverBudget, info_of
 from ..collate.chosen import BatchMaker
@@ -61,11 +61,11 @@ class BatchReader:
             raise CodecError(f"needed is a list of {len(places)} samples")
         return value
 
-    def frames_of(
+    def list_frames(
         self, head: Any, sizes: Sequence[int], fields: Container[str] | None
     ) -> list[int]:
-        """Return the numbers of the frames that fields need; see frames_of of codec/batches."""
-        return (local_frames_of if self.on_host else frames_of)(head, sizes, fields)
+        """Return the numbers of the frames that fields need; see list_frames of codec/batches."""
+        return (list_local_frames if self.on_host else list_frames)(head, sizes, fields)
 
     def make(self, incoming: IncomingBatch, epoch: int) -> Made:
         """Return a microbatch whose pieces are here; raises what collate_fn raises."""
@@ -83,7 +83,7 @@ class BatchReader:
         job, batch = self.job, self._collated(samples, epoch, give.first)
         if job.counts_batches:  # a sample that only fills a step up weighs nothing
             counts = bool(give.facts.keys)
-            tokens = count_label_tokens_of(batch, samples, job.shift_labels) if counts else 0
+            tokens = count_batch_label_tokens(batch, samples, job.shift_labels) if counts else 0
         return Made(batch, labels=labels, label_tokens=tokens)
 
     def _collated(self, samples: list[Any], epoch: int, first: int) -> Any:
@@ -95,12 +95,12 @@ class BatchReader:
 
 @dataclass(slots=True)
 class PulledArrival(LocalArrival):
-    """A microbatch that is made when it is unpacked; made: its pieces (an IncomingBatch)."""
+    """A microbatch that is made when it is unpacked; loaded: its pieces (an IncomingBatch)."""
 
-    made: Any
+    loaded: Any
     reader: BatchReader
     epoch: int
 
     def unpack(self) -> Made:
         """Return the microbatch; raises what collate_fn raises."""
-        return self.reader.make(self.made, self.epoch)
+        return self.reader.make(self.loaded, self.epoch)

@@ -67,7 +67,7 @@ class _Pull:
         is_head = self.wanted is not None and self.numbers[0] == 0
         for number, frame in zip(self.numbers, frames, strict=True):
             self.frames[number] = frame
-        return reader.frames_of(frames[0], announced, self.wanted)[1:] if is_head else ()
+        return reader.list_frames(frames[0], announced, self.wanted)[1:] if is_head else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +99,7 @@ class PiecePuller:
         self._last = 0
         sockets.before_closing = self.close
 
-    def waits_for(self) -> str:
+    def describe_wait(self) -> str:
         """Return in a few words what is on its way here, "" if nothing is."""
         waiting = sum(len(worker.pulls) for worker in self._workers.values())
         return f"answers of workers to {waiting} pulls" if waiting else ""

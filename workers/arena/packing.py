@@ -16,7 +16,9 @@ import torch
 
 from .sender import OwnSlot, Sender
 
-_DTYPES = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
+_DTYPES = sorted(
+    {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}, key=str
+)
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _BYTES = torch.uint8
 # Types that numpy has, too, by torch's; it has none like bfloat16.
@@ -94,7 +96,7 @@ class _Packer(pickle.Pickler):
             return _sharing, (first, code, shape, steps, start - begin)
         data = torch.empty(0, dtype=_BYTES).set_(storage).numpy()
         if (begin, end) == (0, whole):
-            self._beside.slot = None if self._sender is None else self._sender.slot_at(place[0])
+            self._beside.slot = None if self._sender is None else self._sender.find_slot(place[0])
         else:
             data = data[begin:end]
         buffer = pickle.PickleBuffer(data)  # type: ignore[arg-type]
@@ -128,10 +130,10 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def _filling(buffer: Any, code: int, shape: tuple[int, ...]) -> torch.Tensor:
-    return tensor_in(buffer, _DTYPES[code], shape)
+    return as_tensor(buffer, _DTYPES[code], shape)
 
 
-def tensor_in(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+def as_tensor(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
     """Return a tensor of all of a writable buffer, which it keeps; RuntimeError for no shape."""
     known = _NUMPYS.get(dtype)
     if known is not None:  # in a third of the time
@@ -162,7 +164,7 @@ def _sharing(
 
 
 def pack(
-    thing: Any, sender: Sender | None, reducers: Mapping[Any, Any] = _REDUCERS
+    message: Any, sender: Sender | None, reducers: Mapping[Any, Any] = _REDUCERS
 ) -> tuple[memoryview, list[Piece]]:
     """Return an object's pickle, and the bytes beside it; raises what pickling raises.
 
@@ -171,7 +173,7 @@ def pack(
     stream, beside = io.BytesIO(), _Beside()
     packer = _Packer(stream, sender, beside)
     packer.dispatch_table = reducers
-    packer.dump(thing)
+    packer.dump(message)
     return stream.getbuffer(), beside.pieces
 
 

@@ -23,7 +23,7 @@ class Worker:
     """This process as a worker; wrapper: torch's class for an exception that is sent.
 
     work: where each worker adds up nanoseconds at work, and batches that it has made of this epoch:
-    two numbers in memory that the trainer sees, too; None: nobody asks.
+    two numbers in memory that the trainer sees, too; None: not counted.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Worker:
         elif self.work is not None:
             self.work[place + 1] = 0
 
-    def failed(self, thing: Any) -> Any:
+    def failed(self, message: Any) -> Any:
         """Return a message with the exception being handled in place of a batch."""
-        index = thing[0] if isinstance(thing, tuple) and len(thing) == 2 else None
+        index = message[0] if isinstance(message, tuple) and len(message) == 2 else None
         return index, self._wrapper(where=f"in DataLoader worker process {self._number}")
 
 
@@ -89,7 +89,7 @@ class Beginning:
 
 
 def replace_stacking() -> None:
-    """Have default_collate stack by stack_into_slot, unless somebody knows better how to."""
+    """Have default_collate stack by stack_into_slot, unless it was changed already."""
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
         default_collate_fn_map[torch.Tensor] = stack_into_slot
 

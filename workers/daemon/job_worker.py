@@ -50,8 +50,8 @@ from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link
 from ..arena.malloc import release_freed_memory
 from ..codec.batches import encode_batch
-from ..collate.described import layout_of
-from ..collate.labels import count_label_tokens_of
+from ..collate.described import read_layout
+from ..collate.labels import count_batch_label_tokens
 from ..planned.parts import Encode, PartDone, do_part
 from ..planned.reader import Collate, PlannedReader
 from ..serving.frame_store import FrameStore
@@ -324,7 +324,7 @@ class RemoteWorker:
 
     def _new_reader(self, job: JobSpec, layout: dict[str, Any], source: Source) -> PlannedReader:
         has_collate = layout.get("kind") == "workers"
-        collate = self._setup.collate if has_collate else layout_of(layout)
+        collate = self._setup.collate if has_collate else read_layout(layout)
         if has_collate and collate is None:
             raise ValueError(
                 "the job's batches are collated by workers with a function that this one does not "
@@ -333,7 +333,7 @@ class RemoteWorker:
         reader = PlannedReader(
             source, source, job.resources, job.plan.seed, collate or list, job.on_error == "skip",
             bool(layout.get("takes_empty")), has_collate, job.shift_labels,
-            count_label_tokens_of if job.counts_batches else None, self._setup.threads,
+            count_batch_label_tokens if job.counts_batches else None, self._setup.threads,
         )  # fmt: skip
         reader.restore()
         reader.progress, reader.upcoming = self._progress, self._session.upcoming

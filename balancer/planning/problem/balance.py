@@ -117,7 +117,6 @@ class Balance:
     work: Work | WorkName | Mapping[str, int] = DEFAULT_WORK
     shapes: Shapes | Mapping[str, int] | int | str = DEFAULT_SHAPES
     images: Images = DEFAULT_IMAGES
-    report: bool = False
 
     def __post_init__(self) -> None:
         for name, read_value in _READ.items():

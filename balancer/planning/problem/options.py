@@ -126,7 +126,6 @@ OPTIONS: Mapping[str, Check] = {
         "is 0 or a positive integer",
     ),
     "label_tokens": _RESOURCE,
-    "report": _FLAG,
 }
 
 
