@@ -25,9 +25,9 @@ from counterpoise.sched.bubble_filling.pipelines import (
     enough,
     fill,
     least,
+    make_space,
     match,
     mirrored_work,
-    make_space,
 )
 from tests.sched.bubble_filling.validate import check_filled
 
