@@ -249,7 +249,7 @@ class PackIterator:
         if isinstance(item, SampleError):
             raise item
         if isinstance(item, Item):
-            sample, holes, is_found = item.sample, [*item.holes], item.found
+            sample, holes, is_found = item.sample, [*item.holes], item.has_sample
         if is_found and (hole := self._take(number, sample, waits)) is not None:
             holes.append(hole)
         if not is_known:
