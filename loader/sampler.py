@@ -453,7 +453,7 @@ def _configuration(
     if size is None and batch_size is None:
         if balance.is_padded:
             raise ValueError("work is 'padded': give samples_per_step, the size of a step")
-        multiples = balance.shapes.multiples.items()
+        multiples = balance.padding.multiples.items()
         sizing = Sizing(multiples=tuple(
             (resources.index(name), each) for name, each in multiples if name in resources
         ))  # fmt: skip

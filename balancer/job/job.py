@@ -196,7 +196,7 @@ class PlayedJob:
         for name, why in self.pool.lost:
             self.admission.lose(name, now, "lost", f" ({why})")
         self.pool.lost.clear()
-        if self.pool.deaths:
+        if self.pool.deaths:  # workers may know what such a sample is called
             self._ask_names(self.pool.workers)
         if now < self._ticked_at + TICK_S:
             return
@@ -274,7 +274,7 @@ class PlayedJob:
                 servers = tuple(worker.server for worker in serving)
                 self._out.append(Send(lost.peer, WorkersAt(servers)))
                 trainer.known_tokens.update(server.token for server in servers)
-                if message.reason:
+                if message.reason:  # doctor shows it, and transport="direct" fails by it
                     why = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
                     for worker in serving:
                         worker.why_inline = why

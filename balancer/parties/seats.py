@@ -134,6 +134,7 @@ class Seats:
         are_ranks = 0 < len({*ranks}) == len(ranks) and max(ranks) < self.ranks
         if not (are_ranks or reason):
             return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
+        # Of another job all that are here are in its way: the first stands for them.
         holder = next(iter(self.find_holders(hello)), self.first if reason else None)
         if holder is None:
             return True

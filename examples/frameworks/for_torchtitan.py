@@ -37,7 +37,7 @@ def make_loader(ranks: tuple[int, int], **_: Any) -> Any:
             samples_per_step=16,
             accumulate=2,
             layout="packed",
-            buckets={"tokens": [512]},
+            shapes=cp.Shapes(buckets={"tokens": [512]}),
             oversize="refuse",  # all batches have one length
         ),
         shuffle=True,

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import counterpoise as cp
+from counterpoise.balancer import Images
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
 
 BUDGETS = {"n": 9}
@@ -44,8 +45,10 @@ def test_what_only_a_balanced_loader_has_is_refused_without_balance(name: str) -
             r"give Balance\(samples_per_step=...\), the global batch .* instead of batch_size=4",
         ),
         ({"balance": Balance(budgets=BUDGETS)}, r"give Balance\(samples_per_step=...\)"),
-        ({"balance": Balance("fixed", pad_id=3)}, "pad_id is 3, but in layout 'torch' collate_fn"),
-        ({"balance": Balance("fixed", dummy_tile=3)}, "dummy_tile is 3, .* leave dummy_tile"),
+        (
+            {"balance": Balance("fixed", images=Images(dummy_tile=3))},
+            "dummy_tile is 3, .* leave dummy_tile",
+        ),
         (
             {"dataset": RemoteDataset("*.tar"), "balance": "fixed", "cost": len},
             "cost is for a dataset in this process",

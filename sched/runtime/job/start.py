@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
-from ...transforms.generator_passes import with_generator, without_last_stage
+from ...transforms.generator_passes import drop_last_stage, with_generator
 from ..compiled import collectives
 from ..encoders.placement import EncoderSpec
 from ..encoders.travelling import TravellingImages
@@ -189,7 +189,7 @@ def _replace_last_stage(
         program = make(microbatches)
         if program.placement != tuple(range(len(program.ranks))) or program.barriers:
             return program
-        return without_last_stage(longer(microbatches)) or program
+        return drop_last_stage(longer(microbatches)) or program
 
     return replace_in
 

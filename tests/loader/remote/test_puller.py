@@ -50,7 +50,7 @@ def test_a_worker_at_an_address_where_nobody_listens_is_out_of_reach(
     balancer = BalancerHere(Served(COUNT), addresses=(None, "tcp://127.0.0.1:9"))
     assert deliver(balancer, **LISTED) == taken(make_loader(balancer.data, **LISTED))
     (line,) = [each for each in caplog.messages if THROUGH in each]
-    assert "tcp://127.0.0.1:9: nobody listens there" in line
+    assert "tcp://127.0.0.1:9: no process listens there" in line
 
 
 def test_a_worker_that_answers_nothing_is_out_of_reach(

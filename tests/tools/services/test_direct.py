@@ -145,7 +145,7 @@ def test_a_worker_out_of_reach_sends_through_the_balancer(processes, root, inlin
     with OutOfReach(address, root):
         assert take(make(balancer=address)) == inline
         (transport,) = transports(address)
-        assert "cannot pull: tcp://127.0.0.1:1: nobody listens there" in transport
+        assert "cannot pull: tcp://127.0.0.1:1: no process listens there" in transport
     assert not pulled
     told = [each for each in caplog.messages if "it cannot pull them" in each]
     assert len(told) == 1
