@@ -407,8 +407,6 @@ def check_sampled(balance: Balance, accumulate_from: int, batch_size: int | None
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
             f"collate_fn={collate} to torch's DataLoader"
         )
-    if balance.report:
-        raise ValueError("report is True, but a sampler sees no batches: leave it")
     if accumulate_from != 1 and balance.accumulate != "auto":
         raise ValueError(
             f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "
@@ -455,7 +453,7 @@ def _configuration(
     if size is None and batch_size is None:
         if balance.is_padded:
             raise ValueError("work is 'padded': give samples_per_step, the size of a step")
-        multiples = balance.shapes.multiples.items()
+        multiples = balance.padding.multiples.items()
         sizing = Sizing(multiples=tuple(
             (resources.index(name), each) for name, each in multiples if name in resources
         ))  # fmt: skip

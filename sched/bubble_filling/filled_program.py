@@ -31,7 +31,7 @@ from ..simulation.simulator import simulate
 from ..simulation.timeline import Slot
 from .encoder_plans import Host, group_ranks
 from .gaps import Ints, find_gaps
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, StageKernels
 from .search import Effort, fill_bubbles
 from .setup import Kernel
 
@@ -243,7 +243,7 @@ def fill_between_passes(
 
 def _work(
     times: Sequence[tuple[int, ...]], encoders: Sequence[EncoderTimes], ranks: int, width: int
-) -> Work:
+) -> StageKernels:
     """Return whole layers as kernels, (ranks, microbatches or 1, layers of a stage)."""
     rows: list[Ints] = []
     equal = not any(encoder.permille for encoder in encoders)
@@ -261,7 +261,7 @@ def _work(
     ns = np.maximum(np.stack([rows[rank % width] for rank in range(ranks)]), 1)
     count = ns.shape[2]
     none = np.zeros(count, np.int64)
-    return Work(none, np.ascontiguousarray(ns), none, layers=(1,) * count)
+    return StageKernels(none, np.ascontiguousarray(ns), none, layers=(1,) * count)
 
 
 def with_encoders(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .gaps import COMMUNICATING, FREE
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, StageKernels
 from .kernels import check_work
 from .pipelines import NEVER, Placed, Space, enough, fill, least, make_space, match, mirrored_work
 
@@ -151,7 +151,7 @@ class _Search:
         return self._run(self.problem.forward, lists, extension, stop, spaces)
 
     def _run(
-        self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space]
+        self, work: StageKernels, lists: Lists, extension: int, stop: int, spaces: Sequence[Space]
     ) -> list[Placed]:
         """Place every pipeline's microbatches; equal work in one space is placed once."""
         problem = self.problem

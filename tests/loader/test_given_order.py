@@ -109,7 +109,7 @@ def test_torchs_other_samplers_say_shuffle_and_seed() -> None:
         ),
         (
             {"sampler": DistributedSampler(DATA, 2, 0), "ranks": Ranks(virtual=2)},
-            "and virtual_ranks too",
+            "and ranks too",
         ),
         (
             {"sampler": DistributedSampler(DATA, 2, 0, seed=3), "generator": seeded(4)},

@@ -64,12 +64,10 @@ def collate_samples(
     samples: Sequence[Sample],
     layout: LayoutName | Layout,
     *,
-    pad_id: int = 0,
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
     length: Length = None,
-    shift_labels: bool = True,
 ) -> Batch:
     """Return the batch of samples by a layout: "padded", "packed" or one of your own.
 
@@ -91,13 +89,13 @@ def collate_samples(
     batch: Batch = {}
     if by.base is not None:
         tokens, labels = read_tokens(samples, collation.derived)
-        tokens, labels = tokens or [np.array([pad_id])], labels or [np.array([IGNORED])]
+        tokens, labels = tokens or [np.array([by.pad_id])], labels or [np.array([IGNORED])]
         lay = padded_places if by.base == "padded" else packed_places
         collation.places = lay([*map(len, tokens)], align, length)
         if "input_ids" in fields:
-            batch["input_ids"] = torch.from_numpy(collation.places.lay(tokens, pad_id, np.int64))
+            batch["input_ids"] = torch.from_numpy(collation.places.lay(tokens, by.pad_id, np.int64))
         if "labels" in fields:
-            batch["labels"] = torch.from_numpy(collation.places.labels(labels, shift_labels))
+            batch["labels"] = torch.from_numpy(collation.places.labels(labels, by.shift_labels))
     elif (align, length) != (1, None):
         raise ValueError(f"layout {by.name!r} has no base, and so no tokens to be filled up")
     for name, rule in collation.rules.items():
@@ -115,7 +113,7 @@ def collate_samples(
             )
     names = dict.fromkeys(name for sample in samples for name in sample if name not in known)
     for name in names:
-        laid = collation.advised(name, lambda name: collation.lay(name, pad_id))
+        laid = collation.advised(name, collation.lay)
         if taken := [field for field in laid if field != name and field in names]:
             raise ValueError(
                 f"samples have a field {taken[0]!r}, which is the name of the lengths of "
@@ -134,7 +132,7 @@ class _Collation:
         self.derived = list_derived_fields(by)
         self.places: TokenPlaces | None = None  # of the tokens, where there are any
 
-    def lay(self, name: str, pad_id: int) -> Batch:
+    def lay(self, name: str) -> Batch:
         """Return a field of the samples in the batch, and its lengths."""
         rule = self.rules.get(name) or (BY_KIND if self.by.base else None)
         samples = self.samples
@@ -160,7 +158,7 @@ class _Collation:
                     "give it to every sample, or to none"
                 )
         if rule.fill == "pad_id":
-            rule = replace(rule, fill=pad_id)
+            rule = replace(rule, fill=self.by.pad_id)
         if rule.how == "tokens":
             return self._lay_per_token(name, rule, values)
         return dict(collate_field(name, values, len(samples), rule, self.fields))
@@ -263,7 +261,7 @@ def collate_padded(
     pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
     images_per_sample int32 (B,); and every other field by the rules above. dummy_tile: the side in
     pixels of the zero tile that a batch without images gets, 0 for none. shift_labels: as in
-    Balance. align, length: the width is a multiple of align, or just length. Raises ValueError for
+    Layout. align, length: the width is a multiple of align, or just length. Raises ValueError for
     samples that do not fit together.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
@@ -271,8 +269,8 @@ def collate_padded(
     [[5, 6, 7], [8, 0, 0]]
     """
     return collate_samples(
-        samples, "padded", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
-        shift_labels=shift_labels,
+        samples, Layout("padded", pad_id=pad_id, shift_labels=shift_labels), dummy_tile=dummy_tile,
+        align=align, length=length,
     )  # fmt: skip
 
 
@@ -306,6 +304,6 @@ def collate_packed(
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
     return collate_samples(
-        samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
-        shift_labels=shift_labels,
+        samples, Layout("packed", pad_id=pad_id, shift_labels=shift_labels), dummy_tile=dummy_tile,
+        align=align, length=length,
     )  # fmt: skip

@@ -30,7 +30,7 @@ TRIES, PAUSE_S = 60, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ray:
-    """A fleet on the Ray cluster of this process, for `DataLoader(fleet=)`.
+    """A fleet on the Ray cluster of this process, for `DataLoader(balancer=)`.
 
     workers: how many, or the fewest and the most. root: they read only below this folder (None: see
     options).

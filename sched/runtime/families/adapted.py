@@ -43,7 +43,7 @@ from ..units.layout import Units
 from ..vocabulary.loss import LossOptions
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import algorithm_of
-from .images import Images
+from .images import ImageEncoder
 from .layers import Layers
 from .small import fill, small_model
 
@@ -69,7 +69,7 @@ class Adapted:
     head: str
     layers: Layers
     again: Callable[[nn.Module], "Adapted"]
-    images: Images | None = None
+    images: ImageEncoder | None = None
     positions: str = ""
     inside: float = 1.0
     logits: float = 1.0
@@ -409,7 +409,7 @@ def _encodes(program: Program, mesh: DeviceMesh | Units, seat: int) -> bool:
 
 
 def _refuse_without_encoder(
-    program: Program, images: Images | None, mesh: DeviceMesh | Units
+    program: Program, images: ImageEncoder | None, mesh: DeviceMesh | Units
 ) -> None:
     """Raise ValueError for a program that would leave the images of microbatches out."""
     passes = any(is_encoder(item) for row in program.ranks for item in row)

@@ -37,7 +37,7 @@ class ImageFeatures(nn.Module):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Images:
+class ImageEncoder:
     """The encoder of a model, and what its features become.
 
     `config`: of the whole model. `base`: the name of the module that has the encoder. `width`: of

@@ -11,7 +11,7 @@ from torch import nn
 from .adapted import Adapted
 from .description import Constants, DecoderFamily, Family
 from .image_models import IMAGE_MODELS
-from .images import ImageFeatures, Images
+from .images import ImageEncoder, ImageFeatures
 from .layers import Layers, attention_kinds
 from .routers import find_routers
 
@@ -90,7 +90,7 @@ def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
     constants: Constants | None = None
     if family.layered is not None:
         layers, constants = family.layered(module.get_submodule(*family.encoder))
-    images = Images(family, config, module, family.base, text.hidden_size, layers, constants)
+    images = ImageEncoder(family, config, module, family.base, text.hidden_size, layers, constants)
     decoder, again = replace(decoder, softcap=plain.softcap), partial(adapt, family=family)
     return _adapted(model, decoder, text, name, again, images)
 
@@ -101,7 +101,7 @@ def _adapted(
     config: Any,
     base: str,
     again: Callable[[nn.Module], Adapted],
-    images: Images | None = None,
+    images: ImageEncoder | None = None,
 ) -> Adapted:
     inside = dict.fromkeys(("words", "positions", "dropout", "layers", "norm", "rotary"), "")
     for field in inside:

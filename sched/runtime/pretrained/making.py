@@ -27,8 +27,8 @@ def materialise(
     the tensors' own. Buffers are NaN, so that `draw` can tell which of them are not set.
     """
     copies: dict[Tensor, Tensor] = {}
-    every = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
-    for start, below, module in every:
+    named = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
+    for start, below, module in named:
         for held in (vars(module)["_parameters"], vars(module)["_buffers"]):
             for name, old in held.items():
                 if old is None or not old.is_meta:

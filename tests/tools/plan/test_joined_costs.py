@@ -18,7 +18,7 @@ def test_times_equal_the_profile_s(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(dump_profile(profile))
     amounts = {"tokens": np.array([3, 7, 100]), "token_pairs": np.array([9, 49, 10**4])}
-    text = read_costs_of({"schedule": "1f1b", "stages": 2, "profile": str(path)})
+    text = read_costs_of(str(path))
     pipeline = parse_pipeline(text)
     times = pass_times(pipeline, "F", amounts)
     for k in range(3):

@@ -12,7 +12,7 @@ from torch import nn
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import EncoderSpec, Units, UnitSize
-from counterpoise.sched.runtime.encoders.spread import part_specs, split_encoder, part_rows
+from counterpoise.sched.runtime.encoders.spread import part_rows, part_specs, split_encoder
 from tests.sched.runtime.encoders.models import make_model
 from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.pool import Pool
