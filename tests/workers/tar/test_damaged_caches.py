@@ -93,7 +93,7 @@ def sealed(about, arrays):
     """Return a file with a right checksum whatever is in it."""
     file = io.BytesIO()
     np.savez(file, stamp=np.array(about, np.int64), **arrays)
-    return cache_files._sealed(file.getvalue())
+    return cache_files._seal(file.getvalue())
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".costs"])
@@ -130,13 +130,13 @@ def boundless():
     np.savez(file, stamp=np.zeros(2, np.int64))
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("members.npy", header.getvalue())
-    return cache_files._sealed(file.getvalue())
+    return cache_files._seal(file.getvalue())
 
 
 def compressed():
     file = io.BytesIO()
     np.savez_compressed(file, stamp=np.zeros(2, np.int64), members=np.zeros(10**6))
-    return cache_files._sealed(file.getvalue())
+    return cache_files._seal(file.getvalue())
 
 
 @pytest.mark.parametrize("made", [boundless, compressed])
