@@ -33,7 +33,7 @@ class TemplateWorker:
             self.sentinel = os.pidfd_open(pid)
         except ProcessLookupError:  # it has ended already
             self.sentinel = os.open(os.devnull, os.O_RDONLY)  # which is readable, too
-        # Nobody but the template learns how it has ended.
+        # Only the template learns how it has ended.
         self.exitcode: int | None = None
 
     def is_alive(self) -> bool:
@@ -81,12 +81,12 @@ class WorkerTemplate:
         """Return a new worker of a number; RuntimeError if the template has ended."""
         try:
             self._requests.sendall(_NUMBER.pack(number))
-            told = self._requests.recv(_NUMBER.size)
+            reply = self._requests.recv(_NUMBER.size)
         except OSError as error:
             raise RuntimeError(f"a worker cannot be started again: {error}") from error
-        if len(told) < _NUMBER.size:
+        if len(reply) < _NUMBER.size:
             raise RuntimeError("a worker cannot be started again: its template has ended")
-        return TemplateWorker(_NUMBER.unpack(told)[0])
+        return TemplateWorker(_NUMBER.unpack(reply)[0])
 
     def close(self) -> None:
         """End the process and the workers that it has started, and wait until it has ended."""
@@ -106,7 +106,7 @@ def _serve(
 ) -> None:
     """Be the template: fork a worker for each number that is asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's, and its workers', as torch's
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for its workers here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # its workers are not waited for here
     poller = select.poll()
     poller.register(requests, select.POLLIN)
     try:
@@ -116,7 +116,7 @@ def _serve(
     except OSError:
         pass  # an old kernel: where processes start clean, the socket's end tells, too
     while True:
-        ready = {each for each, _ in poller.poll()}
+        ready = {descriptor for descriptor, _ in poller.poll()}
         if requests.fileno() not in ready:
             return  # the trainer has ended
         asked = requests.recv(_NUMBER.size)
