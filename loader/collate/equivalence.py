@@ -129,14 +129,18 @@ def check_equivalence(
 ) -> Equivalence:
     """Compare a model's loss and gradient, sample by sample, with padded, packed and balanced.
 
-    model: not wrapped by DDP or FSDP; its mode, weights and `.grad` stay as they are. loader: a
-    balanced DataLoader with layout "padded", "packed" or a Layout that has one of them as its base,
-    whose own fields both then have; its position stays where it is. loss: a function from (model,
-    batch) to the sum of the losses of the batch's label tokens, for padded and packed batches; the
-    default is for Hugging Face causal models on text. steps: how many are compared. tolerance:
-    relative, of loss and each tensor's largest gradient; by default 1e-4, and 3e-2 for 16-bit
-    parameters. With the default loss, short samples of its own are packed too: a model that mixes
-    them is not ok, whatever the loader's samples show.
+    With the default loss short samples of its own are packed, too: a model that mixes them is not
+    ok, whatever the loader's samples show.
+
+    Args:
+        model: A model, not wrapped by DDP or FSDP; mode, weights and `.grad` stay as they are.
+        loader: A balanced DataLoader with layout "padded", "packed" or a Layout that has one of
+            them as its base; its position stays where it is.
+        loss: A function from (model, batch) to the sum of the losses of the batch's label tokens,
+            for padded and packed batches; default that of Hugging Face causal models on text.
+        steps: Number of steps that are compared; default 1.
+        tolerance: Relative distance of loss and of each tensor's largest gradient; default 1e-4,
+            and 3e-2 for 16-bit parameters.
 
     Raises ValueError for batches of another layout, for an epoch with no steps left, and for a
     model that raises for any packed batch.

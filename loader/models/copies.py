@@ -27,6 +27,7 @@ LARGE = 1 << 29
 # How far attention looks back: thousands of tokens, and a few in a copy.
 REACHES = ("sliding_window", "sliding_window_size", "attention_chunk_size")
 REACH = 4
+_PLAIN = str | bool | int | float
 # Attributes of a configuration that say how many layers it has.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")
 
@@ -133,18 +134,11 @@ def _shortened(model: Any, images: bool) -> Any:
 
 def _kind(layer: nn.Module) -> tuple[Any, ...]:
     """Return what distinguishes layers: their parts, and what is said of each but its place."""
-    return tuple(
-        (
-            name,
-            type(module),
-            *sorted(
-                (key, str(value))
-                for key, value in vars(module).items()
-                if isinstance(value, str | bool | int | float) and "idx" not in key
-            ),
-        )
-        for name, module in layer.named_modules()
-    )
+    kinds = list[Any]()
+    for name, module in layer.named_modules():
+        facts = [(key, str(fact)) for key, fact in vars(module).items() if isinstance(fact, _PLAIN)]
+        kinds.append((name, type(module), *sorted(f for f in facts if "idx" not in f[0])))
+    return tuple(kinds)
 
 
 def _one_of_each(kinds: list[Any]) -> list[int]:

@@ -66,14 +66,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     # padding between samples, for kernels that take gaps, belongs to the sample before it here
     ends, longest = batch.get("cu_seq_lens_padded", batch["cu_seq_lens"]), batch["max_length"]
     text: Tensor = batch["position_ids"]
-    arguments = {
-        "position_ids": text,
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }
+    arguments: dict[str, Any] = {"position_ids": text, "use_cache": False}
+    for side in ("q", "k"):
+        arguments |= {f"cu_seq_lens_{side}": ends, f"max_length_{side}": longest}
     inner = unwrapped(model)
     if inner is None and any(name in batch for *_, name in VISION):
         raise ValueError(

@@ -225,10 +225,8 @@ def _in_pack(model: Any, samples: Sequence[Fields]) -> list[Tensor]:
 
 def _logits(model: Any, fields: Fields) -> Tensor:
     """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives no such."""
-    output, shape = model(**fields), tuple(fields["input_ids"].shape)
-    logits = (
-        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    )
+    out, shape = model(**fields), tuple(fields["input_ids"].shape)
+    logits = out.get("logits") if isinstance(out, Mapping) else getattr(out, "logits", None)
     if not isinstance(logits, Tensor) or tuple(logits.shape[:2]) != shape:
         raise ValueError(f"forward() gives no logits of {shape} tokens")
     return logits

@@ -34,20 +34,17 @@ def make_samples(model: Any, images: bool) -> tuple[list[Fields], list[Fields]]:
     if len(ids) < 2:
         raise ValueError(f"its vocabulary has {len(ids)} tokens without a meaning of their own")
     places = torch.arange(sum(LENGTHS), device=ids.device)
-    samples, changed = (
-        [
-            _with_media(inner, text, before if images else (), number + 2 * shift)
-            for number, (text, before) in enumerate(
-                zip(torch.split(ids[(places + shift) % len(ids)], [*LENGTHS]), IMAGES, strict=True)
-            )
-        ]
-        for shift in (0, len(ids) // 2)
-    )
+    variants: tuple[list[Fields], list[Fields]] = [], []
+    for variant, shift in zip(variants, (0, len(ids) // 2), strict=True):
+        texts = torch.split(ids[(places + shift) % len(ids)], [*LENGTHS])
+        for number, (text, before) in enumerate(zip(texts, IMAGES, strict=True)):
+            media = before if images else ()
+            variant.append(_with_media(inner, text, media, number + 2 * shift))
     if "token_type_ids" in inspect.signature(inner.forward).parameters:
         # a field of the samples, which their processor gives: Gemma 3 trains with it only
-        for sample in (*samples, *changed):
+        for sample in (*variants[0], *variants[1]):
             sample["token_type_ids"] = token_types(sample, inner)
-    return samples, changed
+    return variants
 
 
 def packed(samples: Sequence[Fields]) -> Fields:

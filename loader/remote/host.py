@@ -30,7 +30,7 @@ from ...workers.planned.reader import Collate
 from ...workers.processes.pool import Pool, PoolEndedError, WorkerSlot
 from ...workers.processes.start_method import quiet_forks
 from ...workers.serving.frame_store import FrameStore
-from ...workers.serving.server import FramesWay, PullServer, make_direct_way, make_relayed_way
+from ...workers.serving.server import FramesWay, PullServer
 from ...workers.sources.failures import locate_error
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import own_generators
@@ -244,6 +244,6 @@ def _open_way(config: WorkerConfig) -> FramesWay:
     """Return how this worker's frames travel: trainers of this host pull over a unix socket."""
     address = f"ipc://{directory_of(config.endpoint)}/worker.{os.getpid()}"
     try:
-        return make_direct_way(PullServer(address, None, FrameStore()), address)
+        return FramesWay(PullServer(address, None, FrameStore()), address)
     except OSError as error:
-        return make_relayed_way(f"no socket: {error}")
+        return FramesWay(None, why=f"no socket: {error}")

@@ -278,10 +278,8 @@ class RemoteWorker:
             self._session.begin_sample(max(0, self._progress[0]) - 1)
             beat = self._session.beat(self.leaving)
             busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
-        cpu_ms = round(1000 * time.process_time())
-        return structs.replace(
-            beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, most_bytes=self._most_bytes
-        )
+        times = {"busy_ms": int(1000 * busy_s), "cpu_ms": round(1000 * time.process_time())}
+        return structs.replace(beat, most_bytes=self._most_bytes, **times)
 
     # --- the job
 

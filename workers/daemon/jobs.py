@@ -239,23 +239,18 @@ class JobsWorker:
         """Open workers for jobs that are new, and close those of jobs that are over."""
         # A job is known by its balancer's place, too: two balancers may have jobs of one name.
         has_moved = finder.turn(now)
-        sessions = {
-            key: session for key, session in self._sessions.items() if session.finder is finder
-        }
-        for key, session in sessions.items():
-            if has_moved or session.job not in finder.jobs:
+        for key, session in list(self._sessions.items()):
+            if session.finder is finder and (has_moved or session.job not in finder.jobs):
                 session.worker.leave()
                 self._close(key)
         place = self._finders.index(finder)
-        jobs_by_key = {f"{place}/{job}": job for job in finder.jobs}
-        self._refused -= {
-            k for k in self._refused if k.startswith(f"{place}/")
-        } - jobs_by_key.keys()
+        jobs = {f"{place}/{job}": job for job in finder.jobs}
+        self._refused -= {k for k in self._refused if k.startswith(f"{place}/")} - jobs.keys()
         if math.isfinite(self._leave_at):
             return
-        for key in jobs_by_key.keys() - self._sessions.keys() - self._refused:
-            if finder.names(jobs_by_key[key]):
-                self._begin(key, finder, jobs_by_key[key])
+        for key in jobs.keys() - self._sessions.keys() - self._refused:
+            if finder.names(jobs[key]):
+                self._begin(key, finder, jobs[key])
 
     def _begin(self, key: str, finder: JobFinder, job: str) -> None:
         closing, balancer = ExitStack(), finder.balancer

@@ -125,9 +125,8 @@ class Keeper:
         self._folder = tempfile.TemporaryDirectory(prefix=FOLDER)
         keys = Path(self._folder.name)
         write_keys(keys, {"worker": "worker", "trainer": "trainer"})
-        balancer = BalancerProcess(
-            ray.util.get_node_ip_address(), ["--keys", str(keys / "balancer")]
-        )
+        host = ray.util.get_node_ip_address()
+        balancer = BalancerProcess(host, ["--keys", str(keys / "balancer")])
         options = {"num_cpus": settings.cpus_per_worker, "resources": dict(settings.resources)}
         if settings.label_selector:
             options["label_selector"] = dict(settings.label_selector)

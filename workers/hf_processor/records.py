@@ -87,9 +87,8 @@ def read_record(record: Any) -> Chat:
     """Return the chat of a record; SampleError says what is wrong with it, and what is needed."""
     key = find_key(record)
     if not isinstance(record, Mapping):
-        raise SampleError(
-            key, f"a record is a {type(record).__name__}, needed is a mapping with messages"
-        )
+        kind = type(record).__name__
+        raise SampleError(key, f"a record is a {kind}, needed is a mapping with messages")
     try:
         return _chat(key, record)
     except ValueError as error:

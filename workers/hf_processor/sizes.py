@@ -97,6 +97,10 @@ def _edge(size: Any, name: str) -> int:
     return int(edge or 0)
 
 
+def _edges(size: Any) -> Size:
+    return _edge(size, "height"), _edge(size, "width")
+
+
 def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
     # Qwen2-VL, Qwen2.5-VL, Qwen3-VL: patches in a grid; a call's size is told as pixels
     size = images.setting("size")
@@ -113,7 +117,7 @@ def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
 def _one_tile(images: SizedImages) -> tuple[Inputs, list[int]]:
     # LLaVA (CLIP, SigLIP), PaliGemma
     size = images.setting("crop_size" if images.setting("do_center_crop") else "size")
-    height, width = _edge(size, "height"), _edge(size, "width")
+    height, width = _edges(size)
     if not height:
         raise NoRuleError("images keep their shape: do_center_crop is off, and size has no height")
     pixels = np.broadcast_to(np.float32(0), (len(images.sizes), 3, height, width))
@@ -174,20 +178,16 @@ def _crops(images: SizedImages) -> tuple[Inputs, list[int]]:
 
 def _pixtral_patches(images: SizedImages) -> tuple[Inputs, list[int]]:
     # Pixtral, Mistral 3: images keep their shape; a call's patch has the tokens' side
-    from transformers.models.pixtral.image_processing_pil_pixtral import (
-        get_resize_output_image_size,
-    )
+    from transformers.models.pixtral import image_processing_pil_pixtral as pixtral
 
     size, patch = images.setting("size"), images.setting("patch_size")
-    sides = (patch, patch) if isinstance(patch, int) else (
-        _edge(patch, "height"), _edge(patch, "width"),
-    )  # fmt: skip
+    sides = (patch, patch) if isinstance(patch, int) else _edges(patch)
     longest = _edge(size, "longest_edge")
-    most = (longest, longest) if longest else (_edge(size, "height"), _edge(size, "width"))
+    most = (longest, longest) if longest else _edges(size)
     resized = []
     for height, width in images.sizes:
         blank = np.broadcast_to(np.uint8(0), (3, height, width))
-        resized.append(get_resize_output_image_size(blank, most, sides, "channels_first"))
+        resized.append(pixtral.get_resize_output_image_size(blank, most, sides, "channels_first"))
     side = _edge(images.real.patch_size, "height")
     return {"image_sizes": resized}, list(patches_of_sizes(resized, side))
 

@@ -217,10 +217,9 @@ class PlannedReader(Dataset[Any]):
     def _loaded_by_threads(self, pool: ThreadPoolExecutor, task: Load) -> list[Any]:
         if self.progress is not None:
             self.progress[self.number] = SEVERAL
+        load = partial(self._tried, self._measurer.load, task.epoch)
         try:
-            return list(
-                pool.map(partial(self._tried, self._measurer.load, task.epoch), task.indexes)
-            )
+            return list(pool.map(load, task.indexes))
         finally:
             if self.progress is not None:
                 self.progress[self.number] = 0
@@ -295,12 +294,10 @@ class PlannedReader(Dataset[Any]):
         return {**self.__dict__, "_pool": None}
 
 
-def collate_seeded(
-    collate_fn: Collate, samples: list[Any], seed: int, epoch: int, first: int
-) -> Any:
+def collate_seeded(collate: Collate, samples: list[Any], seed: int, epoch: int, first: int) -> Any:
     """Return the batch of a collate function that may draw; first: as in GiveBatch."""
     with global_randomness(seed, epoch, f"{_COLLATE} {'' if first < 0 else first}"):
-        return collate_fn(samples)
+        return collate(samples)
 
 
 def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:

@@ -20,6 +20,7 @@ from .ending import GRACE_S, end_processes
 
 _NUMBER = struct.Struct("=q")
 _END = -1
+Target = Callable[..., None]
 # To start a worker takes milliseconds; a template that takes this long is not there any more.
 START_S = 60.0
 
@@ -65,9 +66,7 @@ class WorkerTemplate:
     the one that starts them.
     """
 
-    def __init__(
-        self, context: Any, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]
-    ) -> None:
+    def __init__(self, context: Any, target: Target, arguments: Sequence[tuple[Any, ...]]) -> None:
         """Start the process; raises what pickling raises, where it starts clean."""
         self._requests, theirs = socket.socketpair()
         self.process = context.Process(
@@ -99,10 +98,7 @@ class WorkerTemplate:
 
 
 def _serve(
-    trainer: int,
-    requests: socket.socket,
-    target: Callable[..., None],
-    arguments: Sequence[tuple[Any, ...]],
+    trainer: int, requests: socket.socket, target: Target, arguments: Sequence[tuple[Any, ...]]
 ) -> None:
     """Be the template: fork a worker for each number that is asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's, and its workers', as torch's
@@ -131,9 +127,7 @@ def _serve(
         requests.sendall(_NUMBER.pack(pid))
 
 
-def _be_worker(
-    requests: socket.socket, target: Callable[..., None], arguments: tuple[Any, ...]
-) -> None:
+def _be_worker(requests: socket.socket, target: Target, arguments: tuple[Any, ...]) -> None:
     """Be a worker of this process, which is the template's child; never return."""
     code = 1
     try:

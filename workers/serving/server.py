@@ -31,14 +31,21 @@ MAX_WAITING_OUT = 256
 
 @dataclass(frozen=True, slots=True)
 class FramesWay:
-    """The way of a worker's frames to trainers, and its reason, as text.
+    """The way of a worker's frames to trainers.
 
-    server: where they are pulled, None: the balancer relays them. address: as trainers are told it.
+    server: where they are pulled, at an address that trainers can reach; without one the balancer
+    relays them, and `why` says why.
     """
 
     server: "PullServer | None"
-    text: str
     address: str = ""
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """The way in words."""
+        relayed = f"inline: {self.why}"
+        return relayed if self.server is None else f"direct: ranks pull from {self.address}"
 
     @property
     def key(self) -> bytes:
@@ -49,16 +56,6 @@ class FramesWay:
         """Serve nothing any more."""
         if self.server is not None:
             self.server.close()
-
-
-def make_direct_way(server: "PullServer", address: str) -> FramesWay:
-    """Return the way of frames that trainers pull."""
-    return FramesWay(server, f"direct: ranks pull from {address}", address)
-
-
-def make_relayed_way(why: str) -> FramesWay:
-    """Return the way of frames through the balancer."""
-    return FramesWay(None, f"inline: {why}")
 
 
 class PullServer:
