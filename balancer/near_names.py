@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type[Any])
@@ -31,12 +32,14 @@ def near_name(value: object, names: Collection[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def explain_arguments(value_classes: ValueClasses = dict) -> Callable[[Class], Class]:
+def explain_arguments(
+    value_classes: ValueClasses = dict, words: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Class], Class]:
     """Make a class answer a keyword that it does not have: TypeError says where it belongs.
 
     A decorator instead of `**arguments`, so that the signature stays exact for editors and mypy.
     value_classes: the classes of the values that arguments may be, in whose fields it is looked
-    for, too.
+    for, too. words: what to write for other words of the field.
     """
 
     def decorate(cls: Class) -> Class:
@@ -46,7 +49,7 @@ def explain_arguments(value_classes: ValueClasses = dict) -> Callable[[Class], C
         @functools.wraps(init)
         def checked(self: object, *args: Any, **kwargs: Any) -> None:
             if not kwargs.keys() <= known:
-                raise TypeError(_explain_unknown(cls, names, kwargs))
+                raise TypeError(_explain_unknown(cls, names, kwargs, words))
             init(self, *args, **kwargs)
 
         known = {*names}
@@ -56,7 +59,9 @@ def explain_arguments(value_classes: ValueClasses = dict) -> Callable[[Class], C
     return decorate
 
 
-def _explain_unknown(cls: type[Any], names: list[str], arguments: Mapping[str, Any]) -> str:
+def _explain_unknown(
+    cls: type[Any], names: list[str], arguments: Mapping[str, Any], words: Mapping[str, str]
+) -> str:
     """Return what to write in place of the first of a constructor's arguments that it lacks."""
     unknown = {name: value for name, value in arguments.items() if name not in names}
     first, homes = next(iter(unknown)), _VALUE_CLASSES[cls]()
@@ -73,7 +78,10 @@ def _explain_unknown(cls: type[Any], names: list[str], arguments: Mapping[str, A
             for name in inspect.signature(home).parameters
             if name not in places
         }
-    if near := get_close_matches(first.lower(), places, 1):
+    near = get_close_matches(first.lower(), [*places, *words], 1)
+    if near and near[0] in words:
+        hint = f": write {words[near[0]]}"
+    elif near:
         hint = f"; did you mean {near[0]}={places[near[0]]}?"
     else:
         hint = f"; it has {', '.join(names)}"

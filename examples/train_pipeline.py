@@ -25,6 +25,7 @@ from counterpoise.loader import Balance, DataLoader, Step
 from counterpoise.sched import Program, schedule
 from counterpoise.sched.runtime import (
     Pipeline,
+    StageOptions,
     VocabParallel,
     load_checkpoint,
     newest_checkpoint,
@@ -113,7 +114,7 @@ def make_pipeline(mesh: DeviceMesh, name: str) -> Pipeline:
         schedule=name,
         stages=stages,
         hidden=WIDTH,
-        extras=("cu_seq_lens",),
+        run=StageOptions(extras=("cu_seq_lens",)),
         shift_labels=True,
         deadline_s=120,
         **vocabulary,
@@ -140,7 +141,7 @@ def make_loader(mesh: DeviceMesh, pattern: str) -> DataLoader:
         TarDataset(pattern, Words()),
         num_workers=1,
         shuffle=True,
-        topology=mesh,
+        ranks=mesh,
         cost=count_tokens,
         balance=Balance(
             budgets={"tokens": 2048},

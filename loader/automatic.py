@@ -19,7 +19,7 @@ from ..balancer.planning.problem.options import LLM, Counts, Waits, padded_of
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
-from ..workers.discovery.costs import is_of_text
+from ..workers.discovery.costs import is_textual
 from ..workers.discovery.fields import WHOLE
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, source_name
@@ -52,9 +52,9 @@ class LateAutoLoader(LateBalancedLoader):
     _is_made_at_once = False  # which would start a worker
 
     def __init__(self, settings: LoaderSettings) -> None:
-        super().__init__(settings.given, self._find_and_make)
+        super().__init__(settings.arguments, self._find_and_make)
         self._settings = settings
-        self._balance = settings.given.balance
+        self._balance = settings.arguments.balance
         self._batch_size = settings.batch_size or 1
         self._choice: Choice | None = None
         self._model_times: Mapping[str, int] | None = None
@@ -88,7 +88,7 @@ class LateAutoLoader(LateBalancedLoader):
 
         accumulate: the microbatches of a step in this process; counts: None leaves them.
         """
-        played = self._arguments.virtual_ranks or 1
+        played = self._ranks.virtual or 1
         rows = accumulate // played if accumulate % played == 0 else 1
         given = self._balance
         if given.accumulate == DEFAULTS.accumulate and rows > 1:
@@ -115,14 +115,15 @@ class LateAutoLoader(LateBalancedLoader):
             ranks=place.ranks,
             batch_size=self._batch_size,
             drop_last=whole.drop_last,
-            shuffle=whole.given.shuffle,
+            shuffle=whole.arguments.shuffle,
             model_times=self._model_times,
         )
         if self._choice is None:
             found = self._find(place, terms)
             self._choice, forecast = found.choice, found.forecast
         choice = self._choice
-        if choice.costs is not None and choice.resources and whole.given.balancer is not None:
+        is_remote = whole.arguments.balancer.address is not None
+        if choice.costs is not None and choice.resources and is_remote:
             raise ValueError(
                 f"costs ({', '.join(choice.resources)}) were found by loading samples here, and "
                 "workers elsewhere measure with the transform, which says none: give it a method "
@@ -137,26 +138,26 @@ class LateAutoLoader(LateBalancedLoader):
             self._told = True
         settings = replace(
             whole,
-            given=replace(whole.given, balance=balance),
-            source=make_source(choice, whole.source, whole.dataset, whole.given.key),
+            arguments=replace(whole.arguments, balance=balance),
+            source=make_source(choice, whole.source, whole.dataset, whole.arguments.key),
             resources=plan.resources,
         )
         return make_planned(settings, plan, place, choice.to_json())
 
     def _find(self, place: Place, terms: PlanTerms) -> Answer:
         """Find the choice, or wait for the process that does; the same for all."""
-        given, source = self._settings.given, self._settings.source
+        arguments, source = self._settings.arguments, self._settings.source
         if source is None:  # the workers elsewhere have the samples, and measure them
             names = find_resources(None, self._balance)
             said = "costs are those of the workers' transform"
             padded = padded_of(read_work(self._balance), names)
             return Answer(Choice(None, names, padded, True, said), None, 0)
         find = partial(self._ask, source, terms)
-        if place.is_alone or (given.balancer is not None and not has_process_group()):
+        if place.is_alone or (arguments.balancer.address is not None and not has_process_group()):
             return find()
         if not has_process_group():
             raise ValueError(
-                f'rank= and ranks= make this process {place}, and balance="auto" finds once for '
+                f'ranks= makes this process {place}, and balance="auto" finds once for '
                 "all ranks what samples cost, which without torch.distributed cannot find each "
                 "other: call torch.distributed.init_process_group() before the loader is first "
                 'used, or give balance="balanced" and a table of costs, cost={...}'
@@ -168,17 +169,17 @@ class LateAutoLoader(LateBalancedLoader):
             "ranks": terms.ranks,
             "model_times": dict(terms.model_times or {}),
         }
-        name, told = f"{given.name}/auto", json.dumps(settings)
+        name, told = f"{arguments.ranks.name}/auto", json.dumps(settings)
         return _find_once(place, name, source, told, find, self._settings.timeout_s or FOUND_S)
 
     def _ask(self, source: Source, terms: PlanTerms) -> Answer:
-        whole, given = self._settings, self._settings.given
-        order = epoch_order(source, self._balance.seed, 0, given.shuffle)
-        collate = given.collate_fn or default_collate
+        whole, arguments = self._settings, self._settings.arguments
+        order = epoch_order(source, self._balance.seed, 0, arguments.shuffle)
+        collate = arguments.collate_fn or default_collate
         question = Question(
             source=source,
             dataset=whole.dataset,
-            key=given.key,
+            key=arguments.key,
             order=tuple(order[:FIRST].tolist()),
             collate=collate if read_work(self._balance) is None else list,
             terms=terms,
@@ -186,12 +187,12 @@ class LateAutoLoader(LateBalancedLoader):
         found = ask_worker(question, whole.start, whole.timeout_s)
         size = terms.plan(found.choice)[1].samples_per_step
         needed = size * found.held_bytes
-        if needed > given.buffer_bytes:
+        if needed > arguments.buffer_bytes:
             raise ValueError(
                 f"what samples cost is known when they are decoded, and a step's {size} samples of "
                 f"about {found.held_bytes:,} bytes do not fit into buffer_bytes="
-                f"{given.buffer_bytes:,}: give DataLoader(buffer_bytes={2 * needed}), or a dataset "
-                "with probe(index), or a table of costs: DataLoader(cost={...})"
+                f"{arguments.buffer_bytes:,}: give DataLoader(buffer_bytes={2 * needed}), or a "
+                "dataset with probe(index), or a table of costs: DataLoader(cost={...})"
             )
         return found
 
@@ -294,7 +295,7 @@ def warn_of_means(choice: Choice, balance: Balance) -> None:
     labels for each of their parts.
     """
     found = choice.found_costs
-    texts = [each.name for each in found.found if is_of_text(each)] if found else []
+    texts = [each.name for each in found.found if is_textual(each)] if found else []
     has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
     if balance.counts == "free" or not (choice.padded and has_tokens):
         return

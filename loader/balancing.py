@@ -15,7 +15,7 @@ from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
 
 
-def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
+def prepare(loader: Any, arguments: BalancedArguments) -> LateBalancedLoader:
     """Return the maker of the balanced loader behind `loader`, for when its ranks are needed.
 
     Raises ValueError as `settings_of` does. What stands for torch's samplers stops frameworks from
@@ -25,15 +25,15 @@ def prepare(loader: Any, given: BalancedArguments) -> LateBalancedLoader:
         # here: other loops need nothing of it
         from .streams.settings import make_stream_loader, settings_of_stream
 
-        local, packs = settings_of_stream(loader, given)
+        local, packs = settings_of_stream(loader, arguments)
         make = partial(make_stream_loader, local, packs)
-        late = LateBalancedLoader(given, make, packs.set_epoch)
-    elif given.balance.grouping == "auto":
+        late = LateBalancedLoader(arguments, make, packs.set_epoch)
+    elif arguments.balance.grouping == "auto":
         from .automatic import LateAutoLoader  # here: who says what to balance needs nothing of it
 
-        late = LateAutoLoader(settings_of(loader, given))
+        late = LateAutoLoader(settings_of(loader, arguments))
     else:
-        late = LateBalancedLoader(given, partial(make_loader, settings_of(loader, given)))
+        late = LateBalancedLoader(arguments, partial(make_loader, settings_of(loader, arguments)))
     # torch refuses to set them after construction, as they would have no effect: none is wanted
     loader.__dict__.update(stand_ins(loader, late.follow_epoch))
     return late

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
+from ..balancer.near_names import explain_arguments
 from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
@@ -33,7 +34,7 @@ from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
 from ..balancer.run.ahead import LoopCosts, PlanFeed, PlannedStep
-from ..balancer.run.steps import contents_of, usable_cells
+from ..balancer.run.steps import make_contents, usable_cells
 from ..balancer.run.tasks import MicrobatchFacts
 from ..workers.mixture.mixture import Mixture
 from ..workers.mixture.order import epoch_order, epoch_samples
@@ -43,11 +44,11 @@ from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
 from .balanced.step_infos import OverBudget, info_of
-from .local.starts import digest_of
-from .refused_arguments import refuse_moved_arguments
+from .local.starts import digest_costs
+from .refused_arguments import RANK_WORDS, value_classes
 from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
 from .step.info import StepInfo
-from .step.ranks import Place, RankArguments, check_same_place
+from .step.ranks import Place, Ranks, as_ranks, check_same_place
 
 logger = logging.getLogger(__name__)
 
@@ -61,25 +62,32 @@ _PILOT = 4096
 PlannedWindow = tuple[tuple[PlannedStep, ...], PlanFeed]
 
 
+def _value_classes() -> dict[str, type[Any]]:
+    classes = value_classes()
+    return {name: classes[name] for name in ("balance", "ranks")}
+
+
+@explain_arguments(_value_classes, RANK_WORDS)
 class BalancedBatchSampler(Sampler[list[int]]):
     """Yields, for one rank, the sample numbers of each of its microbatches in turn.
 
-    costs            for every resource the cost of each sample of the dataset, whole numbers; or a
-                     Mixture of sources with such tables: the loader is of its rows, then,
-                     DataLoader(mixture.rows, batch_sampler=sampler)
-    balance          a counterpoise.Balance, or the name of a grouping; without samples_per_step a
-                     step has as many samples as the budgets let the ranks hold comfortably
-    rank, ranks      this process' rank, and their number; by default torch.distributed's, or 0 of
-                     1, looked for when the sampler is first used
-    process_group    the data-parallel process group, as in DDP; by default all processes
-    topology         which processes share a data-parallel rank; as in counterpoise.DataLoader
-    shuffle          draw a new order in every epoch; False: the data's order, planned within
-                     each step
-    drop_last        leave out the last step if it is not full
-    batch_size       samples of a microbatch, for grouping "fixed" only
-    accumulate_from  the fewest microbatches per rank and step, with accumulate="auto"
-    empty_lists      collate_fn takes an empty list, which torch's default does not: then a last
-                     step with fewer samples than microbatches is kept, and some lists are empty
+    Args:
+        cost: For every resource the cost of each sample of the dataset, whole numbers; or a Mixture
+            of sources with such tables: the loader is of its rows, then,
+            DataLoader(mixture.rows, batch_sampler=sampler).
+        balance: A Balance, or the name of a grouping; without samples_per_step a step has as many
+            samples as the budgets let the ranks hold comfortably; default "balanced".
+        ranks: The data-parallel rank that this process plays, as in counterpoise.DataLoader, looked
+            for when the sampler is first used; default: torch.distributed's, or 0 of 1.
+        shuffle: Draw a new order in every epoch, the default; False: the data's order, planned
+            within each step.
+        drop_last: Leave out the last step if it is not full; default False.
+        batch_size: Samples of a microbatch, for grouping "fixed" only; default none.
+        accumulate_from: The fewest microbatches per rank and step, with accumulate="auto"; default
+            1.
+        empty_lists: collate_fn takes an empty list, which torch's default does not: then a last
+            step with fewer samples than microbatches is kept, and some lists are empty; default
+            False.
 
     Raises ValueError for wrong or contradictory arguments.
 
@@ -92,16 +100,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
     _plans: dict[tuple[int, int], PlannedWindow]
     _order: tuple[int, Int64] | None = None
 
-    @refuse_moved_arguments
     def __init__(
         self,
-        costs: Mapping[str, Sequence[int] | np.ndarray] | Mixture,
+        cost: Mapping[str, Sequence[int] | np.ndarray] | Mixture,
         balance: Balance | GroupingName = DEFAULTS.grouping,
         *,
-        rank: int | None = None,
-        ranks: int | None = None,
-        process_group: Any = None,
-        topology: Any = None,
+        ranks: Any = None,
         shuffle: bool = True,
         drop_last: bool = False,
         batch_size: int | None = None,
@@ -111,12 +115,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
         wanted = as_balance(balance)
         check_sampled(wanted, accumulate_from, batch_size)
         check_order(shuffle, wanted.mode)
-        self._rows = costs.rows if isinstance(costs, Mixture) else None
+        self._rows = cost.rows if isinstance(cost, Mixture) else None
         if self._rows is not None and wanted.grouping != "fixed":
             self._rows.refuse_unsaid_costs()
-        columns, names = checked_columns(
-            costs.rows.table() if isinstance(costs, Mixture) else costs
-        )
+        columns, names = checked_columns(cost.rows.table() if isinstance(cost, Mixture) else cost)
         self._loop_costs = LoopCosts(len(columns), names)
         self._loop_costs.store(np.arange(len(columns)), columns)
         everything: Any = slice(None)
@@ -126,14 +128,14 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._source: Source = self._rows or _Costs(self._loop_costs)
         self._samples = epoch_samples(self._source, shuffle)
         self._data = KnownData(self._source, self._samples)
-        self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
+        self._ranks = _sampler_ranks(ranks, wanted)
         self._facts: dict[str, Any] = {
             "resources": names, "batch_size": batch_size, "drop_last": drop_last,
             "accumulate_from": accumulate_from, "empty_microbatches": empty_lists,
         }  # fmt: skip
         self._balance = wanted
         self._place: Place | None = None
-        if self._arguments.are_given:
+        if self._ranks.are_numbers:
             self._placed()
         else:  # finds what is wrong; where samples are counted, the steps of one rank are smaller
             counts = wanted.grouping == "fixed" and batch_size is not None
@@ -160,7 +162,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if len(played) > 1:
             raise ValueError(
                 f"this process works for data-parallel ranks {', '.join(map(str, played))}, and a "
-                "sampler lists the samples of one: use counterpoise.DataLoader(topology=units)"
+                "sampler lists the samples of one: use counterpoise.DataLoader(ranks=units)"
             )
         return played[0]
 
@@ -180,7 +182,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def _placed(self) -> Place:
         """Return this process' ranks, looked for at the first call, and plan for them."""
         if self._place is None:
-            place = self._arguments.find()
+            place = self._ranks.find()
             self._config = _configuration(self._balance, self._costs, place.ranks, **self._facts)
             self._planner = make_planner(self._config)
             self._place, self._length = place, None
@@ -202,7 +204,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """
         check_same_place(
             self._placed(),
-            self._arguments.find(),
+            self._ranks.find(),
             "make a new sampler for them; load_state_dict() takes a state of the same ranks only",
         )
         if not self._resume:
@@ -274,8 +276,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         name = self._balance.label_tokens or LABEL_TOKENS
         label = self._names.index(name) if name in self._names else -1
         cells = usable_cells(planned, (), may_be_empty=True) or {}
-        contents = contents_of(planned, cells, [rank], label, self.config.sizing)[rank, microbatch]
-        indexes = planned.indexes_of(contents.ordinals)
+        cell_contents = make_contents(planned, cells, [rank], label, self.config.sizing)
+        contents = cell_contents[rank, microbatch]
+        indexes = planned.find_indexes(contents.ordinals)
         facts = MicrobatchFacts(
             rank=rank,
             step=planned.number,
@@ -368,7 +371,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             for planned in steps:
                 for microbatch in range(planned.microbatches):
                     before += 1
-                    yield planned.indexes_of(planned.ordinals(self.rank, microbatch))
+                    yield planned.find_indexes(planned.ordinals(self.rank, microbatch))
             start, step = feed.start, feed.step
             if start < len(order):
                 self._windows.append((start, step, before))
@@ -388,7 +391,7 @@ class _Costs(Source):
 
     @cached_property
     def _digest(self) -> str:
-        return digest_of(self.costs)
+        return digest_costs(self.costs)
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""
@@ -428,6 +431,18 @@ def checked_columns(
         raise ValueError(f"costs need one number per sample and resource, got {shapes}")
     columns = [checked_column(name, values) for name, values in costs.items()]
     return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
+
+
+def _sampler_ranks(ranks: Any, balance: Balance) -> Ranks:
+    """Return the ranks of a sampler; ValueError for what only a DataLoader has of them."""
+    ranks = as_ranks(ranks)
+    ranks.check_dispatch(balance.dispatch)
+    if ranks.virtual is not None or ranks.name:
+        raise ValueError(
+            f"{ranks} is for a counterpoise.DataLoader, and a sampler lists the samples of one "
+            "rank: give ranks=(rank, number of ranks), a mesh or a process group"
+        )
+    return ranks
 
 
 def _configuration(

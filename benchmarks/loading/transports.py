@@ -124,7 +124,7 @@ def _measure(way: str, nbytes: int, batch: int, workers: int) -> dict[str, float
         dist.init_process_group("gloo")
         loader = DataLoader(
             data, batch, **given, balance=Balance(grouping="fixed", accumulate=4),
-            cost={"tokens": np.arange(count) % 97 + 1}, topology={"tp": 2},
+            cost={"tokens": np.arange(count) % 97 + 1}, ranks={"tp": 2},
             transport=TRANSPORT_OF[way],
         )  # fmt: skip
     batches = count // batch

@@ -22,7 +22,7 @@ from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.sched.ir.registry import schedule
-from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.runtime import Pipeline, StageOptions
 from counterpoise.sched.simulation.cost_profile import load_profile, profile_costs
 from counterpoise.sched.simulation.simulator import simulate
 
@@ -114,7 +114,7 @@ class OrderedRank:
             schedule="1f1b",
             stages={self._rank: SleepingStage(forward, backward, 0)},
             hidden=HIDDEN,
-            inputs=("x",),
+            run=StageOptions(inputs=("x",)),
             loss=lambda output, labels: output.sum() + 0 * labels.sum(),
             deadline_s=60,
         )

@@ -41,8 +41,7 @@ def make_loader(rank: int, ranks: int, **_: Any) -> Any:
             oversize="refuse",  # all batches have one length
         ),
         shuffle=True,
-        rank=rank,
-        ranks=ranks,
+        ranks=(rank, ranks),
     )
 
 

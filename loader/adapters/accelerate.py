@@ -91,7 +91,7 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
 
 def is_packing(loader: Any) -> bool:
     """Return whether a loader's batches are known to be packed before the first one."""
-    given = getattr(loader, "_given", None)
+    given = getattr(loader, "_arguments", None)
     return loader.collate_fn is collate_packed or (
         given is not None and base_of(given.balance.layout) == "packed"
     )

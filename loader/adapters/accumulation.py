@@ -23,8 +23,9 @@ def check_accumulation(ours: int | str, theirs: int, option: str, several: bool 
     if ours == "auto":
         raise ValueError(
             'with accumulate="auto" steps differ in their number of microbatches, and '
-            f"{option} is a fixed one: loop over loader.steps(), give Lightning "
-            "cp.StepLoader(loader) and use manual optimization, or give Balance(accumulate=...)"
+            f"{option} is a fixed one: loop over loader.steps(), give "
+            "Lightning cp.loader.StepLoader(loader) and use manual optimization, or give "
+            "Balance(accumulate=...)"
         )
     if theirs % int(ours) or (theirs != ours and not several):
         raise ValueError(

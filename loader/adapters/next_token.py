@@ -54,7 +54,7 @@ def next_token_batch(
 
 def shifts_labels(loader: Any) -> bool:
     """Return whether labels of a loader's batches stand at their tokens, and are to be shifted."""
-    given = getattr(loader, "_given", None)
+    given = getattr(loader, "_arguments", None)
     return given is None or bool(given.balance.shift_labels)
 
 

@@ -55,7 +55,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     hf_kwargs, and the model is run on short samples to see that it keeps them apart. With
     balance="auto" the accumulation is Trainer's, counts are free where its losses are normalised by
     the tokens of the whole step, and tokens and pairs of attention are weighed by
-    cp.time_ns(model.config) where that is a transformer's.
+    cp.balancer.time_ns(model.config) where that is a transformer's.
 
     eval_loader is for Trainer's own eval_dataset; of a dict of sets, give a dict of loaders. Any
     other set, as of evaluate(other) or predict(other), has Trainer's own loader.

@@ -31,7 +31,7 @@ def check_loading(trainer: Any, loader: Any, size: float | None) -> None:
         "auto_find_batch_size": False,
     }
     if loader.is_balanced:
-        has["data_seed"] = seed = loader._given.balance.seed
+        has["data_seed"] = seed = loader._arguments.balance.seed
         if args.data_seed is None and args.seed not in (seed, type(args).seed):
             tell(
                 logger,
@@ -80,7 +80,7 @@ def check_strategy(trainer: Any, loader: Any) -> None:
         )
     strategy = getattr(trainer.args, "train_sampling_strategy", "random")
     shuffles = isinstance(getattr(loader, "sampler", None), RandomSampler)
-    if strategy == "sequential" and (loader._given.shuffle if loader.is_balanced else shuffles):
+    if strategy == "sequential" and (loader._arguments.shuffle if loader.is_balanced else shuffles):
         raise ValueError(
             "train_sampling_strategy='sequential' keeps the data's order, and the loader has "
             "shuffle=True: give DataLoader(shuffle=False), or leave the strategy"

@@ -30,9 +30,9 @@ from ...workers.discovery import (
     telling_samples,
 )
 from ...workers.sources.costs import sample_nbytes
-from ...workers.sources.failures import describe_error, kind_of, load_with_retries
+from ...workers.sources.failures import classify_failure, describe_error, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
-from ...workers.sources.labels import labels_of
+from ...workers.sources.labels import find_labels
 from .choice import Choice, PlanTerms, read_work, rounded_costs
 
 # Samples of so many microbatches are held, however large they are.
@@ -153,11 +153,11 @@ def _take_costs(question: Question) -> tuple[Choice, Int64, int, bool]:
         columns = {name: [cost.get(name, 0) for cost in sampled] for name in varying}
         work = recognise_work(columns, samples, question.collate, size)
         # Tiles and images always add up, whatever holds them.
-        always = (ResourceWork(n, "packed") if n in ADD_UP else work.of(n) for n in varying)
+        always = (ResourceWork(n, "packed") if n in ADD_UP else work.find(n) for n in varying)
         work = FoundWork(tuple(filter(None, always)))
         padded, unknown, work_text = work.padded, work.unrecognised, work.describe()
-        plain = {ResourceWork(resource.name, resource.work) for resource in work.found}
-        sizes = tuple(resource for resource in work.found if resource not in plain)
+        plain = {ResourceWork(resource.name, resource.work) for resource in work.resources}
+        sizes = tuple(resource for resource in work.resources if resource not in plain)
         rows = rounded_costs(names, sizes, rows)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
     choice = Choice(None, names, padded, {*varying} > {*unknown}, words, work_text, unknown, sizes)
@@ -170,7 +170,7 @@ def are_shifted(samples: Sequence[Any]) -> bool:
     >>> are_shifted([{"input_ids": np.array([5, 6, 7]), "labels": np.array([6, 7, 8])}])
     True
     """
-    labelled = [sample for sample in samples if labels_of(sample) is not None]
+    labelled = [sample for sample in samples if find_labels(sample) is not None]
     texts = [sample for sample in labelled if "input_ids" in sample]
     rows = ({n: np.asarray(text[n])[None] for n in ("input_ids", "labels")} for text in texts)
     return {labels[2] for labels in map(read_batch_labels, rows) if labels} - {""} == {"before"}
@@ -224,7 +224,7 @@ def attempt(action: Callable[[int], Any], index: int) -> Any:
     try:
         return load_with_retries(functools.partial(action, index), time.sleep)
     except Exception as error:
-        if kind_of(error) == "io":
+        if classify_failure(error) == "io":
             return Unread(describe_failure(error), True)
         is_known = isinstance(error, SampleError)
         return Unread(str(error) if is_known else describe_error(error), False)

@@ -154,7 +154,7 @@ class PlanTerms:
             times_ns = self.model_times
         elif times_ns is None and choice.unrecognised:
             times_ns = {name: TILE_TOKENS if name == "tiles" else 1 for name in work}
-        # cp.time_ns(model.config) may name more than samples cost
+        # cp.balancer.time_ns(model.config) may name more than samples cost
         names = {*work, *([ATTENTION_PAIRS] if LLM in work else [])}
         times = {name: time for name, time in (times_ns or {}).items() if name in names}
         return replace(

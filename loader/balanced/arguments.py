@@ -5,7 +5,7 @@ torch's own samplers say no more than shuffle, seed and rank, and those a plan h
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import (
@@ -21,8 +21,8 @@ from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
 from ...workers.sources.interface import Source
-from ...workers.sources.plain import resources_of
-from ..step.ranks import RankArguments
+from ...workers.sources.plain import probe_resources
+from ..step.ranks import Ranks
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 OWN = "a balanced loader plans its own order"
@@ -71,7 +71,7 @@ def find_resources(
         return (*DEFAULT_RESOURCES, *extra)
     if balance.grouping != "fixed":
         source.refuse_unsaid_costs()
-    return resources_of(source, sleep)
+    return probe_resources(source, sleep)
 
 
 def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
@@ -145,7 +145,7 @@ def refuse_ignored(
 
 
 def check_decode_threads(
-    threads: int, balancer: str | None, workers: int, source: Source | None
+    threads: int, is_remote: bool, workers: int, source: Source | None
 ) -> None:
     """Raise ValueError for a number of decode threads that no worker of this loader can have."""
     if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
@@ -155,7 +155,7 @@ def check_decode_threads(
         )
     if threads == 1:
         return
-    if balancer is not None:
+    if is_remote:
         raise ValueError(
             f"decode_threads={threads} is for workers that this loader starts, and with balancer= "
             f"they are elsewhere: start them with `counterpoise worker --threads {threads}`"
@@ -260,15 +260,14 @@ def with_seed(balance: Balance, order: GivenOrder) -> Balance:
     return replace(balance, seed=order.seed)
 
 
-def with_rank(ranks: RankArguments, order: GivenOrder) -> RankArguments:
+def choose_ranks(ranks: Ranks, order: GivenOrder) -> Ranks:
     """Return the ranks that a DistributedSampler says, or those given; ValueError for both."""
     sampler: Any = order.follows
     if sampler is None:
         return ranks
-    given = [each.name for each in fields(ranks) if getattr(ranks, each.name) != each.default]
-    if given:
+    if ranks.of is not None or ranks.virtual is not None:
         raise ValueError(
-            f"DistributedSampler says which rank this process plays, and {given[0]} too: leave the "
+            "DistributedSampler says which rank this process plays, and ranks too: leave the "
             "sampler, and write shuffle=True"
         )
-    return replace(ranks, rank=sampler.rank, ranks=sampler.num_replicas)
+    return replace(ranks, of=(sampler.rank, sampler.num_replicas))

@@ -146,8 +146,8 @@ class BalancedLoader:
         return self.settings.local.batches
 
     @property
-    def _given(self) -> BalancedArguments:
-        return self.settings.local.given
+    def _arguments(self) -> BalancedArguments:
+        return self.settings.local.arguments
 
     @property
     def plan(self) -> PlanConfig:
@@ -206,7 +206,7 @@ class BalancedLoader:
         count = count or self.open().count(self.settings.local.timeout_s)
         if self._loaded is not None:
             check_counted(
-                self._loaded, replace(self.data(), samples=count), self._given.growing_data
+                self._loaded, replace(self.data(), samples=count), self._arguments.growing_data
             )
         self._loaded, self._counted = None, count
         if count < (ranks := self.plan.ranks):
@@ -240,7 +240,8 @@ class BalancedLoader:
         self._running = 0
         try:
             self._take_costs(at, None)
-            samples = needed_samples(self._loaded, self._given.growing_data or bool(self.sources))
+            grows = self._arguments.growing_data or bool(self.sources)
+            samples = needed_samples(self._loaded, grows)
             at.refuse_late_skips(skipped := self._skipped(), self.plan)
             at = at.leaving_out(skipped)
             stream = self.open().begin(at.start(self.epoch, self._costs, samples))
@@ -284,7 +285,7 @@ class BalancedLoader:
         else:
             self._take_costs(None, None)
             ledger, position = read_position(
-                state, self.job, len(self.ranks), self.data(), self._given.growing_data
+                state, self.job, len(self.ranks), self.data(), self._arguments.growing_data
             )
             epoch = ledger.epoch
         self._leave("load_state_dict() was called")
@@ -375,8 +376,8 @@ class BalancedLoader:
         Each hole is written to the dead-letter file, once.
         """
         batch, skipped = kept.arrival.batch, self._skipped()
-        if self._given.dead_letter is not None:
-            self._record_holes(self._given.dead_letter, kept, skipped)
+        if (dead_letter := self._arguments.on_error.dead_letter) is not None:
+            self._record_holes(dead_letter, kept, skipped)
         after = kept.at.after(kept.arrival, self.ranks, skipped)
         if after.unusable > kept.at.unusable:
             self._check_errors(after.unusable, batch.step)
@@ -442,15 +443,16 @@ class BalancedLoader:
 
     def _check_errors(self, unusable: int, step: int) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
-        if isinstance(allowed := self._given.max_errors, float):
+        on_error = self._arguments.on_error
+        if isinstance(allowed := on_error.max_errors, float):
             allowed = int(allowed * self.count())
         if allowed is not None and unusable > allowed:
             self.close()
-            where = f", see {self._given.dead_letter}" if self._given.dead_letter else ""
+            where = f", see {on_error.dead_letter}" if on_error.dead_letter else ""
             raise LoaderError(
                 f"{unusable} samples of epoch {self.epoch} could not be used up to step "
-                f"{step}, and max_errors={self._given.max_errors} allows {allowed}{where}: repair "
-                "the data, or allow more"
+                f"{step}, and max_errors={on_error.max_errors} allows {allowed}{where}: repair the "
+                "data, or allow more"
             )
 
     def _deliver(self, kept: Kept, after: ResumePosition) -> Fetched:
@@ -497,7 +499,7 @@ class Fetcher:
             unpacked = kept.unpacked = self._unpack(kept)
             if self._stats is not None:
                 self._stats.take_holes(kept.arrival.batch.holes)
-            kept.arrival.made = None  # its samples are not needed any more
+            kept.arrival.loaded = None  # its samples are not needed any more
         self._loader.open().release(kept.arrival)
         return unpacked
 

@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 
 from ...balancer.run.tasks import MicrobatchFacts
-from ...workers.mixture.order import source_of
+from ...workers.mixture.order import find_source
 from ..step.info import StepInfo
 
 logger = logging.getLogger(__name__)
@@ -173,5 +173,5 @@ def counted_sources(keys: Sequence[str], names: Sequence[str]) -> dict[str, int]
     >>> counted_sources(("b/1", "b@2/1"), ("a", "b"))
     {'a': 0, 'b': 2}
     """
-    counts = Counter(map(source_of, keys))
+    counts = Counter(map(find_source, keys))
     return {name: counts[name] for name in names}

@@ -145,7 +145,7 @@ def check_equivalence(
     Raises ValueError for batches of another layout, for an epoch with no steps left, and for a
     model that raises for any packed batch.
     """
-    arguments = getattr(loader, "_given", None)
+    arguments = getattr(loader, "_arguments", None)
     layout = None if arguments is None else as_layout(arguments.balance.layout)
     if layout is not None and layout.base is None:
         raise ValueError(

@@ -58,7 +58,7 @@ class EmbeddedBalancer:
     def __init__(self) -> None:
         """Start the process and return at once; workers may connect to `endpoint` already."""
         self._ends = _start()
-        self.endpoint = embedded.endpoint_in(self._ends.directory)
+        self.endpoint = embedded.make_endpoint(self._ends.directory)
         self._finalizer = weakref.finalize(self, _end, self._ends)
         self._finalizer.atexit = False  # _end_all is later than the end of connections
 
@@ -154,7 +154,7 @@ def _start() -> _Ends:
     watching, lifeline = os.pipe()
     reading, report = os.pipe()
     try:
-        with embedded.listen_in(directory) as listening:
+        with embedded.open_listener(directory) as listening:
             call = f"m.main({directory!r}, {listening.fileno()}, {report})"
             process = subprocess.Popen(
                 clean_command(embedded.__name__, call),

@@ -95,12 +95,12 @@ class BatchReader:
 
 @dataclass(slots=True)
 class PulledArrival(LocalArrival):
-    """A microbatch that is made when it is unpacked; made: its pieces (an IncomingBatch)."""
+    """A microbatch that is made when it is unpacked; loaded: its pieces (an IncomingBatch)."""
 
-    made: Any
+    loaded: Any
     reader: BatchReader
     epoch: int
 
     def unpack(self) -> Made:
         """Return the microbatch; raises what collate_fn raises."""
-        return self.reader.make(self.made, self.epoch)
+        return self.reader.make(self.loaded, self.epoch)

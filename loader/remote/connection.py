@@ -206,7 +206,7 @@ class TrainerConnection(MicrobatchSource):
                 self._has_failed = True
                 self._fail(self.session.failure)
             waited = time.monotonic() - started
-            log.check(waited, limit_s, self._waits_for())
+            log.check(waited, limit_s, self._describe_wait())
             left_s = min(BEAT_S, limit_s - waited + 0.001)
             ready = self._sockets.link().poller.poll(PAUSE_MS)
             if not ready:  # of what was asked for all may be here
@@ -219,10 +219,10 @@ class TrainerConnection(MicrobatchSource):
             if not ready:
                 self._check_silence()
 
-    def _waits_for(self) -> str:
+    def _describe_wait(self) -> str:
         """Return in a few words what is missing for the next batch."""
         asked = self.session.waiting or f"the balancer at {self.endpoint} to answer"
-        return self._puller.waits_for() or asked
+        return self._puller.describe_wait() or asked
 
     def _check_processes(self) -> None:
         if reason := self._watch():

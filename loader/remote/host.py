@@ -21,7 +21,7 @@ from torch.utils.data import _utils
 from ...balancer.job.messages import JoinPool, LeavePool
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.tasks import RunStart
-from ...balancer.server.embedded import directory_of
+from ...balancer.server.embedded import find_directory
 from ...balancer.transport.naming import DEFAULT_JOB, peer_name
 from ...workers.arena.worker import replace_stacking
 from ...workers.codec.local_frames import encode_local
@@ -242,7 +242,7 @@ def _serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
 
 def _open_way(config: WorkerConfig) -> FramesWay:
     """Return how this worker's frames travel: trainers of this host pull over a unix socket."""
-    address = f"ipc://{directory_of(config.endpoint)}/worker.{os.getpid()}"
+    address = f"ipc://{find_directory(config.endpoint)}/worker.{os.getpid()}"
     try:
         return FramesWay(PullServer(address, None, FrameStore()), address)
     except OSError as error:

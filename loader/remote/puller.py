@@ -99,7 +99,7 @@ class PiecePuller:
         self._last = 0
         sockets.before_closing = self.close
 
-    def waits_for(self) -> str:
+    def describe_wait(self) -> str:
         """Return in a few words what is on its way here, "" if nothing is."""
         waiting = sum(len(worker.pulls) for worker in self._workers.values())
         return f"answers of workers to {waiting} pulls" if waiting else ""

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ..peers.joining import describe_difference
 from ..peers.members import ENDED, Peer, this_machine, this_process
-from ..peers.store import Entries, MeetingPoint, store_of
+from ..peers.store import Entries, MeetingPoint, find_store
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 
@@ -45,7 +45,7 @@ def open_meeting(place: Place) -> MeetingPoint:
             "several ranks without torch.distributed cannot find each other: start "
             "`counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
         )
-    store, members, label = store_of(place)
+    store, members, label = find_store(place)
     me = members.index(dist.get_rank())
     return MeetingPoint(store, f"counterpoise/shared/{label}", me, members)
 

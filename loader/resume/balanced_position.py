@@ -150,7 +150,7 @@ def read_position(
     _check_plan(ledger, plan, played)
     if data.samples is None:  # `check_counted` compares it when the workers have said it
         data = replace(data, samples=ledger.samples)
-    check_same_data(ledger, data, growing, _why_not_grown(ledger))
+    check_same_data(ledger, data, growing, _describe_growth_obstacle(ledger))
     place = EpochPosition(
         ledger.start, ledger.window_step, ledger.step, ledger.microbatch, ledger.costs
     )
@@ -167,7 +167,7 @@ def needed_samples(ledger: BalancedLedger | None, growing: bool) -> int:
 def check_counted(ledger: BalancedLedger, data: KnownData, growing: bool) -> None:
     """Raise ValueError for a ledger of other data, once the workers have counted the samples."""
     if ledger.samples is not None:
-        check_same_data(ledger, data, growing, _why_not_grown(ledger))
+        check_same_data(ledger, data, growing, _describe_growth_obstacle(ledger))
 
 
 def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
@@ -195,7 +195,7 @@ def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
         )
 
 
-def _why_not_grown(ledger: BalancedLedger) -> str:
+def _describe_growth_obstacle(ledger: BalancedLedger) -> str:
     """Return why the position cannot be gone on from in data that have grown, "" if it can."""
     if ledger.step == 0 and not is_inside(ledger):
         return ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...workers.mixture.order import source_of
+from ...workers.mixture.order import find_source
 from ...workers.sources.labels import IGNORED
 from .info import Step, StepInfo
 
@@ -70,7 +70,9 @@ def loss_by_source(
     found = torch.zeros(2, len(names), dtype=torch.float64, device=device)
     for own, one, mine in zip(each, infos, batches, strict=True):
         if one.keys:  # a microbatch of none may have a loss, of a sample that weighs nothing
-            numbers = torch.tensor([names.index(source_of(key)) for key in one.keys], device=device)
+            numbers = torch.tensor(
+                [names.index(find_source(key)) for key in one.keys], device=device
+            )
             found.index_add_(1, numbers, _of_samples(own.detach(), one, mine))
     if group is not None:
         torch.distributed.all_reduce(found, group=group)

@@ -16,7 +16,7 @@ from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS
 from ...balancer.run.steps import COMPARED
 from ...workers.sources.interface import Source
-from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
+from ...workers.sources.labels import IGNORED, count_label_tokens, find_labels
 from ...workers.sources.randomness import global_randomness
 from .errors import LoaderError
 
@@ -104,7 +104,7 @@ def _makes_labels(source: Any, collate_fn: Any, are_counted: bool, shift_labels:
                 found = read_batch_labels(collate_fn([sample]))
         except Exception:  # it is raised again where the first batch is made
             return False
-        labels = labels_of(sample)
+        labels = find_labels(sample)
         if found is None or not are_counted:
             return found is not None
         own = None if labels is None else count_label_tokens(labels, shift_labels)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.parts import EpochPosition, Hole, Weights
-from ...balancer.run.run import pack_start, why_apart
+from ...balancer.run.run import describe_start_mismatch, pack_start
 from ...balancer.run.tasks import LocalArrival, Made, MicrobatchFacts, RunStart
 from ..balanced.settings import LoopSettings
 from ..balanced.source import BatchWait, MicrobatchSource, refuse_forked_copy
@@ -58,7 +58,7 @@ class StreamLoop(MicrobatchSource):
     def __init__(self, settings: LoopSettings, packs: PackLoader) -> None:
         """Start nothing, and meet nobody, before the first run. packs: gives this rank's packs."""
         local, job = settings.local, settings.job
-        self._job, self._packs, self._name = job, packs, local.given.name
+        self._job, self._packs, self._name = job, packs, local.arguments.ranks.name
         # Makes a batch of no samples.
         self._collate = local.batches.in_worker if local.takes_empty else None
         self._seat, self._timeout_s = settings.place, local.timeout_s
@@ -197,7 +197,7 @@ class StreamLoop(MicrobatchSource):
         key, shares = f"step/{self._step}", [mine]
         if self._peers is not None:
             self._say(key, json.dumps(mine).encode())
-            if self._is_first and (why := why_apart(self._hear("start", timeout_s))):
+            if self._is_first and (why := describe_start_mismatch(self._hear("start", timeout_s))):
                 raise LoaderError(why)
             shares = [Share(*json.loads(each)) for each in self._hear(key, timeout_s)]
         if self._is_first:
@@ -281,9 +281,9 @@ class StreamLoop(MicrobatchSource):
                 self._heard[key] = found
                 break
             waited = time.monotonic() - since
-            if waited > LOST_S and (why := peers.why_lost(name)):
+            if waited > LOST_S and (why := peers.explain_loss(name)):
                 raise LoaderError(f"other ranks will say nothing more: {why}")
-            log.check(waited, limit_s, f"{of}: {peers.why_missing(name)}")
+            log.check(waited, limit_s, f"{of}: {peers.describe_missing(name)}")
             time.sleep(peers.pause_s())
         return self._heard[key]
 

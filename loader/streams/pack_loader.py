@@ -17,12 +17,11 @@ from torch.utils.data import get_worker_info
 
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import EpochPosition
-from ...workers.arena.transport import Transport
 from ...workers.batches.envelope import is_stateful, loses_samples
 from ...workers.sources.data_identity import KnownData
 from ..balanced.settings import LoopSettings
 from ..plain.iterators import InlineIterator, WorkersIterator
-from ..plain.order import states_of
+from ..plain.order import read_states
 from ..plain.position import read_position
 from ..plain.state import Iteration, PlainState
 from ..resume.balanced_position import ResumePosition
@@ -50,9 +49,7 @@ class PackLoader(TorchDataLoader[Any]):
 
     _restarts = 0
 
-    def __init__(
-        self, stream: PackedStream, like: TorchDataLoader[Any], transport: Transport, packs: int
-    ) -> None:
+    def __init__(self, stream: PackedStream, like: TorchDataLoader[Any], packs: int) -> None:
         """Take torch's settings of `like`, the user's loader; packs: that a step takes."""
         workers = like.num_workers
         # A step's packs are held in any case before its first one is handed out.
@@ -65,7 +62,6 @@ class PackLoader(TorchDataLoader[Any]):
             multiprocessing_context=like.multiprocessing_context,
             persistent_workers=like.persistent_workers, prefetch_factor=ahead if workers else None,
         )  # fmt: skip
-        self.transport = transport
         self._stats = getattr(like, "_stats", None)
         self._state = PlainState()
         # The iteration that was begun last, also when it is at its end.
@@ -84,7 +80,7 @@ class PackLoader(TorchDataLoader[Any]):
             self.load(self.ledger(at))
         iterator, self._iteration = iter(self), self._state.current
         if self._iteration.states is None:  # before anything else draws from the generators
-            self._iteration.states = states_of(self._iteration.generators)
+            self._iteration.states = read_states(self._iteration.generators)
         return iterator
 
     def set_epoch(self, epoch: int) -> None:

@@ -21,8 +21,8 @@ from ...workers.batches.stream_reader import StreamReader
 from ...workers.batches.tolerant_stream import Item
 from ...workers.collate.labels import count_batch_label_tokens
 from ...workers.sources.costs import checked_cost, checked_measure, checked_name, sample_nbytes
-from ...workers.sources.data_identity import content_of
-from ...workers.sources.failures import OnError, SkippedSample
+from ...workers.sources.data_identity import summarize_content
+from ...workers.sources.failures import ErrorAction, SkippedSample
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import SampleError
 from ...workers.sources.labels import with_label_tokens
@@ -56,7 +56,7 @@ class PackSettings:
     oversize: str = "alone"
     label_tokens: str | None = None
     shift_labels: bool = True
-    on_error: OnError = "raise"
+    on_error: ErrorAction = "raise"
     most_bytes: int = 1 << 62
 
 
@@ -255,7 +255,7 @@ class PackIterator:
         if not is_known:
             self._holes += holes
             if number == self._from["read"] == 0 and is_found:
-                self._mark = digest([content_of(sample)])
+                self._mark = digest([summarize_content(sample)])
         # Before the first sample a data set may still state the end of another iteration. That
         # sample is in the first pack, so that nobody goes on before it.
         if self._read == 1 or self._read - self._marks[-1][0] >= MARK_EVERY:

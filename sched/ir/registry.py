@@ -50,8 +50,8 @@ def schedules() -> tuple[Schedule, ...]:
     return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
 
 
-def schedule(name: str, *, ranks: int, microbatches: int, **options: int | str | bool) -> Program:
-    """Return the program of a registered schedule.
+def schedule(name: str, ranks: int, microbatches: int, **options: int | str | bool) -> Program:
+    """Return the program of a registered schedule; a `partial` of it has options.
 
     Raises ValueError for an unknown name or option, for sizes below one, and for sizes that the
     schedule does not support.

@@ -18,11 +18,12 @@ from typing import Any, BinaryIO
 import torch
 import torch.distributed as dist
 
-from ..ir.program import Program, parse_program
+from ..ir.program import parse_program
 from .files import new_folder, on_all_ranks, written
 from .job.start import ResumedSchedule
 from .model_state import RankState, join_states, names_taken
 from .pipeline import Pipeline
+from .settings import ScheduleFunction, as_function
 
 _PROGRAMS, _STATE, _UNITS, _EXTRA = "programs.json", "plan.json", "units.json", "extra.json"
 _CHECKSUMS = "checksums.json"
@@ -195,25 +196,23 @@ def _compare(path: Path, digest: str, sums: Mapping[str, str]) -> None:
 
 
 def resumed_schedule(
-    checkpoint: str | Path | None,
-    schedule: str | Callable[[int, int], Program],
-    options: Mapping[str, Any] | None = None,
+    checkpoint: str | Path | None, schedule: str | ScheduleFunction
 ) -> ResumedSchedule:
     """Return a schedule for `Pipeline` that goes on with the programs of a checkpoint.
 
-    `schedule`, `options`: as for Pipeline; it makes the programs of other numbers of ranks and
-    microbatches than were saved, and all of them if `checkpoint` is None. Raises FileNotFoundError
-    for a folder that is no checkpoint, and ValueError for damaged files.
+    `schedule`: as for Pipeline; it makes the programs of other numbers of ranks and microbatches
+    than were saved, and all of them if `checkpoint` is None. Raises FileNotFoundError for a folder
+    that is no checkpoint, and ValueError for damaged files.
     """
     if checkpoint is None:
-        return ResumedSchedule({}, schedule, options or {})
+        return ResumedSchedule({}, as_function(schedule))
     folder = Path(checkpoint)
     sums = _read_checksums(folder)
     in_units = _UNITS in sums
     texts = json.loads(_read_text(folder, _UNITS if in_units else _PROGRAMS, sums))
     programs = [parse_program(text) for text in texts.values()]
     saved = {(len(program.ranks), program.microbatches): program for program in programs}
-    return ResumedSchedule(saved, schedule, options or {}, in_units)
+    return ResumedSchedule(saved, as_function(schedule), in_units)
 
 
 def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:

@@ -277,7 +277,7 @@ def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
         if any(not same(values[0], value) for value in values[1:]):
             raise ValueError(
                 f"ranks have different values of {name!r}; name the tensors of stages as in the "
-                "whole model, and say which parameters ranks share (Pipeline(shared=...))"
+                "whole model, and say which parameters ranks share (StageModules(..., shared=...))"
             )
         return values[0]
     divided.sort(key=lambda item: item[0])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..ir.program import Pass
 from .compiled import Value
+from .settings import HiddenStates, StepLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,21 +188,6 @@ def list_steps(step: Steps) -> list[StepOfMicrobatches]:
     return [given] if by_rank is None else list(by_rank())
 
 
-def weigh_by_token(info: Any) -> float:
-    """Return the weight of a loss that is a sum over labels, for the mean over the step's."""
-    if not info.step_label_tokens:
-        raise ValueError(
-            "the step has no label tokens to average over; give the loader's cost= a resource "
-            "'label_tokens' (the labels that count), or the pipeline weigh='sample'"
-        )
-    return 1.0 / float(info.step_label_tokens)
-
-
-def weigh_by_sample(info: Any) -> float:
-    """Return the weight of a loss that is a sum over samples, for the mean over the step's."""
-    return 1.0 / float(max(1, info.step_samples))
-
-
 def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], info: Any) -> int:
     """Return the tokens of a microbatch by its costs, or a function. Raises ValueError."""
     if getattr(info, "empty", False):
@@ -216,45 +202,13 @@ def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], i
     return sum(each * info.costs[resource] for resource, each in tokens.items())
 
 
-WEIGHTS: Mapping[str, Callable[[Any], float]] = {
-    "token": weigh_by_token,
-    "sample": weigh_by_sample,
-}
-
-
-def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
-    """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
-
-    def shape(info: Any) -> tuple[int, ...]:
-        if getattr(info, "empty", False):
-            # The loader's batch of no samples: one pad token, without weight.
-            return 1, hidden
-        try:
-            return info.costs["tokens"], hidden
-        except KeyError:
-            raise ValueError(
-                f"the microbatch's costs are {sorted(info.costs)}, without tokens; give hidden= as "
-                "a function from its info to the hidden states' shape"
-            ) from None
-
-    return shape
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The way in which a step of the loader is read.
+    """The way in which a step of the loader is read, with sizes and weights of microbatches."""
 
-    `hidden`: the shape of the tensor between two stages, from a microbatch's info; `ends`: as in
-    StageOptions. `dtype`: its precision. `weigh`: the weight of a microbatch's loss. `shifted`: the
-    fields that are moved by one place, unless a microbatch's info says that they are so already.
-    """
-
-    hidden: Callable[[Any], tuple[int, ...]]
-    dtype: torch.dtype
-    weigh: Callable[[Any], float]
+    hidden: HiddenStates
+    loss: StepLoss
     device: torch.device
-    shifted: frozenset[str] = frozenset()
-    ends: Callable[[Any], tuple[int, ...]] | None = None
 
     def read(
         self,
@@ -267,7 +221,7 @@ class Reading:
 
         `needed`: the fields of each microbatch that this rank reads; others stay on the host.
         """
-        found = []
+        found, hidden = [], self.hidden
         each = zip(step.microbatches, step.infos, needed, strict=True)
         for number, (batch, info, wanted) in enumerate(each):
             if missing := sorted(wanted - set(batch)):
@@ -275,11 +229,13 @@ class Reading:
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "
                     f"needs; it has {', '.join(sorted(batch))}. Pipeline.needs says what to load"
                 )
-            moves = self.shifted if getattr(info, "shift_labels", True) else ()
-            fields = {name: self._field(batch[name], name in moves) for name in wanted}
-            spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
-            ends = None if self.ends is None else TensorSpec(tuple(self.ends(info)), self.dtype)
-            found.append(MicrobatchData(fields, self.weigh(info), spec, ends, info))
+            # unless they are so already
+            moves = self.loss.shift_labels and getattr(info, "shift_labels", True)
+            moved = self.loss.labels if moves else ()
+            fields = {name: self._field(batch[name], name in moved) for name in wanted}
+            spec = TensorSpec(hidden.find_shape(info), hidden.dtype)
+            ends = hidden.ends and TensorSpec(tuple(hidden.ends(info)), hidden.dtype)
+            found.append(MicrobatchData(fields, self.loss.weight(info), spec, ends, info))
         return StepData(tuple(found), input_gradient, training=training)
 
     def _field(self, value: Any, moves: bool) -> Tensor:

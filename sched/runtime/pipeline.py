@@ -1,16 +1,17 @@
 """Run training steps of a model that is cut into stages, by any schedule that `check` accepts."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from ...balancer.near_names import explain_arguments
 from ..ir.program import Program
 from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
@@ -40,15 +41,26 @@ from .job.start import (
     connect,
     first_count,
     report_missing_ranks,
+    separate_encoders,
     start_deadline,
     vocabulary_part,
 )
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
-from .parts import WEIGHTS, ModelPart, Reading, Steps, list_steps, tokens_by
+from .parts import ModelPart, Reading, Steps, list_steps
+from .settings import (
+    HiddenStates,
+    LossFunction,
+    ScheduleFunction,
+    Shape,
+    StageModules,
+    StageOptions,
+    StepLoss,
+    as_function,
+    as_settings,
+)
 from .stage.agreement import ModelFacts, facts_of
-from .stage.calling import merging_for
+from .stage.calling import make_merging
 from .stage.generator import GeneratorSpec, rank_generator
-from .stage.modules import LossFunction, Running, StageOptions
 from .stage.splitting import with_ties
 from .units.layout import Units
 from .units.lists import joined
@@ -64,28 +76,44 @@ class StepResult:
     loss: Tensor
 
 
+@explain_arguments(
+    lambda: {
+        "stages": StageModules,
+        "hidden": HiddenStates,
+        "loss": StepLoss,
+        "run": StageOptions,
+    }
+)
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
 
-    `mesh`: with a dimension "pp", "dp" if the stages have replicas, and "tp" if their modules are
-    divided; or Units, for encoders on ranks of their own, the same in every process. `schedule`: a
-    registered name, with `options` of its generator, or a function of (ranks, microbatches) that
-    returns a Program. `stages`: this rank's modules by the number of the stage. The first stage's
-    is called with the fields `inputs`, the others with the hidden states; every one gets the fields
-    `extras` by keyword, and returns one tensor. `loss`: called with the last stage's output and the
-    fields `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its
-    own, it is left out. `encoders`: the same on every rank, for a schedule with encoder passes.
-    `images`: those that all ranks of a mesh encode before the passes. `weigh`: "token",
-    "sample", or a function of a microbatch's info: what its loss counts. `hidden`: the last
-    dimension of the hidden states, whose others are the microbatch's tokens, or a function from its
-    info to their whole shape; `dtype`: their precision. `deadline_s`: how long a rank waits for
-    another one. `running`: the fields of StageOptions but the loss. `generator`: a second head
-    behind the last stage, the same on every rank. `shared`: this rank's copies of parameters that
-    other pipeline ranks hold, too (replicated layers; encoders' and ties of stages made by `split`
-    are found), by the same names there; they start with the first rank's values, get the sum of all
-    copies' gradients, and count once in the norm. `timelines`: a folder to which every step's times
-    are written, for `counterpoise profile`. `replan`: how the plan is made again when steps take
-    other times.
+    Args:
+        mesh: A DeviceMesh with a dimension "pp", "dp" if the stages have replicas, and "tp" if
+            their modules are divided; or Units, for encoders on ranks of their own, the same in
+            every process.
+        schedule: A registered name, `partial(schedule, name, option=...)` of it, or a function of
+            (ranks, microbatches) that returns a Program.
+        stages: {number of a stage: nn.Module}, this rank's, or StageModules, which holds shared
+            parameters, too. The first stage's is called with the fields `inputs`, the others with
+            the hidden states; every one gets the fields `extras` by keyword, and returns one
+            tensor.
+        hidden: The last dimension of the hidden states, whose others are the microbatch's tokens, a
+            function from its info to their whole shape, or HiddenStates, which holds their
+            precision, too; default precision torch.float32.
+        loss: A function of the last stage's output and the labels, which returns the sum over the
+            microbatch, or StepLoss, which says how it is weighed, too; default: the loss of
+            `vocabulary`.
+        vocabulary: VocabParallel, for a schedule with vocabulary passes; default: none.
+        encoders: A list of EncoderSpecs, the same on every rank, for a schedule with encoder
+            passes, or TravellingImages, which all ranks of a mesh encode before the passes;
+            default: none.
+        generator: GeneratorSpec, a second head behind the last stage, the same on every rank;
+            default: none.
+        run: StageOptions: fields of stages, recomputation, autocast, how features are merged.
+        deadline_s: How long a rank waits for another one, in seconds; default 300.
+        timelines: A folder to which every step's times are written, for `counterpoise profile`;
+            default: the environment's COUNTERPOISE_TIMELINES, or none.
+        replan: Replan, how the plan is made again when steps take other times; default "off".
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
     PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
@@ -96,49 +124,40 @@ class Pipeline:
         self,
         mesh: DeviceMesh | Units,
         *,
-        schedule: str | Callable[[int, int], Program],
-        stages: Mapping[int, nn.Module],
-        hidden: int | Callable[[Any], tuple[int, ...]],
-        loss: LossFunction | None = None,
+        schedule: str | ScheduleFunction,
+        stages: Mapping[int, nn.Module] | StageModules,
+        hidden: int | Shape | HiddenStates,
+        loss: LossFunction | StepLoss | None = None,
         vocabulary: VocabParallel | None = None,
-        encoders: Sequence[EncoderSpec] = (),
+        encoders: Sequence[EncoderSpec] | TravellingImages = (),
         generator: GeneratorSpec | None = None,
-        images: TravellingImages | None = None,
-        weigh: str | Callable[[Any], float] = "token",
-        dtype: torch.dtype = torch.float32,
+        run: StageOptions = StageOptions(),  # noqa: B008 (it is frozen)
         deadline_s: float = 300.0,
-        options: Mapping[str, Any] | None = None,
-        shared: Mapping[str, nn.Parameter] | None = None,
         timelines: str | Path | None = None,
         replan: Replan | Literal["off"] = "off",
-        **running: Unpack[Running],
     ) -> None:
-        self._modules = dict(stages)
+        make, stages = as_function(schedule), as_settings(StageModules, stages)
+        hidden, loss = as_settings(HiddenStates, hidden), as_settings(StepLoss, loss)
+        if not isinstance(run, StageOptions):
+            raise ValueError(f"run is {run!r:.80}; give StageOptions(extras=..., merge=...)")
+        specs, images = separate_encoders(encoders)
+        self._modules, self._options, self._loss = dict(stages.modules), run, loss
         refuse_wrapped(self._modules)
         self.deadline_s, self._step = deadline_s, 0
         self._timelines = timelines or os.environ.get(TIMELINES_VARIABLE)
         with report_missing_ranks():
-            given = options or {}, encoders, generator, deadline_s
-            self._place, plan_of = arrange(mesh, schedule, *given)
+            self._place, plan_of = arrange(mesh, make, specs, generator, deadline_s)
         place, units = self._place, self._place.units
         first = joined(plan_of(first_count(units)).programs)
         parts = units.encoder.dp if units.encoder is not None and units.spread else 0
-        self._encoders = rank_encoders(encoders, first, place.seat, parts)
+        self._encoders = rank_encoders(specs, first, place.seat, parts)
         self._generator = rank_generator(generator, first, place.seat)
-        self._options = own = StageOptions(loss=loss, **running)
         replicas = 1 if place.replicas is None else place.replicas.size()
         sizes = None if self.in_units else (replicas, place.ranks)
-        self._images = rank_images(images, place.rank, sizes, encoders, own.calling)
-        self._vocabulary = vocabulary_part(first, vocabulary, loss, place, own)
-        self._reading = Reading(
-            hidden if callable(hidden) else tokens_by(hidden),
-            dtype,
-            WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-            place.device,
-            frozenset(own.labels if own.shift_labels else ()),
-            own.ends,
-        )
-        shared = with_ties(shared, self._modules, first.placement)
+        self._images = rank_images(images, place.rank, sizes, run)
+        self._vocabulary = vocabulary_part(first, vocabulary, loss, place, run)
+        self._reading = Reading(hidden, loss, place.device)
+        shared = with_ties(stages.shared, self._modules, first.placement)
         with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared, first)
             self._programs = self._make_programs(plan_of, first)
@@ -170,6 +189,8 @@ class Pipeline:
         """Return what follows the measured steps, if the plan may change."""
         if replan == "off":
             return None
+        if not isinstance(replan, Replan):
+            raise ValueError(f"replan is {replan!r:.80}; give Replan(...), or 'off'")
         if self.in_units or self._generator.spec is not None:
             raise ValueError(
                 "plans of units and with a generator are not made again; give "
@@ -302,7 +323,7 @@ class Pipeline:
             raise ValueError(
                 f"several ranks have a parameter called {', '.join(self._facts.unclear[:3])}; name "
                 "a stage's tensors as in the whole model, such as layers.7.up.weight, and give "
-                "those that ranks have in common as shared="
+                "those that ranks have in common as StageModules(..., shared=...)"
             )
         return own_state(self.held(), optimizer)
 
@@ -383,10 +404,10 @@ class Pipeline:
     def _make_programs(self, plan_of: PlanOf, first: Program) -> Programs:
         """Return what compiles this rank's programs. `first`: of all replicas."""
         embedded = self._shard is not None and self._shard.embedding is not None
-        stages, options = self._modules, self._options
-        merging = merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded)
+        stages, run = self._modules, self._options
+        merging = make_merging(run, stages.get(0), embedded=embedded)
         return Programs(
-            plan_of, self._place, stages, options, self._vocabulary, self._encoders,
+            plan_of, self._place, stages, run, self._loss, self._vocabulary, self._encoders,
             self._generator, merging, self._generator.capture(stages.get(first.stages - 1)),
             self._facts, first.placement, self._images,
         )  # fmt: skip

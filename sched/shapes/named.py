@@ -43,8 +43,8 @@ def _tower(name: str, width: int, layers: int) -> SubModel:
 
 
 ENCODERS = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         _encoder("internvit-300m", 1024, 4096, 24),
         _encoder("internvit-6b", 3200, 12800, 45),
         _encoder("eva-clip-1b", 1408, 6144, 40),
@@ -58,8 +58,8 @@ ENCODERS = {
     )
 }
 LANGUAGES = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         _language("llama3-8b", TransformerLayer(4096, 14336, 3, 2048), 32, 128256),
         _language("internlm2.5-7b", TransformerLayer(4096, 14336, 3, 2048), 32, 92553),
         _language("internlm2-20b", TransformerLayer(6144, 16384, 3, 2048), 48, 92544),
@@ -90,8 +90,8 @@ def _mllm(name: str, layer: TransformerLayer, layers: int, pixels: int) -> Model
 
 
 MLLMS = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         _mllm("mllm-9b", TransformerLayer(4096, 11008, 3), 32, 512),
         _mllm("mllm-15b", TransformerLayer(5120, 13824, 3), 40, 512),
         _mllm("mllm-72b", TransformerLayer(8192, 28672, 3, 2048), 80, 1024),
@@ -112,27 +112,28 @@ def read_model(text: str) -> Model:
     """
     if text in MLLMS:
         return MLLMS[text]
-    found = [_part_of(word, text) for word in text.split("+")]
-    if len(found) == 1:
-        return found[0]
-    return _joined(text, *found)
+    models = [_part_of(word, text) for word in text.split("+")]
+    if len(models) == 1:
+        return models[0]
+    return _joined(text, *models)
 
 
-def _joined(text: str, *found: Model) -> Model:
+def _joined(text: str, *models: Model) -> Model:
     """Return encoders and a language model, the last, as one."""
-    *encoders, last = found
-    if any(one.parts[0].kind != ENCODER for one in encoders) or last.parts[-1].kind != LANGUAGE:
+    *encoders, last = models
+    kinds = [*(encoder.parts[0].kind for encoder in encoders), last.parts[-1].kind]
+    if kinds != [ENCODER] * len(encoders) + [LANGUAGE]:
         raise ValueError(f"model {text!r}: write encoders first and the language model last")
     hidden, amounts = last.language.hidden, dict(last.usual)
     # Of two that are alike the second has a name with a stroke.
     parts: dict[str, SubModel] = {}
-    for one in encoders:
-        part = one.parts[0]
+    for encoder in encoders:
+        part = encoder.parts[0]
         name = part.name
         while name in parts:
             name += "'"
         parts[name] = replace(part, name=name, projector=part.projector or _projector(part, hidden))
-        amounts |= {k: v for k, v in one.usual if k != "tokens"}
+        amounts |= {k: v for k, v in encoder.usual if k != "tokens"}
     if any(part.unit_tokens == 2048 for part in parts.values()):
         amounts |= {"tokens": 4096, "token_pairs": 2 * 2048**2}
     return Model(text, (*parts.values(), *last.parts), tuple(amounts.items()))

@@ -169,7 +169,7 @@ def from_remote(case: cases.Case, place: Place) -> Iterator[Record]:
 
 def from_two_ranks(case: cases.Case, place: Place) -> Iterator[Record]:
     """Yield what workers elsewhere deliver to two loaders, one for each rank, in turns."""
-    given = {"balancer": place.address(), "timeout": LIMIT_S, "virtual_ranks": None, "ranks": 2}
+    given = {"balancer": place.address(), "timeout": LIMIT_S, "ranks": 2}
     loaders = [make(case, place, rank=rank, **given) for rank in (0, 1)]
     for pair in zip(*[loader.steps() for loader in loaders], strict=True):
         for step in pair:
@@ -208,7 +208,7 @@ def play_rank(folder: Path, name: str) -> None:
         "gloo", f"file://{folder}/meeting", rank=rank, world_size=int(os.environ["WORLD_SIZE"])
     )
     data = open_data(case.data, folder)
-    rest = {**case.all_rest(), "virtual_ranks": None}
+    rest = {**case.all_rest()}
     loader = library.balanced_loader(data, case.all_options(), **rest)
     came = [record for record in take(loader, case.epochs) if record[0] != "left out"]
     (folder / f"{rank}.json").write_text(json.dumps(came))

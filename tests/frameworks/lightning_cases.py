@@ -106,7 +106,7 @@ def skipping_kept() -> tuple[Any, ...]:
     """The options of a plain loader that Lightning has made again."""
     fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
     fabric.launch()
-    made = fabric.setup_dataloaders(plain(on_error="skip", max_errors=3))._dataloader
+    made = fabric.setup_dataloaders(plain(on_error=cp.OnError("skip", max_errors=3)))._dataloader
     return type(made).__module__, made.on_error, made.max_errors
 
 

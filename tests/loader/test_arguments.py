@@ -10,6 +10,7 @@ import torch.utils.data as torch_data
 
 import counterpoise.balancer
 import counterpoise.loader
+from counterpoise import Ranks
 from counterpoise.balancer.planning.problem.options import OPTIONS
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 
@@ -60,7 +61,7 @@ def test_an_argument_that_there_is_not_is_told_the_name_that_was_meant() -> None
 
 
 def test_grouping_fixed_takes_batch_size() -> None:
-    loader = DataLoader(list(range(24)), 3, shuffle=True, balance="fixed", virtual_ranks=2)
+    loader = DataLoader(list(range(24)), 3, shuffle=True, balance="fixed", ranks=Ranks(virtual=2))
     batches = [batch.tolist() for batch in loader]
     loader.close()
     assert sorted(chain.from_iterable(batches)) == list(range(24))
@@ -69,7 +70,7 @@ def test_grouping_fixed_takes_batch_size() -> None:
 
 def test_without_samples_per_step_a_step_has_batch_size_for_each_microbatch() -> None:
     balance = Balance(accumulate=4)
-    loader = DataLoader([0] * 9, 3, shuffle=True, balance=balance, virtual_ranks=2)
+    loader = DataLoader([0] * 9, 3, shuffle=True, balance=balance, ranks=Ranks(virtual=2))
     assert loader._balanced is not None
     assert loader._balanced.plan.samples_per_step == 2 * 4 * 3
     assert loader._balanced.plan.partition == "multi_resource"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise import DataLoader
+from counterpoise import DataLoader, OnError
 from counterpoise.loader import LoaderError
 from counterpoise.workers import Probe, SampleError
 from counterpoise.workers.sources.randomness import generator
@@ -73,7 +73,7 @@ def make(data: Any, threads: int, **given: Any) -> DataLoader[Any, Any]:
 def take(threads: int, path: Any, **given: Any) -> tuple[list[Any], list[Any]]:
     """Return what two epochs deliver, and the samples that were left out."""
     data = Drawn(threads > 1, broken=(5, 6, 30))
-    loader = make(data, threads, on_error="skip", dead_letter=str(path), **given)
+    loader = make(data, threads, on_error=OnError("skip", dead_letter=str(path)), **given)
     found = [
         (info.keys, made.digest(batch)) for _ in range(2) for batch, info in loader.with_info()
     ]

@@ -199,7 +199,7 @@ def balanced(**more: Any) -> Any:
 def planned_for_torch(rank: int = 0, ranks: int = 1, **more: Any) -> Any:
     balance = cp.Balance(budgets={"tokens": 4}, samples_per_step=4 * ranks, accumulate=1)
     costs = {"tokens": [1] * SAMPLES}
-    sampler: Any = cp.BalancedBatchSampler(costs, balance, rank=rank, ranks=ranks)
+    sampler: Any = cp.BalancedBatchSampler(costs, balance, ranks=(rank, ranks))
     numbers: Any = list(range(SAMPLES))
     return DataLoader(numbers, batch_sampler=sampler, collate_fn=list, **more)
 

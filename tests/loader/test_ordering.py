@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import DataLoader
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
@@ -30,7 +31,7 @@ def make(profile: str | None, workers: int = 0, **changes: Any) -> DataLoader:
         grouping="balanced",
         samples_per_step=24,
         accumulate=4,
-        virtual_ranks=2,
+        ranks=Ranks(virtual=2),
         shuffle=True,
         collate_fn=made.as_list,
         num_workers=workers,

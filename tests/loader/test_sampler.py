@@ -26,7 +26,7 @@ def sampler(rank: int = 0, ranks: int = 2, **changes: Any) -> BalancedBatchSampl
     start: Any = {name: changes.pop(name) for name in names if name in changes}
     options: Any = {"accumulate": 4, **changes}
     balance = Balance(budgets=BUDGETS, **options)
-    return BalancedBatchSampler(costs(), balance, rank=rank, ranks=ranks, **start)
+    return BalancedBatchSampler(costs(), balance, ranks=(rank, ranks), **start)
 
 
 @given(
@@ -129,7 +129,7 @@ def labelled_sampler(rank: int, mode: str) -> BalancedBatchSampler:
     if mode == "exact":
         rows = {"accumulate": "auto", "samples_per_step": 24}
     balance = Balance(budgets=BUDGETS, mode=mode, **rows)  # type: ignore[arg-type]
-    return BalancedBatchSampler(columns, balance, rank=rank, ranks=2)
+    return BalancedBatchSampler(columns, balance, ranks=(rank, 2))
 
 
 @pytest.mark.parametrize("mode", ["exact", "window", "epoch"])

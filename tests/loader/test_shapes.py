@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from counterpoise import Ranks
 from counterpoise.balancer import PlanConfig, Window, make_planner
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.loader import (
@@ -157,7 +158,12 @@ def open_loader(workers: int = 0, **options: Any) -> DataLoader:
     sizes = {"samples_per_step": 64, "accumulate": "auto", "oversize": "refuse"}
     balance = Balance(**{**given, **sizes, **options})
     return DataLoader(
-        Texts(), balance=balance, shuffle=True, virtual_ranks=2, num_workers=workers, cost=COSTS
+        Texts(),
+        balance=balance,
+        shuffle=True,
+        ranks=Ranks(virtual=2),
+        num_workers=workers,
+        cost=COSTS,
     )
 
 
@@ -221,7 +227,7 @@ def test_a_sampler_plans_shapes_and_the_collate_function_pads_to_them() -> None:
         budgets={"tokens": 1024}, align={"tokens": 16}, max_shapes=4, samples_per_step=64,
         accumulate="auto", oversize="refuse",
     )  # fmt: skip
-    sampler = BalancedBatchSampler({"tokens": LENGTHS}, balance, rank=0, ranks=2)
+    sampler = BalancedBatchSampler({"tokens": LENGTHS}, balance, ranks=(0, 2))
     collate = partial(collate_packed, **balance.shapes.of_tokens())
     loader = torch.utils.data.DataLoader(Texts(), batch_sampler=sampler, collate_fn=collate)
     lengths = [batch["input_ids"].shape[1] for batch in loader]
@@ -265,7 +271,8 @@ def test_padded_rows_are_aligned_and_cost_what_they_hold(grouping: Any) -> None:
         samples_per_step=16 if sizes else None, **sizes,
     )  # fmt: skip
     loader = DataLoader(
-        Texts(), 1 if sizes else 4, balance=balance, shuffle=True, virtual_ranks=2, cost=COSTS
+        Texts(), 1 if sizes else 4, balance=balance, shuffle=True, ranks=Ranks(virtual=2),
+        cost=COSTS
     )  # fmt: skip
     for batch in loader:
         info = loader.step_info
@@ -329,7 +336,11 @@ def test_shapes_that_cannot_be_are_refused(options: dict[str, Any], says: str) -
 def test_shapes_of_what_samples_do_not_cost_are_refused() -> None:
     with pytest.raises(ValueError, match=r"align .or cp. names tokens, but samples cost length"):
         DataLoader(
-            Texts(), balance=Balance(cp=2), shuffle=True, cost={"length": LENGTHS}, virtual_ranks=1
+            Texts(),
+            balance=Balance(cp=2),
+            shuffle=True,
+            cost={"length": LENGTHS},
+            ranks=Ranks(virtual=1),
         )
 
 

@@ -175,7 +175,7 @@ def test_packs_of_a_stream_count_every_label(label_tokens: str | None) -> None:
 def test_auto_counts_every_label() -> None:
     balance = cp.Balance("auto", shift_labels=False)
     given = cp.DataLoader(
-        Shifted(), 4, shuffle=True, collate_fn=collate, balance=balance, virtual_ranks=2
+        Shifted(), 4, shuffle=True, collate_fn=collate, balance=balance, ranks=cp.Ranks(virtual=2)
     )
     for batch, info in given.with_info():
         assert info.label_tokens == int((batch["labels"] != -100).sum())
@@ -185,7 +185,7 @@ def test_auto_counts_every_label() -> None:
 def test_a_samplers_infos_say_it() -> None:
     balance = cp.Balance(samples_per_step=8, shift_labels=False)
     costs = {"tokens": LENGTHS, "label_tokens": LENGTHS}
-    sampler = cp.BalancedBatchSampler(costs, balance, rank=0, ranks=1)
+    sampler = cp.BalancedBatchSampler(costs, balance, ranks=(0, 1))
     batch = next(iter(sampler))
     info = sampler.info(0)
     assert info.label_tokens == sum(LENGTHS[each] for each in batch)
@@ -199,7 +199,7 @@ def test_losses_by_source_count_first_labels() -> None:
     for batch, info in given.with_info():
         logits = torch.zeros(*batch["labels"].shape, 16)
         losses = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
-        found = cp.loss_by_source(losses, info, batch)
+        found = cp.loader.loss_by_source(losses, info, batch)
         assert sum(each.count for each in found.values()) == info.label_tokens
     given.close()
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ...balancer.planning.kernels.loops import check_work
 from ...balancer.planning.problem.shuffle import permutation
-from ...loader import Balance, DataLoader
+from ...loader import Balance, DataLoader, Ranks
 from ...workers.collate.layouts import collate_padded
-from ...workers.sources.registry import source_of
+from ...workers.sources.registry import open_data
 from ..console.reporting import PLAIN, emit, live_progress, make_table, progress_console
 from .data import ensure_demo_data
 from .model import DemoModelShape
@@ -103,7 +103,7 @@ def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None
         settings = replace(settings, data=made)
     # A model this small gains nothing from threads, and they would compete with the workers.
     torch.set_num_threads(1)
-    source_of(settings.data, transform)  # an error of the data stands alone
+    open_data(settings.data, transform)  # an error of the data stands alone
     with live_progress() as progress:
         report = {name: _run(name, settings, progress) for name in RUNS}
     emit(report, as_json, _table(report))
@@ -125,7 +125,7 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
 
 def microbatches(name: str, settings: DemoSettings) -> Generator[DemoMicrobatch]:
     """Yield an epoch's microbatches by the loader of a run: of all ranks, step by step."""
-    dataset = source_of(settings.data, transform)
+    dataset = open_data(settings.data, transform)
     if name == "balanced":
         balance = Balance(
             budgets=BUDGETS, accumulate="auto", layout="packed", seed=settings.seed,
@@ -136,7 +136,7 @@ def microbatches(name: str, settings: DemoSettings) -> Generator[DemoMicrobatch]
             shuffle=True,
             num_workers=settings.workers,
             balance=balance,
-            virtual_ranks=VIRTUAL_RANKS,
+            ranks=Ranks(virtual=VIRTUAL_RANKS),
         )
         with closing(loader):
             for wait_s, (batch, info) in timed(loader.with_info()):

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ...workers.sources.urls import SCHEMES, scheme_of
+from ...workers.sources.urls import SCHEMES, parse_scheme
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, printable, report_fields
 from .files import examine_dead_letters, examine_ledger, examine_step
@@ -68,7 +68,7 @@ def command(
         found = Examination(examine_dead_letters(dead_letter))
     elif target is None:
         found = Examination(examine_installation())
-    elif scheme_of(target) in SCHEMES:
+    elif parse_scheme(target) in SCHEMES:
         found = Examination(examine_store(target))
     elif "://" in target:
         found = examine_job(target, timeout, keys, job)

@@ -142,7 +142,7 @@ def job_report(job: Job, answer: JobAnswer, seconds: float) -> Json:
         **_figures(job, best, best.step_ns),
         "gain": None if today is None else today.step_ns / best.step_ns,
         "today": None if today is None else _figures(job, today, best.step_ns),
-        "others": [_figures(job, one, best.step_ns) for one in answer.others],
+        "others": [_figures(job, one, best.step_ns) for one in answer.next_plans],
         "bound_s": answer.bound_ns / 1e9,
         "evaluated": answer.evaluated,
         "seconds": round(seconds, 3),

@@ -31,7 +31,7 @@ from ...workers.serving.server import FramesWay, PullServer
 from ...workers.sources.failures import describe_error
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
-from ...workers.sources.registry import find_name, open_source, registered
+from ...workers.sources.registry import import_named, open_source, registered
 from ...workers.stores.allowed import restrict_urls
 from ...workers.stores.obstore_store import forks_no_more
 from ..console.logs import log_options, set_up_logs
@@ -150,7 +150,7 @@ def command(
     set_up_logs(log_level, log_format)
     for name in allow:
         registered((name,))
-        find_name(name)  # here, not at the first sample
+        import_named(name)  # here, not at the first sample
     restrict_urls(allow_url)
     if allow_url:
         forks_no_more()

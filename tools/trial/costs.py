@@ -16,7 +16,7 @@ from ...loader.auto.choice import PlanTerms, make_source
 from ...loader.auto.first_samples import ask_worker
 from ...loader.balanced.settings import WorkerStart
 from ...workers.discovery import FIRST
-from ...workers.discovery.fields import part_at
+from ...workers.discovery.fields import find_child
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
@@ -118,7 +118,7 @@ def find_costs(
     labels = "samples" if LABEL_TOKENS in choice.resources else ""
     with suppress(Exception):  # the trial says what is broken
         some = [] if labels else first_samples(samples)
-        batched = np.size(part_at(question.collate(some), "labels")) if some else 0
+        batched = np.size(find_child(question.collate(some), "labels")) if some else 0
         labels = "batches" if batched > len(some) else labels
     loads = known.decode_first
     return TrialCosts(

@@ -71,7 +71,7 @@ class Receiver:
                 raise OSError(
                     f"{len(slots) + new} descriptors of shared memory were sent and "
                     f"{len(descriptors)} arrived: this process has too many open files; raise the "
-                    'limit (ulimit -n), or pass transport="inline"'
+                    "limit (ulimit -n)"
                 )
             if new:
                 self._senders[token] = _Sender(descriptors.pop(0))

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
+from ..sources.failures import ErrorAction, SkippedSample, classify_failure, load_with_retries
 from ..sources.interface import SampleError, Source, source_name
-from ..sources.offered import getter_of, key_of, reads_stores
+from ..sources.offered import choose_getter, find_key_function, reads_stores
 from .envelope import Envelope, StartPosition, is_stateful, pack_position, reader_number
 from .upcoming import expect_tasks
 
@@ -54,12 +54,12 @@ class MapReader(Dataset[Any]):
         self,
         dataset: Any,
         collate_fn: Callable[[Any], Any],
-        on_error: OnError,
+        on_error: ErrorAction,
         start: StartPosition,
         carries: bool,
     ) -> None:
         self.dataset = dataset
-        self._get = getter_of(dataset)
+        self._get = choose_getter(dataset)
         self._collate_fn = collate_fn
         self._on_error = on_error
         self._start = start
@@ -167,7 +167,7 @@ class MapReader(Dataset[Any]):
     def _load_one(self, index: Any) -> Any:
         """Return a sample, or the hole in its place."""
         dataset = self.dataset
-        key = str(key_of(dataset)(index))
+        key = str(find_key_function(dataset)(index))
 
         def load() -> Any:
             sample = self._load_index(index)
@@ -182,9 +182,9 @@ class MapReader(Dataset[Any]):
             return load_with_retries(load, time.sleep, source=place)
         except Exception as error:
             # A disk that fails says nothing about the sample: it is no hole.
-            if kind_of(error) == "io":
+            if classify_failure(error) == "io":
                 raise
-            file = dataset.file_of(index) if isinstance(dataset, Source) else ""
+            file = dataset.locate_file(index) if isinstance(dataset, Source) else ""
             return SkippedSample.from_error(error, key, file)
 
 

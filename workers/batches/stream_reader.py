@@ -20,7 +20,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..sources.failures import OnError
+from ..sources.failures import ErrorAction
 from .envelope import (
     Envelope,
     LoadedState,
@@ -59,7 +59,7 @@ class StreamReader(IterableDataset[Any]):
         collate_fn: Callable[[Any], Any],
         batch_size: int | None,
         drop_last: bool,
-        on_error: OnError,
+        on_error: ErrorAction,
         start: StartPosition,
         carries: bool,
         loaded: LoadedState,

@@ -40,7 +40,7 @@ BY_KIND = Rule("by kind")
 def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array on a buffer of its own, contents undefined; in a worker one to be sent as is.
 
-    dtype: numbers; see array_of. Raises OSError where memory is short.
+    dtype: numbers; see read_array. Raises OSError where memory is short.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
@@ -127,7 +127,7 @@ def collate_field(
     """Yield a field of the batch by its rule, and its lengths where it consists of arrays.
 
     values: by the place of their sample in the microbatch, which has `samples`; what lacks one has
-    none of it. Raises UnlikeError where they do not fit together, TypeError as array_of.
+    none of it. Raises UnlikeError where they do not fit together, TypeError as read_array.
     """
     lengths = f"{name}_lengths"
     if name not in fields and lengths not in fields:
@@ -202,7 +202,7 @@ def fill_as(fill: Any, bits: torch.dtype | None) -> Any:
 
 
 def _has_bits(tensor: Tensor) -> bool:
-    """Return whether a tensor can be viewed as another type; array_of() refuses what cannot."""
+    """Return whether a tensor can be viewed as another type; read_array() refuses what cannot."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..sources.labels import IGNORED, count_label_tokens, labels_of
+from ..sources.labels import IGNORED, count_label_tokens, find_labels
 
 # The labels that count if they stand at their token, all of them, and "at" or "before" where
 # input_ids show that they stand there, or at the token before; else "".
@@ -32,7 +32,7 @@ def count_batch_label_tokens(batch: Any, samples: Sequence[Any], shift_labels: b
     """
     if (label_counts := read_batch_labels(batch)) is not None:
         return label_counts[:2][not shift_labels]
-    return sum(count_label_tokens(labels_of(sample), shift_labels) for sample in samples)
+    return sum(count_label_tokens(find_labels(sample), shift_labels) for sample in samples)
 
 
 def read_batch_labels(batch: Any) -> BatchLabels | None:

@@ -37,9 +37,8 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
             f"{folder} has no {STATE}: needed is a folder that Dataset.save_to_disk made"
         )
     try:
-        names = [
-            each["filename"] for each in json.loads((folder / STATE).read_text())["_data_files"]
-        ]
+        state = json.loads((folder / STATE).read_text())
+        names = [file["filename"] for file in state["_data_files"]]
         if not names or any(name in ("", "..") or Path(name).name != name for name in names):
             raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -80,9 +79,9 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
         tables = [mapped(path) for path in files]
     except ValueError:
         return None
-    schemas = [dict(zip(each.schema.names, each.schema.types, strict=True)) for each in tables]
-    own = dict(zip(dataset.data.schema.names, dataset.data.schema.types, strict=True))
-    if any(each != schemas[0] for each in schemas) or not own.items() <= schemas[0].items():
+    schemas = [dict(zip(table.schema.names, table.schema.types, strict=True)) for table in tables]
+    types = dict(zip(dataset.data.schema.names, dataset.data.schema.types, strict=True))
+    if any(schema != schemas[0] for schema in schemas) or not types.items() <= schemas[0].items():
         return None
     begins = dict(zip(files, np.cumsum([0, *map(len, tables)]), strict=False))
     parts = [begins[p] + _begin(b) + np.arange(len(b)) for p, b in zip(paths, blocks, strict=True)]
@@ -105,8 +104,8 @@ def _has_same_rows(block: Any) -> bool:
 
 def _begin(block: Any) -> int:
     """Return the row of its file at which a table begins."""
-    slices = [(given, named) for name, given, named in block.replays or () if name == "slice"]
-    return sum(int(given[0] if given else named.get("offset", 0)) for given, named in slices)
+    slices = [arguments for name, *arguments in block.replays or () if name == "slice"]
+    return sum(int(args[0] if args else keywords.get("offset", 0)) for args, keywords in slices)
 
 
 def packed(rows: Int64) -> list[int]:
@@ -124,17 +123,17 @@ def packed(rows: Int64) -> list[int]:
             f"a view of {len(rows)} rows in an order of its own is too long to be told to workers "
             f"elsewhere (at most {MOST_ROWS}): save it with save_to_disk, and give that folder"
         )
-    found: list[int] = rows.tolist()
-    return found
+    numbers: list[int] = rows.tolist()
+    return numbers
 
 
 def unpacked(rows: Any) -> Int64 | None:
     """Return the rows that a list of integers names; ValueError where it names none."""
     if rows is None:
         return None
-    found = np.asarray(rows)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ValueError(f"rows are the numbers of a table's rows, got {rows!r:.80}")
-    if len(found) == 2 and 0 <= found[0] < -found[1] <= LONGEST_RUN:
-        return np.arange(found[0], -found[1], dtype=np.int64)
-    return found.astype(np.int64)
+    if len(numbers) == 2 and 0 <= numbers[0] < -numbers[1] <= LONGEST_RUN:
+        return np.arange(numbers[0], -numbers[1], dtype=np.int64)
+    return numbers.astype(np.int64)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ..sources.data_identity import content_of, spread
+from ..sources.data_identity import spread, summarize_content
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
@@ -86,8 +86,8 @@ class HFDataset(ColumnDataset):
             raise ValueError("rows= are those of a folder; use dataset.select(rows)")
         if columns is None:
             columns = [name for name in dataset.format["columns"] if not name.startswith("__")]
-        found = rows_on_disk(dataset) or ("", (), np.arange(len(dataset.data)))
-        name, self._mapped, whole = found
+        in_memory = ("", (), np.arange(len(dataset.data)))
+        name, self._mapped, whole = rows_on_disk(dataset) or in_memory
         if not name:
             self._live, name = dataset, type(dataset).__name__
         chosen = dataset._indices
@@ -108,7 +108,7 @@ class HFDataset(ColumnDataset):
         self._parts: tuple[list[int], list[Any]] | None = None
         tables = self._tables()
         where = self.pattern[0]
-        self.form = self.form_of(tables[0].schema, where)
+        self.form = self.read_form(tables[0].schema, where)
         if any(table.schema.names != tables[0].schema.names for table in tables):
             raise ValueError(f"{where}: its files have unlike columns; write it again")
         counts = [len(table) for table in tables]
@@ -119,7 +119,7 @@ class HFDataset(ColumnDataset):
             least, most = int(self._rows.min()), int(self._rows.max())
             if least < 0 or most >= total:
                 raise ValueError(f"{where} has {total} rows, and rows= names {least} to {most}")
-        key = self.key_in(tables[0].schema)
+        key = self.find_key_column(tables[0].schema)
         keys = [(where, table.column(key)) for table in tables if key is not None]
         self._keys = read_keys(keys) if keys else None
         return counts
@@ -132,9 +132,9 @@ class HFDataset(ColumnDataset):
         order = np.argsort(self._rows, kind="stable")
         is_first = np.diff(self._rows[order], prepend=-1) > 0
         counts = np.arange(len(order))
-        found = np.empty_like(counts)
-        found[order] = counts - np.maximum.accumulate(np.where(is_first, counts, 0))
-        return found
+        repeats = np.empty_like(counts)
+        repeats[order] = counts - np.maximum.accumulate(np.where(is_first, counts, 0))
+        return repeats
 
     def _tables(self) -> list[Any]:
         return [mapped(path) for path in self.files] or [self._live.data.table]
@@ -144,8 +144,8 @@ class HFDataset(ColumnDataset):
         if self._parts is None:
             for path in self.files:
                 self._files.check(path)
-            found = [batch for table in self._tables() for batch in table.to_batches()]
-            self._parts = list(itertools.accumulate(map(len, found))), found
+            batches = [batch for table in self._tables() for batch in table.to_batches()]
+            self._parts = list(itertools.accumulate(map(len, batches))), batches
         return self._parts
 
     def __len__(self) -> int:
@@ -195,8 +195,10 @@ class HFDataset(ColumnDataset):
         """
         if self._live is not None:
             table = self._tables()[number]
-            some = [content_of(table.slice(row, 1).to_pylist()) for row in spread(len(table))]
-            return digest([str(table.schema.remove_metadata()), len(table), some])
+            sampled_rows = [
+                summarize_content(table.slice(row, 1).to_pylist()) for row in spread(len(table))
+            ]
+            return digest([str(table.schema.remove_metadata()), len(table), sampled_rows])
         return super().file_digest(number)
 
     def data_digest(self, samples: int | None = None) -> str:

@@ -41,12 +41,12 @@ class ParquetDataset(ColumnDataset):
         for path in self.files:
             try:
                 with open_file(path) as file:
-                    forms.append(self.form_of(file.schema_arrow, str(path)))
+                    forms.append(self.read_form(file.schema_arrow, str(path)))
                     self._footers.append(read_footer(path, file))
-                    key = self.key_in(file.schema_arrow)
+                    key = self.find_key_column(file.schema_arrow)
                     if key is not None:
-                        found = read_columns(path, "the key", file.read, [key])
-                        keys.append((str(path), found.column(0)))
+                        table = read_columns(path, "the key", file.read, [key])
+                        keys.append((str(path), table.column(0)))
             except ValueError as error:
                 text = str(error)
                 raise ValueError(text if str(path) in text else f"{path}: {text}") from None
@@ -81,8 +81,8 @@ class ParquetDataset(ColumnDataset):
         for path in self.files:
             with open_file(path) as file:
                 for group in range(file.metadata.num_row_groups):
-                    what = f"{path}: row group {group}"
-                    table = read_columns(path, what, file.read_row_group, group, [name])
+                    place = f"{path}: row group {group}"
+                    table = read_columns(path, place, file.read_row_group, group, [name])
                     for part in table.column(0).chunks:
                         is_coded = hasattr(part.type, "index_type")
                         yield compute.dictionary_decode(part) if is_coded else part
@@ -93,13 +93,13 @@ def _same_form(forms: Sequence[RowForm], files: Sequence[Path]) -> RowForm:
     first = forms[0]
     for form, path in zip(forms, files, strict=True):
         if odd := sorted({*form.columns} ^ {*first.columns}):
-            what = f"only one of them has {', '.join(odd)}"
+            difference = f"only one of them has {', '.join(odd)}"
         elif odd := sorted({*form.images} ^ {*first.images}):
-            what = f"types differ in {', '.join(odd)}"
+            difference = f"types differ in {', '.join(odd)}"
         else:
             continue
         raise ValueError(
-            f"{path} has not the columns of {files[0]}: {what}; name columns that all files have "
-            "alike with columns=[...], or write the files again"
+            f"{path} has not the columns of {files[0]}: {difference}; name columns that all files "
+            "have alike with columns=[...], or write the files again"
         )
     return first

@@ -42,7 +42,7 @@ class Folder:
 class Subset:
     """A part of a split: samples first to last (None: the end), of these begin to end, in 0..1.
 
-    >>> Subset.of([100, "end"]).within(Subset.of(["0%", "50%"])).bounds(300)
+    >>> Subset.parse([100, "end"]).within(Subset.parse(["0%", "50%"])).bounds(300)
     (100, 200)
     """
 
@@ -52,27 +52,27 @@ class Subset:
     end: float = 1.0
 
     @classmethod
-    def of(cls, given: Any) -> "Subset":
+    def parse(cls, bounds: Any) -> "Subset":
         """Return the subset of ["25%", "75%"], [0, 100], [100, "end"], [], or of its fields."""
         try:
-            match given:
+            match bounds:
                 case [str(begin), str(end)] if begin[-1:] == end[-1:] == "%":
-                    found = cls(0, None, float(begin[:-1]) / 100, float(end[:-1]) / 100)
+                    subset = cls(0, None, float(begin[:-1]) / 100, float(end[:-1]) / 100)
                 case [first, last]:
-                    found = cls(first, None if last == "end" else last)
+                    subset = cls(first, None if last == "end" else last)
                 case [] | [_, _, _, _]:
-                    found = cls(*given)
+                    subset = cls(*bounds)
                 case _:
                     raise TypeError
-            is_right = 0 <= found.begin <= found.end <= 1 and found.first >= 0
-            if not is_right or not {type(found.first), type(found.last)} <= {int, type(None)}:
+            is_right = 0 <= subset.begin <= subset.end <= 1 and subset.first >= 0
+            if not is_right or not {type(subset.first), type(subset.last)} <= {int, type(None)}:
                 raise TypeError
         except (TypeError, ValueError):
             raise ValueError(
-                f"a subset is {given!r:.80}: give ['25%', '75%'], two numbers of samples, or "
+                f"a subset is {bounds!r:.80}: give ['25%', '75%'], two numbers of samples, or "
                 "[100, 'end']"
             ) from None
-        return found
+        return subset
 
     @property
     def is_absolute(self) -> bool:
@@ -106,7 +106,7 @@ def read_folder(
     """Return what the files in `.nv-meta` say of a split; ValueError names the file at fault."""
     info = _existing(folder, root, *INFO)
     counts = read_mapping(info).get("shard_counts")
-    if not isinstance(counts, dict) or not all(type(each) is int for each in counts.values()):
+    if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
         raise wrong(info, "has no shard_counts, samples by shard: run `energon prepare`")
     path = _existing(folder, root, split_config, *(["split.json"] * (split_config == SPLIT)))
     names, excluded = _split(path, split)
@@ -135,9 +135,9 @@ def is_prepared(folder: Path) -> bool:
 
 
 def _existing(folder: Path, root: Path | None, *names: str) -> Path:
-    found = [inside(folder / META, name, root, folder) for name in names]
+    paths = [inside(folder / META, name, root, folder) for name in names]
     # A link that leads nowhere is no reason to take another, older file.
-    path = next((each for each in found if each.is_symlink() or each.is_file()), found[0])
+    path = next((path for path in paths if path.is_symlink() or path.is_file()), paths[0])
     if path.is_file():
         return path
     raise FileNotFoundError(
@@ -147,12 +147,12 @@ def _existing(folder: Path, root: Path | None, *names: str) -> Path:
 
 def _split(path: Path, split: str) -> tuple[list[str], frozenset[str]]:
     """Return the names of a split's shards, in order, and of the samples that are left out."""
-    found = read_mapping(path)
-    parts = found.get("split_parts")
+    config = read_mapping(path)
+    parts = config.get("split_parts")
     if not isinstance(parts, dict) or split not in parts:
         have = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
         raise wrong(path, f"there is no split {split!r:.80}, splits are: {have}")
-    excluded = frozenset(expanded(path, "exclude", found.get("exclude", [])))
+    excluded = frozenset(expanded(path, "exclude", config.get("exclude", [])))
     named = dict.fromkeys(expanded(path, split, parts[split]))
     names = [name for name in named if name not in excluded]
     if not names:

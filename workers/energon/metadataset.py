@@ -115,8 +115,8 @@ class _Here:
 
 def _leaves(here: _Here) -> tuple[str, list[Leaf]]:
     """Return what shares of a metadataset's split are ("" for one folder's), and its folders."""
-    path, own = here.path, here.path.resolve()
-    if own in here.trail:
+    path, resolved = here.path, here.path.resolve()
+    if resolved in here.trail:
         raise wrong(path, f"leads back to itself, by {' > '.join(map(str, here.trail))}")
     config = read_mapping(path)
     if (kind := config.get("__class__", CLASSES[0])) not in CLASSES:
@@ -125,19 +125,19 @@ def _leaves(here: _Here) -> tuple[str, list[Leaf]]:
     if not isinstance(parts, dict) or not isinstance(parts.get(here.split), dict):
         have = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
         raise wrong(path, f"there is no split {here.split!r:.80}, splits are: {have}")
-    about, here = parts[here.split], replace(here, trail=(*here.trail, own))
-    how = next((each for each in BLENDS if each in about), "")
+    about, here = parts[here.split], replace(here, trail=(*here.trail, resolved))
+    how = next((blend for blend in BLENDS if blend in about), "")
     if not how:
-        return _found(here, about)
+        return _follow(here, about)
     _check(path, about, (how, "subset"))
     if not isinstance(about[how], list) or not about[how]:
         raise wrong(path, f"{how} is no list of folders")
     unit, all_leaves = BLENDS[how], list[Leaf]()
     here = replace(here, outer=_subset(here, about))
-    shares = [_share(path, each, unit) for each in about[how]]
+    shares = [_share(path, reference, unit) for reference in about[how]]
     whole = sum(shares) if unit == "weight" else 1.0
-    for each, share in zip(about[how], shares, strict=True):
-        inner, leaves = _found(here, each)
+    for reference, share in zip(about[how], shares, strict=True):
+        inner, leaves = _follow(here, reference)
         if inner not in ("", unit):
             raise wrong(path, "mixes blend with blend_epochized, which is no share of either")
         all_leaves += [replace(leaf, share=leaf.share * share / (whole or 1)) for leaf in leaves]
@@ -146,19 +146,19 @@ def _leaves(here: _Here) -> tuple[str, list[Leaf]]:
     return unit, all_leaves
 
 
-def _found(here: _Here, about: Any) -> tuple[str, list[Leaf]]:
+def _follow(here: _Here, about: Any) -> tuple[str, list[Leaf]]:
     """Return what a reference to a folder or another metadataset leads to."""
     path = here.path
     _check(path, about, KNOWN)
     target = inside(path.parent, about.get("path"), here.root, path, leaves=True)
-    split, own = about.get("split_part") or here.split, about.get("subflavors") or {}
-    if not isinstance(own, dict) or not isinstance(split, str):
+    split, subflavors = about.get("split_part") or here.split, about.get("subflavors") or {}
+    if not isinstance(subflavors, dict) or not isinstance(split, str):
         raise wrong(path, "subflavors are no mapping, or split_part is no text")
-    if "'__module__'" in repr(own):
+    if "'__module__'" in repr(subflavors):
         raise wrong(path, "subflavors have code (__module__), which is not run")
     if about.get("subflavor") is not None:
-        own = {"__subflavor__": about["subflavor"], **own}
-    subset, tags = _subset(here, about), {**own, **here.tags}
+        subflavors = {"__subflavor__": about["subflavor"], **subflavors}
+    subset, tags = _subset(here, about), {**subflavors, **here.tags}
     configs = {name: about[name] for name in CONFIGS if about.get(name) is not None}
     if target.is_file() and target.suffix in (".yaml", ".yml"):
         if subset.is_absolute or configs:
@@ -183,10 +183,10 @@ def _check(path: Path, about: Any, known: tuple[str, ...]) -> None:
 
 
 def _subset(here: _Here, about: Mapping[str, Any]) -> Subset:
-    given = about.get("subset") or {"range": []}
+    bounds = about.get("subset") or {"range": []}
     try:
-        own = Subset.of(given.get("range") if isinstance(given, dict) else given)
-        return own.within(here.outer)
+        subset = Subset.parse(bounds.get("range") if isinstance(bounds, dict) else bounds)
+        return subset.within(here.outer)
     except ValueError as error:
         raise wrong(here.path, str(error)) from None
 

@@ -22,7 +22,7 @@ from ..media import FrameRule
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.labels import IGNORED, count_label_tokens
-from ..sources.registry import name_of
+from ..sources.registry import find_import_name
 from .clips import (
     Clips,
     count_frames,
@@ -259,7 +259,7 @@ class HFProcessor:
                 "a processor that was given as an object has no name that workers elsewhere know: "
                 "save it (processor.save_pretrained(folder)), and give the folder"
             )
-        return {"name": name_of(type(self)), "args": self._settings(self._path)}
+        return {"name": find_import_name(type(self)), "args": self._settings(self._path)}
 
     def fingerprint(self) -> str:
         """Return a hash of the settings, the processor's and the tokenizer's."""

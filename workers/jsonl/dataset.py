@@ -73,7 +73,7 @@ class JsonlDataset(RecordDataset):
             raise ValueError(
                 f"record {place.number} has {place.size:,} bytes, {MOST_BYTES:,} are read at most"
             )
-        data = self._files.read_at(path, place.start, place.size)
+        data = self._files.read_range(path, place.start, place.size)
         self._files.check(path)
         return raw_form(_record(data, place), folder.open if headers else folder.read, headers)
 

@@ -19,7 +19,7 @@ from ..sources.cache_files import identity, kept_path
 from ..sources.file_index import FileIndex
 from ..sources.fingerprint import digest, digest_arrays
 
-# A record is read as a whole: a longer one is a broken sample, whoever asked for it.
+# A record is read as a whole: a longer one is a broken sample.
 MOST_BYTES = 1 << 28
 IDS = ("__key__", "id", "key")
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
@@ -65,8 +65,8 @@ def open_index(path: Path, id_field: str | None, cache: Path | None = None) -> L
     id_field: the field that names records; None: the first of IDS that a record has; "": none.
     Raises ValueError for what is no JSON file, and an id that occurs twice.
     """
-    kept = kept_index(path, id_field, cache)
-    return LineIndex.kept_or_made(kept, identity(path), lambda: scan(path, id_field))
+    index_path = kept_index(path, id_field, cache)
+    return LineIndex.load_or_build(index_path, identity(path), lambda: scan(path, id_field))
 
 
 def scan(path: Path, id_field: str | None) -> LineIndex:
@@ -79,25 +79,25 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
         try:
             for place, data, name in _whole(file) if _is_whole(path, file) else _lines(file):
                 checksum = zlib.crc32(data, checksum)
-                own = _id_of(data, fields) if name is None or id_field is not None else name
-                if own and seen.setdefault(own, place) is not place:
+                record_id = _read_id(data, fields) if name is None or id_field is not None else name
+                if record_id and seen.setdefault(record_id, place) is not place:
                     raise ValueError(
-                        f"{own!r:.200} names record {seen[own].number} and record {place.number}; "
-                        'keys must differ: remove one, or give key="" to name samples by file and '
-                        "line"
+                        f"{record_id!r:.200} names record {seen[record_id].number} and record "
+                        f'{place.number}; keys must differ: remove one, or give key="" to name '
+                        "samples by file and line"
                     )
                 places.append(place)
-                names.append(own.encode("utf-8", "backslashreplace"))
+                names.append(record_id.encode("utf-8", "backslashreplace"))
             nameless = {place.number for place, name in zip(places, names, strict=True) if not name}
             for line in nameless if seen else ():
-                if (own := f"{path.name}:{line}") in seen:
+                if (record_id := f"{path.name}:{line}") in seen:
                     raise ValueError(
-                        f"record {seen[own].number} is called {own!r}, as is record {line}, which "
-                        'has no id: keys must differ; give it one, or key=""'
+                        f"record {seen[record_id].number} is called {record_id!r}, as is record "
+                        f'{line}, which has no id: keys must differ; give it one, or key=""'
                     )
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
-    return LineIndex.of(names, places, [1] * len(names), checksum=checksum)
+    return LineIndex.build(names, places, [1] * len(names), checksum=checksum)
 
 
 # A record's bytes, and its name where it stands apart.
@@ -130,7 +130,7 @@ def _is_whole(path: Path, file: BinaryIO) -> bool:
         return False
     file.seek(_begin(file))
     line = next(
-        (each for each in iter(lambda: file.readline(MOST_BYTES), b"") if each.strip()), b""
+        (line for line in iter(lambda: file.readline(MOST_BYTES), b"") if line.strip()), b""
     )
     if not line.lstrip().startswith(b"{"):
         return bool(line)
@@ -138,7 +138,7 @@ def _is_whole(path: Path, file: BinaryIO) -> bool:
         first = json.loads(line.decode())
     except (ValueError, RecursionError):
         return True
-    is_only = not any(rest.strip() for rest in iter(lambda: file.read(1 << 20), b""))
+    is_only = not any(chunk.strip() for chunk in iter(lambda: file.read(1 << 20), b""))
     if not isinstance(first, dict) or not is_only:
         return is_only
     return bool(first) and all(isinstance(value, dict) for value in first.values())
@@ -164,8 +164,8 @@ def _elements(text: str) -> Iterator[tuple[int, int, str | None]]:
     decode = json.JSONDecoder().raw_decode
 
     def past(at: int) -> int:
-        found = BLANK.match(text, at)
-        return found.end() if found is not None else at
+        blank = BLANK.match(text, at)
+        return blank.end() if blank is not None else at
 
     at = past(0)
     closing = {"[": "]", "{": "}"}.get(text[at : at + 1])
@@ -197,13 +197,13 @@ def _elements(text: str) -> Iterator[tuple[int, int, str | None]]:
         raise ValueError(f"it goes on after its JSON value, at character {at + 1}")
 
 
-def _id_of(data: bytes, fields: Sequence[str]) -> str:
+def _read_id(data: bytes, fields: Sequence[str]) -> str:
     """Return a record's name: the first of the fields that is a text or a whole number, or ""."""
     try:
         record = json.loads(data.decode()) if fields else None
     except (ValueError, RecursionError):
         return ""
-    for found in map(record.get, fields) if isinstance(record, dict) else ():
-        if isinstance(found, str | int) and not isinstance(found, bool) and found != "":
-            return str(found)
+    for name in map(record.get, fields) if isinstance(record, dict) else ():
+        if isinstance(name, str | int) and not isinstance(name, bool) and name != "":
+            return str(name)
     return ""

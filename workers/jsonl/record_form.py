@@ -32,21 +32,21 @@ def raw_form(record: Record, read: Read, headers: bool = False) -> dict[str, Any
     {'json': {'text': 'hi', 'images': ['x.png', 'y.JPG']}, \
 'img0.png': 'X.PNG', 'img1.jpg': 'Y.JPG'}
     """
-    found: list[tuple[MediaKind, Any]] = [*_in_columns(record), *_in_parts(record)]
-    if not found:
+    references: list[tuple[MediaKind, Any]] = [*_in_columns(record), *_in_parts(record)]
+    if not references:
         return {"json": record}
-    names, media = _names(found), dict[str, Any]()
-    for name, (kind, value) in zip(names, found, strict=True):
+    names, media = _names(references), dict[str, Any]()
+    for name, (kind, value) in zip(names, references, strict=True):
         held = _read(value, f"{kind.name} ({name})", read)
         media[name] = io.BytesIO(held) if headers and isinstance(held, bytes) else held
-    columns = len(names) - sum(1 for _ in _in_parts(record))
-    kept = {name: value for name, value in record.items() if not _holds_bytes(name, value)}
-    return {"json": _renamed(kept, iter(names[columns:])), **media}
+    in_columns = len(names) - sum(1 for _ in _in_parts(record))
+    fields = {name: value for name, value in record.items() if not _holds_bytes(name, value)}
+    return {"json": _renamed(fields, iter(names[in_columns:])), **media}
 
 
 def _in_columns(record: Record) -> Iterator[tuple[MediaKind, Any]]:
     for kind in KINDS:
-        yield from ((kind, each) for each in list_media(record, kind) if each is not None)
+        yield from ((kind, value) for value in list_media(record, kind) if value is not None)
 
 
 def _in_parts(record: Record) -> Iterator[tuple[MediaKind, Any]]:
@@ -59,9 +59,9 @@ def _in_parts(record: Record) -> Iterator[tuple[MediaKind, Any]]:
 
 def _turns(record: Record) -> tuple[str, list[Any]]:
     """Return the column of a record's chat, and its turns."""
-    name = next((each for each in CHATS if record.get(each) is not None), CHATS[0])
-    found = record.get(name)
-    return name, found if isinstance(found, list) else []
+    name = next((name for name in CHATS if record.get(name) is not None), CHATS[0])
+    turns = record.get(name)
+    return name, turns if isinstance(turns, list) else []
 
 
 def _parts(turn: Any) -> Sequence[Any]:
@@ -78,15 +78,15 @@ def _named(part: Any) -> tuple[MediaKind | None, Any]:
     return None, None
 
 
-def _names(found: Sequence[tuple[MediaKind, Any]]) -> list[str]:
+def _names(media: Sequence[tuple[MediaKind, Any]]) -> list[str]:
     """Return the members' names: the extension alone where there is one of a kind."""
-    kinds = [kind.name for kind, _ in found]
+    kinds = [kind.name for kind, _ in media]
     seen, names = dict.fromkeys(kinds, 0), list[str]()
-    for kind, value in found:
+    for kind, value in media:
         stem, default = MEMBERS[kind.name]
         extension = _extension(value)
-        own = extension if kind.is_member(extension) else default
-        names.append(f"{stem}{seen[kind.name]}.{own}" if kinds.count(kind.name) > 1 else own)
+        suffix = extension if kind.is_member(extension) else default
+        names.append(f"{stem}{seen[kind.name]}.{suffix}" if kinds.count(kind.name) > 1 else suffix)
         seen[kind.name] += 1
     return names
 
@@ -129,8 +129,8 @@ def _holds_bytes(name: str, value: Any) -> bool:
     if not any(name in kind.columns for kind in KINDS):
         return False
     values = value if isinstance(value, list | tuple) else [value]
-    held = (each.get("bytes") if isinstance(each, Mapping) else each for each in values)
-    return any(isinstance(each, bytes) for each in held)
+    held = (medium.get("bytes") if isinstance(medium, Mapping) else medium for medium in values)
+    return any(isinstance(content, bytes) for content in held)
 
 
 def _renamed(record: dict[str, Any], names: Iterator[str]) -> dict[str, Any]:

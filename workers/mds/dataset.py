@@ -38,8 +38,8 @@ class MDSDataset(RecordDataset):
             encoded as images, and those of bytes called `image`, `images`, or as an extension
 
     transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
-    that is not there, ValueError for one that is damaged or of another format, and for bytes of
-    which nobody says what they are.
+    that is not there, ValueError for one that is damaged or of another format, and for bytes
+    that are not said to be images.
     """
 
     FORMAT, MARKERS, MAY_REPEAT = "mds", (INDEX,), False
@@ -87,17 +87,17 @@ class MDSDataset(RecordDataset):
                 have = ", ".join(encodings)
                 raise ValueError(f"{self.folder} has no column {missing[0]!r}; there are {have}")
             return tuple(images)
-        found = list[str]()
+        image_names = list[str]()
         for name, encoding in encodings.items():
             is_named = name in ("image", "images") or is_image(name)
             if encoding in (*IMAGES, *LISTS) or (encoding == "bytes" and is_named):
-                found.append(name)
+                image_names.append(name)
             elif encoding == "bytes" and name not in ("json", *MEDIA_COLUMNS):
                 raise ValueError(
                     f"{self.folder}: column {name!r} holds bytes: name it in images=[...] if they "
                     "are images; with images=[] they stay bytes in raw['json']"
                 )
-        return tuple(found)
+        return tuple(image_names)
 
     def _file(self, shard: Shard) -> Path:
         path = resolved(self.folder / shard.name, self.root)
@@ -116,8 +116,8 @@ class MDSDataset(RecordDataset):
             raise ValueError(
                 f"{path} has {size} bytes, and {INDEX} says {shard.nbytes}: copy it again"
             )
-        count = int.from_bytes(self._files.read_at(path, 0, 4), "little")
-        end = int.from_bytes(self._files.read_at(path, table - 4, 4), "little")
+        count = int.from_bytes(self._files.read_range(path, 0, 4), "little")
+        end = int.from_bytes(self._files.read_range(path, table - 4, 4), "little")
         if (count, end) != (shard.samples, size):
             raise ValueError(
                 f"{path} says that it has {count} samples in {end} bytes, and {INDEX} "
@@ -131,11 +131,11 @@ class MDSDataset(RecordDataset):
     def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
         """Return the columns as "json" and the images by extension; with `headers` as files."""
         path, shard = self.files[number], self._shards[number]
-        places = self._files.read_at(path, 4 * (row + 1), 8)
+        places = self._files.read_range(path, 4 * (row + 1), 8)
         begin, end = np.frombuffer(places, "<u4").tolist()
         if not 4 * (shard.samples + 2) <= begin <= end <= shard.nbytes:
             raise ValueError(f"it is at bytes {begin} to {end} of {shard.nbytes}")
-        data = self._files.read_at(path, begin, end - begin)
+        data = self._files.read_range(path, begin, end - begin)
         self._files.check(path)
         record = _record(shard.columns, self._image_names[number], data)
         return raw_form(record, _no_file, headers)
@@ -169,10 +169,10 @@ def _record(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -
             raise ValueError(f"column {name!r}: {error}") from None
     if at != len(data):
         raise ValueError(f"its columns have {at} bytes, and it has {len(data)}")
-    own = record.pop("json", None) or {}
-    if not isinstance(own, dict | list):
-        raise ValueError(f"column 'json' is a {type(own).__name__}, not an object or a list")
-    record |= {"messages": own} if isinstance(own, list) else own
+    nested = record.pop("json", None) or {}
+    if not isinstance(nested, dict | list):
+        raise ValueError(f"column 'json' is a {type(nested).__name__}, not an object or a list")
+    record |= {"messages": nested} if isinstance(nested, list) else nested
     if files:
         record["images"] = [file for name in images for file in files[name]]
     return record

@@ -42,8 +42,8 @@ def checked_encoding(name: str) -> str:
     """Return an encoding's name; ValueError for pickle, and for one that is not known."""
     if name == "pkl":
         raise ValueError("has a column of pickles, which are refused, since unpickling runs code")
-    kind, _, rest = name.partition(":")
-    if name not in PLAIN and not (kind == "ndarray" and _static(rest) is not None):
+    kind, _, shape_text = name.partition(":")
+    if name not in PLAIN and not (kind == "ndarray" and _static(shape_text) is not None):
         raise ValueError(f"has a column encoded as {name!r:.80}, which is not known here")
     return name
 
@@ -108,11 +108,11 @@ def image_files(encoding: str, data: bytes) -> list[bytes]:
     sizes = np.frombuffer(data[start + 4 : at], "<u4").tolist()
     if at + sum(sizes) != len(data):
         raise ValueError(f"{len(data)} bytes are not those of {count} images of {sum(sizes)} bytes")
-    found = list[bytes]()
+    files = list[bytes]()
     for size in sizes:
-        found += image_files(LISTS[encoding], data[at : at + size])
+        files += image_files(LISTS[encoding], data[at : at + size])
         at += size
-    return found
+    return files
 
 
 def _png(data: bytes) -> bytes:

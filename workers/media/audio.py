@@ -78,17 +78,17 @@ def decode_audio(
     """
     with _opened_sound(media, sampling_rate, max_bytes, name) as (sound, frames, info):
         none = np.empty((0, 1 if mono else info.channels), np.float32)
-        blocks = [each.mean(1, keepdims=True) if mono else each for each in _blocks(sound)]
+        blocks = [block.mean(1, keepdims=True) if mono else block for block in _blocks(sound)]
         samples = np.concatenate([none, *blocks])
         if len(samples) != frames:
             raise MediaError(
                 f"its header says {frames:,} samples, and it has {len(samples):,}: it is cut off, "
                 "or damaged"
             )
-        made = np.ascontiguousarray(samples.T)
+        channels = np.ascontiguousarray(samples.T)
         if info.sampling_rate != sound.samplerate:
-            made = _resampled(made, sound.samplerate, info.sampling_rate)
-        return made[0] if mono else made
+            channels = _resampled(channels, sound.samplerate, info.sampling_rate)
+        return channels[0] if mono else channels
 
 
 @contextmanager
@@ -110,8 +110,8 @@ def _opened_sound(
             raise MediaError("its header does not say how long it is: write it again")
         frames = _frames(sound, file, max_bytes)
         info = _info(sound, frames, sampling_rate)
-        what = f"{info.samples:,} samples a channel"
-        check_bytes(4 * info.samples * info.channels, max_bytes, what)
+        nbytes = 4 * info.samples * info.channels
+        check_bytes(nbytes, max_bytes, f"{info.samples:,} samples a channel")
         yield sound, frames, info
 
 
@@ -152,27 +152,27 @@ def _blocks(sound: Any) -> Iterator[Floats]:
 
 
 def _info(sound: Any, frames: int, sampling_rate: int | None) -> AudioInfo:
-    own = int(sound.samplerate)
-    rate = own if sampling_rate is None else sampling_rate
+    file_rate = int(sound.samplerate)
+    rate = file_rate if sampling_rate is None else sampling_rate
     if rate not in RATES:
         raise ValueError(f"sampling_rate is {rate}, allowed are {RATES.start} to {RATES.stop - 1}")
-    if own * rate // math.gcd(own, rate) ** 2 > MAX_TAPS:
+    if file_rate * rate // math.gcd(file_rate, rate) ** 2 > MAX_TAPS:
         raise MediaError(
-            f"{own} Hz cannot be made {rate} Hz, as they have no large common divisor: give "
+            f"{file_rate} Hz cannot be made {rate} Hz, as they have no large common divisor: give "
             "sampling_rate=None, and convert it yourself"
         )
-    return AudioInfo(-(-frames * rate // own), rate, int(sound.channels))
+    return AudioInfo(-(-frames * rate // file_rate), rate, int(sound.channels))
 
 
 def _resampled(samples: Floats, old: int, new: int) -> Floats:
     """Return samples (channels, n) at another rate (channels, ceil(n * new / old))."""
-    import torch  # here: whoever measures needs none
+    import torch  # here: measuring needs none
 
     kernel, width = _filter(old, new)
     common = math.gcd(old, new)
     padded = torch.nn.functional.pad(torch.from_numpy(samples), (width, width + old // common))
-    made = torch.nn.functional.conv1d(padded[:, None], kernel, stride=old // common)
-    whole = made.transpose(1, 2).reshape(len(samples), -1)
+    filtered = torch.nn.functional.conv1d(padded[:, None], kernel, stride=old // common)
+    whole = filtered.transpose(1, 2).reshape(len(samples), -1)
     length = -(-samples.shape[1] * new // old)
     return np.ascontiguousarray(whole[:, :length].numpy())
 

@@ -54,8 +54,8 @@ class FrameRule:
     multiple: int = 1
 
     def __post_init__(self) -> None:
-        given = [each for each in (self.fps, self.frames) if each is not None]
-        if len(given) != 1 or not 0 < given[0] < math.inf:
+        numbers = [number for number in (self.fps, self.frames) if number is not None]
+        if len(numbers) != 1 or not 0 < numbers[0] < math.inf:
             raise ValueError(
                 f"a frame rule has fps= or frames=, one of them and above 0; got fps={self.fps}, "
                 f"frames={self.frames}: give FrameRule(fps=2), say"
@@ -68,11 +68,11 @@ class FrameRule:
 
     def count(self, seconds: Fraction, rate: Fraction) -> int:
         """Return the number of frames of a video of that length and rate (frames a second)."""
-        wanted = self.frames
-        if wanted is None:
+        frames = self.frames
+        if frames is None:
             asked = max(math.floor(seconds * Fraction(self.fps or 0)), self.min_frames)
-            wanted = min(asked, self.max_frames, max(1, round(seconds * rate)))
-        return max(wanted // self.multiple, 1) * self.multiple
+            frames = min(asked, self.max_frames, max(1, round(seconds * rate)))
+        return max(frames // self.multiple, 1) * self.multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +125,13 @@ def decode_video(
     """
     with _opened_video(media, frames, size, max_bytes, name) as video:
         info = video.info
-        found = np.empty((info.frames, info.height, info.width, 3), np.uint8)
-        shown, picture = None, found[0]
-        for place, frame in zip(found, _frames_at(video), strict=True):
+        pixels = np.empty((info.frames, info.height, info.width, 3), np.uint8)
+        shown, picture = None, pixels[0]
+        for place, frame in zip(pixels, _pick_frames(video), strict=True):
             if frame is not shown:
                 shown, picture = frame, _upright(frame, info.height, info.width, video.turns)
             place[:] = picture
-        return found
+        return pixels
 
 
 class _Video(NamedTuple):
@@ -168,8 +168,8 @@ def _opened_video(
             height, width = size(count, height, width)
         if min(height, width) < 1:
             raise MediaError(f"a size of {height} x {width} has no pixels")
-        what = f"{count} frames of {height} x {width} pixels"
-        check_bytes(3 * count * height * width, max_bytes, what)
+        content = f"{count} frames of {height} x {width} pixels"
+        check_bytes(3 * count * height * width, max_bytes, content)
         info = VideoInfo(count, height, width, float(length), float(rate))
         yield _Video(container, stream, first, coming, turns, length, info)
 
@@ -182,8 +182,8 @@ def _opened_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
     # Errors in other streams, as in metadata, are none of the pictures.
     options = {"format_whitelist": FORMATS}
     # PyAV 19 never fails at what is no text there, and has no argument for it.
-    given = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
-    with av.open(file, options=options, **given) as container:
+    arguments = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+    with av.open(file, options=options, **arguments) as container:
         if not container.streams.video:
             raise MediaError("there is no video in it")
         stream = container.streams.video[0]
@@ -202,8 +202,8 @@ def _length(container: Any, stream: Any) -> Fraction:
     """
     if stream.duration:
         return Fraction(stream.duration * stream.time_base)
-    if said := _seconds_of(stream.metadata.get("DURATION", "")):
-        return said
+    if tagged := _parse_seconds(stream.metadata.get("DURATION", "")):
+        return tagged
     starts, ends = list[int](), [0]
     for packet in container.demux(stream):
         if packet.pts is not None:
@@ -213,10 +213,10 @@ def _length(container: Any, stream: Any) -> Fraction:
     return Fraction((ends[0] - starts[0]) * stream.time_base) if starts else Fraction(0)
 
 
-def _seconds_of(text: str) -> Fraction:
+def _parse_seconds(text: str) -> Fraction:
     """Return the seconds of a time as matroska's tags have it; 0 for another text.
 
-    >>> _seconds_of("00:01:02.500000000"), _seconds_of("soon")
+    >>> _parse_seconds("00:01:02.500000000"), _parse_seconds("soon")
     (Fraction(125, 2), Fraction(0, 1))
     """
     try:
@@ -226,7 +226,7 @@ def _seconds_of(text: str) -> Fraction:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def _frames_at(video: _Video) -> Iterator[Any]:
+def _pick_frames(video: _Video) -> Iterator[Any]:
     """Yield the frame that is shown at each of the rule's times."""
     shown, coming, ahead, seeks = video.first, video.coming, None, True
     start, tick = shown.pts, video.stream.time_base

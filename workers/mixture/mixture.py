@@ -13,7 +13,7 @@ from ..sources.chosen import ChosenSamples
 from ..sources.data_identity import KnownData
 from ..sources.interface import SampleError, Source
 from ..sources.plain import as_source
-from .order import source_of
+from .order import find_source
 from .recipe_files import open_recipe, read_recipe
 from .rows import MARKS, MixtureRows, all_costs
 
@@ -65,14 +65,14 @@ class Mixture(ChosenSamples):
         seed: int = 0,
     ) -> None:
         names = tuple(_checked_names(sources))
-        given = [each if _is_pair(each) else (each, None) for each in sources.values()]
-        parts = [as_source(source) for source, _ in given]
+        pairs = [source if _is_pair(source) else (source, None) for source in sources.values()]
+        parts = [as_source(source) for source, _ in pairs]
         costs = None
         if by != SAMPLES:
             costs = tuple(_column(n, p, by) for n, p in zip(names, parts, strict=True))
         sizes = tuple(len(part) for part in parts)
         totals = sizes if costs is None else [int(column.sum()) for column in costs]
-        weights = _weights(names, [weight for _, weight in given], totals, temperature)
+        weights = _weights(names, [weight for _, weight in pairs], totals, temperature)
         self.by, self.seed = by, seed
         recipe = Recipe(
             names,
@@ -81,7 +81,11 @@ class Mixture(ChosenSamples):
             _checked_epoch(names, epoch),
             _repeats(names, repeat),
             costs,
-            {name: _begun(name, given) for name, given in (begin or {}).items() if name in names},
+            {
+                name: _begun(name, counters)
+                for name, counters in (begin or {}).items()
+                if name in names
+            },
             repeat == CONTINUE,
         )
         _check_end(recipe)
@@ -107,8 +111,8 @@ class Mixture(ChosenSamples):
         folder. allow: names of transforms that are not ours, package.module:function, nor entry
         points. Raises ValueError, with the name of the source, for a recipe that is none.
         """
-        sources, others = open_recipe(recipe, root, tuple(allow), cache)
-        return cls(sources, **others)
+        sources, settings = open_recipe(recipe, root, tuple(allow), cache)
+        return cls(sources, **settings)
 
     @classmethod
     def from_file(
@@ -141,7 +145,7 @@ class Mixture(ChosenSamples):
     def __getitem__(self, index: int) -> Any:
         return self.load(index, self.epoch, self.seed)
 
-    def row_of(self, index: int) -> int:
+    def find_row(self, index: int) -> int:
         """Return the row of the chosen epoch's sample at a place in its order."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is outside of {len(self)} samples")
@@ -164,9 +168,9 @@ class Mixture(ChosenSamples):
         """Return a hash of the sources' data and of all that decides the order."""
         return self.rows.data_digest(samples)
 
-    def source_of(self, key: str) -> str:
+    def find_source(self, key: str) -> str:
         """Return the name of the source that a sample is from, by its key (StepInfo.keys)."""
-        return source_of(key)
+        return find_source(key)
 
     def counters(
         self, at: int | Mapping[str, Any], epoch: int = 0, seed: int | None = None
@@ -193,10 +197,10 @@ class Mixture(ChosenSamples):
                 f"this is no ledger of a balanced loader (its kind is {ledger.get('kind')!r:.40}): "
                 "give the number of the epoch's samples that were trained on"
             )
-        if ledger["data"] != (own := KnownData(self.rows, len(self)).identity):
+        if ledger["data"] != (identity := KnownData(self.rows, len(self)).identity):
             raise ValueError(
-                f"the ledger is of other data, {ledger['data']!r}, and this mixture is {own!r}: "
-                "give the recipe it was saved with, and the counters to the new one"
+                f"the ledger is of other data, {ledger['data']!r}, and this mixture is "
+                f"{identity!r}: give the recipe it was saved with, and the counters to the new one"
             )
         if ledger["microbatch"] or ledger["served"] or ledger["step"] != ledger["window_step"]:
             raise ValueError(
@@ -216,8 +220,8 @@ class Mixture(ChosenSamples):
         self.set_epoch(epoch)
 
 
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int | float)
+def _is_pair(source: Any) -> bool:
+    return isinstance(source, tuple) and len(source) == 2 and isinstance(source[1], int | float)
 
 
 def _checked_names(sources: Mapping[str, Any]) -> list[str]:
@@ -233,11 +237,11 @@ def _checked_names(sources: Mapping[str, Any]) -> list[str]:
 
 def _weights(
     names: Sequence[str],
-    given: Sequence[float | None],
+    weights: Sequence[float | None],
     totals: Sequence[int],
     temperature: float | None,
 ) -> list[float]:
-    has = [weight is not None for weight in given]
+    has = [weight is not None for weight in weights]
     if temperature is not None or not any(has):
         if any(has):
             raise ValueError("weights and temperature contradict each other: leave one of them")
@@ -248,7 +252,7 @@ def _weights(
         raise ValueError(
             f"source {names[has.index(False)]!r} has no weight, and others have: give one to all"
         )
-    return [float(weight) for weight in given if weight is not None]
+    return [float(weight) for weight in weights if weight is not None]
 
 
 def _checked_schedule(
@@ -295,11 +299,11 @@ def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str,
     return tuple(name for name in names if name in repeat)
 
 
-def _begun(name: str, given: Sequence[int]) -> Begun:
-    found = Begun(*given)
-    if not all(type(each) is int and each >= 0 for each in found):
-        raise ValueError(f"begin of {name!r} is {given!r}: give what counters() returned")
-    return found
+def _begun(name: str, counters: Sequence[int]) -> Begun:
+    begun = Begun(*counters)
+    if not all(type(number) is int and number >= 0 for number in begun):
+        raise ValueError(f"begin of {name!r} is {counters!r}: give what counters() returned")
+    return begun
 
 
 def _check_end(recipe: Recipe) -> None:
@@ -330,7 +334,7 @@ def _check_end(recipe: Recipe) -> None:
 
 
 def _column(name: str, part: Source, by: str) -> Int64:
-    """Return what each of a source's samples costs of `by`; ValueError where nobody knows."""
+    """Return what each of a source's samples costs of `by`; ValueError where that is not known."""
     why = ""
     if part.decode_first or not part.knows_costs:
         why = "loading them would show it at best"
@@ -349,7 +353,7 @@ def _column(name: str, part: Source, by: str) -> Int64:
 
 
 def _probed(part: Source, by: str) -> Int64:
-    found = np.zeros(len(part), np.int64)
+    costs = np.zeros(len(part), np.int64)
     for index in range(len(part)):
-        found[index] = (part.known(index) or part.probe(index)).cost[by]
-    return found
+        costs[index] = (part.known(index) or part.probe(index)).cost[by]
+    return costs

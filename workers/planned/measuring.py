@@ -15,9 +15,9 @@ from typing import Any
 
 from ...balancer.run.tasks import FailedSample
 from ..sources.costs import checked_key
-from ..sources.failures import RETRIES, kind_of, load_with_retries, reason_of
+from ..sources.failures import RETRIES, classify_failure, explain_failure, load_with_retries
 from ..sources.interface import Probe, SampleError, Source, checked_probe, source_name
-from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, find_labels
 
 
 class RaisedError:
@@ -32,7 +32,7 @@ class RaisedError:
             packed = pickle.dumps(self.error)
             pickle.loads(packed)  # here: in the trainer it would end the queue
         except Exception:
-            packed = pickle.dumps(RuntimeError(reason_of(self.error)))
+            packed = pickle.dumps(RuntimeError(explain_failure(self.error)))
         return _received, (packed, text)
 
 
@@ -45,9 +45,9 @@ def _received(packed: bytes, text: str) -> RaisedError:
 def failed_sample(source: Source, index: int, error: Exception, skips: bool) -> FailedSample:
     """Return what is known of a sample that raised `error`; skips: it may be left out."""
     key = error.key if isinstance(error, SampleError) else checked_key(source.key(index), index)
-    is_io, is_told = kind_of(error) == "io", isinstance(error, SampleError)
+    is_io, is_told = classify_failure(error) == "io", isinstance(error, SampleError)
     raised = None if is_told or (skips and not is_io) else RaisedError(error)
-    return FailedSample(key, reason_of(error), is_io, source.file_of(index), raised)
+    return FailedSample(key, explain_failure(error), is_io, source.locate_file(index), raised)
 
 
 def chosen_costs(probe: Probe, resources: Sequence[str]) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ class Measurer:
     def measure_sample(self, index: int, sample: Any) -> tuple[int, ...]:
         """Return what a loaded sample costs, of a source that has to load it."""
         probe = checked_probe(Probe(self.key(index), self.source.measure(sample)))
-        labels, counted = labels_of(sample), probe.cost.get(LABEL_TOKENS)
+        labels, counted = find_labels(sample), probe.cost.get(LABEL_TOKENS)
         if labels is None:  # others have labels: what is counted was settled once
             probe.cost.setdefault(LABEL_TOKENS, 0)
         elif not self._shift_labels and counted == count_label_tokens(labels):  # by the source
@@ -133,5 +133,5 @@ def refuse_threads(source: Source, asked: str) -> None:
     if not source.thread_safe:
         raise ValueError(
             f"{asked}, but samples of {source_name(source)} may only be loaded by one thread: "
-            f"{source.why_one_thread()}, or use more workers"
+            f"{source.explain_single_thread()}, or use more workers"
         )

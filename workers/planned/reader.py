@@ -17,10 +17,10 @@ from ...balancer.run.tasks import LOOK, MEASURE, FailedSample, Load, Made, Measu
 from ..batches.map_reader import SEVERAL
 from ..batches.upcoming import expect_tasks
 from ..sources.costs import sample_nbytes
-from ..sources.data_identity import content_of
+from ..sources.data_identity import summarize_content
 from ..sources.fingerprint import digest
 from ..sources.interface import Source
-from ..sources.labels import count_label_tokens, labels_of
+from ..sources.labels import count_label_tokens, find_labels
 from ..sources.randomness import RandomnessWatch, global_randomness
 from .measuring import Measurer, failed_sample, refuse_threads
 
@@ -277,7 +277,7 @@ class PlannedReader(Dataset[Any]):
         sample = measurer.load(index, epoch)
         by_loading = measurer.source.decode_first
         cost = measurer.measure_sample(index, sample) if by_loading else measurer.cost(index, epoch)
-        safe, whole = (content_of(sample, is_exact=is_exact) for is_exact in (False, True))
+        safe, whole = (summarize_content(sample, is_exact=is_exact) for is_exact in (False, True))
         return digest([cost, safe]), digest([cost, whole])
 
     def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
@@ -308,7 +308,7 @@ def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
     >>> counted_labels([{"labels": [5, 6, -100]}, {"text": "a"}])
     (1, 2)
     """
-    labelled = [labels for labels in map(labels_of, samples) if labels is not None]
+    labelled = [labels for labels in map(find_labels, samples) if labels is not None]
     if not labelled:
         return None
     at_token, before = (

@@ -19,7 +19,7 @@ from ...balancer.job.messages import PullFrames
 from ...balancer.transport.authentication import ZAP_ENDPOINT
 from ...balancer.transport.finding import needs_ipv6
 from ...balancer.transport.keys import KeyPair, public_text
-from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
+from ...balancer.transport.sockets import decode_routed, open_router, receive_frames, send
 from ...balancer.transport.wire import WireError
 from .frame_store import FrameStore
 
@@ -124,7 +124,7 @@ class PullServer:
 
     def _answer(self, asked: list[zmq.Frame]) -> None:
         """Answer a request; what is none is dropped, and so is the answer to who has gone."""
-        peer, _, content = decode_from(asked)
+        peer, _, content = decode_routed(asked)
         for request, _ in [] if isinstance(content, WireError) else content:
             if not isinstance(request, PullFrames):
                 return

@@ -186,7 +186,7 @@ def read_or_remove(
     path: Path,
     about: Sequence[int],
     unpack: Callable[[Arrays], Kept | None],
-    what: str,
+    content: str,
     report: Callable[[DamagedFileError], None] = log_damaged,
 ) -> Kept | None:
     """Return what `unpack` makes of the arrays that `read_arrays` returns, or None.
@@ -196,14 +196,14 @@ def read_or_remove(
     """
     try:
         arrays = read_arrays(path, about)
-        kept = None if arrays is None else unpack(arrays)
-        if arrays is not None and kept is None:
-            raise DamagedFileError(path, f"holds no {what}")
+        unpacked = None if arrays is None else unpack(arrays)
+        if arrays is not None and unpacked is None:
+            raise DamagedFileError(path, f"holds no {content}")
     except DamagedFileError as error:
         report(error)
         remove_file(path)
         return None
-    return kept
+    return unpacked
 
 
 def _sealed(data: bytes) -> bytes:

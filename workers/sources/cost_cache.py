@@ -92,11 +92,11 @@ class CostsCache:
     def _add(self, indexes: ArrayLike, rows: ArrayLike) -> None:
         """Take rows of samples, in place of what was known of them."""
         known, width = self._known, len(self.resources) + 1
-        every, first = np.unique(
+        merged, first = np.unique(
             np.concatenate([np.asarray(indexes, np.int64), known[0]]), return_index=True
         )
         both = [np.asarray(rows, np.int64).reshape(-1, width), known[1].reshape(-1, width)]
-        self._known = every, np.concatenate(both)[first]
+        self._known = merged, np.concatenate(both)[first]
 
     def _read(self) -> bool:
         """Take what others have written to the file; return whether they have."""
@@ -104,11 +104,11 @@ class CostsCache:
         if state in (None, self._state):
             return False
         self._state = state
-        kept = read_or_remove(self.path, self.about, _checked, "costs of this file")
-        if kept is None or self.resources not in ((), _names(kept)):
+        arrays = read_or_remove(self.path, self.about, _checked, "costs of this file")
+        if arrays is None or self.resources not in ((), _names(arrays)):
             return False
-        self.resources = _names(kept)
-        self._add(kept["indexes"], kept["rows"])
+        self.resources = _names(arrays)
+        self._add(arrays["indexes"], arrays["rows"])
         return True
 
     def _state_now(self) -> object:

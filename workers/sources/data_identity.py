@@ -33,8 +33,8 @@ PART, DEPTH = 512, 4
 class KnownData:
     """A dataset with its number of samples, None where that is not known.
 
-    key: a sample's name by its index, None where nobody but the data decides about keys. seen: the
-    number of samples and the identity as they were before anybody could change samples in memory.
+    key: a sample's name by its index, None where the data name their samples. seen: the number of
+    samples and the identity as they were before samples in memory could change.
 
     >>> KnownData(range(3), 3).identity, KnownData(range(3), 3, key=str).identity
     ('range', 'range 462179b936184005')
@@ -45,10 +45,10 @@ class KnownData:
     key: Callable[[int], str] | None = None
     seen: tuple[int | None, str] | None = None
 
-    def looked_at(self) -> "KnownData":
+    def look_at_samples(self) -> "KnownData":
         """Return the same, with a look at samples that are in memory: collating may change them."""
-        found = _identity(self.dataset, self.samples, self.key, looks=True)
-        return replace(self, seen=(self.samples, found))
+        identity = _identity(self.dataset, self.samples, self.key, looks=True)
+        return replace(self, seen=(self.samples, identity))
 
     @property
     def identity(self) -> str:
@@ -68,9 +68,9 @@ class KnownData:
         return _identity(self.dataset, self.samples, self.key, looks=True, has_marks=False)
 
     def identity_of_first(self, samples: int) -> str | None:
-        """Return the identity that the first samples had by themselves; None if nobody can tell."""
-        if (own := _own_digest(self.dataset, samples)) is not None:
-            return _named(self.dataset, own)
+        """Return the identity that the first samples had by themselves; None: not known."""
+        if (data_digest := _own_digest(self.dataset, samples)) is not None:
+            return _named(self.dataset, data_digest)
         if isinstance(getattr(self.dataset, "_fingerprint", None), str):
             return None
         if is_subset(self.dataset) or is_concatenated(self.dataset):
@@ -85,27 +85,27 @@ def _identity(
     looks: bool,
     has_marks: bool = True,
 ) -> str:
-    if (own := _own_digest(dataset)) is not None:
-        return _named(dataset, own)
+    if (data_digest := _own_digest(dataset)) is not None:
+        return _named(dataset, data_digest)
     mark = getattr(dataset, "_fingerprint", None)  # Hugging Face's
     if isinstance(mark, str) and has_marks:
         return _named(dataset, mark)
     if is_subset(dataset):
-        indices = [int(dataset.indices[each]) for each in spread(len(dataset.indices))]
+        indices = [int(dataset.indices[place]) for place in spread(len(dataset.indices))]
         inner = _identity(dataset.dataset, None, None, looks, has_marks)
         return _named(dataset, digest([inner, indices]))
     if is_concatenated(dataset):
-        parts = [_identity(each, None, None, looks, has_marks) for each in dataset.datasets]
+        parts = [_identity(part, None, None, looks, has_marks) for part in dataset.datasets]
         return _named(dataset, digest(parts))
     # To look at these takes no loading, and draws nothing.
     if rows := _in_memory(dataset):
         most = min(samples if samples is not None else len(dataset), *map(len, rows))
-        some = [each[index] for each in rows for index in spread(most)]
-        if looks or all(isinstance(each, str | int | float) for each in some):
-            return _named(dataset, digest([content_of(each) for each in some]))
+        first_values = [column[index] for column in rows for index in spread(most)]
+        if looks or all(isinstance(sample, str | int | float) for sample in first_values):
+            return _named(dataset, digest([summarize_content(sample) for sample in first_values]))
     # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
-        return _named(dataset, digest([str(key(each)) for each in spread(samples)]))
+        return _named(dataset, digest([str(key(index)) for index in spread(samples)]))
     return type(dataset).__qualname__
 
 
@@ -121,16 +121,22 @@ def _in_memory(dataset: Any) -> list[Any]:
     """Return what holds a dataset's samples one by one; nothing where they have to be loaded."""
     tensors = getattr(dataset, "tensors", None)  # as torch's TensorDataset
     rows = list(tensors) if isinstance(tensors, tuple) else [dataset]
-    return [each for each in rows if type(each) in (list, tuple) or (_is_array(each) and each.ndim)]
+    return [
+        column
+        for column in rows
+        if type(column) in (list, tuple) or (_is_array(column) and column.ndim)
+    ]
 
 
-def content_of(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
+def summarize_content(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
     """Return JSON-able facts of a sample: types, lengths, and the first of what it holds.
 
     is_exact: False leaves out what decoders of other hosts may give otherwise: fractions, bytes.
 
-    >>> content_of({"name": "/data/a/1.png", "n": 0.5}), content_of({"n": 0.5}, is_exact=False)
-    ({'name': [7, 'a/1.png'], 'n': 0.5}, {'n': 'float'})
+    >>> summarize_content({"name": "/data/a/1.png", "n": 0.5})
+    {'name': [7, 'a/1.png'], 'n': 0.5}
+    >>> summarize_content({"n": 0.5}, is_exact=False)
+    {'n': 'float'}
     """
     if isinstance(value, bool | int | None) or (isinstance(value, float) and is_exact):
         return value
@@ -141,19 +147,22 @@ def content_of(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
     if isinstance(value, bytes):
         return [len(value), value[:PART].hex()] if is_exact else "bytes"
     if isinstance(value, Mapping) and depth:
-        return {str(name): content_of(v, depth - 1, is_exact) for name, v in value.items()}
+        return {str(name): summarize_content(v, depth - 1, is_exact) for name, v in value.items()}
     if isinstance(value, list | tuple) and depth:
-        return [len(value), *[content_of(each, depth - 1, is_exact) for each in value[:PART]]]
+        return [
+            len(value),
+            *[summarize_content(part, depth - 1, is_exact) for part in value[:PART]],
+        ]
     if not _is_array(value):
         return type(value).__qualname__
-    found = [str(value.dtype), list(value.shape)]
+    facts = [str(value.dtype), list(value.shape)]
     try:
         part = np.asarray(value.reshape(-1)[:PART])
     except (TypeError, ValueError, RuntimeError):  # a tensor that numpy cannot have
-        return found
+        return facts
     is_whole = part.dtype.kind in "biuUM" and part.dtype.itemsize > 1
     has_numbers = not part.dtype.hasobject and (is_exact or is_whole)
-    return [*found, digest_arrays(b"", part)] if has_numbers else found
+    return [*facts, digest_arrays(b"", part)] if has_numbers else facts
 
 
 def _is_array(value: Any) -> bool:
@@ -172,4 +181,4 @@ def spread(count: int, most: int = LOOKED_AT) -> list[int]:
     """
     if count <= most:
         return list(range(count))
-    return [each * (count - 1) // (most - 1) for each in range(most)]
+    return [place * (count - 1) // (most - 1) for place in range(most)]

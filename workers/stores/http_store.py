@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from urllib.parse import urljoin
 
 from ..sources.failures import DataChangedError
-from ..sources.urls import HTTP, checked_url, host_of, scheme_of, shown
+from ..sources.urls import HTTP, checked_url, parse_host, parse_scheme, shown
 from .allowed import check_address, check_allowed
 from .options import StoreOptions
 from .repeating import NO_RANGES, NoAnswerError, RefusedError
@@ -38,20 +38,20 @@ class HttpStore:
     def state(self, url: str) -> tuple[int, str]:
         """Return the size and version of an object; by a range, as a signed URL allows no HEAD."""
         with self._answer(url, 0, 1, "") as answer:
-            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if answer.status != 206 or found is None:
+            match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if answer.status != 206 or match is None:
                 raise RefusedError(NO_RANGES)
-            return int(found[3]), _version(answer)
+            return int(match[3]), _version(answer)
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
         """Return the bytes from start to end of an object that has this size and version."""
         with self._answer(url, start, end, version) as answer:
             if answer.status != 206:
                 raise RefusedError(NO_RANGES)
-            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if found is None or (int(found[1]), int(found[2])) != (start, end - 1):
+            match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if match is None or (int(match[1]), int(match[2])) != (start, end - 1):
                 raise NoAnswerError("it sent another range than was asked for")
-            if int(found[3]) != size or _version(answer) != version:
+            if int(match[3]) != size or _version(answer) != version:
                 raise DataChangedError.at(shown(url))
             return self._body(answer, end - start)
 
@@ -80,7 +80,7 @@ class HttpStore:
         """Ask for a range; the connection is kept only where all was read."""
         at = url
         for _ in range(MOST_REDIRECTS + 1):
-            place = (scheme_of(at), *host_of(at))
+            place = (parse_scheme(at), *parse_host(at))
             connection, is_read = self._connection(place), False
             try:
                 answer = _ask(connection, at, start, end, version)
@@ -110,8 +110,8 @@ class HttpStore:
                 if scheme == "https"
                 else _Plain(host, port, timeout=timeout)
             )
-        found: http.client.HTTPConnection = known[place]
-        return found
+        connection: http.client.HTTPConnection = known[place]
+        return connection
 
 
 class _Plain(http.client.HTTPConnection):
@@ -170,7 +170,10 @@ def _target(url: str, answer: http.client.HTTPResponse) -> str:
     """Return where a redirect leads to, which must be allowed as the first URL must."""
     try:
         target = checked_url(urljoin(url, answer.headers.get("Location", "")))
-        if scheme_of(target) not in HTTP or (scheme_of(url), scheme_of(target)) == HTTP[::-1]:
+        if (
+            parse_scheme(target) not in HTTP
+            or (parse_scheme(url), parse_scheme(target)) == HTTP[::-1]
+        ):
             raise ValueError(f"{shown(target)!r} is no https URL")
         check_allowed(target)
     except ValueError as error:

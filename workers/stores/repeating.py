@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..sources.failures import DataChangedError, RepeatedReadError
-from ..sources.urls import scheme_of, shown
+from ..sources.urls import parse_scheme, shown
 from .options import StoreOptions
 
 logger = logging.getLogger(__name__)
@@ -78,15 +78,15 @@ def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
         try:
             return request()
         except Exception as error:
-            found = located(error, url)
-        if type(found) is not OSError:
-            raise found from None
-        logger.debug("%s: %s (try %d)", shown(url), found.strerror, tried)
+            failure = located(error, url)
+        if type(failure) is not OSError:
+            raise failure from None
+        logger.debug("%s: %s (try %d)", shown(url), failure.strerror, tried)
         # All workers of a job may have been refused at the same moment.
         longest = min(FIRST_PAUSE_S * 2**tried, LONGEST_PAUSE_S)
         if tried < options.tries:
             time.sleep(_pauses.uniform(longest / 2, longest))
-    raise RepeatedReadError(errno.EIO, f"{found.strerror} (tried {tried} times)", shown(url))
+    raise RepeatedReadError(errno.EIO, f"{failure.strerror} (tried {tried} times)", shown(url))
 
 
 # Its own: what a transform draws must not depend on a network.
@@ -109,7 +109,7 @@ def located(error: Exception, url: str) -> OSError:
         text = "there is no such object, or no such bucket; check the URL"
         return FileNotFoundError(errno.ENOENT, text, place)
     if isinstance(error, PermissionError) or kind in FORBIDDEN:
-        known = CREDENTIALS.get(scheme_of(url), "")
+        known = CREDENTIALS.get(parse_scheme(url), "")
         text = f"the store refuses access: check the credentials in the environment{known}"
         return PermissionError(errno.EACCES, text, place)
     if kind in CHANGED:

@@ -94,23 +94,23 @@ class Member(NamedTuple):
 def linked(entries: list[Entry]) -> Iterator[Entry]:
     """Yield members; in the place of a link the file of the shard that it stands for."""
     places = dict[str, Entry]()
-    for each in entries:
-        if not each.target:
-            name = posixpath.normpath(each.name)
+    for entry in entries:
+        if not entry.target:
+            name = posixpath.normpath(entry.name)
             fault = f"it is a link, and {name!r:.200} stands in the shard twice"
-            places[name] = each._replace(fault=fault) if name in places else each
-    for each in entries:
-        if not each.target:
-            yield each
-        elif each.target in places:
-            yield places[each.target]._replace(name=each.name)
+            places[name] = entry._replace(fault=fault) if name in places else entry
+    for entry in entries:
+        if not entry.target:
+            yield entry
+        elif entry.target in places:
+            yield places[entry.target]._replace(name=entry.name)
         else:
             fault = (
-                f"{each.name!r:.200} is a link to {each.target!r:.200}, which is no file of this "
+                f"{entry.name!r:.200} is a link to {entry.target!r:.200}, which is no file of this "
                 "shard: write that there, too, or a plain file in place of the link (tar "
                 "--dereference --hard-dereference)"
             )
-            yield each._replace(fault=fault)
+            yield entry._replace(fault=fault)
 
 
 def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
@@ -122,8 +122,8 @@ def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
     while True:
         header = read(BLOCK, at)
         if len(header) < BLOCK and not at and (not header or header.startswith(PACKED)):
-            what = "compressed: unpack it" if header else "empty: copy or write it again"
-            raise ValueError(f"{shard} is no uncompressed tar file, it is {what}")
+            state = "compressed: unpack it" if header else "empty: copy or write it again"
+            raise ValueError(f"{shard} is no uncompressed tar file, it is {state}")
         if len(header) < BLOCK:
             raise ValueError(_cut(shard, at, "ends without an end mark"))
         if not any(header):
@@ -165,8 +165,8 @@ def _by_tarfile(read: Read, at: int, shard: object) -> Entry:
     try:
         info = tarfile.TarInfo.fromtarfile(tar)
     except (tarfile.HeaderError, ValueError, IndexError, RecursionError) as error:
-        what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
-        raise ValueError(f"{shard} is {what} ({error}); write it again") from None
+        state = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
+        raise ValueError(f"{shard} is {state} ({error}); write it again") from None
     if not SIZE.fullmatch(info.pax_headers.get("size", "0")):
         raise ValueError(f"{shard}: an extended header at {at} gives no size")
     header = read(BLOCK, info.offset_data - BLOCK)
@@ -209,10 +209,10 @@ def _refuse_more(read: Read, at: int, shard: object) -> None:
 def _next_header(entry: Entry, length: int, shard: object) -> int:
     """Return the offset after a body and its padding; ValueError where the file ends before."""
     if entry.size < 0 or entry.offset + entry.size > length:
-        what = f"{entry.name!r} needs {entry.size} bytes"
-        raise ValueError(_cut(shard, entry.offset - BLOCK, what))
+        fault = f"{entry.name!r} needs {entry.size} bytes"
+        raise ValueError(_cut(shard, entry.offset - BLOCK, fault))
     return entry.offset + -(-entry.size // BLOCK) * BLOCK
 
 
-def _cut(shard: object, at: int, what: str) -> str:
-    return f"{shard} is truncated: at byte {at} it {what}; copy the shard again"
+def _cut(shard: object, at: int, fault: str) -> str:
+    return f"{shard} is truncated: at byte {at} it {fault}; copy the shard again"

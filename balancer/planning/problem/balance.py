@@ -84,7 +84,6 @@ class Balance:
                       that are shifted already
     pad_id            the padding token of layouts "padded" and "packed"
     dummy_tile        the side of the zero tile that their batches without images get; 0: none
-    report            rank 0 writes `loader.report()` to standard error after each epoch
 
     >>> balance = Balance(budgets={"tiles": 9, "tokens": 4096}, accumulate="auto")
     >>> balance
@@ -118,7 +117,6 @@ class Balance:
     dummy_tile: int = 0
     label_tokens: str | None = None
     shift_labels: bool = True
-    report: bool = False
 
     def __post_init__(self) -> None:
         for name in OPTIONS:

@@ -127,7 +127,6 @@ OPTIONS: Mapping[str, Check] = {
     ),
     "label_tokens": _RESOURCE,
     "shift_labels": _FLAG,
-    "report": _FLAG,
 }
 
 

@@ -21,8 +21,9 @@ from ...ir.program import Pass, Program
 from ...transforms.training import without_encoder_backward
 from ..compiled import Value
 from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, pack, unpack
+from ..settings import StageOptions
 from ..stage.agreement import is_trained
-from ..stage.calling import Calling, plain_tensor, run_module
+from ..stage.calling import plain_tensor, run_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes, value_of
 from .spread import part_specs, parts_of, rows_of_part
@@ -132,13 +133,13 @@ def rank_encoders(
 class EncoderPart:
     """Runs the encoder passes of one rank.
 
-    `program`: says which they are, and what they take. `calling`: as for stages. `replicas`: of the
+    `program`: says which they are, and what they take. `options`: as for stages. `replicas`: of the
     language model in the program. Raises ValueError for edges and joints that do not fit.
     """
 
     program: Program
     own: RankEncoders
-    calling: Calling = field(default_factory=Calling)
+    options: StageOptions = field(default_factory=StageOptions)
     replicas: int = 1
     kinds: frozenset[str] = frozenset()
     # The microbatches that this rank encodes, as the language model numbers them.
@@ -238,7 +239,7 @@ class EncoderPart:
             inputs = tuple(tensor.detach().requires_grad_(wanted) for tensor in below)
         with torch.set_grad_enabled(back in self.routes.backward):
             module = layer_of(spec, place.number)
-            made = _several(run_module(module, inputs, constants, self.calling), what)
+            made = _several(run_module(module, inputs, constants, self.options), what)
         if self.own.placement.is_last(what) and len(made) > 1:
             raise TypeError(
                 f"{what}, of the last layer of the encoder {spec.name!r}, returned {len(made)} "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders.placement import EncoderSpec
-from ..stage.calling import Merge
+from ..settings import Merge
 from ..stage.splitting import CallLayer
 from .description import Constants, Features, ImageFamily
 

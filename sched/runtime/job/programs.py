@@ -22,10 +22,11 @@ from ..encoders.travelling import RankImages
 from ..execution.waiting import Pipelines
 from ..links.process_groups import Channel, channels_of
 from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, list_steps
+from ..settings import StageOptions, StepLoss
 from ..stage.agreement import ModelFacts
 from ..stage.calling import Merging, StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
-from ..stage.modules import StageOptions, Stages
+from ..stage.modules import Stages
 from ..units.lists import compile_units, joined
 from ..units.place import UnitPlace
 from ..units.plan import UnitPlan, plan_on_mesh
@@ -61,6 +62,7 @@ class Programs:
     place: UnitPlace
     modules: Mapping[int, nn.Module]
     options: StageOptions
+    loss: StepLoss
     vocabulary: VocabularyPart | None
     encoders: RankEncoders
     generator: RankGenerator
@@ -161,8 +163,8 @@ class Programs:
             wanted |= self.images.fields()
             if not (vocabulary and vocabulary.shard.embedding):
                 wanted |= set(options.inputs)
-        if rank == self.placement[-1] and options.loss is not None:
-            wanted |= set(options.labels)
+        if rank == self.placement[-1] and self.loss.function is not None:
+            wanted |= set(self.loss.labels)
         if vocabulary is not None:
             wanted |= set(vocabulary.fields.values())
         return frozenset(wanted)
@@ -207,15 +209,16 @@ class Programs:
     def _compile(self, microbatches: int, training: bool) -> CompiledProgram:
         program, pipelines = self._lists(microbatches, training)
         self._check_channels(channels_of(pipelines.lists), microbatches, program.name)
-        seat, units, calling = self.place.seat, self.place.units, self.options.calling
-        encoder = EncoderPart(program, self.encoders, calling, units.backbone.dp)
+        seat, units, options = self.place.seat, self.place.units, self.options
+        encoder = EncoderPart(program, self.encoders, options, units.backbone.dp)
         if training:
             refuse_without_backward(encoder)
         first = self.replicas[0] * microbatches
         stages = Stages(
             program,
             self.modules,
-            self.options,
+            options,
+            self.loss,
             encoder.joints,
             self.merging,
             self.capture,
@@ -224,7 +227,7 @@ class Programs:
         )
         spec, generator = self.generator.spec, None
         if spec is not None:
-            generator = GeneratorPart(program, seat, spec, calling)
+            generator = GeneratorPart(program, seat, spec, options)
         own = (stages, self.vocabulary, encoder, generator)
         parts = {kind: part for part in own if part is not None for kind in part.kinds}
         took: dict[str, int] | None = None if self.encoders.divided() else {}

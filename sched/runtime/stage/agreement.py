@@ -121,8 +121,8 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
             )
         if facts.images != first.images:
             raise ValueError(
-                f"rank {rank} and rank 0 differ in images=, or in whether their encoder is "
-                "trained; give every rank the same TravellingImages, frozen on all or none"
+                f"rank {rank} and rank 0 differ in images that travel, or in whether their encoder "
+                "is trained; give every rank the same TravellingImages, frozen on all or none"
             )
         if [*facts.encoders] != [*first.encoders]:
             raise ValueError(

@@ -8,7 +8,7 @@ them for the moment. The model stays as it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,22 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...ir.program import Pass
 from ..parts import TensorSpec
-
-NOTHING = nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class Calling:
-    """The way in which modules are called: `recompute` and `autocast` as in StageOptions."""
-
-    recompute: bool = False
-    autocast: torch.dtype | None = None
-
-    def cast(self, near: Tensor) -> AbstractContextManager[Any]:
-        """Return the context of autocast on a tensor's device."""
-        if self.autocast is None:
-            return NOTHING
-        return torch.autocast(near.device.type, self.autocast)
+from ..settings import NOTHING, Merge, StageOptions
 
 
 def grad_mode(enabled: bool) -> AbstractContextManager[Any]:
@@ -47,11 +32,11 @@ def run_module(
     module: Callable[..., Any],
     inputs: Sequence[Tensor],
     extras: Mapping[str, Any],
-    calling: Calling,
+    options: StageOptions,
 ) -> Any:
     """Return what a module makes of its inputs, whatever that is."""
-    with calling.cast(inputs[0]):
-        if calling.recompute and torch.is_grad_enabled():
+    with options.cast(inputs[0]):
+        if options.recompute and torch.is_grad_enabled():
             return checkpoint(partial(module, **extras), *inputs, use_reentrant=False)
         return module(*inputs, **extras)
 
@@ -60,11 +45,11 @@ def call_module(
     module: Callable[..., Any],
     inputs: Sequence[Tensor],
     extras: Mapping[str, Tensor],
-    calling: Calling,
+    options: StageOptions,
     what: Pass,
 ) -> Tensor:
     """Return what a module makes of its inputs. Raises TypeError if it is no plain tensor."""
-    return plain_tensor(run_module(module, inputs, extras, calling), what)
+    return plain_tensor(run_module(module, inputs, extras, options), what)
 
 
 def plain_tensor(found: Any, what: Pass) -> Tensor:
@@ -134,10 +119,6 @@ class StateCapture:
             self._expected, self._hidden = False, output
 
 
-# merge(embeddings, features by encoder, fields of the microbatch) -> embeddings
-Merge = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
-
-
 @dataclass(eq=False, slots=True)
 class Merging:
     """Merges features into the embeddings of one rank's stages.
@@ -180,7 +161,7 @@ class Merging:
                 if self._features is not None:
                     raise RuntimeError(
                         "the first stage did not call its embedding, so nothing was merged; name "
-                        "the layer whose output is to be merged with embedding="
+                        "the layer whose output is merged: run=StageOptions(embedding=...)"
                     )
             finally:
                 self._features, self._fields = None, {}
@@ -207,14 +188,15 @@ def find_layer(module: nn.Module, option: str, name: str, which: str) -> nn.Modu
     return found
 
 
-def merging_for(
-    merge: Merge | None, embedding: str, first: nn.Module | None, *, embedded: bool
+def make_merging(
+    options: StageOptions, first: nn.Module | None, *, embedded: bool
 ) -> Merging | None:
     """Return how a rank merges features, None without `merge`, where the stage does it by itself.
 
     `first`: the first stage's module, None on other ranks. `embedded`: whether it is called with
     the embeddings. Raises ValueError for an embedding that is not in it.
     """
+    merge, embedding = options.merge, options.embedding
     if merge is None or first is None:
         return None
     if embedded:  # input passes of vocabulary parallelism have made them
@@ -227,6 +209,6 @@ def merging_for(
     if len(found) != 1:
         raise ValueError(
             f"the first stage has {len(found)} nn.Embedding ({', '.join(found) or 'none'}); name "
-            "the layer whose output features are merged into with embedding="
+            "the layer whose output features are merged into: run=StageOptions(embedding=...)"
         )
     return Merging(merge, named[found[0]])

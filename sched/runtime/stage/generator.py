@@ -18,8 +18,9 @@ from ...ir.program import Pass, Program
 from ...transforms.generator_passes import has_generator
 from ..compiled import Value
 from ..gradients import refuse_sharded
-from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
-from .calling import Calling, StateCapture, Take, call_module, find_layer
+from ..parts import Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
+from ..settings import WEIGHTS, StageOptions, weigh_microbatch
+from .calling import StateCapture, Take, call_module, find_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class GeneratorSpec:
 
     def weight(self, info: Any) -> float:
         """Return what the loss of a microbatch counts."""
-        return (WEIGHTS[self.weigh] if isinstance(self.weigh, str) else self.weigh)(info)
+        return weigh_microbatch(self.weigh, info)
 
 
 class _Kept(NamedTuple):
@@ -85,12 +86,12 @@ class _Kept(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class GeneratorPart:
-    """Runs a generator's passes on one rank. `calling`: as for stages."""
+    """Runs a generator's passes on one rank. `options`: as for stages."""
 
     program: Program
     rank: int
     generator: GeneratorSpec
-    calling: Calling = field(default_factory=Calling)
+    options: StageOptions = field(default_factory=StageOptions)
     kinds: frozenset[str] = frozenset()
     # The microbatches that this rank generates.
     generated: frozenset[int] = frozenset()
@@ -148,7 +149,7 @@ class GeneratorPart:
         microbatch = self._data.microbatches[what.microbatch]
         inputs = [states, *(microbatch.fields[name] for name in self.generator.inputs)]
         with torch.set_grad_enabled(self._data.training):
-            loss = call_module(module, inputs, {}, self.calling, what)
+            loss = call_module(module, inputs, {}, self.options, what)
             if loss.dim():
                 raise ValueError(
                     f"the generator {self.generator.name!r} returned a loss of shape "

@@ -8,7 +8,7 @@ an F are leaves of its graph, and their gradients a result of the backward.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,70 +19,9 @@ from ...ir.program import Pass, Program
 from ..compiled import Value
 from ..gradients import begin_step, last_backward
 from ..parts import Given, Joint, Made, MicrobatchData, StepData, gradient_or_zeros, pack
-from .calling import NOTHING, Calling, Merge, Merging, StateCapture, call_module, grad_mode
+from ..settings import NOTHING, StageOptions, StepLoss
+from .calling import Merging, StateCapture, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
-
-# The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
-LossFunction = Callable[..., Tensor]
-# auxiliary(fields of the microbatch) -> a scalar
-Auxiliary = Callable[[Mapping[str, Any]], Tensor]
-
-
-class Running(TypedDict, total=False):
-    """The fields of StageOptions but the loss, as keyword arguments of Pipeline."""
-
-    inputs: tuple[str, ...]
-    extras: tuple[str, ...]
-    labels: tuple[str, ...]
-    recompute: bool
-    autocast: torch.dtype | None
-    split: bool
-    shift_labels: bool
-    merge: Merge | None
-    embedding: str
-    auxiliary: Auxiliary | None
-    ends: Callable[[Any], tuple[int, ...]] | None
-
-
-@dataclass(frozen=True, slots=True)
-class StageOptions:
-    """The way in which stages are run.
-
-    `inputs`: the fields that the first stage's module is called with. `extras`: fields that every
-    module gets by keyword. `labels`: the fields that the loss gets after the last stage's output.
-    `loss`: None where vocabulary passes compute it. `recompute`: whether F keeps only its input and
-    the backward repeats it. `autocast`: the precision of torch.autocast. `split`: whether I puts
-    weight gradients off; without, I is a whole backward. `shift_labels`: whether each label stands
-    at its own token's place, as in the loader's batches and for Hugging Face's models, and is to be
-    moved to the token before, which predicts it; the first label of each sample must be one that
-    the loss ignores; a step of Balance(shift_labels=False) is taken as it is. `merge`: called with
-    the embeddings, the encoders' features by name, and the fields of the microbatch that this rank
-    has, returns what the first stage goes on with; without, its module gets the features as its
-    last arguments. `embedding`: the name of the layer in the first stage's module whose output is
-    meant, if it is not the only `nn.Embedding` there.
-    `auxiliary`: called when the last stage's module has been run, returns what is added to the
-    microbatch's summed loss, beside vocabulary passes, too. `ends`: from a microbatch's info the
-    shape of the input embeddings, and of the last stage's output, which vocabulary passes make and
-    take, if it is not that of `hidden`.
-    """
-
-    inputs: tuple[str, ...] = ("input_ids",)
-    extras: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ("labels",)
-    loss: LossFunction | None = None
-    recompute: bool = False
-    autocast: torch.dtype | None = None
-    split: bool = True
-    shift_labels: bool = False
-    merge: Merge | None = None
-    embedding: str = ""
-    auxiliary: Auxiliary | None = None
-    ends: Callable[[Any], tuple[int, ...]] | None = None
-
-    @property
-    def calling(self) -> Calling:
-        """Return how modules are called."""
-        return Calling(self.recompute, self.autocast)
 
 
 class _Kept(NamedTuple):
@@ -103,14 +42,16 @@ class Stages:
     """The stages of one rank, as a part of the executor.
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
-    `joints`: where encoders' features enter. `merging`: what becomes of them.
-    `capture`: how a generator's states are taken from the last stage. `own`: the microbatches that
-    they run, all by default. `travelling`: the name of features that come before the passes.
+    `options`, `loss`: as of Pipeline. `joints`: where encoders' features enter. `merging`: what
+    becomes of them. `capture`: how a generator's states are taken from the last stage. `own`: the
+    microbatches that they run, all by default. `travelling`: the name of features that come before
+    the passes.
     """
 
     program: Program
     modules_by_stage: Mapping[int, nn.Module]
     options: StageOptions
+    loss: StepLoss = field(default_factory=StepLoss)
     joints: Mapping[tuple[int, int], Joint] = field(default_factory=dict)
     merging: Merging | None = None
     capture: StateCapture | None = None
@@ -121,7 +62,6 @@ class Stages:
     _losses: list[Tensor] = field(default_factory=list)
     _split: frozenset[tuple[int, int]] = frozenset()
     _last: Mapping[int, int] = field(default_factory=dict)
-    _calling: Calling = field(default_factory=Calling)
     # The names of what brings the first stage's input, and the gradient of the last one's output.
     _entries: tuple[str, ...] = ()
     _exits: tuple[str, ...] = ()
@@ -142,7 +82,6 @@ class Stages:
             for item in row
             if item.kind in BACKWARD and item.microbatch in own
         }
-        self._calling = self.options.calling
         self._entries = ("F", *_before(self.program, "first", ["F"]))
         self._exits = ("B", *_before(self.program, "last", BACKWARD))
         for stage, module in self.modules_by_stage.items():
@@ -190,7 +129,7 @@ class Stages:
         made: dict[str, Any] = {"F": output.detach()}
         ends: list[tuple[Tensor, Tensor | Sequence[str]]]
         ends = [(loss, torch.ones_like(loss)) for loss in losses]
-        if not is_last or self.options.loss is None:
+        if not is_last or self.loss.function is None:
             advice = "give Pipeline the hidden states' true shape and precision"
             spec = (microbatch.ends if is_last else None) or microbatch.hidden
             spec.check(output, f"{what} made", advice)
@@ -205,14 +144,14 @@ class Stages:
 
     def _compute_losses(self, output: Tensor, microbatch: MicrobatchData) -> list[Tensor]:
         """Return what a microbatch adds to the step's loss: an auxiliary loss, and the main one."""
-        found, fields, options = list[Tensor](), microbatch.fields, self.options
-        if options.auxiliary is not None:
-            found.append(options.auxiliary(fields) * microbatch.weight)
-        if options.loss is not None:
-            labels = [fields[name] for name in options.labels]
-            with self._calling.cast(output):
-                found.append(options.loss(output, *labels) * microbatch.weight)
-        self._losses += [loss.detach() for loss in found]
+        found, fields, loss = list[Tensor](), microbatch.fields, self.loss
+        if loss.auxiliary is not None:
+            found.append(loss.auxiliary(fields) * microbatch.weight)
+        if loss.function is not None:
+            labels = [fields[name] for name in loss.labels]
+            with self.options.cast(output):
+                found.append(loss.function(output, *labels) * microbatch.weight)
+        self._losses += [part.detach() for part in found]
         return found
 
     def _states(self, what: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
@@ -241,7 +180,7 @@ class Stages:
             module = self.merging.around(module, names, fields, embedded=x is not None)
         if self.capture is not None and what.stage == self.program.stages - 1:
             self.capture.expect()
-        return call_module(module, [*inputs, *features], extras, self._calling, what)
+        return call_module(module, [*inputs, *features], extras, self.options, what)
 
     def _early(self, what: Pass) -> list[Tensor]:
         """Return the features of a first stage's microbatch that came before the passes."""

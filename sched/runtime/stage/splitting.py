@@ -53,8 +53,8 @@ def split(
     is in none has, too. Pipeline sums the gradients of parameters that several stages have.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
-    >>> from counterpoise.sched.planners.stage_split import split_of
-    >>> [list(stage.state_dict()) for stage in split(model, split_of((1, 2)), layers="")]
+    >>> from counterpoise.sched.planners.stage_split import make_split
+    >>> [list(stage.state_dict()) for stage in split(model, make_split((1, 2)), layers="")]
     [['0.weight', '0.bias'], ['2.weight', '2.bias']]
     """
     plan = read_stages(plan)

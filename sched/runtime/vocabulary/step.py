@@ -73,7 +73,7 @@ def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
     if ("IF" in kinds) != (parallel.embedding is not None):
         raise ValueError(
             "input passes and VocabParallel's embedding go together; give both, with "
-            "options={'inputs': True}, or none"
+            f"schedule=partial(schedule, {program.name!r}, inputs=True), or none"
         )
 
 

@@ -281,7 +281,7 @@ def test_one_that_begins_anew_or_is_turned_away_has_not_died_of_a_sample() -> No
     pool = balancer.jobs.jobs["run"].pool
     balancer.say(RANK, WantBatches(0, ((0, 4, 0),), 0))
     balancer.open(W)
-    assert pool.workers[W].given
+    assert pool.workers[W].givings
     balancer.say(W, structs.replace(WORKER, version="0.2.0"))
     assert (pool.workers, pool.deaths) == ({}, {})
     balancer.open(W)

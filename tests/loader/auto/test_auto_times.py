@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from counterpoise import time_ns
+from counterpoise import Ranks
+from counterpoise.balancer import time_ns
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.adapters.trainer import adopt_model
 from tests.loader.auto import auto_data as data
@@ -22,7 +23,8 @@ LINE = "counterpoise.loader.automatic"
 def make(dataset: Any = None, **more: Any) -> DataLoader:
     balance = Balance("auto", accumulate=3, counts="free", **more)
     return DataLoader(
-        dataset or data.Texts(96), batch_size=8, shuffle=True, balance=balance, virtual_ranks=2,
+        dataset or data.Texts(96), batch_size=8, shuffle=True, balance=balance,
+        ranks=Ranks(virtual=2),
         collate_fn=data.pad,
     )  # fmt: skip
 
@@ -80,7 +82,7 @@ def test_costs_that_the_model_has_no_time_for_are_not_left_out(
     balance = Balance("auto", accumulate=3, work="padded")
     loaders = [
         DataLoader(
-            data.Texts(96), batch_size=8, shuffle=True, balance=balance, virtual_ranks=2,
+            data.Texts(96), batch_size=8, shuffle=True, balance=balance, ranks=Ranks(virtual=2),
             collate_fn=data.pad, cost=table,
         )
         for _ in range(2)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from counterpoise import Ranks
 from counterpoise.balancer.planning.problem.options import NAMES
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.workers.sources.interface import Probe, Source
@@ -169,7 +170,7 @@ def _draw(number: int, source: random.Random) -> Setting:
     balance: dict[str, Any] = {"grouping": grouping, "seed": source.randint(0, 9)}
     loader: dict[str, Any] = {
         "shuffle": chance() < 0.7,
-        "virtual_ranks": ranks,
+        "ranks": Ranks(virtual=ranks),
         "on_error": "skip" if skips else "raise",
         "drop_last": chance() < 0.2,
     }
@@ -179,7 +180,7 @@ def _draw(number: int, source: random.Random) -> Setting:
         loader["max_errors"] = choose((3, 0.5))
     resumed: dict[str, Any] = {}
     if chance() < 0.4:
-        resumed = {"virtual_ranks": source.randint(1, min(4, count))}
+        resumed = {"ranks": Ranks(virtual=source.randint(1, min(4, count)))}
         if balance.get("accumulate", 1) != "auto" and "samples_per_step" in balance:
             resumed["accumulate"] = source.randint(1, 4)
     return Setting(

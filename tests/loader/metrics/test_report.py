@@ -23,7 +23,11 @@ SIZES = np.minimum(200, np.random.default_rng(5).lognormal(3, 1, COUNT)).astype(
 
 def balanced(broken=(), balance=None, **changes):
     balance = balance or cp.Balance(budgets={"tokens": 2000}, samples_per_step=STEP)
-    given: dict[str, Any] = {"cost": {"tokens": SIZES}, "virtual_ranks": RANKS, "shuffle": True}
+    given: dict[str, Any] = {
+        "cost": {"tokens": SIZES},
+        "ranks": cp.Ranks(virtual=RANKS),
+        "shuffle": True,
+    }
     given |= {"collate_fn": list, "on_error": "skip", "keep_stats": True}
     return cp.DataLoader(Texts(SIZES, broken), balance=balance, **(given | changes))
 
@@ -154,7 +158,7 @@ def test_what_a_loop_cannot_know_it_does_not_say():
     said = report_lines(stats.summary())
     assert "not known: only a balanced loop without a balancer" in said[1]
     assert re.search(r"padding: .*% of tokens", said[2])
-    alone = balanced(virtual_ranks=1)
+    alone = balanced(ranks=cp.Ranks(virtual=1))
     list(alone)
     assert "one, which waits for no other" in alone.report()
 

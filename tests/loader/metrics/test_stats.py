@@ -25,7 +25,12 @@ def balanced(broken=(), **changes):
     given: dict[str, Any] = {
         "balance": cp.Balance("isf", budgets={"tokens": 40}, samples_per_step=12)
     }
-    given |= {"cost": {"tokens": SIZES}, "virtual_ranks": 2, "shuffle": True, "collate_fn": list}
+    given |= {
+        "cost": {"tokens": SIZES},
+        "ranks": cp.Ranks(virtual=2),
+        "shuffle": True,
+        "collate_fn": list,
+    }
     given |= {"on_error": "skip", "keep_stats": True}
     return cp.DataLoader(Texts(SIZES, broken), **(given | changes))
 

@@ -38,7 +38,7 @@ def say_missing(text: str) -> None:
 def gathered(peers: Peers, key: str, reasons: list[str]) -> tuple[bytes, ...]:
     """Return the values of a key, once they are there."""
     while (values := peers.gather(key)) is None:
-        reasons[:] = [peers.why_missing(key)]
+        reasons[:] = [peers.describe_missing(key)]
         time.sleep(peers.pause_s())
     return values
 
@@ -68,7 +68,7 @@ def watch(peers: Peers) -> None:
     say("started")
     while thread.is_alive() and time.monotonic() - progress[0] < TIMEOUT_S:
         time.sleep(0.05)
-    reason = peers.why_missing(f"costs/{progress[1] + 1:.0f}")
+    reason = peers.describe_missing(f"costs/{progress[1] + 1:.0f}")
     say_missing(errors[0] if errors else reason)
 
 

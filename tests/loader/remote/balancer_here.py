@@ -30,7 +30,7 @@ from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
 from counterpoise.balancer.transport.naming import DEFAULT_JOB
 from counterpoise.balancer.transport.sockets import (
     NO_NAME,
-    decode_from,
+    decode_routed,
     listen,
     receive_frames,
     send,
@@ -111,7 +111,7 @@ class WorkerHere:
         while self.session.freed:
             self.kept.pop(self.session.freed.pop(), None)
         while (asked_in := receive_frames(self.socket)) is not None and not self.is_silent:
-            peer, _, content = decode_from(asked_in)
+            peer, _, content = decode_routed(asked_in)
             assert isinstance(content, list)
             for message, _ in content:
                 assert isinstance(message, PullFrames)
@@ -179,7 +179,7 @@ class BalancerHere:
         sockets = [worker.socket for worker in self.workers.values()]
         zmq.zmq_poll([(each, zmq.POLLIN) for each in (self._router, *sockets)], 5)
         while (frames := receive_frames(self._router)) is not None:
-            peer, _, content = decode_from(frames)
+            peer, _, content = decode_routed(frames)
             assert isinstance(content, list), content
             if peer.startswith(NO_NAME):
                 continue  # what is left of a former connection: a server drops it, too

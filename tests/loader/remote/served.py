@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from counterpoise import Balancer, Ranks
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.loader import Balance, DataLoader
@@ -34,14 +35,14 @@ class Served(made.Augmented, Source):
 def make_loader(data: Any, balancer: str | None = None, **more: Any) -> DataLoader:
     """Return a loader of two ranks in this process."""
     balance: Any = {"accumulate": 2, "samples_per_step": 8} | more.pop("balance", {})
-    given: Any = {"virtual_ranks": 2, "shuffle": True, "timeout": 8} | more
+    given: Any = {"ranks": Ranks(virtual=2), "shuffle": True, "timeout": 8} | more
     return DataLoader(data, balance=Balance(**balance), balancer=balancer, **given)
 
 
 def connect_to(address: str, job_name: str | None = None) -> Any:
     """Return a trainer's connection to a balancer at an address, which is opened at first use."""
     loader = DataLoader(
-        RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=address, job=job_name
+        RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=Balancer(address, job=job_name)
     )
     assert loader._given is not None
     local = settings_of(loader, loader._given)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from counterpoise.balancer.transport.naming import job_of
+from counterpoise.balancer.transport.naming import read_job
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.loader.remote import rank_sockets
 from counterpoise.loader.step.errors import LoaderError
@@ -27,7 +27,7 @@ def test_data_that_workers_elsewhere_can_read_go_through_the_environment_s(monke
 
 def test_a_rank_s_name_has_its_job():
     connection = connect_to("tcp://127.0.0.1:9", "run-a")
-    assert job_of(connection._sockets.name) == "run-a"
+    assert read_job(connection._sockets.name) == "run-a"
 
 
 def test_a_rank_waits_for_the_address_and_follows_it(tmp_path):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Balancer
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage, fleet
@@ -35,7 +36,7 @@ def make(data, **given):
 
 def test_a_fleet_is_joined_when_the_loop_begins(data):
     full = Full()
-    loader = make(data, fleet=full)
+    loader = make(data, balancer=full)
     assert full.times == 0
     with pytest.raises(LoaderError, match="no place for it"):
         next(iter(loader))
@@ -45,13 +46,13 @@ def test_a_fleet_is_joined_when_the_loop_begins(data):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"fleet": "lab"}, r"give cp\.fleet\.Ray\(workers=\(4, 64\)\)"),
+        ({"balancer": "lab"}, r"give cp\.fleet\.Ray\(workers=\(4, 64\)\)"),
         (
-            {"fleet": Full(), "balancer": "tcp://127.0.0.1:1"},
+            {"balancer": Full()},
             "a fleet brings its balancer and keys",
         ),
-        ({"fleet": Full(), "keys": "keys"}, "a fleet brings its balancer and keys"),
-        ({"fleet": Full(), "balance": None}, "fleet needs a balanced loader"),
+        ({"balancer": Balancer(Full(), keys="keys")}, "a fleet brings its balancer and keys"),
+        ({"balancer": Full(), "balance": None}, "fleet needs a balanced loader"),
     ],
 )
 def test_what_contradicts_a_fleet_is_refused(data, given, reason):

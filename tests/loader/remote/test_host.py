@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.loader import balanced_data as made
 
@@ -15,7 +16,12 @@ COUNT = 40
 
 def loader(data: Any, **more: Any) -> DataLoader[Any, Any]:
     balance: Any = {"accumulate": 2, "samples_per_step": 8} | more.pop("balance", {})
-    given: Any = {"virtual_ranks": 2, "shuffle": True, "timeout": 60, "num_workers": 2} | more
+    given: Any = {
+        "ranks": Ranks(virtual=2),
+        "shuffle": True,
+        "timeout": 60,
+        "num_workers": 2,
+    } | more
     return DataLoader(data, balance=Balance(**balance), **given)
 
 

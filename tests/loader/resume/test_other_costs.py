@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo, assembly
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.interface import Probe
@@ -202,7 +203,8 @@ class Loader:
             }  # fmt: skip
         return DataLoader(
             data, balance=Balance(accumulate=self.accumulate, **options), shuffle=self.shuffle,
-            batch_size=self.batch_size or 1, virtual_ranks=self.ranks, drop_last=self.drop_last,
+            batch_size=self.batch_size or 1, ranks=Ranks(virtual=self.ranks),
+            drop_last=self.drop_last,
             collate_fn=list if self.layout == "torch" else None, num_workers=self.workers,
             growing_data=self.growing, **given,
         )  # fmt: skip

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, Topology
 from counterpoise.loader.step.ranks import Place, RankArguments, as_topology
 from counterpoise.sched.runtime import Units, UnitSize
@@ -98,13 +99,13 @@ def test_topology_and_process_group_must_agree(join: Any) -> None:
     ("arguments", "reason"),
     [
         ({"rank": 0}, "rank and ranks belong together"),
-        ({"rank": 2, "ranks": 2}, "rank is 2, allowed are 0 to 1"),
-        ({"virtual_ranks": 2, "rank": 0, "ranks": 2}, "leave rank and ranks"),
-        ({"virtual_ranks": 0}, "it must be positive"),
-        ({"virtual_ranks": 2, "topology": {"dp": 2}}, "topology says which rank"),
-        ({"rank": 0, "ranks": 2, "process_group": object()}, "process_group says which rank"),
-        ({"topology": {"dp": 0}}, "size of dp is 0"),
-        ({"topology": "dp"}, "topology is 'dp': needed is a DeviceMesh"),
+        ({"ranks": (2, 2)}, "rank is 2, allowed are 0 to 1"),
+        ({"ranks": Ranks((0, 2), virtual=2)}, "leave rank and ranks"),
+        ({"ranks": Ranks(virtual=0)}, "it must be positive"),
+        ({"ranks": Ranks({"dp": 2}, virtual=2)}, "topology says which rank"),
+        ({"ranks": (0, 2)}, "process_group says which rank"),
+        ({"ranks": {"dp": 0}}, "size of dp is 0"),
+        ({"ranks": "dp"}, "topology is 'dp': needed is a DeviceMesh"),
     ],
 )
 def test_arguments_that_contradict_are_refused_at_once(arguments: Any, reason: str) -> None:
@@ -148,6 +149,6 @@ def test_units_that_get_whole_microbatches_are_told_to_spread_images() -> None:
 def test_a_sampler_lists_the_samples_of_one_rank(join: Any) -> None:
     join(2, 3)
     units = Units(backbone=UnitSize(dp=2, pp=1), encoder=UnitSize(dp=1, pp=1))
-    sampler = BalancedBatchSampler({"tokens": [1] * 8}, Balance(samples_per_step=4), topology=units)
+    sampler = BalancedBatchSampler({"tokens": [1] * 8}, Balance(samples_per_step=4), ranks=units)
     with pytest.raises(ValueError, match="works for data-parallel ranks 0, 1, and a sampler"):
         next(iter(sampler))

@@ -133,10 +133,10 @@ class SimulatedPeers:
     def end(self, group: str) -> None:
         pass
 
-    def why_missing(self, key: str) -> str:
+    def describe_missing(self, key: str) -> str:
         return key
 
-    def why_lost(self, _: str) -> str:
+    def explain_loss(self, _: str) -> str:
         return ""
 
     def pause_s(self) -> float:

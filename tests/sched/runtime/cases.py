@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.sched import Program, schedule
-from counterpoise.sched.runtime import Pipeline, VocabParallel
+from counterpoise.sched.runtime import Pipeline, StageOptions, StepLoss, VocabParallel
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.models import (
     HIDDEN,
@@ -200,10 +200,8 @@ def send_spread_out_gradients(rank: int, counts: tuple[int, ...]) -> float:
         schedule="1f1b",
         stages={rank: stage},
         hidden=HIDDEN,
-        inputs=("x",),
-        labels=(),
-        loss=lambda output: output.sum(),
-        weigh=lambda _: 1.0,
+        run=StageOptions(inputs=("x",)),
+        loss=StepLoss(lambda output: output.sum(), labels=(), weigh=lambda _: 1.0),
         deadline_s=40,
     )
     pipe.step(

@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Subset
 from counterpoise.tools.prepare import shards
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letters import read_letters
-from counterpoise.workers.sources.registry import source_of
+from counterpoise.workers.sources.registry import open_data
 from tests.tools.prepare import data_sets
 from tests.tools.prepare.conftest import contents
 from tests.workers.prepared import write_mds
@@ -65,7 +65,7 @@ def test_shards_of_records_have_the_same_samples(
         pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     report = prepare(path, "--out", tmp_path / "out")
-    source, written = source_of(path), TarDataset(tmp_path / "out")
+    source, written = open_data(path), TarDataset(tmp_path / "out")
     assert report["samples"] == report["compared"] == len(source) == len(written) == 34
     for index in range(len(source)):
         assert written.raw(index) == source.raw(index) | {"__key__": written.key(index)}

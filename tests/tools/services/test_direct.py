@@ -97,7 +97,7 @@ def test_inline_can_be_asked_for(address, inline, pulled):
 
 
 def test_two_ranks_pull_their_own(address, inline, pulled):
-    ranks = [make(balancer=address, virtual_ranks=None, rank=r, ranks=2) for r in (0, 1)]
+    ranks = [make(balancer=address, ranks=(r, 2)) for r in (0, 1)]
     found = []
     for pair in zip(*[loader.steps() for loader in ranks], strict=True):
         for step in pair:

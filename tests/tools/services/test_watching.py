@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -55,7 +56,7 @@ def start_worker(processes, address, root, *words, **variables):
 def make(address, **changes):
     given: dict[str, Any] = {
         "balance": {"grouping": "isf", "budgets": {"tokens": 3000}, "samples_per_step": 12},
-        "virtual_ranks": 2, "shuffle": True, "collate_fn": list, "timeout": 120,
+        "ranks": Ranks(virtual=2), "shuffle": True, "collate_fn": list, "timeout": 120,
         "keep_stats": True, "balancer": address, **changes,
     }  # fmt: skip
     given["balance"] = Balance(**given["balance"])

@@ -21,7 +21,7 @@ from counterpoise.sched.planners.job.schema import (
     read_stages,
 )
 from counterpoise.sched.planners.orchestration.units import Unit
-from counterpoise.sched.planners.stage_split import dump_split, split_of
+from counterpoise.sched.planners.stage_split import dump_split, make_split
 from counterpoise.sched.runtime import Units
 from counterpoise.sched.shapes import ParallelLayout, step
 from counterpoise.sched.simulation.cost_profile import profile_costs
@@ -109,10 +109,10 @@ def test_units_are_a_section(tmp_path: Path) -> None:
 
 def test_files_of_single_planners_are_read_as_sections(tmp_path: Path) -> None:
     path = tmp_path / "split.json"
-    path.write_text(json.dumps(dump_split(split_of((5, 4)))))
-    assert read_stages(path) == split_of((5, 4))
+    path.write_text(json.dumps(dump_split(make_split((5, 4)))))
+    assert read_stages(path) == make_split((5, 4))
     path.write_text(json.dumps(a_file()))
-    assert read_stages(path).stages == split_of((5, 4), ((1,), ())).stages
+    assert read_stages(path).stages == make_split((5, 4), ((1,), ())).stages
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from counterpoise.sched import (
     with_encoders,
 )
 from counterpoise.sched.ir.kinds import kind, layer_kind
-from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.runtime import HiddenStates, Pipeline
 from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
     Model,
@@ -127,8 +127,7 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
         schedule=setting.program,
         stages=mine,
         encoders=specs_of(model, setting.dtype, FIELDS),
-        hidden=HIDDEN,
-        dtype=setting.dtype,
+        hidden=HiddenStates(HIDDEN, dtype=setting.dtype),
         deadline_s=40,
         **made,
         **dict(setting.options),

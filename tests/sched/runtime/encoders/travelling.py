@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterpoise.loader import ImageDispatch
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline, TravellingImages
+from counterpoise.sched.runtime import HiddenStates, Pipeline, TravellingImages
 from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
     INPUTS,
@@ -76,9 +76,8 @@ def make_travelling(setting: TravelSetting, model: Model) -> tuple[Pipeline, dic
         mesh,
         schedule=setting.name,
         stages=mine,
-        images=TravellingImages("vision", dispatch, sizes="grids" if setting.sized else ""),
-        hidden=HIDDEN,
-        dtype=setting.dtype,
+        encoders=TravellingImages("vision", dispatch, sizes="grids" if setting.sized else ""),
+        hidden=HiddenStates(HIDDEN, dtype=setting.dtype),
         deadline_s=40,
         **made,
     )

@@ -14,7 +14,7 @@ from torch import nn
 
 from counterpoise.loader import hf_kwargs
 from counterpoise.sched import schedule
-from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.planners.stage_split import make_split
 from counterpoise.sched.runtime import (
     Adapted,
     DecoderFamily,
@@ -28,7 +28,7 @@ from counterpoise.sched.runtime.families.images import Images
 from counterpoise.sched.runtime.families.layers import Layers
 from tests.sched.runtime.families.models import IMAGES, TEXT, make, microbatch
 
-PLAN = split_of((1, 3))
+PLAN = make_split((1, 3))
 FAULTY = ("gemma3_text", "granite", "gpt2", "qwen2_moe", "qwen2_5_vl")
 
 
@@ -128,10 +128,10 @@ def test_features_of_several_layers_are_compared(monkeypatch) -> None:
     batch = microbatch("qwen3_vl", model, (4, 3), (1, 2), 0)
     fields = {"input_ids": batch["input_ids"], **hf_kwargs(batch, model)}
     found = adapt(model)
-    assert len(found.split(split_of((1, 1, 2)), check=fields)) == 3
+    assert len(found.split(make_split((1, 1, 2)), check=fields)) == 3
     monkeypatch.setattr(Layers, "_stack", lambda *given: given[2:])
     with pytest.raises(ValueError, match=r"layers.1 is called with other values"):
-        found.split(split_of((1, 1, 2)), check=fields)
+        found.split(make_split((1, 1, 2)), check=fields)
 
 
 def test_the_names_of_stages_are_those_of_the_whole_model() -> None:
@@ -208,9 +208,9 @@ def test_a_model_of_ones_own_is_described_as_the_families_are(monkeypatch) -> No
     own = DecoderFamily(
         base="", words="words", layers="blocks", head="out", rotary="", scale_words=lambda _: 3.0
     )
-    assert len(adapt(OwnModel(), own).split(split_of((1, 1)))) == 2
+    assert len(adapt(OwnModel(), own).split(make_split((1, 1)))) == 2
     with pytest.raises(ValueError, match=r"blocks.0 is called with other values"):
-        adapt(OwnModel(), replace(own, scale_words=lambda _: 2.0)).split(split_of((1, 1)))
+        adapt(OwnModel(), replace(own, scale_words=lambda _: 2.0)).split(make_split((1, 1)))
 
 
 def test_a_schedule_without_the_encoder_is_refused_and_text_alone_is_not(monkeypatch) -> None:

@@ -14,7 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.planners.stage_split import make_split
 from counterpoise.sched.runtime import adapt
 from counterpoise.sched.runtime.families.small import small_config
 from counterpoise.sched.runtime.model_state import HeldModules
@@ -27,7 +27,7 @@ from tests.sched.runtime.families.test_adapting import FAULTS
 from tests.sched.runtime.families.test_training import worst
 from tests.sched.runtime.families.training import Setting
 
-PLAN = split_of((1, 3))
+PLAN = make_split((1, 3))
 FAMILIES = ("llama", "gemma2", "qwen2_moe", "qwen2_5_vl")
 
 

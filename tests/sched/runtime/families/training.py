@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from counterpoise.loader import hf_kwargs
 from counterpoise.sched import EncoderTimes, Program, schedule, unit_costs, with_encoders
-from counterpoise.sched.planners.stage_split import SplitPlan, split_of
+from counterpoise.sched.planners.stage_split import SplitPlan, make_split
 from counterpoise.sched.runtime import Adapted, Pipeline, Units, UnitSize, adapt
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.cases import relative
@@ -114,7 +114,7 @@ def plan_of(setting: Setting, stages: int) -> SplitPlan | None:
     if not setting.recompute:
         return None
     sizes = {2: (1, 3), 4: (1, 1, 1, 1), 8: (1, 1, 1, 1, 0, 0, 0, 0)}[stages]
-    return split_of(sizes, [range(size)[::2] for size in sizes])
+    return make_split(sizes, [range(size)[::2] for size in sizes])
 
 
 def made_schedule(setting: Setting, adapted: Adapted) -> Any:
