@@ -91,11 +91,8 @@ def _settled(model: nn.Module) -> nn.Module:
 
 def in_float32(model: nn.Module) -> nn.Module:
     """Return a copy of a copy, all of it float32."""
-    memo: dict[int, Any] = {
-        id(parameter): nn.Parameter(parameter.float(), requires_grad=False)
-        for parameter in model.parameters()
-        if parameter.is_floating_point()
-    }
+    floats = (parameter for parameter in model.parameters() if parameter.is_floating_point())
+    memo: dict[int, Any] = {id(p): nn.Parameter(p.float(), requires_grad=False) for p in floats}
     return copy.deepcopy(model, memo).float()
 
 

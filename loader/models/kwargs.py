@@ -144,16 +144,11 @@ def _has_short_convolution(model: Any) -> bool:
     their kernels keep apart, by seq_idx.
     """
     if model not in _CONVOLVES:
-        parts = (
-            getattr(parent, name, None)
-            for parent in (getattr(model, "model", None), model)
-            for name in ("language_model", "text_model")
-        )
-        text = next((module for module in parts if isinstance(module, nn.Module)), model)
-        _CONVOLVES[model] = any(
-            isinstance(module, nn.Conv1d) and module.groups == module.in_channels > 1
-            for module in text.modules()
-        )
+        parents, names = (getattr(model, "model", None), model), ("language_model", "text_model")
+        parts = (getattr(parent, name, None) for parent in parents for name in names)
+        text = next((part for part in parts if isinstance(part, nn.Module)), model)
+        convolutions = (module for module in text.modules() if isinstance(module, nn.Conv1d))
+        _CONVOLVES[model] = any(conv.groups == conv.in_channels > 1 for conv in convolutions)
     return _CONVOLVES[model]
 
 

@@ -156,7 +156,7 @@ def _sound(model: Any, number: int) -> tuple[Fields, int]:
     bands = getattr(config, "num_mel_bins", None) or 128
     frames = 2 * (getattr(config, "max_source_positions", None) or 1500)
     _check_size(model, frames // 2, "a sound, filled up,")
-    heard = 32 + 16 * (number % 2)
+    heard = 32 + 16 * (number % 2)  # frames of sound: two lengths, as masks may fit one by chance
     first = next(model.parameters())
     values = torch.arange(bands * frames, dtype=torch.float32) * (0.37 + number)
     real = torch.arange(frames, device=first.device) < heard

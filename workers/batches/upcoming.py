@@ -1,4 +1,4 @@
-"""Says to stores what a worker loads next: the task at hand, and those that wait in its queue."""
+"""Tells stores what a worker loads next: the task at hand, and those that wait in its queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -116,6 +116,7 @@ def _pad_length(tokens: int, align: int, length: Length, holder: str) -> int:
     (32, 64, 48)
     """
     aligned = -(-tokens // max(1, align)) * align
+    # Of several lengths the largest is refused below, where none is enough.
     if length is not None and not isinstance(length, int):
         length = next((bound for bound in length if bound >= aligned), length[-1])
     if align < 1 or (length is not None and length % align):
@@ -152,7 +153,7 @@ def read_tokens(samples: Samples, derived: frozenset[str]) -> tuple[list[Array],
                 f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)"
             )
         check_derived(sample, place, len(ids), derived)
-        labels = np.full(len(ids), IGNORED)
+        labels = np.full(len(ids), IGNORED)  # a sample without labels weighs nothing
         if "labels" in sample:
             labels = read_array(sample["labels"], place, "labels")
         if labels.shape != ids.shape or labels.dtype.kind not in "iu":

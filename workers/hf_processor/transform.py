@@ -113,6 +113,7 @@ class HFProcessor:
         self.media_root = None if media_root is None else Path(media_root)
         self.processor_kwargs = dict(processor_kwargs or {})
         self.template_kwargs = dict(template_kwargs or {})
+        # One that is named by a path is loaded at its first use, and again in each process.
         self._path = str(processor) if isinstance(processor, str | Path) else None
         self._processor = None if self._path is not None else processor
         self._blank: Fields | None = None

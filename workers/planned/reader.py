@@ -25,6 +25,7 @@ from ..sources.randomness import RandomnessWatch, global_randomness
 from .measuring import Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
+_Failures = tuple[tuple[int, FailedSample], ...]
 # Counts the label tokens of a batch, or of its samples where it has none; shift_labels, last.
 CountLabels = Callable[[Any, Sequence[Any], bool], int]
 # The first batch waits for a look: no sample is begun after so long.
@@ -157,12 +158,7 @@ class PlannedReader(Dataset[Any]):
         return self._describe(task, batch, good, failed, count)
 
     def _describe(
-        self,
-        task: Load,
-        batch: Any,
-        good: list[Any],
-        failed: tuple[tuple[int, FailedSample], ...],
-        count: CountLabels | None,
+        self, task: Load, batch: Any, good: list[Any], failed: _Failures, count: CountLabels | None
     ) -> Made:
         """Return a batch of the samples that could be used, with what was asked about them."""
         bad = {place for place, _ in failed}
@@ -311,7 +307,5 @@ def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
     labelled = [labels for labels in map(find_labels, samples) if labels is not None]
     if not labelled:
         return None
-    at_token, before = (
-        sum(count_label_tokens(labels, shift) for labels in labelled) for shift in (True, False)
-    )
-    return at_token, before
+    at_token = sum(count_label_tokens(labels) for labels in labelled)
+    return at_token, sum(count_label_tokens(labels, False) for labels in labelled)

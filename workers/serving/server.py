@@ -86,7 +86,7 @@ class PullServer:
         threading.Thread(target=self._serve, daemon=True, name="pulls").start()
 
     def admit(self, public: bytes, secret: bytes) -> None:
-        """Let in ranks with these credentials, and no others any more."""
+        """Admit ranks with these credentials, and no others any more."""
         self._public, self._secret = public, secret
 
     def close(self) -> None:
