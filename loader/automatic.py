@@ -294,7 +294,7 @@ def warn_of_means(choice: Choice, balance: Balance) -> None:
     labels for each of their parts.
     """
     found = choice.found_costs
-    texts = [each.name for each in found.found if is_textual(each)] if found else []
+    texts = [cost.name for cost in found.found if cost.field.is_text] if found else []
     has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
     if balance.counts == "free" or not (choice.padded and has_tokens):
         return

@@ -136,7 +136,7 @@ def arrange(
     """
     if not isinstance(where, Units):
         place = place_on_mesh(where, start_deadline(deadline_s))
-        make = partial(schedule, place.ranks)
+        make: Callable[[int], Program] = partial(schedule, place.ranks)
         make = _add_generator(make) if generator else make
         return place, cache(lambda count: plan_on_mesh(make(count)))
     _refuse_other_units(where, encoders, generator)
