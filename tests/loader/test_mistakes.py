@@ -49,7 +49,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "DataLoader has no argument job: write balancer=Balancer('tcp://a:1', job='x')",
     ),
     "dead letters": (
-        loader(on_error=cp.OnError("skip", dead_letter="a")),
+        loader(on_error="skip", dead_letter="a"),
         "DataLoader has no argument dead_letter: write on_error=OnError('skip', dead_letter='a')",
     ),
     "a loader's name": (
@@ -66,7 +66,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     # words of other loaders
     "a rank": (
-        loader(ranks=(3, 8)),
+        loader(rank=3, ranks=8),
         "DataLoader has no argument rank: write ranks=(3, 8), rank 3 of 8",
     ),
     "a misspelt topology": (
@@ -74,7 +74,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "DataLoader has no argument topolgy: write ranks={'dp': 2, 'tp': 2}, or a DeviceMesh",
     ),
     "a fleet": (
-        loader(balancer=Fleet()),
+        loader(fleet=Fleet()),
         "DataLoader has no argument fleet: write balancer=cp.fleet.Ray(workers=(4, 64))",
     ),
     "a sampler's process group": (
