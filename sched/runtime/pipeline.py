@@ -82,7 +82,12 @@ class StepResult:
         "hidden": HiddenStates,
         "loss": StepLoss,
         "run": StageOptions,
-    }
+    },
+    words={
+        "images": "encoders=TravellingImages(...)",
+        "loss_fn": "loss=",
+        "options": "schedule=partial(schedule, NAME, ...) with the schedule's options",
+    },
 )
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
