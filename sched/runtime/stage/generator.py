@@ -31,21 +31,20 @@ class GeneratorSpec:
         name: In messages and checkpoints, the same on every rank.
         module: Called with the states and the fields `inputs` of a microbatch, returns its loss,
             the *sum* over what it generates; None on ranks that do not run it.
-        tokens: The number of its states in a microbatch, by cost ({"pictures": 16}) or as a
-            function of its info; the module is not called for a microbatch of 0.
+        tokens: The states of a microbatch, by cost ({"pictures": 16}) or as a function of its info;
+            for 0 the module is not called.
         width: Of a state, so states are (tokens, width).
         inputs: The fields that the module gets; default: none.
-        take: Called with the last hidden states and the fields of the microbatch that its rank has,
-            returns the states; default: they are the hidden states.
+        take: Called with the last hidden states and the microbatch's fields on this rank, returns
+            the states; default: they are the hidden states.
         marks: The fields that `take` reads; default: none.
-        states: The name of the layer in the last stage's module whose output the hidden states are;
-            default: the stage's output, as with vocabulary passes.
+        states: The layer in the last stage's module whose output the hidden states are; default:
+            the stage's output, as with vocabulary passes.
         weigh: What a microbatch's loss counts in the step's: "token", "sample", or a function of
             its info; default "sample".
         trainable: False freezes the module; gradients go through it. Default True.
         dtype: The precision of the states; default torch.float32.
-        module_name: Of the module in the whole model, under which checkpoints hold it; default
-            `generators.NAME`.
+        module_name: What checkpoints call the module; default `generators.NAME`.
 
     Raises ValueError for another `weigh`, and for sharded modules.
     """

@@ -40,22 +40,19 @@ def split(
     Args:
         model: The whole model.
         plan: A SplitPlan, or the file that `counterpoise plan job --out` wrote, also of a part.
-        layers: The names of the model's lists of layers, whose layers follow each other, such as
-            "model.layers"; "" for a model that is a list itself. Default "layers".
-        first: The names of modules before the layers, such as "model.embed_tokens", which take and
-            return one tensor; default: none.
-        last: The same behind the layers, such as "model.norm"; default: none.
+        layers: The names of the lists of layers, which follow each other, such as "model.layers";
+            "" for a model that is a list itself. Default "layers".
+        first: The modules before the layers, such as "model.embed_tokens"; each takes and returns
+            one tensor. Default: none.
+        last: The same behind the layers, such as "model.norm".
         call: How a layer is called; default: with the hidden states and the stage's extras by
             keyword. Where a layer returns several values the first are the hidden states.
-        calls: How single modules are called, {name: function}, with what the model's forward does
-            between them; default: none.
+        calls: {name: how this module is called}, with what the model's forward does between them.
         prepare: Called once in each stage, behind `first`; its modules find what it returns among
-            the extras. Default: none.
-        finish: What the loss of vocabulary passes does to logits, such as a softcap; default:
-            nothing.
-        check: A tiny microbatch, {field: tensor}, the input first, for which logits and gradients
-            of the stages are compared with those of the model's forward; default: one is made.
-            False compares nothing.
+            the extras.
+        finish: What the loss of vocabulary passes does to logits, such as a softcap.
+        check: A tiny microbatch, the input first, for which logits and gradients of the stages are
+            compared with those of the model's forward; default: one is made. False for none.
 
     Raises ValueError for another number of layers than the plan's, names that the model has not, a
     difference, with the first module where it appears, and a weight of a stage that a module which
