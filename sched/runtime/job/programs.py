@@ -14,7 +14,7 @@ from torch import nn
 from ...checking import check
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ...transforms.generator_passes import without_generator_gradient
+from ...transforms.generator_passes import drop_generator_gradient
 from ...transforms.training import forward_only, with_reductions, with_whole_last_backward
 from ..compiled import collectives
 from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, trained_program
@@ -189,7 +189,7 @@ class Programs:
         """Return a program without the encoders' and generator's backward that nothing needs."""
         program = trained_program(program, self.encoders.placed(program), self.facts.lowest)
         # without anything trained before the generator
-        return program if self.facts.input_gradient[-1] else without_generator_gradient(program)
+        return program if self.facts.input_gradient[-1] else drop_generator_gradient(program)
 
     def install(self, programs: Mapping[int, Program], make: Callable[[int], Program]) -> None:
         """Run other programs from the next step on; `make` makes those of other sizes.

@@ -19,7 +19,7 @@ from ...replanning.decision import (
     PlanChange,
     PlanState,
     Replan,
-    digest_of,
+    digest_programs,
     dump_state,
     first_state,
     load_state,
@@ -29,7 +29,7 @@ from ...replanning.decision import (
     step_ns,
     taken,
 )
-from ...replanning.observation import Observation, expected_step, keys_of, nearby
+from ...replanning.observation import Observation, expected_step, nearby, step_keys
 from ...simulation.cost_profile import CostProfile, dump_profile
 from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
@@ -61,7 +61,8 @@ class Replanner:
                 f"the profile has stages on ranks {profile.placement} of {profile.ranks}, the "
                 f"pipeline on {program.placement} of {len(program.ranks)}; give one of this layout"
             )
-        kinds = {key.lstrip("0123456789") for key in keys_of(self.programs.trained(program)).passes}
+        keys = step_keys(self.programs.trained(program)).passes
+        kinds = {key.lstrip("0123456789") for key in keys}
         if missing := sorted(kinds - set(profile.passes)):
             raise ValueError(
                 f"the profile has no times of {', '.join(missing)}, which the schedule "
@@ -79,7 +80,7 @@ class Replanner:
         if settings.measure is not None:
             slots = settings.measure(self.state.steps, slots)
         program = self.programs.trained(self.programs.bases[count])
-        keys, held = keys_of(program), [dict(info.costs) for info in infos]
+        keys, held = step_keys(program), [dict(info.costs) for info in infos]
         first = self.place.rank == 0
         expected_ns = expected_step(program, self.state.profile, held) if first else 0
         row = keys.row(self.place.rank, slots, self.state.profile, held, expected_ns)
@@ -110,7 +111,7 @@ class Replanner:
         if (saved.profile.placement, saved.profile.ranks) != (profile.placement, profile.ranks):
             return
         same = {count: self.programs.plan_of(count).base for count in saved.counts}
-        if digest_of(same) == saved.digest:
+        if digest_programs(same) == saved.digest:
             self.state = saved
 
     def _summed(self, row: Sequence[int]) -> list[int]:
@@ -142,7 +143,7 @@ class Replanner:
         except ValueError as error:
             self._warn(error)
             return
-        digest, measured_ns = digest_of(programs), decision.measured_ns
+        digest, measured_ns = digest_programs(programs), decision.measured_ns
         change = PlanChange(self.state.steps, digest, before_ns, after_ns, measured_ns)
         self.state = taken(self.state, change, programs)
 

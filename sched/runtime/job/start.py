@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
-from ...transforms.generator_passes import with_generator, without_last_stage
+from ...transforms.generator_passes import drop_last_stage, with_generator
 from ..compiled import collectives
 from ..encoders.placement import EncoderSpec
 from ..encoders.travelling import TravellingImages
@@ -136,7 +136,7 @@ def arrange(
     """
     if not isinstance(where, Units):
         place = place_on_mesh(where, start_deadline(deadline_s))
-        make = partial(schedule, place.ranks)
+        make: Callable[[int], Program] = partial(schedule, place.ranks)
         make = _add_generator(make) if generator else make
         return place, cache(lambda count: plan_on_mesh(make(count)))
     _refuse_other_units(where, encoders, generator)
@@ -189,7 +189,7 @@ def _replace_last_stage(
         program = make(microbatches)
         if program.placement != tuple(range(len(program.ranks))) or program.barriers:
             return program
-        return without_last_stage(longer(microbatches)) or program
+        return drop_last_stage(longer(microbatches)) or program
 
     return make_shorter
 

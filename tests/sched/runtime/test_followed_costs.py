@@ -55,11 +55,10 @@ def collate(samples: list[Tensor]) -> dict[str, Tensor]:
 
 
 def make_loader(costs: Path, **given: Any) -> DataLoader[Any, Any]:
-    pipeline = {"schedule": "1f1b", "stages": 2, "profile": str(costs)}
     data = Texts()
     return DataLoader(
         data, collate_fn=collate, shuffle=True, cost={"tokens": data.lengths}, **given,
-        balance=Balance(samples_per_step=STEP, accumulate=4, ordering="two_opt", pipeline=pipeline),
+        balance=Balance(samples_per_step=STEP, accumulate=4, pipeline=str(costs)),
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from counterpoise.sched.runtime import (
     families,
 )
 from counterpoise.sched.runtime.families import adapted as adapted_module
-from counterpoise.sched.runtime.families.images import Images
+from counterpoise.sched.runtime.families.images import ImageEncoder
 from counterpoise.sched.runtime.families.layers import Layers
 from tests.sched.runtime.families.models import IMAGES, TEXT, make, microbatch
 
@@ -118,7 +118,7 @@ def test_a_microbatch_with_images_is_compared_too(monkeypatch, kind: str) -> Non
     assert len(found.split(PLAN, check=fields)) == 2
     plain = found.images.merge
     twice = property(lambda _: lambda words, *more: 2 * plain(words, *more))
-    monkeypatch.setattr(Images, "merge", twice)
+    monkeypatch.setattr(ImageEncoder, "merge", twice)
     with pytest.raises(ValueError, match=r"layers.0 is called with other values"):
         found.split(PLAN, check=fields)
 

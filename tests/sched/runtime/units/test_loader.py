@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from counterpoise.balancer import Images
 from counterpoise.loader import Balance, DataLoader, ImageDispatch
 from counterpoise.sched.runtime import (
     Pipeline,
@@ -104,7 +105,9 @@ def train(process: int, units: Units | None) -> dict[str, Any]:
         where, schedule="1f1b", stages=mine, hidden=HIDDEN, run=StageOptions(merge=merge),
         loss=StepLoss(total_loss, weigh="sample"), deadline_s=60, **made,
     )  # fmt: skip
-    dispatched: dict[str, Any] = {"dispatch": "images"} if units is None or units.spread else {}
+    dispatched: dict[str, Any] = (
+        {"images": Images("images")} if units is None or units.spread else {}
+    )
     loader: DataLoader[Any, Any] = DataLoader(
         Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, ranks=where,
         balance=Balance(samples_per_step=STEP, accumulate=2, **dispatched), fields=pipe.needs,
