@@ -71,11 +71,7 @@ def _after(kind: str) -> tuple[Need, ...]:
 _KINDS = (
     Kind("F", "forward", needs=_FORWARD, takes=("activation",)),
     Kind(
-        "B",
-        "backward",
-        needs=_BACKWARD,
-        takes=("recomputed",),
-        frees=("activation", "recomputed"),
+        "B", "backward", needs=_BACKWARD, takes=("recomputed",), frees=("activation", "recomputed")
     ),
     # As it works back through the layers, what it saves for W takes the place of activations.
     Kind(
