@@ -40,11 +40,7 @@ _NS2_PER_BYTE = 10**12 // 2**20
 
 
 def balanced_partition(
-    layers: Sequence[LayerCost],
-    stages: int,
-    step_ns: Callable[[Sizes], int],
-    *,
-    keep: int = 15,
+    layers: Sequence[LayerCost], stages: int, step_ns: Callable[[Sizes], int], *, keep: int = 15
 ) -> tuple[tuple[Sizes, int], ...]:
     """Return OmniBal's `keep` candidates with their step times, the fastest first.
 

@@ -13,15 +13,7 @@ from typing import Any
 
 from ..ir.typed_json import read_json_file
 from .configs import read_config
-from .model import (
-    ENCODER,
-    GENERATOR,
-    LANGUAGE,
-    Model,
-    SubModel,
-    TransformerLayer,
-    Vocabulary,
-)
+from .model import ENCODER, GENERATOR, LANGUAGE, Model, SubModel, TransformerLayer, Vocabulary
 
 
 def _encoder(name: str, width: int, inner: int, layers: int) -> SubModel:

@@ -135,11 +135,7 @@ def _pair(pass_: Pass, program: Program) -> tuple[Pass, Pass] | None:
 
 
 def lower(
-    program: Program,
-    costs: Costs | None = None,
-    *,
-    continuations: bool = True,
-    ahead: int = 1,
+    program: Program, costs: Costs | None = None, *, continuations: bool = True, ahead: int = 1
 ) -> Program:
     """Return the program with sends, receives, collectives and continuations.
 

@@ -113,10 +113,7 @@ class RankImages:
 
 
 def rank_images(
-    spec: TravellingImages | None,
-    rank: int,
-    sizes: tuple[int, int] | None,
-    options: StageOptions,
+    spec: TravellingImages | None, rank: int, sizes: tuple[int, int] | None, options: StageOptions
 ) -> RankImages:
     """Return the travelling images of a rank of a pipeline.
 

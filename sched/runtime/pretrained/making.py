@@ -54,8 +54,7 @@ def find_precisions(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
             f"{type(model).__name__} is no model of transformers, of which weights= makes a part; "
             "make the whole model on every process"
         )
-    precisions: Mapping[str, torch.dtype] = model._get_dtype_plan(kind)
-    return precisions
+    return dict(model._get_dtype_plan(kind))
 
 
 def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
