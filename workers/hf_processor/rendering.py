@@ -77,7 +77,7 @@ def moved(spans: Sequence[Span], replaced: Sequence[Mapping[str, Any]]) -> list[
     """
     ends = [placeholder["span"][1] for placeholder in replaced]
     new_ends = [placeholder["new_span"][1] for placeholder in replaced]
-    gained = [0, *(new_end - end for new_end, end in zip(new_ends, ends, strict=True))]
+    gained: list[int] = [0, *(new_end - end for new_end, end in zip(new_ends, ends, strict=True))]
 
     def after(at: int) -> int:
         return at + gained[bisect.bisect_right(ends, at)]
