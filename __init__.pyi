@@ -1,7 +1,7 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance, Layout
+from .balancer import Balance, Images, Layout, PipelineOrder, Shapes, Work
 from .loader import (
     BalancedBatchSampler,
     Balancer,
@@ -40,6 +40,7 @@ __all__ = [
     "EnergonDataset",
     "HFDataset",
     "HFProcessor",
+    "Images",
     "JsonlDataset",
     "Layout",
     "LoaderError",
@@ -47,11 +48,14 @@ __all__ = [
     "Mixture",
     "OnError",
     "ParquetDataset",
+    "PipelineOrder",
     "Ranks",
     "RemoteDataset",
+    "Shapes",
     "StepInfo",
     "TarDataset",
     "Topology",
+    "Work",
     "__version__",
     "adapters",
     "balancer",

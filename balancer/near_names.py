@@ -98,6 +98,9 @@ def _expression(cls: type[Any], fields: Mapping[str, Any], short: object = None)
     """Return the expression of a value with these fields, the short form being its first one."""
     parameters = inspect.signature(cls).parameters
     shown = [] if short is None else [f"{short!r:.40}"]
+    first = next(iter(parameters.values()))
+    if short is None and first.name not in fields and first.default is first.empty:
+        shown = ["..."]
     shown += [f"{name}={value!r:.40}" for name, value in fields.items() if name in parameters]
     for argument, home in (_VALUE_CLASSES[cls]() if cls in _VALUE_CLASSES else {}).items():
         inner = {n: v for n, v in fields.items() if n not in parameters and _has_field(home, n)}

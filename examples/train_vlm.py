@@ -223,8 +223,7 @@ def make_loader(mesh: DeviceMesh, pipe: Pipeline, given: argparse.Namespace) -> 
             samples_per_step=SAMPLES,
             accumulate=MICROBATCHES,
             layout="packed",
-            ordering="two_opt",
-            pipeline={"schedule": "1f1b", "stages": given.pp, "profile": cost_profile(given.pp)},
+            pipeline=cost_profile(given.pp),
         ),
     )
     loader.follow_costs(pipe)

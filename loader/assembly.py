@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.config import PlanConfig
-from ..balancer.planning.problem.layout import base_of
+from ..balancer.planning.problem.layout import as_layout, base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..workers.mixture.order import epoch_samples, find_rows
@@ -127,7 +127,7 @@ def settings_of(loader: TorchDataLoader[Any], arguments: BalancedArguments) -> L
             one_rank, ranks=1, resources=resources, batch_size=loader.batch_size
         )
         takes_empty = takes_empty or (
-            balance.layout == "torch" and takes_nothing(arguments.collate_fn)
+            as_layout(balance.layout) is None and takes_nothing(arguments.collate_fn)
         )
         label_tokens = find_label_source(source, balance, resources, arguments.collate_fn)
     pins = loader.pin_memory and torch.accelerator.is_available()

@@ -19,7 +19,6 @@ from ..balancer.planning.problem.options import LLM, Counts, Waits, padded_of
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
-from ..workers.discovery.costs import is_textual
 from ..workers.discovery.fields import WHOLE
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, source_name
@@ -295,7 +294,7 @@ def warn_of_means(choice: Choice, balance: Balance) -> None:
     labels for each of their parts.
     """
     found = choice.found_costs
-    texts = [each.name for each in found.found if is_textual(each)] if found else []
+    texts = [cost.name for cost in found.found if cost.field.is_text] if found else []
     has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
     if balance.counts == "free" or not (choice.padded and has_tokens):
         return

@@ -407,8 +407,6 @@ def check_sampled(balance: Balance, accumulate_from: int, batch_size: int | None
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
             f"collate_fn={collate} to torch's DataLoader"
         )
-    if balance.report:
-        raise ValueError("report is True, but a sampler sees no batches: leave it")
     if accumulate_from != 1 and balance.accumulate != "auto":
         raise ValueError(
             f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "
@@ -433,14 +431,14 @@ def checked_columns(
     return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
 
 
-def _sampler_ranks(ranks: Any, balance: Balance) -> Ranks:
+def _sampler_ranks(argument: Any, balance: Balance) -> Ranks:
     """Return the ranks of a sampler; ValueError for what only a DataLoader has of them."""
-    ranks = as_ranks(ranks)
+    ranks = as_ranks(argument)
     ranks.check_dispatch(balance.dispatch)
     if ranks.virtual is not None or ranks.name:
         raise ValueError(
-            f"{ranks} is for a counterpoise.DataLoader, and a sampler lists the samples of one "
-            "rank: give ranks=(rank, number of ranks), a mesh or a process group"
+            "virtual and name of Ranks are for a counterpoise.DataLoader, and a sampler lists the "
+            "samples of one rank: give ranks=(rank, number of ranks), a mesh or a process group"
         )
     return ranks
 
@@ -455,7 +453,7 @@ def _configuration(
     if size is None and batch_size is None:
         if balance.is_padded:
             raise ValueError("work is 'padded': give samples_per_step, the size of a step")
-        multiples = balance.shapes.multiples.items()
+        multiples = balance.padding.multiples.items()
         sizing = Sizing(multiples=tuple(
             (resources.index(name), each) for name, each in multiples if name in resources
         ))  # fmt: skip

@@ -73,8 +73,7 @@ def _case(costs: Int64, file: str, profile: str) -> OrderCase:
         grouping="fixed",
         partition="given",
         accumulate=MICROBATCHES,
-        ordering="two_opt",
-        pipeline={"schedule": "1f1b", "stages": RANKS, "profile": file},
+        pipeline=file,
     )
     config = PlanConfig.from_balance(
         balance,

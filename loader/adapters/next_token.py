@@ -2,7 +2,7 @@
 
 Our layouts have labels aligned with their tokens, and Hugging Face models shift them inside;
 torchtitan's and Megatron-LM's losses compare position i with labels[i]. With
-Balance(shift_labels=False) they are so already.
+Layout(..., shift_labels=False) they are so already.
 """
 
 from collections.abc import Container, Iterator

@@ -71,8 +71,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     check_is_ours(loader, "attach_trainer")
     if not shifts_labels(loader):
         raise ValueError(
-            "Balance(shift_labels=False) says that labels are the next tokens already, and models "
-            "of transformers shift them inside: give labels that stand at their own tokens "
+            "Layout(..., shift_labels=False) says that labels are the next tokens already, and "
+            "models of transformers shift them inside: give labels that stand at their own tokens "
             "(labels = input_ids) and leave shift_labels, or a loop of your own"
         )
     check_strategy(trainer, loader)

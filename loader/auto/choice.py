@@ -16,7 +16,8 @@ from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.metrics import TILE_TOKENS
-from ...balancer.planning.problem.options import ATTENTION_PAIRS, LLM, NO_WORK, Work
+from ...balancer.planning.problem.options import ATTENTION_PAIRS, LLM, NO_WORK, WorkName
+from ...balancer.planning.problem.values import Work, as_work
 from ...balancer.protocol.records import read_record
 from ...workers.discovery import FoundCosts, FoundSource, ResourceWork
 from ...workers.sources.interface import DEFAULT_COST, Source
@@ -65,10 +66,10 @@ class Choice:
         return read_record(cls, json.loads(text), "auto")
 
 
-def read_work(balance: Balance) -> Work | None:
+def read_work(balance: Balance) -> WorkName | None:
     """Return the work that the user has said, by a layout too; None where it is to be found."""
-    if balance.work is not None:
-        return balance.work
+    if kind := as_work(balance.work).kind:
+        return kind
     layout = as_layout(balance.layout)
     return None if layout is None else "padded" if layout.pads else "packed"
 
@@ -144,7 +145,7 @@ class PlanTerms:
                 )
             return replace(
                 balance, grouping="fixed", partition="given", counts=None, work="packed",
-                time_ns=None, waits=None,
+                waits=None,
             )  # fmt: skip
         oversize = balance.oversize
         if balance.budgets and balance.counts != "free" and oversize == "alone":
@@ -159,5 +160,5 @@ class PlanTerms:
         times = {name: time for name, time in (times_ns or {}).items() if name in names}
         return replace(
             balance, grouping="balanced", counts=balance.counts or "equal", oversize=oversize,
-            work="padded" if choice.padded else "packed", time_ns=times or None,
+            work=Work("padded" if choice.padded else "packed", times or None),
         )  # fmt: skip

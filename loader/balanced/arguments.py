@@ -17,7 +17,9 @@ from torch.utils.data import (
 )
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
+from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.options import Waits
+from ...balancer.planning.problem.values import as_images
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
 from ...workers.sources.interface import Source
@@ -65,7 +67,11 @@ def find_resources(
     have it): the default resources, and any other that has a budget or counts label tokens.
     """
     if source is None:
-        named = (*balance.budgets, *balance.align, *filter(None, [balance.label_tokens]))
+        named = (
+            *balance.budgets,
+            *balance.padding.multiples,
+            *filter(None, [balance.label_tokens]),
+        )
         known = (*DEFAULT_RESOURCES, IN_BATCHES)
         extra = dict.fromkeys(name for name in named if name not in known)
         return (*DEFAULT_RESOURCES, *extra)
@@ -135,13 +141,12 @@ def refuse_ignored(
                     f"{name} is for a dataset in this process, and a RemoteDataset is with the "
                     f"workers: leave {name}; their transform says what a sample costs"
                 )
-    if balance.layout == "torch":
-        for name in ("pad_id", "dummy_tile"):
-            if getattr(balance, name) != getattr(DEFAULTS, name):
-                raise ValueError(
-                    f"{name} is {getattr(balance, name)}, but in layout 'torch' collate_fn makes "
-                    f"the batch: leave {name}, or use layout 'padded' or 'packed'"
-                )
+    side = as_images(balance.images).dummy_tile
+    if side and as_layout(balance.layout) is None:
+        raise ValueError(
+            f"images: dummy_tile is {side}, but in layout 'torch' collate_fn makes the batch: "
+            "leave dummy_tile, or use layout 'padded' or 'packed'"
+        )
 
 
 def check_decode_threads(

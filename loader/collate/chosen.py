@@ -64,7 +64,7 @@ class BatchMaker:
         if self.draws:
             return self.collate_fn  # type: ignore[return-value]  # the user's own
         chosen: Any = EVERY if self.fields is None or callable(self.fields) else self.fields
-        if self.balance.layout == "torch":
+        if as_layout(self.balance.layout) is None:
             return partial(stacked, chosen)
         from ...workers.collate.layouts import collate_samples  # here: 'torch' needs nothing of it
 
@@ -74,7 +74,7 @@ class BatchMaker:
     def draws(self) -> bool:
         """Return whether the function may draw random numbers: it is the user's."""
         is_own = self.collate_fn is not None and self.collate_fn is not default_collate
-        return self.balance.layout == "torch" and is_own
+        return as_layout(self.balance.layout) is None and is_own
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return the part of a batch that the process gets; TypeError if it has no fields."""
@@ -90,7 +90,7 @@ class BatchMaker:
 
 
 def checked_fields(fields: Any) -> WantedFields:
-    """Return the wanted fields' names, or the function of them; ValueError for anything else."""
+    """Return the chosen fields' names, or the function of them; ValueError for anything else."""
     if fields is None or callable(fields):
         return fields  # type: ignore[no-any-return]
     if isinstance(fields, str) or not isinstance(fields, Collection):

@@ -8,7 +8,7 @@ experiments on one sample.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -182,12 +182,15 @@ def _compare(
     def compute(batch: Batch) -> Tensor:
         return loss(model, moved(batch, device))
 
-    def total(base: Base, samples: Sequence[Any], **more: Any) -> Tensor:
+    def total(
+        base: Base, samples: Sequence[Any], length: int | None = None, pad_id: int = 0
+    ) -> Tensor:
         """Return the loss of a batch, whose other fields are as in the loader's own layout."""
         layout = BUILT_IN[base]
         if own_layout is not None and own_layout.fields:
             layout = Layout(own_layout.name, own_layout.fields, base)
-        return compute(collate_samples(samples, layout, **more))
+        layout = replace(layout, pad_id=pad_id)
+        return compute(collate_samples(samples, layout, length=length))
 
     # an empty microbatch has no sample to compare, and weighs nothing
     filled = [

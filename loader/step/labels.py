@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.layout import as_layout
 from ...balancer.protocol.job_spec import IN_BATCHES, LABEL_TOKENS
 from ...balancer.run.steps import COMPARED
 from ...workers.sources.interface import Source
@@ -79,7 +80,7 @@ def find_label_source(
     """
     if balance.label_tokens is not None:
         return balance.label_tokens
-    is_open = balance.layout == "torch" and collate_fn not in (None, default_collate)
+    is_open = as_layout(balance.layout) is None and collate_fn not in (None, default_collate)
     if not (is_open and source is not None and source.decode_first):
         return LABEL_TOKENS
     are_counted = LABEL_TOKENS in resources
@@ -168,7 +169,7 @@ class LabelCheck:
             logger.warning(
                 "the labels of samples %s are the next tokens already (x = t[:-1], y = t[1:]), and "
                 "are taken for those of a model that shifts them: give "
-                "Balance(shift_labels=False), or labels that stand at their own tokens",
+                "Layout(..., shift_labels=False), or labels that stand at their own tokens",
                 ", ".join(keys[:QUOTED]),
             )
         if self.laid or declared is None:
@@ -194,7 +195,8 @@ class LabelCheck:
         rule, more = "not a sample's first", "each label is the next token already, give"
         if not self.shift_labels:
             rule, more = "shift_labels is False", "the loss compares i with label i + 1, leave"
-        advice = f"; if {more} Balance(shift_labels=False)" * (declared == found[self.shift_labels])
+        fits_otherwise = declared == found[self.shift_labels]
+        advice = f"; if {more} Layout(..., shift_labels=False)" * fits_otherwise
         return LoaderError(
             f"{who} {found[not self.shift_labels]} (other than -100, and {rule}): a loss per token "
             f"would be divided by the wrong number; {remedy}{advice}"

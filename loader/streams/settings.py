@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES, JobSpec
 from ...workers.sources.data_identity import KnownData
@@ -25,8 +26,8 @@ from .reader import PackedStream, PackSettings
 # The options of a Balance that mean something for a stream; seed: of nothing, as its order is its
 # own, but sweeps and frameworks give one to every loader.
 OPTIONS = (
-    "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "oversize", "layout",
-    "pad_id", "dummy_tile", "label_tokens", "shift_labels", "seed",
+    "budgets", "accumulate", "oversize", "seed", "label_tokens", "layout", "work", "shapes",
+    "images",
 )  # fmt: skip
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 
@@ -68,7 +69,8 @@ def check_stream(
             "shuffle=True, and a stream has an order of its own: leave shuffle, and let the stream "
             "shuffle (data.shuffle(buffer_size=...) of Hugging Face and webdataset)"
         )
-    options = {option.name: getattr(balance, option.name) for option in fields(Balance)}
+    names = [field.name for field in fields(Balance)] + ["time_ns", "dispatch", "all_or_none"]
+    options = {name: getattr(balance, name) for name in names}
     allowed = {"counts": "free"}  # as it is
     meant = {
         name: value
@@ -134,7 +136,7 @@ def settings_of_stream(
             f"max_errors={part} is a part of the samples, and a stream does not say "
             "how many it has: give a count"
         )
-    takes_empty = balance.layout != "torch" or takes_nothing(arguments.collate_fn)
+    takes_empty = as_layout(balance.layout) is not None or takes_nothing(arguments.collate_fn)
     batches = BatchMaker(balance, arguments.collate_fn, arguments.fields)
     resources = tuple(balance.budgets)
     sizing = PlanConfig.from_balance(balance, ranks=1, resources=resources).sizing

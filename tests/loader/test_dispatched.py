@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoise import Ranks
+from counterpoise.balancer import Images
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 from counterpoise.sched.runtime import Units, UnitSize
 from tests.flat_options import balanced_loader
@@ -73,8 +74,8 @@ def test_pipelines_take_images_that_travel() -> None:
     stages = {"ranks": {"pp": 2, "dp": 1}}
     make("images", **stages).close()
     columns = {"tiles": np.ones(8, int), "tokens": np.ones(8, int)}
-    balance = Balance(dispatch="images", samples_per_step=4)
-    BalancedBatchSampler(columns, balance, ranks=stages["topology"])
+    balance = Balance(images=Images("images"), samples_per_step=4)
+    BalancedBatchSampler(columns, balance, ranks=stages["ranks"])
     whole = Units(backbone=UnitSize(1, 1), encoder=UnitSize(1, 1))
     with pytest.raises(ValueError, match="give Units spread=True, or use dispatch 'samples'"):
         make("images", ranks=whole)

@@ -49,9 +49,9 @@ class Measuring:
 def make(file: Path, workers: int = 0, pipe: Any = None, **changes: Any) -> DataLoader[Any, Any]:
     given: dict[str, Any] = {
         "grouping": "balanced", "samples_per_step": STEP, "accumulate": 4,
-        "ranks": Ranks(virtual=2), "shuffle": True, "collate_fn": made.as_list, "num_workers": workers,
-        "ordering": "two_opt",
-        "pipeline": {"schedule": "1f1b", "stages": 2, "profile": str(file)},
+        "ranks": Ranks(virtual=2), "shuffle": True, "collate_fn": made.as_list,
+        "num_workers": workers, "ordering": "two_opt",
+        "pipeline": str(file),
     }  # fmt: skip
     loader = balanced_loader(made.Augmented(COUNT), **{**given, **changes})
     if pipe is not None:

@@ -12,6 +12,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, difference, to_json
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.workers.sources.labels import count_label_tokens
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 COUNT = 24
@@ -60,7 +61,7 @@ def loader(cost: Any, dataset: Any = None, **changes: Any) -> DataLoader[Any, An
     options: dict[str, Any] = {"budgets": {"tokens": 20}, "samples_per_step": 8, "seed": 1}
     options |= {"accumulate": "auto", **changes}
     return DataLoader(
-        dataset or Texts(), balance=Balance(**options), cost=cost, shuffle=True,
+        dataset or Texts(), balance=flat_balance(**options), cost=cost, shuffle=True,
         ranks=Ranks(virtual=2),
         collate_fn=made.as_list if options.get("layout", "torch") == "torch" else None,
     )  # fmt: skip
@@ -173,7 +174,7 @@ def collated(ranks: int = 2, **changes: Any) -> DataLoader[Any, Any]:
     options: dict[str, Any] = named | changes
     given = {"cost": cost} if "label_tokens" not in changes else {"cost": TABLE}
     return DataLoader(
-        Unlabelled(), balance=Balance(**options), shuffle=True, ranks=Ranks(virtual=ranks),
+        Unlabelled(), balance=flat_balance(**options), shuffle=True, ranks=Ranks(virtual=ranks),
         collate_fn=shifted, **given,
     )  # fmt: skip
 

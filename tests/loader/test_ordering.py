@@ -24,8 +24,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
 def make(profile: str | None, workers: int = 0, **changes: Any) -> DataLoader:
     ordered: dict[str, Any] = {}
     if profile is not None:
-        pipeline = {"schedule": "1f1b", "stages": 2, "profile": profile}
-        ordered = {"ordering": "two_opt", "pipeline": pipeline}
+        ordered = {"ordering": "two_opt", "pipeline": profile}
     return balanced_loader(
         made.Augmented(96),
         grouping="balanced",

@@ -8,13 +8,14 @@ import pytest
 
 from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
+from tests.flat_options import flat_balance
 
 LENGTHS = np.random.default_rng(1).lognormal(3, 0.8, 70).astype(int).clip(1).tolist()
 COSTS = {"tokens": LENGTHS, "label_tokens": [n // 2 for n in LENGTHS]}
 
 
 def loader(**options: Any) -> DataLoader:
-    balance = Balance(**{"work": "padded", "samples_per_step": 32, "accumulate": 2, **options})
+    balance = flat_balance(**{"work": "padded", "samples_per_step": 32, "accumulate": 2, **options})
     return DataLoader(
         list(range(70)), balance=balance, shuffle=True, cost=COSTS, collate_fn=list,
         key="{}".format, ranks=Ranks(virtual=4),

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import counterpoise as cp
+from counterpoise.balancer import Images
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
 
 BUDGETS = {"n": 9}
 ONLY_BALANCED: dict[str, Any] = {
-    "ranks": cp.Ranks((0, 1), virtual=2, name="a"),
+    "ranks": (0, 1),
     "cost": len,
     "key": str,
-    "balancer": cp.Balancer("tcp://127.0.0.1:5555", keys="keys/trainer"),
+    "balancer": "tcp://127.0.0.1:5555",
     "buffer_bytes": 1 << 20,
 }
 
@@ -26,12 +27,6 @@ def test_what_only_a_balanced_loader_has_is_refused_without_balance(name: str) -
     arguments: Any = {name: ONLY_BALANCED[name]}
     with pytest.raises(ValueError, match=f"{name} needs a balanced loader"):
         DataLoader([1], **arguments)
-
-
-@pytest.mark.parametrize("more", [{}, {"balance": "fixed", "shuffle": True}])
-def test_a_dead_letter_file_that_nothing_is_written_to_is_refused(more: Any) -> None:
-    with pytest.raises(ValueError, match="on_error is 'raise': give on_error='skip'"):
-        DataLoader([1], on_error=cp.OnError(dead_letter="letters.jsonl"), **more)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +45,10 @@ def test_a_dead_letter_file_that_nothing_is_written_to_is_refused(more: Any) -> 
             r"give Balance\(samples_per_step=...\), the global batch .* instead of batch_size=4",
         ),
         ({"balance": Balance(budgets=BUDGETS)}, r"give Balance\(samples_per_step=...\)"),
-        ({"balance": Balance("fixed", pad_id=3)}, "pad_id is 3, but in layout 'torch' collate_fn"),
-        ({"balance": Balance("fixed", dummy_tile=3)}, "dummy_tile is 3, .* leave dummy_tile"),
+        (
+            {"balance": Balance("fixed", images=Images(dummy_tile=3))},
+            "dummy_tile is 3, .* leave dummy_tile",
+        ),
         (
             {"dataset": RemoteDataset("*.tar"), "balance": "fixed", "cost": len},
             "cost is for a dataset in this process",

@@ -13,13 +13,14 @@ from counterpoise import Ranks
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
+from tests.flat_options import flat_balance
 
 
 def loader(count: int, **more: Any) -> DataLoader:
     given: Any = {"accumulate": 1, "samples_per_step": 4} | more
     drop_last = given.pop("drop_last", False)
     return DataLoader(
-        list(range(count)), balance=Balance(**given), ranks=Ranks(virtual=4), shuffle=True,
+        list(range(count)), balance=flat_balance(**given), ranks=Ranks(virtual=4), shuffle=True,
         cost=lambda _: {"n": 1}, drop_last=drop_last,
     )  # fmt: skip
 

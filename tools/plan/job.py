@@ -125,8 +125,7 @@ def plan_whole(question: PlanQuestion, out: Path) -> PlanAnswer:
 def _file(job: Job, best: PricedPlan, out: Path) -> Json:
     pricer = Pricer(job)
     loads = pricer.loads(best.plan.unit.dp, best.plan.batch)
-    stages = len(best.timeline.placement)
-    balance = balance_of(best.plan, job, loads.most, stages, out)
+    balance = balance_of(best.plan, job, loads.most, out)
     return dump_job(job_file(pricer, best, json.loads(balance.to_json())))
 
 

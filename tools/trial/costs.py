@@ -11,6 +11,7 @@ import torch.utils.data as torch_data
 
 from ...balancer.planning.forecast import MOST_SAMPLES
 from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.layout import Layout
 from ...loader.auto.answer import Question
 from ...loader.auto.choice import PlanTerms, make_source
 from ...loader.auto.first_samples import ask_worker
@@ -97,7 +98,9 @@ def find_costs(
         raise UnusableDataError(str(error)) from None
     choice = answer.choice
     if answer.labels_shifted:
-        terms = replace(terms, balance=replace(terms.balance, shift_labels=False))
+        terms = replace(
+            terms, balance=replace(terms.balance, layout=Layout("torch", shift_labels=False))
+        )
         if choice.costs is not None:
             choice = replace(choice, costs={**choice.costs, "shift_labels": False})
     known: Any = make_source(choice, source, samples, None)

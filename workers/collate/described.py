@@ -15,7 +15,7 @@ from torch.utils.data._utils import collate as torchs
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout, as_layout
 from ...balancer.protocol.records import Integer, read_record
-from .stacked import EVERY, OPTIONS, CollateFn, list_options, stacked
+from .stacked import EVERY, CollateFn, list_options, stacked
 
 _Tokens = Annotated[int, Meta(ge=1, lt=1 << 31)]
 
@@ -48,7 +48,9 @@ def describe_layout(balance: Balance, collate_fn: CollateFn | None) -> dict[str,
         return {"kind": "stacked" if is_torchs else "samples", "takes_empty": False}
     description = {"kind": "samples", "takes_empty": layout.base is not None}
     if type(layout) is Layout:  # and has no code of its own
-        description |= {**list_options(balance), "kind": "layout", "layout": layout.to_dict()}
+        laid = {"pad_id": layout.pad_id, "shift_labels": layout.shift_labels}
+        description |= {**list_options(balance), **laid}
+        description |= {"kind": "layout", "layout": layout.to_dict()}
     return description
 
 
@@ -70,11 +72,14 @@ def read_layout(description: object) -> CollateFn | None:
         return partial(stacked, EVERY) if parsed.kind == "stacked" else None
     from .layouts import collate_samples  # here: "stacked" does without
 
-    layout = Layout.from_dict(parsed.layout)
+    laid = {"pad_id": parsed.pad_id, "shift_labels": parsed.shift_labels}
+    layout = Layout.from_dict({**parsed.layout, **laid})
     if parsed.takes_empty != (layout.base is not None):
         raise ValueError(f"layout.takes_empty: it follows from base, which is {layout.base!r}")
-    options = {name: getattr(parsed, name) for name in OPTIONS} | {"layout": layout}
-    return partial(collate_samples, align=parsed.align, length=parsed.length or None, **options)
+    return partial(
+        collate_samples, layout=layout, dummy_tile=parsed.dummy_tile, align=parsed.align,
+        length=parsed.length or None,
+    )  # fmt: skip
 
 
 def _is_unchanged() -> bool:

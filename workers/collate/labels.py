@@ -2,7 +2,7 @@
 
 Labels stand at their token, as Hugging Face's collators make them: models shift them inside. So a
 row's first label is predicted by nothing, nor is that of each sample in a packed row. With
-Balance(shift_labels=False) labels stand at the token before theirs, and all of them count.
+Layout(..., shift_labels=False) labels stand at the token before theirs, and all of them count.
 """
 
 from collections.abc import Mapping, Sequence

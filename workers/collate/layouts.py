@@ -57,12 +57,10 @@ def collate_samples(
     samples: Samples,
     layout: LayoutName | Layout,
     *,
-    pad_id: int = 0,
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
     length: Length = None,
-    shift_labels: bool = True,
 ) -> Batch:
     """Return the batch of samples by a layout: "padded", "packed" or one of your own.
 
@@ -76,7 +74,7 @@ def collate_samples(
         fields: Names of the batch's fields to make; default all.
         align: Number of tokens of whose multiples the filling makes lengths; default 1.
         length: Tokens that are filled up to, or several numbers, ascending; default none.
-        shift_labels: As in Balance; default True.
+        shift_labels: As in Layout; default True.
 
     Raises ValueError or TypeError for samples that do not fit together, with the rule to add where
     there is one.
@@ -95,13 +93,13 @@ def collate_samples(
     batch: Batch = {}
     if by.base is not None:
         tokens, labels = read_tokens(samples, collation.derived)
-        tokens, labels = tokens or [np.array([pad_id])], labels or [np.array([IGNORED])]
+        tokens, labels = tokens or [np.array([by.pad_id])], labels or [np.array([IGNORED])]
         lay = padded_places if by.base == "padded" else packed_places
         collation.places = lay([*map(len, tokens)], align, length)
         if "input_ids" in fields:
-            batch["input_ids"] = torch.from_numpy(collation.places.lay(tokens, pad_id, np.int64))
+            batch["input_ids"] = torch.from_numpy(collation.places.lay(tokens, by.pad_id, np.int64))
         if "labels" in fields:
-            batch["labels"] = torch.from_numpy(collation.places.labels(labels, shift_labels))
+            batch["labels"] = torch.from_numpy(collation.places.labels(labels, by.shift_labels))
     elif (align, length) != (1, None):
         raise ValueError(f"layout {by.name!r} has no base, and so no tokens to be filled up")
     for name, rule in collation.rules.items():
@@ -119,7 +117,7 @@ def collate_samples(
             )
     names = dict.fromkeys(name for sample in samples for name in sample if name not in known)
     for name in names:
-        laid = collation.advised(name, lambda name: collation.lay(name, pad_id))
+        laid = collation.advised(name, collation.lay)
         if taken := [field for field in laid if field != name and field in names]:
             raise ValueError(
                 f"samples have a field {taken[0]!r}, which is the name of the lengths of "
@@ -138,7 +136,7 @@ class _Collation:
         self.derived = list_derived(by)
         self.places: TokenPlaces | None = None  # of the tokens, where there are any
 
-    def lay(self, name: str, pad_id: int) -> Batch:
+    def lay(self, name: str) -> Batch:
         """Return a field of the samples in the batch, and its lengths."""
         rule = self.rules.get(name) or (BY_KIND if self.by.base else None)
         samples = self.samples
@@ -164,7 +162,7 @@ class _Collation:
                     "give it to every sample, or to none"
                 )
         if rule.fill == "pad_id":
-            rule = replace(rule, fill=pad_id)
+            rule = replace(rule, fill=self.by.pad_id)
         if rule.how == "tokens":
             return self._lay_per_token(name, rule, values)
         return dict(collate_field(name, values, len(samples), rule, self.fields))
@@ -273,7 +271,7 @@ def collate_padded(
         dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
         align: Number of tokens of which the width is a multiple; default 1.
         length: Tokens of the width; of several, ascending, the first that is enough; default none.
-        shift_labels: As in Balance; default True.
+        shift_labels: As in Layout; default True.
 
     Raises ValueError for samples that do not fit together, or in `length`.
 
@@ -282,8 +280,8 @@ def collate_padded(
     [[5, 6, 7], [8, 0, 0]]
     """
     return collate_samples(
-        samples, "padded", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
-        shift_labels=shift_labels,
+        samples, Layout("padded", pad_id=pad_id, shift_labels=shift_labels), dummy_tile=dummy_tile,
+        align=align, length=length,
     )  # fmt: skip
 
 
@@ -313,7 +311,7 @@ def collate_packed(
         dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
         align: Number of tokens of which each sample's length becomes a multiple; default 1.
         length: Tokens of the batch; of several, ascending, the first that is enough; default none.
-        shift_labels: As in Balance; default True.
+        shift_labels: As in Layout; default True.
 
     Raises ValueError for samples that do not fit together, or in `length`.
 
@@ -323,6 +321,6 @@ def collate_packed(
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
     return collate_samples(
-        samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
-        shift_labels=shift_labels,
+        samples, Layout("packed", pad_id=pad_id, shift_labels=shift_labels), dummy_tile=dummy_tile,
+        align=align, length=length,
     )  # fmt: skip

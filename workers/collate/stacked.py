@@ -8,10 +8,9 @@ import torch
 from torch.utils.data import default_collate
 
 from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.values import as_images
 
 CollateFn = Callable[[list[Any]], Any]
-# Of a Balance, and of collate_samples.
-OPTIONS = ("layout", "pad_id", "dummy_tile", "shift_labels")
 
 
 class _Every(Container[str]):
@@ -28,7 +27,8 @@ EVERY: Container[str] = _Every()
 
 def list_options(balance: Balance) -> dict[str, Any]:
     """Return the arguments of collate_samples, but for samples and fields."""
-    return {name: getattr(balance, name) for name in OPTIONS} | balance.shapes.of_tokens()
+    tokens = balance.padding.of_tokens()
+    return {"layout": balance.layout, "dummy_tile": as_images(balance.images).dummy_tile, **tokens}
 
 
 def stacked(fields: Container[str], samples: list[Any]) -> Any:

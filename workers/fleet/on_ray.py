@@ -30,7 +30,7 @@ TRIES, PAUSE_S = 60, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ray:
-    """A fleet on the Ray cluster of this process, for `DataLoader(fleet=)`.
+    """A fleet on the Ray cluster of this process, for `DataLoader(balancer=)`.
 
     Keys are made for it: other jobs are not let in. Trainers that give the same name share the
     fleet that the first of them has started.

@@ -7,7 +7,7 @@
      "stages": [{"stage": 0, "first_layer": 0, "layers": 5, "recompute": [0]}, ...],
      "limit_bytes": 73600000000,
      "units": {"backbone": {"dp": 1, "pp": 8, "tp": 2}, "encoder": {...}},
-     "balance": {"version": 1, "budgets": {"tokens": 9000}, ...},
+     "balance": {"version": 2, "budgets": {"tokens": 9000}, ...},
      "costs": {"placement": [0, 1, ...], "passes": {"F": [...], ...}, ...},
      "microbatches": [{"tokens": 8000, "tiles": 9, "token_pairs": 16000000}, ...],
      "predicted": {"step_ns": 1677000000, "memory_bytes": [...], "lost": {"bubbles": 0.1, ...}}}

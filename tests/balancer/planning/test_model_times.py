@@ -78,11 +78,11 @@ def test_flash_attention_leaves_out_half_of_the_pairs() -> None:
 
 @pytest.mark.parametrize("config", [{}, None, {"hidden_size": 8}, {"hidden_size": "8"}, object()])
 def test_a_configuration_without_shapes_says_what_to_give(config: Any) -> None:
-    with pytest.raises(ValueError, match=r"needed are hidden_size.*Balance\(time_ns="):
+    with pytest.raises(ValueError, match=r"needed are hidden_size.*Balance\(work="):
         cp.balancer.time_ns(config)
 
 
 def test_a_balance_takes_them_for_work_of_both_kinds() -> None:
     times = cp.balancer.time_ns(LLAMA)
-    assert cp.Balance(time_ns=times).time_ns == times
-    assert cp.Balance(work="padded", time_ns=times).resolved_work == "padded"
+    assert cp.Balance(work=times).time_ns == times
+    assert cp.Balance(work=cp.Work("padded", times)).resolved_work == "padded"

@@ -37,7 +37,7 @@ def test_the_plan_is_that_of_the_same_times_given_and_the_line_says_whose_they_a
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, LINE)
-    loader, given = make(), make(time_ns=time_ns(SHAPE))
+    loader, given = make(), make(work=time_ns(SHAPE))
     adopt_model(loader, model(**SHAPE), normalises=False)
     found = numbers(loader)
     (line,) = [record.getMessage() for record in caplog.records]
@@ -66,9 +66,9 @@ def test_of_a_configuration_that_is_not_known_nothing_is_computed(
 
 def test_times_that_the_user_has_given_stay(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LINE)
-    loader = make(time_ns={"tokens": 5})
+    loader = make(work={"tokens": 5})
     adopt_model(loader, model(**SHAPE), normalises=False)
-    assert numbers(loader) == numbers(make(time_ns={"tokens": 5}))
+    assert numbers(loader) == numbers(make(work={"tokens": 5}))
     assert not any("times computed" in record.getMessage() for record in caplog.records)
 
 

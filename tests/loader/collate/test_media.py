@@ -1,5 +1,6 @@
 """What processors return: grids of patches, images, masks, audio, fields with a value a token."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,9 @@ def test_samples_come_back_and_make_the_same_batch_again(
     base: str, rows: list[dict[str, Any]], dummy_tile: int, align: int, more: int | None
 ) -> None:
     layout = Layout("own", OWN, base)  # type: ignore[arg-type]
-    collate = partial(collate_samples, layout=layout, pad_id=9, dummy_tile=dummy_tile, align=align)
+    collate = partial(
+        collate_samples, layout=replace(layout, pad_id=9), dummy_tile=dummy_tile, align=align
+    )
     if more is not None:
         used = collate(rows)["input_ids"].shape[1]
         collate = partial(collate, length=used + more * align)

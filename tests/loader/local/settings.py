@@ -11,8 +11,9 @@ from torch.utils.data import default_collate
 
 from counterpoise import Ranks
 from counterpoise.balancer.planning.problem.options import NAMES
-from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader import DataLoader
 from counterpoise.workers.sources.interface import Probe, Source
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 KEPT_PARTS = 3
@@ -125,7 +126,7 @@ class Setting:
         """Return the loader. Raises ValueError for settings that contradict each other."""
         return DataLoader(
             self.dataset(),
-            balance=Balance(**self.balance),
+            balance=flat_balance(**self.balance),
             cost=self.cost(),
             **{**self.loader, **changes},
         )
@@ -227,8 +228,7 @@ def _draw_work(
     if has_tiles and balance["grouping"] == "balanced" and chance() < 0.2:
         balance |= {"all_or_none": "tiles", "partition": "multi_resource", "work": "packed"}
     elif chance() < 0.15:
-        pipeline = {"schedule": choose(("1f1b", "interleaved")), "stages": 2, "profile": PROFILE}
-        balance |= {"ordering": choose(NAMES["ordering"]), "pipeline": pipeline}
+        balance |= {"ordering": choose(NAMES["ordering"]), "pipeline": PROFILE}
 
 
 def draw_processes(number: int) -> dict[str, Any]:
@@ -239,7 +239,6 @@ def draw_processes(number: int) -> dict[str, Any]:
         "num_workers": workers,
         "persistent_workers": source.random() < 0.4,
         "prefetch_factor": source.choice((None, 1, 3)),
-        "transport": source.choice(("auto", "inline")),
     }
     return drawn | ({"buffer_bytes": 20_000} if source.random() < 0.3 else {})
 

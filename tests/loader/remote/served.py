@@ -8,12 +8,13 @@ import torch
 from counterpoise import Balancer, Ranks
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader import DataLoader
 from counterpoise.loader.assembly import connection_of, settings_of
 from counterpoise.loader.balanced.settings import LoopSettings
 from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.loader.step.ranks import Place
 from counterpoise.workers import Source
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 COUNT = 60
@@ -36,7 +37,7 @@ def make_loader(data: Any, balancer: str | None = None, **more: Any) -> DataLoad
     """Return a loader of two ranks in this process."""
     balance: Any = {"accumulate": 2, "samples_per_step": 8} | more.pop("balance", {})
     given: Any = {"ranks": Ranks(virtual=2), "shuffle": True, "timeout": 8} | more
-    return DataLoader(data, balance=Balance(**balance), balancer=balancer, **given)
+    return DataLoader(data, balance=flat_balance(**balance), balancer=balancer, **given)
 
 
 def connect_to(address: str, job_name: str | None = None) -> Any:
@@ -44,8 +45,8 @@ def connect_to(address: str, job_name: str | None = None) -> Any:
     loader = DataLoader(
         RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=Balancer(address, job=job_name)
     )
-    assert loader._given is not None
-    local = settings_of(loader, loader._given)
+    assert loader._arguments is not None
+    local = settings_of(loader, loader._arguments)
     return connection_of(LoopSettings(JOB, local, Place((0,), 1)))()
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from counterpoise import Ranks
-from counterpoise.loader import Balance, DataLoader, LoaderError
+from counterpoise.loader import DataLoader, LoaderError
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("through_balancer")]
@@ -22,7 +23,7 @@ def loader(data: Any, **more: Any) -> DataLoader[Any, Any]:
         "timeout": 60,
         "num_workers": 2,
     } | more
-    return DataLoader(data, balance=Balance(**balance), **given)
+    return DataLoader(data, balance=flat_balance(**balance), **given)
 
 
 def taken(loader: DataLoader[Any, Any]) -> list[Any]:

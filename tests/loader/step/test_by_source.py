@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import counterpoise as cp
+from tests.flat_options import flat_balance
 
 VOCABULARY = 32
 
@@ -30,7 +31,7 @@ def mixture() -> cp.Mixture:
 
 def loader(ranks: int = 1, **options: Any) -> Any:
     given = {"layout": "packed", **options}
-    balance = cp.Balance(
+    balance = flat_balance(
         budgets={"tokens": 96}, samples_per_step=16, accumulate="auto", oversize="refuse", **given
     )
     return cp.DataLoader(

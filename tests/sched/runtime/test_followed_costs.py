@@ -55,11 +55,10 @@ def collate(samples: list[Tensor]) -> dict[str, Tensor]:
 
 
 def make_loader(costs: Path, **given: Any) -> DataLoader[Any, Any]:
-    pipeline = {"schedule": "1f1b", "stages": 2, "profile": str(costs)}
     data = Texts()
     return DataLoader(
         data, collate_fn=collate, shuffle=True, cost={"tokens": data.lengths}, **given,
-        balance=Balance(samples_per_step=STEP, accumulate=4, ordering="two_opt", pipeline=pipeline),
+        balance=Balance(samples_per_step=STEP, accumulate=4, pipeline=str(costs)),
     )  # fmt: skip
 
 
@@ -94,8 +93,9 @@ def run(rank: int, folder: Path, follows: bool, resumed: bool) -> Seen:
     told = Told(own)
     replan = Replan(None, profile(False), threshold=0.25, window=2, measure=told)
     pipe = Pipeline(
-        mesh, schedule="1f1b", stages={own: stages[own]}, loss=StepLoss(total_loss, weigh="sample"), hidden=HIDDEN,
-        deadline_s=40, replan=replan if follows else "off",
+        mesh, schedule="1f1b", stages={own: stages[own]}, hidden=HIDDEN,
+        loss=StepLoss(total_loss, weigh="sample"), deadline_s=40,
+        replan=replan if follows else "off",
     )  # fmt: skip
     told.pipe = pipe
     loader = make_loader(

@@ -127,9 +127,8 @@ def test_a_standalone_balancer_orders_microbatches_as_one_in_this_process(addres
     costs = tmp_path / "costs.json"
     forward = [{"per_thousand": {"tiles": 900}}, {"per_thousand": {"tokens": 7, "token_pairs": 1}}]
     costs.write_text(json.dumps({"placement": [0, 1], "passes": {"F": forward}}))
-    pipeline = {"schedule": "1f1b", "stages": 2, "profile": str(costs)}
     options: dict[str, Any] = {"accumulate": 3, "grouping": "balanced", "budgets": {}}
-    ordered = {**options, "ordering": "two_opt", "pipeline": pipeline}
+    ordered = {**options, "pipeline": str(costs)}
     dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL), cache=root.parent / "cache")
     expected = take(make(dataset, timeout=0, **ordered))
     assert take(make(balancer=address, **ordered)) == expected

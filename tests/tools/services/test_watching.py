@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise import Ranks
-from counterpoise.loader import Balance, DataLoader, RemoteDataset
+from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.flat_options import flat_balance
 from tests.forking.popen import COMMAND
 from tests.security import raw_zmtp
 from tests.tools.services.commands import limited
@@ -59,7 +60,7 @@ def make(address, **changes):
         "ranks": Ranks(virtual=2), "shuffle": True, "collate_fn": list, "timeout": 120,
         "keep_stats": True, "balancer": address, **changes,
     }  # fmt: skip
-    given["balance"] = Balance(**given["balance"])
+    given["balance"] = flat_balance(**given["balance"])
     data = RemoteDataset("*.tar", transform="remote_transforms:Sluggish")
     return DataLoader(data, **given)
 

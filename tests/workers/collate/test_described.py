@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from counterpoise import Layout
+from counterpoise.balancer import Images, Shapes
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.loader.collate.chosen import BatchMaker
 from counterpoise.workers.collate.described import describe_layout, read_layout
@@ -23,11 +24,11 @@ SAMPLES = [
 SPEECH = Layout("speech", {"mel": "pad 0.5"}, base="packed")
 BARE = Layout("bare", {"input_ids": "pad 0", "labels": "pad 0", "mel": "list", "at": "stack"})
 BALANCES = [
-    Balance(layout="padded", pad_id=7, dummy_tile=4),
-    Balance(layout="packed", shift_labels=False),
-    Balance(layout="padded", align={"tokens": 16}),
-    Balance(layout="packed", buckets={"tokens": [32, 64]}, cp=2, oversize="refuse"),
-    Balance(layout=SPEECH, budgets={"tokens": 64}, max_shapes=1, oversize="refuse"),
+    Balance(layout=Layout("padded", pad_id=7), images=Images(dummy_tile=4)),
+    Balance(layout=Layout("packed", shift_labels=False)),
+    Balance(layout="padded", shapes=16),
+    Balance(layout="packed", shapes=Shapes(cp=2, buckets={"tokens": [32, 64]}), oversize="refuse"),
+    Balance(layout=SPEECH, budgets={"tokens": 64}, shapes="fixed", oversize="refuse"),
     Balance(layout=BARE),
 ]
 

@@ -24,7 +24,7 @@ from counterpoise.sched.runtime import (
     families,
 )
 from counterpoise.sched.runtime.families import adapted as adapted_module
-from counterpoise.sched.runtime.families.images import Images
+from counterpoise.sched.runtime.families.images import ImageEncoder
 from counterpoise.sched.runtime.families.layers import Layers
 from tests.sched.runtime.families.models import IMAGES, TEXT, make, microbatch
 
@@ -118,7 +118,7 @@ def test_a_microbatch_with_images_is_compared_too(monkeypatch, kind: str) -> Non
     assert len(found.split(PLAN, check=fields)) == 2
     plain = found.images.merge
     twice = property(lambda _: lambda words, *more: 2 * plain(words, *more))
-    monkeypatch.setattr(Images, "merge", twice)
+    monkeypatch.setattr(ImageEncoder, "merge", twice)
     with pytest.raises(ValueError, match=r"layers.0 is called with other values"):
         found.split(PLAN, check=fields)
 
@@ -226,12 +226,12 @@ def test_a_schedule_without_the_encoder_is_refused_and_text_alone_is_not(monkeyp
     with pytest.raises(ValueError, match="no passes of it; fill it"):
         found.pipeline(mesh, plain)
     found.pipeline(mesh, plain, plan=PLAN, images=False)
-    assert "encoders" not in given
-    assert given["hidden"](info) == (1, 7, 16)
+    assert given["encoders"] == []
+    assert given["hidden"].find_shape(info) == (1, 7, 16)
     found.pipeline(mesh, "1f1b", images={"trainable": False})
     (spec,) = given["encoders"]
     assert not any(p.requires_grad for p in spec.modules[0].parameters())
     assert {*spec.layer_names} == {"model.visual"}
     # the second layer's features travel to its stage
     found.pipeline(mesh, "1f1b", plan=PLAN)
-    assert given["hidden"](info) == (1, 14, 16)
+    assert given["hidden"].find_shape(info) == (1, 14, 16)
