@@ -75,7 +75,7 @@ def test_pipelines_take_images_that_travel() -> None:
     make("images", **stages).close()
     columns = {"tiles": np.ones(8, int), "tokens": np.ones(8, int)}
     balance = Balance(images=Images("images"), samples_per_step=4)
-    BalancedBatchSampler(columns, balance, ranks=stages["topology"])
+    BalancedBatchSampler(columns, balance, ranks=stages["ranks"])
     whole = Units(backbone=UnitSize(1, 1), encoder=UnitSize(1, 1))
     with pytest.raises(ValueError, match="give Units spread=True, or use dispatch 'samples'"):
         make("images", ranks=whole)
