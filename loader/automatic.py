@@ -19,13 +19,12 @@ from ..balancer.planning.problem.options import LLM, Counts, Waits, padded_of
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.records import read_record
 from ..workers.discovery import FIRST
-from ..workers.discovery.costs import is_textual
 from ..workers.discovery.fields import WHOLE
 from ..workers.mixture.order import epoch_order, epoch_samples
 from ..workers.sources.interface import Source, source_name
 from .assembly import make_planned
 from .auto.answer import Answer, Question
-from .auto.choice import Choice, PlanTerms, said_work, source_of
+from .auto.choice import Choice, PlanTerms, make_source, read_work
 from .auto.first_samples import ask_worker
 from .balanced.arguments import find_resources, said_or_adopted
 from .balanced.microbatches import BalancedLoader
@@ -139,7 +138,7 @@ class LateAutoLoader(LateBalancedLoader):
         settings = replace(
             whole,
             arguments=replace(whole.arguments, balance=balance),
-            source=source_of(choice, whole.source, whole.dataset, whole.arguments.key),
+            source=make_source(choice, whole.source, whole.dataset, whole.arguments.key),
             resources=plan.resources,
         )
         return make_planned(settings, plan, place, choice.to_json())
@@ -150,7 +149,7 @@ class LateAutoLoader(LateBalancedLoader):
         if source is None:  # the workers elsewhere have the samples, and measure them
             names = find_resources(None, self._balance)
             said = "costs are those of the workers' transform"
-            padded = padded_of(said_work(self._balance), names)
+            padded = padded_of(read_work(self._balance), names)
             return Answer(Choice(None, names, padded, True, said), None, 0)
         find = partial(self._ask, source, terms)
         if place.is_alone or (arguments.balancer.address is not None and not has_process_group()):
@@ -181,7 +180,7 @@ class LateAutoLoader(LateBalancedLoader):
             dataset=whole.dataset,
             key=arguments.key,
             order=tuple(order[:FIRST].tolist()),
-            collate=collate if said_work(self._balance) is None else list,
+            collate=collate if read_work(self._balance) is None else list,
             terms=terms,
         )
         found = ask_worker(question, whole.start, whole.timeout_s)
@@ -281,7 +280,8 @@ def start_line(
 
 def _unit(choice: Choice, resource: str) -> str:
     """Return what the numbers of a resource are: of a field "images", say, elements."""
-    fields = {each.name: each.field for each in choice.found.found} if choice.found else {}
+    costs = choice.found_costs
+    fields = {cost.name: cost.field for cost in costs.found} if costs else {}
     kind = fields[resource].kind if resource in fields else "tiles"
     unit = "characters" if kind == "text" else WHOLE[kind]
     return resource if resource == LLM or unit in ("tiles", resource) else f"{unit} of {resource}"
@@ -293,8 +293,8 @@ def warn_of_means(choice: Choice, balance: Balance) -> None:
     That is where tokens are padded, or texts of which they are made; others only if samples have
     labels for each of their parts.
     """
-    found = choice.found
-    texts = [each.name for each in found.found if is_textual(each)] if found else []
+    found = choice.found_costs
+    texts = [cost.name for cost in found.found if cost.field.is_text] if found else []
     has_tokens = {LLM, *texts} & {*choice.padded} or LABEL_TOKENS in choice.resources
     if balance.counts == "free" or not (choice.padded and has_tokens):
         return

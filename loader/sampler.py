@@ -434,14 +434,14 @@ def checked_columns(
     return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
 
 
-def _sampler_ranks(ranks: Any, balance: Balance) -> Ranks:
+def _sampler_ranks(argument: Any, balance: Balance) -> Ranks:
     """Return the ranks of a sampler; ValueError for what only a DataLoader has of them."""
-    ranks = as_ranks(ranks)
+    ranks = as_ranks(argument)
     ranks.check_dispatch(balance.dispatch)
     if ranks.virtual is not None or ranks.name:
         raise ValueError(
-            f"{ranks} is for a counterpoise.DataLoader, and a sampler lists the samples of one "
-            "rank: give ranks=(rank, number of ranks), a mesh or a process group"
+            "virtual and name of Ranks are for a counterpoise.DataLoader, and a sampler lists the "
+            "samples of one rank: give ranks=(rank, number of ranks), a mesh or a process group"
         )
     return ranks
 

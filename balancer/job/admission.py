@@ -65,7 +65,7 @@ class Admission:
         self.servers: dict[int, PayloadServer] = {}
         self.source: ToldSource | None = None
         self._first_opener = ""
-        self.refused = self._why_none = ""
+        self.refused = ""
         self.run = -1
         self.out: list[tuple[bytes, Message]] = []
 
@@ -103,7 +103,6 @@ class Admission:
             self.servers[token] = server
             worker = AdmittedWorker(peer, hello, server, PoolWorkerStats(now))
             self._named[hello.name] = self.workers[peer] = worker
-            self._why_none = ""
             self._events.log_peer("join", "worker", hello.name)
             self.ask(worker)
 
@@ -149,7 +148,7 @@ class Admission:
         """Let those try again that could not open the source: trainers have come again."""
         for worker in self.workers.values():
             worker.failure = ""
-        self.refused = self._why_none = ""
+        self.refused = ""
         self.ask_unopened()
 
     # --- the data
@@ -174,13 +173,6 @@ class Admission:
             worker.was_asked_again = True
             self.out += [(name, FreeParts(())) for name in self.workers if name != peer]
             self.ask(worker)
-            return False
-        if not reason and self._spec.transport == "direct" and not worker.server.address:
-            self.turn_away(
-                worker, 'the job has transport="direct", and this worker\'s payloads travel '
-                f"{worker.hello.transport:.{MAX_NAME}}: start it with counterpoise worker --serve, "
-                "or leave transport", now,
-            )  # fmt: skip
             return False
         source = self.source
         # Of what is said again the run goes on: it knows of which samples workers have died.
@@ -241,8 +233,6 @@ class Admission:
     def failure(self) -> str:
         """Return why no worker is left that may do the job; "" while one may, or may come."""
         failed = [worker for worker in self.workers.values() if worker.failure]
-        if not self.workers:
-            return self._why_none
         if not failed or len(failed) < len(self.workers):
             return ""
         suffix = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
@@ -263,8 +253,6 @@ class Admission:
         name, reason = worker.hello.name, reason[:MAX_REASON]
         self._refuse(worker.peer, name, f"this worker cannot do what others can: {reason}")
         self.lose(worker.peer, now)
-        if not self.workers:
-            self._why_none = f"worker {name}: {reason}; no other worker is left"
 
     def _refuse(self, peer: bytes, name: str, reason: str) -> None:
         self.out.append((peer, PeerRejected(reason)))

@@ -20,7 +20,6 @@ from ..pool.messages import FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
-from ..run.tasks import RunError
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents
@@ -197,7 +196,7 @@ class PlayedJob:
         for name, why in self.pool.lost:
             self.admission.lose(name, now, "lost", f" ({why})")
         self.pool.lost.clear()
-        if self.pool.deaths:
+        if self.pool.deaths:  # workers may know what such a sample is called
             self._ask_names(self.pool.workers)
         if now < self._ticked_at + TICK_S:
             return
@@ -271,11 +270,11 @@ class PlayedJob:
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
             admitted = [self.admission.workers[peer] for peer in workers]
             serving = [worker for worker in admitted if worker.server.address]
-            if serving and self.spec.transport != "inline":
+            if serving:
                 servers = tuple(worker.server for worker in serving)
                 self._out.append(Send(lost.peer, WorkersAt(servers)))
                 trainer.known_tokens.update(server.token for server in servers)
-                if message.reason:
+                if message.reason:  # doctor shows it, and transport="direct" fails by it
                     why = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
                     for worker in serving:
                         worker.why_inline = why
@@ -283,15 +282,8 @@ class PlayedJob:
 
     def _relay_frames(self, worker: bytes, sent: PulledFrames, frames: Sequence[object]) -> None:
         """Send frames to the trainers that wait for them; those that are gone are made again."""
-        sender = self.admission.workers[worker]
         for lost, number in self.relay.take(worker, sent.number):
             piece = lost.ticket.pieces[number]
-            if sent.frames and self.spec.transport == "direct" and sender.why_inline:
-                self.player.fail(RunError(
-                    f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
-                    '(counterpoise worker --serve), or leave transport="direct"'
-                ))  # fmt: skip
-                return
             if sent.frames:
                 self._out.append(relayed(lost, number, frames))
             elif (piece.worker, piece.serial) == (worker, sent.number):

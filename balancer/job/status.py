@@ -63,7 +63,7 @@ def make_status_report(job: PlayedJob, refused: int, now: float) -> StatusReport
 def _note_worker(job: PlayedJob, worker: AdmittedWorker, now: float) -> WorkerStatus:
     hello, stats, known = worker.hello, worker.stats, job.pool.workers.get(worker.peer)
     done, recent = stats.done, stats.recent()
-    why = 'transport="inline" was given' if job.spec.transport == "inline" else worker.why_inline
+    why = worker.why_inline
     if not worker.server.address:
         why = "the balancer has keys, and this worker would serve without"
     return WorkerStatus(

@@ -17,6 +17,7 @@ class ToldSource:
     def __init__(self, opened: JobOpened, resources: Sequence[str]) -> None:
         """Raises ValueError where what a worker has told cannot be."""
         sizes = {len(column) for column in opened.columns}
+        # Whole columns only: their width follows from their bytes.
         are_whole = sizes <= {size * opened.count for size in WIDTHS}
         if opened.columns and (len(opened.columns) != len(resources) or not are_whole):
             raise ValueError(

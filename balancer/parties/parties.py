@@ -85,7 +85,7 @@ class Parties:
                 if trainer is not None:
                     self._remove(trainer, "leave")
                 self._say_bye()
-            case _ if trainer is None:
+            case _ if trainer is None:  # lost meanwhile, or of a balancer before
                 self._send(peer, UnknownPeer())
             case BeginRun():
                 self._begin(trainer, message)
@@ -292,7 +292,7 @@ class Parties:
         elif trainer.begun is None or trainer.begun.run < message.run:
             self._send(trainer.peer, UnknownPeer())
         elif (attempt := self._playing(trainer)) is None or message.run != trainer.begun.run:
-            pass
+            pass  # of a run that has not begun here, or is over
         elif isinstance(message, WantBatches):
             trainer.waited_ms = message.waited_ms
             for rank, upto, have in message.wants:

@@ -104,7 +104,7 @@ class RunAttempt:
             raise ValueError(
                 f"the ranks go on in data of {numbers} samples: resume all of them from one ledger"
             )
-        _, least = min(begun, key=lambda each: each[1].had)
+        _, least = min(begun, key=lambda pair: pair[1].had)
         holes = tuple(sorted({ordinal for _, message in begun for ordinal in message.holes}))
         count = max(samples, default=-1)
         self.key = key

@@ -134,6 +134,7 @@ class Seats:
         are_ranks = 0 < len({*ranks}) == len(ranks) and max(ranks) < self.ranks
         if not (are_ranks or reason):
             return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
+        # Of another job all that are here are in its way: the first stands for them.
         holder = next(iter(self.find_holders(hello)), self.first if reason else None)
         if holder is None:
             return True
@@ -144,8 +145,8 @@ class Seats:
         return reason or (
             f"{holder.name} plays rank {min({*holder.hello.ranks} & {*ranks})} of this job "
             f"already, and goes on; the newcomer is {hello.title}: end the first one, or give the "
-            "second a job of its own (DataLoader(job=NAME)); if both are to get the same samples, "
-            "give topology="
+            "second a job of its own (Balancer(job=NAME)); if both are to get the same samples, "
+            "give ranks= a mesh"
         )
 
     def _describe_difference(self, hello: JoinJob) -> str:
@@ -157,7 +158,7 @@ class Seats:
         if hello.sharers != first.hello.sharers:
             return (
                 f"{first.hello.sharers} processes share a rank as {first.name} says, and "
-                f"{hello.sharers} as {hello.title} does: give all the same topology"
+                f"{hello.sharers} as {hello.title} does: give all the same ranks="
             )
         return ""
 

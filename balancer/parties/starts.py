@@ -48,6 +48,7 @@ class RunStarts:
         is_apart = self._is_apart()
         if self._has_lasted("apart", is_apart, APART_S, now):
             raise ValueError(self._describe_positions())
+        # On one host a run counts as begun before the data are open: its workers come only then.
         is_waiting = is_apart or self.current is not None or not (is_ready or self._on_host)
         if is_waiting or not 0 < sum(self._begun.values()) == len(self._seats.peers):
             self._since.pop("missing", None)
@@ -61,7 +62,7 @@ class RunStarts:
     def _may_do_without(self, now: float) -> bool:
         """Return whether a run begins although some stay away; ValueError where that lasts."""
         seats = self._seats
-        if self._on_host:
+        if self._on_host:  # a process that shares a rank may never open a loader
             is_late = self.run_begun < 0 and not self._has_lasted("missing", True, SHARERS_S, now)
             return len(seats.ranks_here) == seats.ranks and not is_late
         begun = (trainer.begun for trainer in seats.peers.values())

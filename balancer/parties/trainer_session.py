@@ -157,11 +157,10 @@ class TrainerSession:
         """Return what is to be sent; `waits`: also that a little more may come."""
         if (run := self._run) is not None and run.last_wants:
             wants, few = self._wants(run), 1 if waits else max(1, self._credit_now // 2)
+            pairs = zip(wants, run.last_wants, strict=True)
             if any(
                 upto >= last_upto + few or (waits and have > last_have)
-                for (_, upto, have), (_, last_upto, last_have) in zip(
-                    wants, run.last_wants, strict=True
-                )
+                for (_, upto, have), (_, last_upto, last_have) in pairs
             ):
                 self._out.append(self._want(run))
         messages, self._out = self._out, []
@@ -181,7 +180,7 @@ class TrainerSession:
         again: list[FromTrainer] = [TrainerBeat(self._beats, asks)]
         if self._is_leaving:
             return [LeaveJob()]
-        if self.ready is None:
+        if self.ready is None:  # the hello may be lost
             again.append(self._hello)
         run = self._run
         if run is not None and not self.failure:

@@ -172,7 +172,7 @@ class PartGiver:
             if len(giving.part.numbers) == 1
         ]
         for since, _, part in sorted(late, key=lambda row: row[:2]):
-            if not idle or part.is_alone:
+            if not idle or part.is_alone:  # of one that is tried alone a second worker may die
                 continue
             if self.now - since > 2 * self._work_s(part) * idle[-1].pace:
                 self.hand(idle.pop(), part)

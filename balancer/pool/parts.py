@@ -46,7 +46,7 @@ def cut(
             (unloaded if keeper is None else by_keeper.setdefault(keeper, [])).append(place)
     count = ceil(len(unloaded) * sample_s / PART_S) if sample_s else workers
     runs = [*_cut_evenly(unloaded, count)]
-    if len(runs) + len(by_keeper) > 1:
+    if len(runs) + len(by_keeper) > 1:  # a batch of a part is none: the trainer collates
         whole = SAMPLES
     parts = [PoolPart(task, whole, loaded, keeper=keeper) for keeper, loaded in by_keeper.items()]
     return parts + [PoolPart(task, whole, run) for run in runs]
@@ -107,7 +107,7 @@ def join(task: PoolTask, skips: bool) -> Any:
         return Measured(rows, seconds, any(answer.differs for answer in answers))
     pieces = [part.piece for part in task.parts if part.piece is not None]
     ends = failed and (not skips or any(failure.is_io for failure in failed.values()))
-    if (pieces or not task.is_spare) and not ends:
+    if (pieces or not task.is_spare) and not ends:  # else there is nothing to hand out
         first = task.indexes[0] if task.indexes else -1
         task.ticket = Ticket(task.number, is_whole(task), pieces, first)
     labels = [answer.labels for answer in answers if answer.labels]

@@ -17,7 +17,6 @@ LABEL_TOKENS = "label_tokens"
 # In place of a resource: ranks count label tokens in the batches that they collate.
 IN_BATCHES = "batch"
 ON_ERROR = ("raise", "skip")
-TRANSPORTS = ("auto", "direct", "inline")
 # What a job does not say.
 _UNSAID: dict[str, Any] = {"mixture": {}, "shift_labels": True}
 
@@ -30,9 +29,8 @@ class JobSpec:
     are born with theirs. buffer_bytes: the most bytes of decoded payload held. lease_s: seconds a
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
-    no resource of that name): ranks count them in their batches. transport: how payloads travel;
-    "direct" or "inline" forces it. mixture: Recipe.facts() of a mixture, empty for other data.
-    shift_labels: as in Balance.
+    no resource of that name): ranks count them in their batches. mixture: Recipe.facts() of a
+    mixture, empty for other data. shift_labels: as in Balance.
     """
 
     plan: PlanConfig
@@ -42,7 +40,6 @@ class JobSpec:
     buffer_bytes: int = BUFFER_BYTES
     lease_s: float = 120.0
     label_tokens: str = LABEL_TOKENS
-    transport: str = "auto"
     mixture: dict[str, Any] = field(default_factory=dict)
     shift_labels: bool = True
 
@@ -59,8 +56,6 @@ class JobSpec:
             )
         if type(self.shuffle) is not bool:
             raise ValueError(f"shuffle is {self.shuffle!r}, needed is True or False")
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"transport is {self.transport!r}, allowed are {TRANSPORTS}")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         _check_extent(self.plan)

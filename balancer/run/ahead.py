@@ -25,7 +25,7 @@ from ..protocol.parts import EpochPosition
 from .tasks import FailedSample
 
 # What an earlier run has kept of a sample: its costs by resource, None for nothing.
-Kept = Callable[[int], Any]
+FindRecord = Callable[[int], Any]
 
 
 class LoopCosts:
@@ -42,7 +42,7 @@ class LoopCosts:
         # A source's own, in place of these until something is measured.
         self._columns: Sequence[np.ndarray] | None = None
         self._known = np.zeros(count, np.bool_)
-        self._kept: Kept | None = None
+        self._find_record: FindRecord | None = None
         self._failed: set[int] = set()
 
     @classmethod
@@ -53,7 +53,7 @@ class LoopCosts:
         if costs._columns is not None:
             costs._known[:] = True
         else:
-            costs._kept = source.known
+            costs._find_record = source.known
         return costs
 
     def __len__(self) -> int:
@@ -71,17 +71,14 @@ class LoopCosts:
         Raises what reading the kept costs raises.
         """
         missing = ~self._known[indexes]
-        if self._kept is not None and missing.any():
+        if self._find_record is not None and missing.any():
             for index in indexes[missing].tolist():
-                self._take_kept(index)
+                record = self._find_record(index)
+                if record is not None and all(name in record.cost for name in self.resources):
+                    self._costs[index] = [record.cost[name] for name in self.resources]
+                    self._known[index] = True
             missing = ~self._known[indexes]
         return missing
-
-    def _take_kept(self, index: int) -> None:
-        record = None if self._kept is None else self._kept(index)
-        if record is not None and all(name in record.cost for name in self.resources):
-            self._costs[index] = [record.cost[name] for name in self.resources]
-            self._known[index] = True
 
     def rows(self, indexes: Int64) -> Int64:
         """Return the costs of samples (n, resources), 0 where they are not known."""
@@ -349,7 +346,7 @@ class PlanAhead:
             if ordinal not in self._open:
                 continue
             self._open.discard(ordinal)
-            self._find_block(ordinal).open -= 1
+            self._blocks[(ordinal - self._known) // self._size].open -= 1
             if isinstance(cost, FailedSample):
                 self._store_failed(ordinal, cost)
             else:
@@ -392,17 +389,12 @@ class PlanAhead:
         while self._asked < until and not feed.is_over:
             end = min(self._asked + self._size, len(feed.order))
             part = self._part(self._asked, end)
-            ordinals = self._find_unknown(part)
+            missing = feed.costs.unknown(feed.order[part.start : part.stop])
+            ordinals = (part.start + np.flatnonzero(missing)).tolist()
             self._open.update(ordinals)
             self.to_measure.extend(ordinals)
             self._blocks.append(_Block(part, end, len(ordinals)))
             self._asked = end
-
-    def _find_unknown(self, part: range) -> list[int]:
-        """Return the ordinals whose costs are not known."""
-        missing = self.feed.costs.unknown(self.feed.order[part.start : part.stop])
-        ordinals: list[int] = (part.start + np.flatnonzero(missing)).tolist()
-        return ordinals
 
     def _learn(self) -> None:
         """Find out up to which ordinal all costs are known."""
@@ -459,10 +451,6 @@ class PlanAhead:
         rank = self._shares.rank if rank is None else rank
         ranks, count = self._shares.ranks, end - begin
         return range(begin + rank * count // ranks, begin + (rank + 1) * count // ranks)
-
-    def _find_block(self, ordinal: int) -> _Block:
-        first = self._known
-        return self._blocks[(ordinal - first) // self._size]
 
     def _store_failed(self, ordinal: int, why: FailedSample) -> None:
         self.failed[ordinal] = why

@@ -61,12 +61,9 @@ def usable_cells(
         for r, rank in enumerate(step.batch.ranks)
         for m, microbatch in enumerate(rank)
     }
-    if not holes and (may_be_empty or all(cells.values())):
+    if not holes and (may_be_empty or all(cells.values())):  # the common case
         return cells
-    usable = {
-        cell: [ordinal for ordinal in ordinals if ordinal not in holes]
-        for cell, ordinals in cells.items()
-    }
+    usable = {cell: [o for o in ordinals if o not in holes] for cell, ordinals in cells.items()}
     if may_be_empty:
         return {**usable}
     return {**usable} if fill_empty(usable) is not None or has_spares else None
@@ -208,10 +205,7 @@ class StepMaker:
         self.deadly: set[int] = set()
 
     def open(
-        self,
-        plan: PlannedStep,
-        contents: dict[Cell, Contents],
-        failed: Mapping[int, FailedSample],
+        self, plan: PlannedStep, contents: dict[Cell, Contents], failed: Mapping[int, FailedSample]
     ) -> OpenStep:
         """Return a step, without what was handed out of it before the run began.
 
@@ -347,7 +341,7 @@ class StepMaker:
         if not self._counts_batches or step.contents is None:
             return None
         batches = [task.loaded for task in step.tasks]
-        if len(batches) != step.plan.microbatches * len(self._settings.played):
+        if len(batches) != step.plan.microbatches * len(self._settings.played):  # resumed inside
             return None
         known = [b for b in batches if b is not None and not isinstance(b.batch, Failed)]
         is_known = len(known) == len(batches) and not self.is_passed_over(step)

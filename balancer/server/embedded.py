@@ -58,12 +58,8 @@ def main(directory: str, listening: int, report: int) -> None:
         credentials = functools.partial(new_credentials, has_keys=False)
         logger.disabled = True  # what goes wrong trainers say
         gc.freeze()  # what has been imported stays: no collection needs to look at it
-        serve(
-            PlayedJobs(int(time.time()), credentials),
-            make_endpoint(directory),
-            lambda _: _write(report, READY),
-            descriptor=listening,
-        )
+        jobs = PlayedJobs(int(time.time()), credentials)
+        serve(jobs, make_endpoint(directory), lambda _: _write(report, READY), descriptor=listening)
     except BaseException as error:
         _write(report, f"{type(error).__name__}: {error}".encode(errors="replace"))
         raise

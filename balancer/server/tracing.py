@@ -9,13 +9,7 @@ from ..job.effects import Send
 from ..parties.messages import WantBatches
 from ..pool.messages import COSTS, DoPart, PartBroken, PartMade, PartMeasured
 from ..protocol.messages import Message, PeerRejected
-from ..protocol.trace_messages import (
-    MICROSECONDS,
-    PartySpans,
-    StartTrace,
-    TraceReport,
-    TraceSpans,
-)
+from ..protocol.trace_messages import MICROSECONDS, PartySpans, StartTrace, TraceReport, TraceSpans
 from ..run.tasks import TASK_HEAD
 from ..transport.naming import read_job
 from .spans import SpanRecorder

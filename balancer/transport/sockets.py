@@ -156,8 +156,7 @@ def read_event(monitor: "zmq.Socket[bytes]") -> int:
 
     zmq.utils.monitor does so too, but imports asyncio and ssl, which takes a balancer's start.
     """
-    number: int = _EVENT.unpack_from(monitor.recv_multipart()[0])[0]
-    return number
+    return int(_EVENT.unpack_from(monitor.recv_multipart()[0])[0])
 
 
 class Handshakes:

@@ -25,9 +25,9 @@ from counterpoise.sched.bubble_filling.pipelines import (
     enough,
     fill,
     least,
+    make_space,
     match,
     mirrored_work,
-    space_of,
 )
 from tests.sched.bubble_filling.validate import check_filled
 
@@ -61,7 +61,7 @@ def fill_optimus(problem: FillProblem, *, fine: bool = True) -> FilledSchedule:
             "Algorithm 2 as printed needs equal microbatches in any order: use fill_bubbles"
         )
     gaps = problem.gaps
-    spaces = [space_of(tuple(gaps.ranks[r] for r in group)) for group in problem.groups]
+    spaces = [make_space(tuple(gaps.ranks[r] for r in group)) for group in problem.groups]
     forward = _direction(problem, problem.forward, spaces, gaps.need_ns, fine)
     backward = []
     if len(problem.backward.resource):

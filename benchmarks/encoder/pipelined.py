@@ -120,8 +120,9 @@ class PipelinedRank:
         module = self._stage if self._at else _First(self._stage)
         self._pipes = {
             name: Pipeline(
-                mesh, schedule=_SCHEDULE, stages={self._at: module}, hidden=HIDDEN, run=StageOptions(inputs=("x",)),
+                mesh, schedule=_SCHEDULE, stages={self._at: module}, hidden=HIDDEN,
                 encoders=TravellingImages("vision", timed), deadline_s=60,
+                run=StageOptions(inputs=("x",)),
                 loss=lambda output, labels: output.sum() + 0 * labels.sum(),
             )
             for name, timed in self._timed.items()

@@ -26,7 +26,7 @@ class Texts(Dataset[dict[str, Any]]):
         return {"input_ids": ids, "labels": ids}
 
 
-def make_loader(rank: int, ranks: int, **_: Any) -> Any:
+def make_loader(ranks: tuple[int, int], **_: Any) -> Any:
     """Return the loader of a data-parallel rank; torchtitan also gives tokenizer and sizes."""
     return cp.DataLoader(
         Texts(),
@@ -41,7 +41,7 @@ def make_loader(rank: int, ranks: int, **_: Any) -> Any:
             oversize="refuse",  # all batches have one length
         ),
         shuffle=True,
-        ranks=(rank, ranks),
+        ranks=ranks,
     )
 
 

@@ -37,8 +37,7 @@ ACCUMULATION = "gradient_accumulation_steps"
 KEPT = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
     "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
-    "pin_memory_device", "in_order", "on_error", "dead_letter", "max_errors", "growing_data",
-    "keep_stats",
+    "pin_memory_device", "in_order", "on_error", "growing_data", "keep_stats",
 )  # fmt: skip
 
 

@@ -38,8 +38,8 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
     class Config(BaseDataLoader.Config):  # type: ignore[misc]
         """The function that makes the loader, or "module:function".
 
-        It is called with rank=, ranks= and what torchtitan's trainer gives (tokenizer, and sizes in
-        tokens or rows).
+        It is called with ranks=(rank, number of ranks) and what torchtitan's trainer gives
+        (tokenizer, and sizes in tokens or rows).
         """
 
         loader: str | Callable[..., Any] = ""
@@ -48,7 +48,7 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
         self, config: "PlannedDataLoader.Config", *, dp_rank: int, dp_world_size: int, **given: Any
     ) -> None:
         """Make the loader; ValueError if `loader` names no function."""
-        self.loader = _function(config.loader)(rank=dp_rank, ranks=dp_world_size, **given)
+        self.loader = _function(config.loader)(ranks=(dp_rank, dp_world_size), **given)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yield (inputs, labels) of microbatches without end; a loader without any ends it."""
@@ -94,7 +94,7 @@ def _function(given: str | Callable[..., Any]) -> Callable[..., Any]:
     found = getattr(import_module(module), name, None) if module and name else None
     if not callable(found):
         raise ValueError(
-            f'loader is {given!r}: give "module:function", the name of a function(rank, ranks, '
-            "**given) that returns a counterpoise.DataLoader(..., rank=rank, ranks=ranks)"
+            f'loader is {given!r}: give "module:function", the name of a function(ranks, '
+            "**given) that returns a counterpoise.DataLoader(..., ranks=ranks)"
         )
     return found  # type: ignore[no-any-return]

@@ -91,9 +91,9 @@ class LocalLoop(MicrobatchSource):
         """Start the next run, and its workers."""
         self._is_torn = True
         self._end_run()
-        if not self._keeps_workers:
+        if self._owner != os.getpid() or not self._local.start.persistent:
             self._end_workers()
-        own, source, place = self._local, self._source, self._place
+        local, source, place = self._local, self._source, self._place
         # The data set may be another than in the epoch before, with more samples or another table.
         if self._costs is not None and self._keeps_costs and len(self._costs) == len(source):
             self._costs.begin_epoch()
@@ -107,13 +107,13 @@ class LocalLoop(MicrobatchSource):
             )
         if self._peers is None and not place.is_alone:
             self._peers, self._shares_costs = meet_ranks(
-                self._job, source, own.dataset, place, own.arguments.ranks.name, self._costs,
-                own.timeout_s,
+                self._job, source, local.dataset, place, local.arguments.ranks.name, self._costs,
+                local.timeout_s,
             )  # fmt: skip
         if self._tasks is None:
             self._tasks = self._start_workers(start.epoch)
         if self._runs == 0 and 0 in place.played:
-            log_way(own.start.workers, self._costs, self._measures_by_loading)
+            log_way(local.start.workers, self._costs, self._source.decode_first)
         self._start_run(start, self._tasks)
         self._is_torn = False
 
@@ -243,40 +243,31 @@ class LocalLoop(MicrobatchSource):
     # --- parts
 
     @property
-    def _keeps_workers(self) -> bool:
-        is_own = self._owner == os.getpid()
-        return self._tasks is not None and self._local.start.persistent and is_own
-
-    @property
     def _keeps_costs(self) -> bool:
         """Return whether what was measured in one epoch holds in the next.
 
         What shows only when a sample is loaded is compared then; otherwise the data set of new
         workers may be another.
         """
-        return self._local.start.persistent or self._measures_by_loading
-
-    @property
-    def _measures_by_loading(self) -> bool:
-        return self._source.decode_first
+        return self._local.start.persistent or self._source.decode_first
 
     def _start_workers(self, epoch: int) -> WorkerTasks | InlineTasks:
-        own, job = self._local, self._job
+        local, job = self._local, self._job
         count: CountLabels | None = None
         if job.counts_batches:
             from ...workers.collate.labels import count_batch_label_tokens  # here: few do
 
             count = count_batch_label_tokens
         reader = PlannedReader(
-            own.dataset, self._source, job.resources, job.plan.seed, own.batches.in_worker,
-            job.on_error == "skip", own.takes_empty, own.batches.draws, job.shift_labels,
-            count, own.start.threads,
+            local.dataset, self._source, job.resources, job.plan.seed, local.batches.in_worker,
+            job.on_error == "skip", local.takes_empty, local.batches.draws, job.shift_labels,
+            count, local.start.threads,
         )  # fmt: skip
         self._owner = os.getpid()
-        if not own.start.workers:
+        if not local.start.workers:
             return InlineTasks(reader)
         seed = entropy(job.plan.seed, epoch, f"workers of rank {self._place.played[0]}")
-        return WorkerTasks(reader, own.start, own.prefetch, seed)
+        return WorkerTasks(reader, local.start, local.prefetch, seed)
 
     def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
         job = self._job
@@ -324,7 +315,7 @@ class LocalLoop(MicrobatchSource):
             ranks_elsewhere=self._peers is not None,
             named_by_index=not is_named,
             takes_empty=self._local.takes_empty,
-            checks_costs=self._runs > 1 and self._measures_by_loading,
+            checks_costs=self._runs > 1 and self._source.decode_first,
             post_at=max(1, self._ahead_samples // 4),
             looks=tuple(spread(len(source), LOOKED_AT)) if looks else (),
             compares=self._compares,
@@ -367,15 +358,9 @@ def _arrived(run: PlannedRun) -> tuple[LocalArrival | Exception | None] | None:
 
 
 def _make_ahead(
-    start: RunStart,
-    plan: PlanConfig,
-    shuffle: bool,
-    costs: LoopCosts,
-    source: Source,
-    ahead: int,
-    shares: "Peers | None",
-    group: str,
-) -> PlanAhead:
+    start: RunStart, plan: PlanConfig, shuffle: bool, costs: LoopCosts, source: Source, ahead: int,
+    shares: "Peers | None", group: str,
+) -> PlanAhead:  # fmt: skip
     """Return the planning of an epoch from a position; shares: the ranks that measure."""
     order = epoch_order(source, plan.seed, start.epoch, shuffle)
     try:

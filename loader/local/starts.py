@@ -25,14 +25,9 @@ LOST_S = 3.0
 
 
 def meet_ranks(
-    job: JobSpec,
-    source: Source,
-    dataset: Any,
-    place: Place,
-    name: str,
-    costs: LoopCosts,
+    job: JobSpec, source: Source, dataset: Any, place: Place, name: str, costs: LoopCosts,
     timeout_s: float | None,
-) -> "tuple[Peers | None, bool]":
+) -> "tuple[Peers | None, bool]":  # fmt: skip
     """Meet the other ranks; return them, and whether they have to tell each other costs.
 
     dataset: what `source` reads. All ranks must bring the same configuration, data and, where all

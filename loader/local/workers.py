@@ -23,17 +23,13 @@ from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import prepare_worker
 from ...workers.planned.reader import PlannedReader
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import (
-    quiet_forks,
-    shared_numbers,
-    worker_context,
-)
+from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
 from ...workers.sources.randomness import own_generators
 from ..balanced.settings import WorkerStart
 from ..plain.iterators import refuse_restarts
 from ..plain.own_workers import OwnWorkers
 from ..plain.restarting import MOST_DEATHS, Death, WorkerReplacer
-from ..plain.torch_names import TorchExceptionWrapper, killed_worker
+from ..plain.torch_names import TorchExceptionWrapper, describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +146,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         if not ended:
             return
         if self._replacer is None:
-            pids = ", ".join(str(worker.pid) for worker in ended)
-            text = f"DataLoader worker (pid(s) {pids}) exited unexpectedly"
-            raise RuntimeError(killed_worker(self._workers) or text)
+            raise RuntimeError(describe_exit(self._workers, ended))
         for worker in ended:
             self._poller.unregister(worker.sentinel)
         for death in self._replacer.replace_ended():
@@ -217,5 +211,4 @@ def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number:
 def _descriptor(results: Any) -> int:
     """Return what is readable when a queue has something."""
     reader = getattr(results, "_reader", results)  # multiprocessing's own has a connection
-    descriptor: int = reader.fileno()
-    return descriptor
+    return int(reader.fileno())

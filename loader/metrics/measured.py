@@ -32,7 +32,7 @@ class MeasuredLoader:
         if keep is not False:
             from .stats import LoopStats  # here: other loops need nothing of it
 
-            choices = keep if isinstance(keep, tuple) else (keep,)
+            choices: tuple[Any, ...] = keep if isinstance(keep, tuple) else (keep,)
             paths = [Path(choice) for choice in choices if choice not in (True, "report")]
             for path in paths:
                 if not path.parent.is_dir():

@@ -124,7 +124,8 @@ class Peers:
         if wait is None:
             return None
         if wait.values is None and now >= wait.poll_at:
-            wait.values = _read(entries, key)
+            packed = entries.find(f"key/{key}/all")
+            wait.values = None if packed is None else _decode(zlib.decompress(packed))
             if wait.values is None:
                 self._find_missing(entries, key, wait, now)
             wait.poll_at = now + pause_after(now - wait.since, self.ranks)
@@ -215,9 +216,8 @@ class Peers:
             return False
         words = entries.collect("word", 2 * self.ranks)
         # What a rank has said itself says more than what others have seen of it.
-        ranks = range(self.ranks)
-        texts = ((rank, words.get(rank) or words.get(self.ranks + rank)) for rank in ranks)
-        word = {rank: text.decode() for rank, text in texts if text}
+        texts = {n: words.get(n) or words.get(self.ranks + n) for n in range(self.ranks)}
+        word = {rank: text.decode() for rank, text in texts.items() if text}
         self._word, is_new = word, word != self._word
         return is_new
 
@@ -258,12 +258,6 @@ def _end_group(entries: Entries, group: str, keys: Iterable[str], rank: int, ran
         entries.delete(f"end/{group}/ended")
 
 
-def _read(entries: Entries, key: str) -> tuple[bytes, ...] | None:
-    """Return all values of a key, None until they are there."""
-    packed = entries.find(f"key/{key}/all")
-    return None if packed is None else _decode(zlib.decompress(packed))
-
-
 def _delete(entries: Entries, key: str, ranks: int) -> None:
     """Delete all entries of a key, of all ranks."""
     entries.delete(f"key/{key}", numbers=ranks)
@@ -271,14 +265,9 @@ def _delete(entries: Entries, key: str, ranks: int) -> None:
 
 
 def _leave(
-    pid: int,
-    rank: int,
-    ranks: int,
-    entries: Entries,
-    waits: dict[str, _Wait],
-    begun: set[str],
+    pid: int, rank: int, ranks: int, entries: Entries, waits: dict[str, _Wait], begun: set[str],
     why: str = "",
-) -> None:
+) -> None:  # fmt: skip
     """Leave word that a rank takes no part any more; as a finalizer it does not wait.
 
     A value is sent to the store without an answer. What has one is done by `delete_left`.

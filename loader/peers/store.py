@@ -67,7 +67,7 @@ def open_point(place: Place, timeout_s: float) -> MeetingPoint:
     if len(members) != place.ranks or members[place.played[0]] != dist.get_rank():
         raise ValueError(
             f"this process is {place}, and process {dist.get_rank()} of the group of processes "
-            f"{members}: leave rank= and ranks=, or give the group of these ranks"
+            f"{members}: leave ranks=, or give the group of these ranks"
         )
     connected, has_ended = _own_connection(store, timeout_s)
     return MeetingPoint(connected, f"counterpoise/{name}", place.played[0], members, has_ended)

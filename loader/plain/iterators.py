@@ -29,12 +29,7 @@ from ..step.waiting import WaitLog
 from .indices import Indices
 from .own_workers import OwnWorkers
 from .state import Iteration, PlainState
-from .torch_names import (
-    TorchExceptionWrapper,
-    TorchInlineIterator,
-    is_profiled,
-    killed_worker,
-)
+from .torch_names import TorchExceptionWrapper, TorchInlineIterator, is_profiled, killed_worker
 
 if TYPE_CHECKING:
     from ...workers.batches.stream_reader import StreamReader
@@ -116,16 +111,11 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> "Reader | Non
     if isinstance(dataset, IterableDataset):
         from ...workers.batches.stream_reader import StreamReader  # here: only streams need it
 
+        batch_size = None if loader.batch_sampler is None else loader.batch_size
         return StreamReader(
-            dataset,
-            loader.collate_fn,
-            None if loader.batch_sampler is None else loader.batch_size,
-            loader.drop_last,
-            state.on_error,
-            start,
-            carries,
-            state.stream_state,
-        )
+            dataset, loader.collate_fn, batch_size, loader.drop_last, state.on_error, start,
+            carries, state.stream_state,
+        )  # fmt: skip
     watches = (bool(loader._restarts) and carries) or reads_stores(dataset)
     if watches or is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
         return MapReader(dataset, loader.collate_fn, state.on_error, start, carries)

@@ -55,8 +55,7 @@ def drawing_sampler(sampler: Any) -> Any:
 
 def own_shuffler(sampler: Any) -> RandomSampler | None:
     """Return the sampler if it draws its seed from torch's own generator, else None."""
-    own = isinstance(sampler, RandomSampler) and sampler.generator is None
-    return sampler if own else None
+    return sampler if isinstance(sampler, RandomSampler) and sampler.generator is None else None
 
 
 def find_generators(loader: Any, stand_in: torch.Generator) -> list[torch.Generator]:

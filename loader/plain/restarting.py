@@ -23,13 +23,7 @@ from ...workers.sources.failures import SkippedSample
 from ...workers.sources.offered import find_key_function
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
-from .torch_names import (
-    ResumeIteration,
-    child_reports,
-    holds_dataset,
-    killed_worker,
-    worker_loop,
-)
+from .torch_names import ResumeIteration, child_reports, describe_exit, holds_dataset, worker_loop
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +73,7 @@ class WorkerReplacer:
         workers: list[Any] = self._iterator._workers
         ended = [number for number, worker in enumerate(workers) if not worker.is_alive()]
         if len(ended) > self._restarts:
-            killed = killed_worker(workers)
-            pids = ", ".join(str(workers[number].pid) for number in ended)
-            raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+            raise RuntimeError(describe_exit(workers, [workers[number] for number in ended]))
         return [self._replace(number) for number in ended]
 
     def _replace(self, worker: int) -> Death:

@@ -13,12 +13,7 @@ from typing import Any
 
 import torch
 
-from ...workers.batches.envelope import (
-    Envelope,
-    LoadedState,
-    ReaderPosition,
-    loses_samples,
-)
+from ...workers.batches.envelope import Envelope, LoadedState, ReaderPosition, loses_samples
 from ...workers.sources.failures import ErrorAction
 from ..resume.ledger import PlainLedger, write_ledger
 from .order import (
@@ -193,7 +188,7 @@ class PlainState:
                     type(loader.dataset).__name__,
                     " (its shuffle buffer is not in it)" * loses,
                 )
-        elif self.current.begun:
+        elif self.current.begun:  # the one before was left early
             self.current = self.current.following(finished=False)
         self.current.begun = True
         self.place_generators(loader)

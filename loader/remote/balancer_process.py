@@ -84,7 +84,7 @@ class EmbeddedBalancer:
             )
             if not select.select([ends.report], [], [], timeout_s - soon)[0]:
                 raise RuntimeError(f"the balancer's process was not ready after {timeout_s:.0f} s")
-        reason = self._why_not_ready()
+        reason = self._read_refusal()
         if reason:
             raise RuntimeError(reason)
 
@@ -96,7 +96,7 @@ class EmbeddedBalancer:
         if not select.select([ends.report], [], [], 0)[0]:
             return ""
         if not ends.is_ready:  # who waits for the job, not for the process, learns it here
-            return self._why_not_ready()
+            return self._read_refusal()
         text = os.read(ends.report, _MESSAGE_BYTES).decode(errors="replace")
         return f"the balancer failed: {text}" if text else self._how_it_ended()
 
@@ -104,7 +104,7 @@ class EmbeddedBalancer:
         """End the process and wait until it is gone."""
         self._finalizer()
 
-    def _why_not_ready(self) -> str:
+    def _read_refusal(self) -> str:
         """Read the first report; return "" if it says that the balancer serves."""
         ends = self._ends
         text = os.read(ends.report, len(embedded.READY))  # another report may follow at once

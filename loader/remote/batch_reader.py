@@ -39,7 +39,7 @@ class BatchReader:
             described = describe_layout(self.batches.balance, self.batches.collate_fn)
         return json.dumps(described | {"takes_empty": self.takes_empty})
 
-    def wanted(self, give: GiveBatch, epoch: int) -> Container[str] | None:
+    def needed_fields(self, give: GiveBatch, epoch: int) -> Container[str] | None:
         """Return the fields of a batch that this process needs, None for all; of samples all."""
         fields, job = self.batches.fields, self.job
         if fields is None or not give.is_batch:
@@ -55,7 +55,7 @@ class BatchReader:
         Raises CodecError for what no worker can have kept for it.
         """
         decode = decode_local if self.on_host else decode_batch
-        value = decode(frames, self.wanted(give, epoch))
+        value = decode(frames, self.needed_fields(give, epoch))
         places = give.pieces[number].places
         if not give.is_batch and (type(value) is not list or len(value) != len(places)):
             raise CodecError(f"needed is a list of {len(places)} samples")
@@ -80,13 +80,13 @@ class BatchReader:
             for place, sample in zip(piece.places, pieces[number], strict=True)
         }
         samples = [placed[place] for place in sorted(placed)]
-        job, batch = self.job, self._collated(samples, epoch, give.first)
+        job, batch = self.job, self._collate(samples, epoch, give.first)
         if job.counts_batches:  # a sample that only fills a step up weighs nothing
             counts = bool(give.facts.keys)
             tokens = count_batch_label_tokens(batch, samples, job.shift_labels) if counts else 0
         return Made(batch, labels=labels, label_tokens=tokens)
 
-    def _collated(self, samples: list[Any], epoch: int, first: int) -> Any:
+    def _collate(self, samples: list[Any], epoch: int, first: int) -> Any:
         collate_fn = self.batches.in_worker
         if not self.batches.draws:
             return collate_fn(samples)

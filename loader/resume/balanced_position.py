@@ -19,7 +19,7 @@ class ResumePosition:
 
     served: ranks of a process that plays several which have had the place's microbatch already;
     holes: ordinals of the samples that could not be used of the step that is begun. left_out: how
-    many samples of the epoch are holes so far; unusable: those that nobody asked to leave out.
+    many samples of the epoch are holes so far; unusable: those that were not asked to be left out.
     stream: of a loop over a stream, where this rank's was before the place's step.
     """
 
@@ -55,7 +55,7 @@ class ResumePosition:
     def refuse_late_skips(self, skipped: tuple[int, ...], plan: PlanConfig) -> None:
         """Raise ValueError where a step that was begun would lose samples: its weights are out."""
         step = range(self.place.start, self.place.start + plan.samples_per_step)
-        late = [each for each in skipped if each in step and each not in self.holes]
+        late = [ordinal for ordinal in skipped if ordinal in step and ordinal not in self.holes]
         if self.is_inside_step and plan.mode == "exact" and late:
             raise ValueError(
                 f"skip_keys names {len(late)} samples of step {self.place.step}, and the ledger "
@@ -191,7 +191,7 @@ def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
     if ledger.served and played != plan.ranks:
         raise ValueError(
             f"the ledger was saved when {ledger.served} of {plan.ranks} virtual ranks had been "
-            "served: resume with virtual_ranks, or save when all have been"
+            "served: resume with Ranks(virtual=...), or save when all have been"
         )
 
 

@@ -254,7 +254,7 @@ class Ranks:
                     "torch.distributed.init_process_group() before the loader is first used, or "
                     "give ranks=(rank, number of ranks)"
                 )
-            return Place((0,), 1) if is_group else self.of.seat(0, 1)  # type: ignore[no-any-return]
+            return Place((0,), 1) if is_group else self.of.seat(0, 1)
         if is_group:
             return _in_group(self.of)
         return self.of.seat(dist.get_rank(), dist.get_world_size())  # type: ignore[no-any-return]

@@ -46,9 +46,9 @@ def make_work(
     """
     rows = [
         [
-            (int(one.resource == "communication"), ns)
-            for one in layer
-            for ns in pieces(one, splitting)
+            (int(kernel.resource == "communication"), ns)
+            for kernel in layer
+            for ns in pieces(kernel, splitting)
         ]
         for layer in layers
     ]
@@ -106,12 +106,12 @@ class FillProblem:
 
         On a stage layers are numbered encoder by encoder.
         """
-        one = ((len(self.forward.layers), bool(self.backward.layers)),)
-        found, start = [], 0
-        for count, trained in self.encoders or one:
-            found.append((range(start, start + count), trained))
+        whole = ((len(self.forward.layers), bool(self.backward.layers)),)
+        layers, start = [], 0
+        for count, trained in self.encoders or whole:
+            layers.append((range(start, start + count), trained))
             start += count
-        return tuple(found)
+        return tuple(layers)
 
     @property
     def microbatches(self) -> int:

@@ -90,15 +90,15 @@ class Placed:
     left: Space
 
 
-def space_of(stretches: tuple[Stretches, ...]) -> Space:
+def make_space(stretches: tuple[Stretches, ...]) -> Space:
     """Return the stretches of a pipeline's ranks side by side, padded to equal length."""
-    count = np.array([len(one.start) for one in stretches], np.int64)
+    count = np.array([len(rank.start) for rank in stretches], np.int64)
     shape = (len(stretches), int(count.max()))
     start, end, kind = (np.zeros(shape, np.int64) for _ in range(3))
-    for row, one in enumerate(stretches):
-        start[row, : count[row]] = one.start
-        end[row, : count[row]] = one.end
-        kind[row, : count[row]] = one.kind
+    for row, rank in enumerate(stretches):
+        start[row, : count[row]] = rank.start
+        end[row, : count[row]] = rank.end
+        kind[row, : count[row]] = rank.kind
     return Space(start, end, kind, count)
 
 

@@ -131,8 +131,8 @@ def kind(name: str) -> Kind:
     >>> kind("W").frees
     ('weight',)
     """
-    if found := _REGISTRY.get(name) or _by_rule(name):
-        return found
+    if registered := _REGISTRY.get(name) or _by_rule(name):
+        return registered
     known = " ".join(_REGISTRY)
     raise ValueError(f"unknown kind {name!r}; known are {known} (register_kind adds)")
 
@@ -162,9 +162,9 @@ def layer_kind(direction: str, layer: int) -> str:
     >>> layer_kind("EF", 0), layer_kind("EB", 27)
     ('EF_A', 'EB_AB')
     """
-    letters, rest = "", layer + 1
-    while rest:
-        rest, digit = divmod(rest - 1, 26)
+    letters, remaining = "", layer + 1
+    while remaining:
+        remaining, digit = divmod(remaining - 1, 26)
         letters = chr(ord("A") + digit) + letters
     return f"{direction}_{letters}"
 
@@ -192,8 +192,8 @@ def _by_rule(name: str) -> Kind | None:
     carried = kind(message[2])
     # Both ends are named by the pass whose result they carry, so a RECV is on another rank.
     if message[1] == "SEND":
-        what = f"send the result of {carried.name} along the program's edges"
-        return Kind(name, what, carried.scope, "send", needs=_after(carried.name))
+        purpose = f"send the result of {carried.name} along the program's edges"
+        return Kind(name, purpose, carried.scope, "send", needs=_after(carried.name))
     return Kind(name, f"receive the result of {carried.name}", carried.scope, "receive")
 
 
@@ -209,9 +209,9 @@ def _layer(direction: str, letters: str) -> Kind:
         return Kind(name, f"encoder layer {letters} forward", "rank", needs=needs, takes=buffer)
     # Only the program knows which layer is the topmost.
     above = Need((layer_kind("EB", number + 1),), "same", required=False)
-    own = Need((f"EF_{letters}",), "same")
-    what = f"encoder layer {letters} backward"
-    return Kind(name, what, "rank", needs=(own, above), frees=buffer)
+    forward = Need((f"EF_{letters}",), "same")
+    purpose = f"encoder layer {letters} backward"
+    return Kind(name, purpose, "rank", needs=(forward, above), frees=buffer)
 
 
 def kinds() -> tuple[Kind, ...]:

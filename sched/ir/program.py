@@ -43,7 +43,7 @@ class Pass:
         return format_pass(self)
 
 
-def format_pass(item: Pass) -> str:
+def format_pass(pass_: Pass) -> str:
     """Return a pass as stage, kind, microbatch.
 
     >>> format_pass(Pass(stage=12, kind="SEND_F", microbatch=7))
@@ -51,8 +51,8 @@ def format_pass(item: Pass) -> str:
     >>> format_pass(Pass(stage=0, kind="O"))
     '0O'
     """
-    tail = "" if item.microbatch == NO_MICROBATCH else item.microbatch
-    return f"{item.stage}{item.kind}{tail}"
+    tail = "" if pass_.microbatch == NO_MICROBATCH else pass_.microbatch
+    return f"{pass_.stage}{pass_.kind}{tail}"
 
 
 def parse_pass(text: str) -> Pass:
@@ -190,14 +190,14 @@ class Program:
         """Return the number of a stage among the chunks of its rank."""
         return self.placement[:stage].count(self.placement[stage])
 
-    def rank_of(self, item: Pass) -> int:
+    def rank_of(self, pass_: Pass) -> int:
         """Return the rank that runs a pass, -1 if there is no such stage or rank.
 
         (A RECV of an edge's message is elsewhere: it is named by the pass whose result it brings.)
         """
-        if is_staged(item.kind):
-            return self.placement[item.stage] if item.stage < self.stages else -1
-        return item.stage if item.stage < len(self.ranks) else -1
+        if is_staged(pass_.kind):
+            return self.placement[pass_.stage] if pass_.stage < self.stages else -1
+        return pass_.stage if pass_.stage < len(self.ranks) else -1
 
     @property
     def passes(self) -> int:
@@ -247,7 +247,7 @@ def format_program(program: Program) -> str:
     )
     head += [f"edges: {' '.join(map(str, run))}" for _, run in runs]
     # All cells are as wide as the widest, so that columns line up.
-    rows = [[str(item) for item in row] for row in program.ranks]
+    rows = [[str(pass_) for pass_ in row] for row in program.ranks]
     width = max((len(cell) for row in rows for cell in row), default=0)
     label = len(str(len(rows) - 1))
     grid = [

@@ -49,9 +49,9 @@ def _is_seen(slot: Slot) -> bool:
 
 def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:
     """Return the kinds of passes that are drawn, in the palette's order, then by name."""
-    found = {slot.what.kind for t in timelines for row in rows(t) for slot in row.slots}
+    kinds = {slot.what.kind for t in timelines for row in rows(t) for slot in row.slots}
     order = {name: place for place, name in enumerate(PAINTS)}
-    return tuple(sorted(found, key=lambda name: (order.get(name, len(order)), name)))
+    return tuple(sorted(kinds, key=lambda name: (order.get(name, len(order)), name)))
 
 
 def chunks(timeline: Timeline) -> int:
@@ -59,15 +59,15 @@ def chunks(timeline: Timeline) -> int:
     return max(map(timeline.placement.count, timeline.placement), default=1)
 
 
-def chunk_of(what: Pass, placement: tuple[int, ...]) -> int:
+def chunk_number(pass_: Pass, placement: tuple[int, ...]) -> int:
     """Return the number of a pass's chunk on its rank; 0 for work that is not divided by stages.
 
-    >>> chunk_of(Pass(3, "F", 0), (0, 1, 1, 0))
+    >>> chunk_number(Pass(3, "F", 0), (0, 1, 1, 0))
     1
     """
-    if not is_staged(what.kind) or what.stage >= len(placement):
+    if not is_staged(pass_.kind) or pass_.stage >= len(placement):
         return 0
-    return placement[: what.stage].count(placement[what.stage])
+    return placement[: pass_.stage].count(placement[pass_.stage])
 
 
 def label(slot: Slot, bare: bool) -> str:
@@ -76,10 +76,10 @@ def label(slot: Slot, bare: bool) -> str:
     >>> label(Slot(Pass(2, "F", 3), 0, 1), bare=True)
     'F3'
     """
-    what = slot.what
+    pass_ = slot.what
     if not bare:
-        return format_pass(what)
-    return what.kind + ("" if what.microbatch == NO_MICROBATCH else str(what.microbatch))
+        return format_pass(pass_)
+    return pass_.kind + ("" if pass_.microbatch == NO_MICROBATCH else str(pass_.microbatch))
 
 
 def word(name: str) -> str:

@@ -114,7 +114,7 @@ class PlanState:
     changes: tuple[PlanChange, ...] = ()
 
 
-def digest_of(programs: Mapping[int, Program]) -> str:
+def digest_programs(programs: Mapping[int, Program]) -> str:
     """Return a digest of programs, by number of microbatches: 16 hexadecimal digits."""
     text = "\n\n".join(f"{count}\n{program}" for count, program in sorted(programs.items()))
     return _digest(text)
@@ -144,7 +144,7 @@ class Decision:
 
 def first_state(settings: Replan, programs: Mapping[int, Program]) -> PlanState:
     """Return the state of a job before its first step."""
-    return PlanState(digest_of(programs), tuple(sorted(programs)), settings.profile)
+    return PlanState(digest_programs(programs), tuple(sorted(programs)), settings.profile)
 
 
 def observe(
@@ -155,7 +155,7 @@ def observe(
     if len(window) < settings.window:
         return replace(state, window=window), None
     state = _reported(replace(state, window=()), window)
-    ratio = median_low(PERMILLE * one.span_ns // max(1, one.expected_ns) for one in window)
+    ratio = median_low(PERMILLE * step.span_ns // max(1, step.expected_ns) for step in window)
     # In whole thousandths, so that all machines decide alike.
     if abs(ratio - state.usual) * PERMILLE <= round(PERMILLE * settings.threshold) * state.usual:
         return state, None
@@ -205,4 +205,4 @@ def _reported(state: PlanState, window: Sequence[Observation]) -> PlanState:
 def _median_span(window: Sequence[Observation]) -> int:
     """Return the median step, of those with as many microbatches as the last one."""
     last = window[-1].microbatches
-    return median_low(one.span_ns for one in window if one.microbatches == last)
+    return median_low(step.span_ns for step in window if step.microbatches == last)

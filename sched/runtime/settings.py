@@ -32,7 +32,8 @@ Settings = TypeVar("Settings")
 
 def as_settings(cls: type[Settings], argument: Any) -> Settings:
     """Return an argument that may be the short form of a value as this value."""
-    return argument if isinstance(argument, cls) else cls(argument)
+    make: Any = cls
+    return argument if isinstance(argument, cls) else make(argument)
 
 
 def as_function(schedule: str | ScheduleFunction) -> ScheduleFunction:

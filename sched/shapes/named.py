@@ -112,7 +112,7 @@ def read_model(text: str) -> Model:
     """
     if text in MLLMS:
         return MLLMS[text]
-    models = [_part_of(word, text) for word in text.split("+")]
+    models = [_read_part(word, text) for word in text.split("+")]
     if len(models) == 1:
         return models[0]
     return _joined(text, *models)
@@ -149,7 +149,7 @@ def _projector(part: SubModel, hidden: int) -> int:
     return part.unit_tokens // part.handed_tokens * part.hidden * hidden + hidden * hidden
 
 
-def _part_of(word: str, text: str) -> Model:
+def _read_part(word: str, text: str) -> Model:
     if word in ENCODERS:
         count = 2 if ENCODERS[word].unit_tokens == 2048 else 9
         return Model(word, (ENCODERS[word],), (("tokens", 0), ("tiles", count)))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise import Balance
+from counterpoise import Balance, Balancer, OnError, Ranks
 from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, rules_of
 from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
 from counterpoise.sched.runtime import families
@@ -37,12 +37,21 @@ def rows(page: str, heading: str) -> list[list[str]]:
     return found
 
 
-def test_the_tables_of_arguments_are_the_constructors() -> None:
+@pytest.mark.parametrize(
+    ("heading", "constructor"),
+    [
+        ("argument", DataLoader),
+        ("`Ranks`", Ranks),
+        ("`Balancer`", Balancer),
+        ("`OnError`", OnError),
+    ],
+)
+def test_the_tables_of_arguments_are_the_constructors(heading: str, constructor: Any) -> None:
     parameters = {
         name: "required" if each.default is each.empty else each.default
-        for name, each in inspect.signature(DataLoader).parameters.items()
+        for name, each in inspect.signature(constructor).parameters.items()
     }
-    told = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("arguments", "argument")}
+    told = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("arguments", heading)}
     assert [*told] == [*parameters]
     for name, text in told.items():
         # names and numbers as Python has them: None, "raise", 2**30
@@ -62,7 +71,7 @@ def test_the_options_of_balance_are_told_with_their_defaults() -> None:
 
 
 def test_what_only_balanced_loaders_take_is_marked() -> None:
-    for name, _, where, _ in rows("arguments", "argument")[17:]:
+    for name, _, where, *_ in rows("arguments", "argument")[17:]:
         if where == "balanced":
             with pytest.raises(ValueError, match="needs a balanced loader"):
                 DataLoader([1], **dict[str, Any]({name.strip("`"): 2}))

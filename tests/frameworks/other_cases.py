@@ -24,9 +24,9 @@ def example(path: str) -> str:
     return printed.getvalue()
 
 
-def packed_loader(rank: int, ranks: int, **_: Any) -> Any:
+def packed_loader(ranks: tuple[int, int], **_: Any) -> Any:
     """Return the loader that the overridden config makes."""
-    assert (rank, ranks) == (0, 1)
+    assert ranks == (0, 1)
     return loader(3, ranks=1, layout="packed")
 
 

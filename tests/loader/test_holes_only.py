@@ -99,7 +99,7 @@ def test_a_step_with_too_few_is_left_out_on_all_ranks_and_told(
     workers: int, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     letters = tmp_path / "letters"
-    made = loader({9}, workers, size=4, on_error=OnError(dead_letter=str(letters)))
+    made = loader({9}, workers, size=4, on_error=OnError("skip", dead_letter=str(letters)))
     with caplog.at_level(logging.WARNING):
         steps = [(each.number, numbers(each.microbatches), made.left_out) for each in made.steps()]
     made.close()
@@ -118,7 +118,7 @@ def test_a_step_with_too_few_is_left_out_on_all_ranks_and_told(
 
 
 def test_what_goes_with_a_step_counts_as_left_out() -> None:
-    made = loader({9}, size=4, on_error=OnError(max_errors=3))
+    made = loader({9}, size=4, on_error=OnError("skip", max_errors=3))
     with pytest.raises(LoaderError, match=r"4 samples of epoch 0 could not be used up to step 2"):
         list(made)
 

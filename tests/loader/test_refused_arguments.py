@@ -14,10 +14,10 @@ from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, Remot
 
 BUDGETS = {"n": 9}
 ONLY_BALANCED: dict[str, Any] = {
-    "ranks": cp.Ranks((0, 1), virtual=2, name="a"),
+    "ranks": (0, 1),
     "cost": len,
     "key": str,
-    "balancer": cp.Balancer("tcp://127.0.0.1:5555", keys="keys/trainer"),
+    "balancer": "tcp://127.0.0.1:5555",
     "buffer_bytes": 1 << 20,
 }
 
@@ -27,12 +27,6 @@ def test_what_only_a_balanced_loader_has_is_refused_without_balance(name: str) -
     arguments: Any = {name: ONLY_BALANCED[name]}
     with pytest.raises(ValueError, match=f"{name} needs a balanced loader"):
         DataLoader([1], **arguments)
-
-
-@pytest.mark.parametrize("more", [{}, {"balance": "fixed", "shuffle": True}])
-def test_a_dead_letter_file_that_nothing_is_written_to_is_refused(more: Any) -> None:
-    with pytest.raises(ValueError, match="on_error is 'raise': give on_error='skip'"):
-        DataLoader([1], on_error=cp.OnError(dead_letter="letters.jsonl"), **more)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_wrong_arguments_are_refused(arguments: Any, reason: str) -> None:
 
 
 def test_a_rank_and_a_start_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="rank is 2, allowed are 0 to 1"):
+    with pytest.raises(ValueError, match="of 2 ranks, rank may be 0 to 1"):
         sampler(rank=2)
     with pytest.raises(ValueError, match="accumulate_from is 16, but accumulate is 4"):
         sampler(accumulate_from=16)

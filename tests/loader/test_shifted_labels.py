@@ -17,6 +17,7 @@ from counterpoise.loader import LoaderError, assembly, collate_packed, collate_p
 from counterpoise.loader.adapters.megatron import megatron_batch, megatron_iterators
 from counterpoise.loader.adapters.next_token import next_token_batch, shifts_labels
 from counterpoise.sched.runtime.parts import Reading
+from counterpoise.sched.runtime.settings import HiddenStates, StepLoss
 from tests.flat_options import flat_balance
 from tests.loader.local.both_ways import by_balancer
 
@@ -236,9 +237,8 @@ def test_a_pipeline_that_shifts_takes_labels_that_are_shifted_as_they_are(
     labels = torch.tensor([[-100, 6, 7]])
     info = SimpleNamespace(shift_labels=shift_labels)
     step: Any = SimpleNamespace(microbatches=[{"labels": labels}], infos=[info])
-    reading = Reading(
-        lambda _: (1,), torch.float32, lambda _: 1.0, torch.device("cpu"), frozenset({"labels"})
-    )
+    loss = StepLoss(shift_labels=True, weigh=lambda _: 1.0)
+    reading = Reading(HiddenStates(lambda _: (1,)), loss, torch.device("cpu"))
     read = reading.read(step, (False,), True, [frozenset({"labels"})])
     wanted = [[6, 7, -100]] if shift_labels else labels.tolist()
     assert read.microbatches[0].fields["labels"].tolist() == wanted

@@ -95,7 +95,7 @@ def examine_dead_letters(path: Path) -> list[Finding]:
     Raises ValueError if the file is missing or is not a dead-letter file.
     """
     if not path.is_file():
-        raise ValueError(f"there is no file {path}; give the loader's dead_letter= file")
+        raise ValueError(f"there is no file {path}; give the file of OnError(dead_letter=...)")
     letters = read_letters(path)
     if not letters and path.stat().st_size:
         raise ValueError(f"{path} is not a dead-letter file: no line of it is a letter")

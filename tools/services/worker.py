@@ -27,7 +27,7 @@ from ...workers.daemon.jobs import JobsWorker, ServedBalancer
 from ...workers.planned.measuring import MAX_THREADS
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.frame_store import FrameStore
-from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
+from ...workers.serving.server import FramesWay, PullServer
 from ...workers.sources.failures import describe_error
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
@@ -252,7 +252,7 @@ def _open_way(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
     except NotServedError as error:
         if serve != NONE:
             logger.warning("decoded samples of jobs at %s are not pulled: %s", balancer, error)
-        return relayed(str(error))
+        return FramesWay(None, why=str(error))
     pair, host, port = new_pair("worker") if own else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
@@ -263,7 +263,7 @@ def _open_way(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -
                 raise
             address = f"{host}:{int(address.rpartition(':')[2]) + 1}"
         else:
-            return pulled_from(server, shown_address(server.endpoint, balancer))
+            return FramesWay(server, shown_address(server.endpoint, balancer))
 
 
 def _memory_bytes() -> int:

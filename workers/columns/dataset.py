@@ -23,13 +23,7 @@ Names = str | Sequence[str] | None
 
 
 class ColumnDataset(RecordDataset):
-    """Samples of a table's rows; see RecordDataset for what they have in common with others.
-
-    columns: the columns that are read, all by default. images: those that hold images. media: the
-    folder of the files that columns name by path. key: a column of names, no two alike, by default
-    `__key__` where it is there; with key="" rows are named by their number. lengths:
-    the column that says a cost, by resource: integers, or lists, whose lengths count; then nothing
-    is read to find costs but these columns.
+    """Samples of a table's rows; for its arguments see ParquetDataset.
 
     A format is a subclass that has what is abstract here and in RecordDataset, but `read`, and sets
     `form` when it opens files.
@@ -107,7 +101,7 @@ class ColumnDataset(RecordDataset):
     def cost_table(self) -> dict[str, Int64]:
         """The costs of all samples that columns say, (n,) by resource."""
         columns = {
-            resource: np.concatenate([_costs(part, name) for part in self.column(name)])
+            resource: np.concatenate([_convert_costs(part, name) for part in self.column(name)])
             for resource, name in self._lengths.items()
         }
         return checked_table(columns, len(self))
@@ -151,7 +145,7 @@ def read_keys(columns: Sequence[tuple[str, Any]]) -> Any:
     return keys
 
 
-def _costs(column: Any, name: str) -> Int64:
+def _convert_costs(column: Any, name: str) -> Int64:
     """Return integers, or the lengths of lists, as int64 (n,); ValueError for null."""
     compute = importlib.import_module("pyarrow.compute")
     column = getattr(column, "storage", column)  # of Array2D, which is an extension of Arrow's

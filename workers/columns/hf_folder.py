@@ -10,7 +10,7 @@ import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
 from ..sources.file_patterns import resolved
-from .row_groups import fault
+from .row_groups import describe_fault
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream of Arrow
@@ -46,7 +46,7 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
     return tuple(resolved(folder / name, root) for name in names)
 
 
-def mapped(path: Path) -> Any:
+def map_table(path: Path) -> Any:
     """Return the table of an Arrow file, mapped into memory; ValueError where it is cut off."""
     pa = importlib.import_module("pyarrow")
     with path.open("rb") as file:
@@ -58,7 +58,7 @@ def mapped(path: Path) -> Any:
         alone = pa.ipc.IpcReadOptions(use_threads=False)  # threads end where a process forks
         return pa.ipc.open_stream(pa.memory_map(str(path)), options=alone).read_all()
     except (OSError, ValueError, NotImplementedError) as error:
-        raise fault(error, path, f"{path} is damaged") from error
+        raise describe_fault(error, path, f"{path} is damaged") from error
 
 
 def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
@@ -67,7 +67,7 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     The folder is "" where save_to_disk has not made it. None for what is in memory, or has other
     columns than its files, or a row twice.
     """
-    blocks = list(_blocks(dataset.data))
+    blocks = list(_find_blocks(dataset.data))
     paths = [Path(getattr(block, "path", "")) for block in blocks]
     if not blocks or not all(path.name for path in paths) or not all(map(_has_same_rows, blocks)):
         return None
@@ -76,7 +76,7 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     is_whole = {*files} <= {*of_folder}
     files = of_folder if is_whole else files
     try:
-        tables = [mapped(path) for path in files]
+        tables = [map_table(path) for path in files]
     except ValueError:
         return None
     schemas = [dict(zip(table.schema.names, table.schema.types, strict=True)) for table in tables]
@@ -84,14 +84,16 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     if any(schema != schemas[0] for schema in schemas) or not types.items() <= schemas[0].items():
         return None
     begins = dict(zip(files, np.cumsum([0, *map(len, tables)]), strict=False))
-    parts = [begins[p] + _begin(b) + np.arange(len(b)) for p, b in zip(paths, blocks, strict=True)]
+    parts = [
+        begins[p] + _find_begin(b) + np.arange(len(b)) for p, b in zip(paths, blocks, strict=True)
+    ]
     rows: Int64 = np.concatenate(parts)
     if len(np.unique(rows)) < len(rows):
         return None
     return str(folder) if is_whole else "", files, rows
 
 
-def _blocks(table: Any) -> Iterator[Any]:
+def _find_blocks(table: Any) -> Iterator[Any]:
     """Yield the tables, one below the other, that a table of datasets is made of."""
     for beside in getattr(table, "blocks", [[table]]):
         # Tables beside each other have columns of several files.
@@ -102,18 +104,18 @@ def _has_same_rows(block: Any) -> bool:
     return all(name in SAME_ROWS for name, _, _ in block.replays or ())
 
 
-def _begin(block: Any) -> int:
+def _find_begin(block: Any) -> int:
     """Return the row of its file at which a table begins."""
     slices = [arguments for name, *arguments in block.replays or () if name == "slice"]
     return sum(int(args[0] if args else keywords.get("offset", 0)) for args, keywords in slices)
 
 
-def packed(rows: Int64) -> list[int]:
+def pack_rows(rows: Int64) -> list[int]:
     """Return rows for a job's description, as [begin, -end] where they follow each other.
 
     Raises ValueError for more than it has room for.
 
-    >>> packed(np.array([3, 1, 2])), packed(np.arange(5, 900)), unpacked([5, -900]).size
+    >>> pack_rows(np.array([3, 1, 2])), pack_rows(np.arange(5, 900)), unpack_rows([5, -900]).size
     ([3, 1, 2], [5, -900], 895)
     """
     if len(rows) > 2 and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
@@ -127,7 +129,7 @@ def packed(rows: Int64) -> list[int]:
     return numbers
 
 
-def unpacked(rows: Any) -> Int64 | None:
+def unpack_rows(rows: Any) -> Int64 | None:
     """Return the rows that a list of integers names; ValueError where it names none."""
     if rows is None:
         return None

@@ -40,10 +40,10 @@ class RowForm:
 
         A column "json" is the record itself, or its messages; other columns stand beside it.
         """
-        record = {name: _value(name, row[name]) for name in self.fields}
+        record = {name: _parse_value(name, row[name]) for name in self.fields}
         nested = record.pop("json", None)
         record |= {"messages": nested} if isinstance(nested, list) else nested or {}
-        images = [(name, image) for name in self.images for image in _flat(row[name])]
+        images = [(name, image) for name in self.images for image in _flatten(row[name])]
         for name, image in images:
             file = image if isinstance(image, Mapping) else {"bytes": image}
             path, held = file.get("path"), file.get("bytes")
@@ -89,16 +89,16 @@ def row_form(
 
 
 def _holds_images(name: str, kind: Any) -> bool:
-    inner = _innermost(kind)
+    inner = _find_innermost(kind)
     is_file = {inner.field(n).name for n in range(inner.num_fields)} == {"bytes", "path"}
     return name in IMAGES or is_image(name) or (is_file and name not in MEDIA_COLUMNS)
 
 
 def _holds_bytes(kind: Any) -> bool:
-    return "binary" in str(_innermost(kind)).partition("<")[0]
+    return "binary" in str(_find_innermost(kind)).partition("<")[0]
 
 
-def _innermost(kind: Any) -> Any:
+def _find_innermost(kind: Any) -> Any:
     """Return the type of what lists, dictionaries and Arrow's extensions (Array2D) hold."""
     while inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None):
         kind = inner
@@ -116,16 +116,16 @@ def _refuse_pickled(field: Any) -> None:
         _refuse_pickled(field.type.field(number))
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flatten(value: Any) -> Iterator[Any]:
     """Yield what is not None of a value, or of nested lists."""
     if isinstance(value, list):
         for element in value:
-            yield from _flat(element)
+            yield from _flatten(element)
     elif value is not None:
         yield value
 
 
-def _value(name: str, value: Any) -> Any:
+def _parse_value(name: str, value: Any) -> Any:
     if name not in JSON_TEXTS or not isinstance(value, str):
         return value
     try:

@@ -82,7 +82,7 @@ def open_file(path: Path) -> Any:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, NotImplementedError) as error:
-        raise fault(error, path, "no parquet file") from error
+        raise describe_fault(error, path, "no parquet file") from error
 
 
 def read_columns(path: Path, place: str, read: Any, *arguments: Any) -> Any:
@@ -90,7 +90,7 @@ def read_columns(path: Path, place: str, read: Any, *arguments: Any) -> Any:
     try:
         return read(*arguments, use_threads=False)
     except (OSError, ValueError, NotImplementedError) as error:
-        raise fault(error, path, f"{place} is damaged") from error
+        raise describe_fault(error, path, f"{place} is damaged") from error
 
 
 def read_footer(path: Path, file: Any) -> tuple[Int64, str]:
@@ -104,7 +104,7 @@ def read_footer(path: Path, file: Any) -> tuple[Int64, str]:
     return np.cumsum(counts, dtype=np.int64), digest_arrays(footer)
 
 
-def fault(error: Exception, path: Path, summary: str) -> Exception:
+def describe_fault(error: Exception, path: Path, summary: str) -> Exception:
     """Return the error of a disk with the file's name, and any other of pyarrow's as a fact."""
     if isinstance(error, OSError) and error.errno is not None:
         error.filename = error.filename or str(path)

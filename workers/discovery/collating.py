@@ -20,7 +20,7 @@ import numpy as np
 
 from ...balancer.planning.problem.options import LLM
 from ..sources.randomness import global_randomness
-from .costs import FoundCosts, FoundWork, Recognised, ResourceWork, is_textual
+from .costs import FoundCosts, FoundWork, Recognised, ResourceWork
 from .fields import SampleField, find_fields
 from .finding import FIRST_SAMPLES, TOKEN_IDS
 
@@ -107,7 +107,7 @@ def _collect_resources(
                 resource.name,
                 [resource.cost(sample) for sample in samples],
                 tuple(name.rpartition(".")[2] for name in resource.fields),
-                is_textual(resource),
+                resource.field.is_text,
             )
             for resource in costs.found
         ]
@@ -117,7 +117,7 @@ def _collect_resources(
     ]
 
 
-def recognised(
+def recognise_resources(
     resources: Sequence[_Resource], seen: Sequence[Mixed], alike: Sequence[int], count: int
 ) -> FoundWork:
     """Return what each resource is, by the fields of the batches that belong to it.
@@ -151,7 +151,9 @@ def recognised(
         for owner in owners:
             follows[owner].append((score, mixed))
     return FoundWork(
-        tuple(_work(name, mixes, costs[name], count, is_lost) for name, mixes in follows.items())
+        tuple(
+            _find_work(name, mixes, costs[name], count, is_lost) for name, mixes in follows.items()
+        )
     )
 
 
@@ -159,7 +161,7 @@ def _correlate(mixed: Mixed, costs: Sequence[int], count: int) -> float:
     """Return how nearly sizes follow costs, from -1 to 1; 1 too where they are rounded or cut."""
     if len(set(mixed.alike)) == 1 or len(set(costs)) == 1:
         return -1.0
-    if rounding(mixed.alike, costs, count):
+    if find_rounding(mixed.alike, costs, count):
         return 1.0
     # By their order, too: of one huge sample that is cut nothing else would be seen.
     ranks = [np.unique(column, return_inverse=True)[1] for column in (mixed.alike, costs)]
@@ -167,7 +169,7 @@ def _correlate(mixed: Mixed, costs: Sequence[int], count: int) -> float:
     return round(float(max(both)), 2)
 
 
-def _work(
+def _find_work(
     name: str, follows: Sequence[tuple[float, Mixed]], costs: Sequence[int], count: int,
     is_lost: bool,
 ) -> ResourceWork:  # fmt: skip
@@ -183,17 +185,17 @@ def _work(
         largest[mixed.work] = largest.get(mixed.work, 0) + sum(mixed.alike)
     work = max(largest, key=lambda kind: largest[kind])
     for mixed in followers if work in ("padded", "packed") else ():
-        sizes = rounding(mixed.alike, costs, count) or (1, 0, _cut(mixed.alike, costs))
+        sizes = find_rounding(mixed.alike, costs, count) or (1, 0, _find_cut(mixed.alike, costs))
         if mixed.work == work and sizes != (1, 0, None):
             # A sum is rounded up as a whole, if at all.
             return ResourceWork(name, work, sizes[0] if work == "padded" else 1, *sizes[1:])
     return ResourceWork(name, work)
 
 
-def _cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
+def _find_cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
     """Return about where samples are cut whose costs are in another unit: texts' characters.
 
-    >>> _cut([5, 11, 15, 15, 15], [20, 41, 64, 80, 150]), _cut([5, 11, 15], [20, 41, 150])
+    >>> _find_cut([5, 11, 15, 15, 15], [20, 41, 64, 80, 150]), _find_cut([5, 11, 15], [20, 41, 150])
     (57, None)
     """
     most = max(sizes)
@@ -208,7 +210,7 @@ def _cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
     return limit if is_sure and max(top) > limit and np.median(top) > max(below) else None
 
 
-def rounding(
+def find_rounding(
     sizes: Sequence[int], costs: Sequence[int], count: int
 ) -> tuple[int, int, int | None] | None:
     """Return how rows follow from costs; None if they do not.
@@ -216,9 +218,9 @@ def rounding(
     That is the multiple that rows are filled up to, the tokens that each has more than its cost,
     and the most that they have: the smallest that explain all sizes, larger ones fit by chance.
 
-    >>> rounding([16, 32, 48, 48], [3, 9, 20, 30], 2)
+    >>> find_rounding([16, 32, 48, 48], [3, 9, 20, 30], 2)
     (8, 0, 24)
-    >>> rounding([10, 22, 40, 40], [3, 9, 20, 30], 2)
+    >>> find_rounding([10, 22, 40, 40], [3, 9, 20, 30], 2)
     (1, 2, 20)
     """
     if any(size % count for size in sizes) or not any(sizes):
@@ -299,8 +301,8 @@ def recognise_work(
     # Two samples that differ show whether the shorter is filled up. With one sample a batch nothing
     # is beside it, and only what never varies can be told apart.
     columns_mixed = columns if half else []
-    pairs = list(dict.fromkeys(pair for column in columns_mixed for pair in _pairs(column)))
-    close = list(dict.fromkeys(pair for column in columns_mixed for pair in _close(column)))
+    pairs = list(dict.fromkeys(pair for column in columns_mixed for pair in _yield_pairs(column)))
+    close = list(dict.fromkeys(pair for column in columns_mixed for pair in _yield_close(column)))
     mixed = [*pairs, *close]
     # Batches of one sample many times show what its size becomes.
     alike = sorted(set[int]().union(*map(telling_samples, columns), *close))
@@ -319,7 +321,7 @@ def recognise_work(
         is_drawn = [alone[k] for k in ends] != sizes[-2:]
         of_pairs, of_close = triples[: len(pairs)], triples[len(pairs) :]
         seen.append(Mixed(field, sizes[: len(alike)], of_pairs, half / count, is_drawn, of_close))
-    return recognised(resources, seen, alike, count)
+    return recognise_resources(resources, seen, alike, count)
 
 
 def telling_samples(costs: Sequence[int]) -> set[int]:
@@ -330,24 +332,24 @@ def telling_samples(costs: Sequence[int]) -> set[int]:
     """
     unit = math.gcd(*costs) or 1
     order = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
-    return {*_spread(costs), *{costs[k] // unit % 8: k for k in order}.values()}
+    return {*_yield_spread(costs), *{costs[k] // unit % 8: k for k in order}.values()}
 
 
-def _spread(costs: Sequence[int]) -> Iterator[int]:
+def _yield_spread(costs: Sequence[int]) -> Iterator[int]:
     """Yield the samples at the eighths of the costs, shortest and longest included."""
     order = sorted(range(len(costs)), key=costs.__getitem__)
     last = len(order) - 1
     yield from (order[last * part // _PARTS] for part in range(_PARTS + 1))
 
 
-def _pairs(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _yield_pairs(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the pairs to mix: the longest with the shortest, and with the one in the middle."""
-    spread = list(_spread(costs))
+    spread = list(_yield_spread(costs))
     yield spread[0], spread[-1]
     yield spread[_PARTS // 2], spread[-1]
 
 
-def _close(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _yield_close(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield pairs of samples that cost nearly the same, but not the same: the longest, and others.
 
     Of pictures whose heights and widths differ one hardly ever fits into the other then.

@@ -171,8 +171,3 @@ class FoundCosts:
             return msgspec.convert(saved, cls)
         except msgspec.ValidationError as error:
             raise ValueError(f"found costs cannot be read: {error!s:.200}") from None
-
-
-def is_textual(resource: FoundResource) -> bool:
-    """Return whether a resource is measured in characters or bytes."""
-    return resource.field.kind in ("text", "bytes")

@@ -176,6 +176,11 @@ class SampleField:
         """The last name of the path, without positions: "input_ids" of "text.input_ids"."""
         return next((step for step in reversed(self.path) if isinstance(step, str)), self.name)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is measured in characters or bytes."""
+        return self.kind in ("text", "bytes")
+
     def size(self, sample: Any) -> int:
         """Return the number of elements that a sample has of it; ValueError where it has none.
 
@@ -236,10 +241,10 @@ def find_fields(values: Sequence[Any], items: int | None = None) -> list[SampleF
     >>> [each.name for each in find_fields([([1, 2], "label"), ([3], "other")])]
     ['0', '1']
     """
-    return list(_below(values, (), False, items))
+    return list(_yield_fields(values, (), False, items))
 
 
-def _below(
+def _yield_fields(
     values: Sequence[Any], path: tuple[Step, ...], optional: bool, items: int | None
 ) -> Iterator[SampleField]:
     forms: dict[str, list[Any]] = {}
@@ -253,17 +258,17 @@ def _below(
         return
     for form, same_form in forms.items():
         if form in KINDS:
-            yield SampleField(path, _kind(form, same_form, path), missing)
+            yield SampleField(path, _find_kind(form, same_form, path), missing)
         elif form in ("mapping", "record"):
             parts = [dict(v) if form == "mapping" else attributes(v) for v in same_form]
-            for name in _names(parts):
+            for name in _collect_keys(parts):
                 inner = [part.get(name) for part in parts]
-                yield from _below(inner, (*path, name), missing, items)
+                yield from _yield_fields(inner, (*path, name), missing, items)
         elif form == "sequence":
-            yield from _in_sequence(same_form, path, missing, items, has_empty)
+            yield from _yield_sequence_fields(same_form, path, missing, items, has_empty)
 
 
-def _in_sequence(
+def _yield_sequence_fields(
     values: Sequence[Any],
     path: tuple[Step, ...],
     optional: bool,
@@ -274,10 +279,10 @@ def _in_sequence(
         optional = optional or has_empty  # of an empty list the places are missing
         for place in range(len(values[0])):
             inner = [value[place] for value in values]
-            yield from _below(inner, (*path, place), optional, items)
+            yield from _yield_fields(inner, (*path, place), optional, items)
     else:
         inner = [item for value in values for item in value]
-        yield from _below(inner, (*path, None), optional, items)
+        yield from _yield_fields(inner, (*path, None), optional, items)
 
 
 def _are_positional(values: Sequence[Any], items: int | None) -> bool:
@@ -290,7 +295,7 @@ def _are_positional(values: Sequence[Any], items: int | None) -> bool:
     return isinstance(values[0], tuple) or any(forms != at[0] for forms in at)
 
 
-def _kind(form: Any, values: Sequence[Any], path: tuple[Step, ...]) -> Kind:
+def _find_kind(form: Any, values: Sequence[Any], path: tuple[Step, ...]) -> Kind:
     """Return a leaf's kind: "tiles" for stacks of tiles of one shape, under the name of those."""
     stacks = [shape for shape in map(find_shape, values) if shape and len(shape) == TILE_AXES]
     are_tiles = path[-1:] == (TILES,) and len(stacks) == len(values)
@@ -298,7 +303,7 @@ def _kind(form: Any, values: Sequence[Any], path: tuple[Step, ...]) -> Kind:
     return "tiles" if are_tiles and alike else form
 
 
-def _names(parts: Sequence[Mapping[Any, Any]]) -> list[Any]:
+def _collect_keys(parts: Sequence[Mapping[Any, Any]]) -> list[Any]:
     """Return the keys of mappings in their order; not those that begin with "__", as "__key__"."""
     seen = dict.fromkeys(name for part in parts for name in part)
     return [

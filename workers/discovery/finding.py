@@ -56,13 +56,13 @@ def find_costs(samples: Sequence[Any]) -> FoundCosts:
     """
     first_samples = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
     _check_form(first_samples)
-    groups = _together(_varying(first_samples))
+    groups = _group_fields(_find_varying(first_samples))
     largest = sorted(groups, key=lambda group: -max(sum(sizes) for _, sizes in group))
     resources: list[FoundResource] = []
     for group in groups:
         if group not in largest[:MOST_FOUND]:
             continue
-        resource = _named([field for field, _ in group])
+        resource = _name_resource([field for field, _ in group])
         taken = sum(prior.name.partition(" #")[0] == resource.name for prior in resources)
         name = f"{resource.name} #{taken + 1}" if taken else resource.name
         resources.append(replace(resource, name=name))
@@ -85,37 +85,31 @@ def _check_form(samples: Sequence[Any]) -> None:
             )
 
 
-def _is_text(field: SampleField) -> bool:
-    return field.kind in ("text", "bytes")
-
-
-def _is_long(sizes: list[int], most: int) -> bool:
-    return max(sizes) >= LEAST_TEXT and sum(sizes) * LEAST_SHARE >= most
-
-
-def _varying(samples: Sequence[Any]) -> list[Sized]:
+def _find_varying(samples: Sequence[Any]) -> list[Sized]:
     """Return the fields whose sizes are not all the same, without texts that are no work."""
     fields = list(find_fields(samples))
     if any(field.last == TOKEN_IDS and field.kind == "numbers" for field in fields):
         fields = [field for field in fields if field.kind != "text"]
     sized = [(field, [field.size(sample) for sample in samples]) for field in fields]
-    most_text = max((sum(sizes) for field, sizes in sized if _is_text(field)), default=0)
+    most_text = max((sum(sizes) for field, sizes in sized if field.is_text), default=0)
+    varying = [(field, sizes) for field, sizes in sized if len(set(sizes)) > 1]
     return [
         (field, sizes)
-        for field, sizes in sized
-        if len(set(sizes)) > 1 and (not _is_text(field) or _is_long(sizes, most_text))
+        for field, sizes in varying
+        if not field.is_text or (max(sizes) >= LEAST_TEXT and sum(sizes) * LEAST_SHARE >= most_text)
     ]
 
 
-def _together(fields: Sequence[Sized]) -> list[list[Sized]]:
+def _group_fields(fields: Sequence[Sized]) -> list[list[Sized]]:
     """Return the fields in groups that always vary together."""
     groups: list[list[Sized]] = []
-    for field in fields:
-        group = next((g for g in groups if any(_vary_together(field[1], s) for _, s in g)), None)
-        if group is None:
-            groups.append([field])
+    for field, sizes in fields:
+        for group in groups:
+            if any(_vary_together(sizes, grouped) for _, grouped in group):
+                group.append((field, sizes))
+                break
         else:
-            group.append(field)
+            groups.append([(field, sizes)])
     return groups
 
 
@@ -131,7 +125,7 @@ def _vary_together(first: list[int], second: list[int]) -> bool:
     return all(a * sums[1] == b * sums[0] for a, b in zip(first, second, strict=True))
 
 
-def _named(group: list[SampleField]) -> FoundResource:
+def _name_resource(group: list[SampleField]) -> FoundResource:
     """Return the resource of fields that vary together, by the field that people know best."""
     names = tuple(field.name for field in group)
     for field in group:
@@ -171,11 +165,11 @@ class ColumnCosts:
                 size = int(value.as_py() or 0)
             elif resource.field.kind == "image":
                 try:
-                    size = _pixels(value.as_py())
+                    size = _count_pixels(value.as_py())
                 except (ValueError, OSError):  # a format, or a place, that only datasets reads
                     size = resource.field.size(self.dataset[index])
             else:
-                size = _size(value)
+                size = _count_numbers(value)
             costs[resource.name] = resource.rounded(size)
         if self.found_costs.label_tokens:
             labels = table.column("labels")[row]
@@ -215,19 +209,19 @@ def _find_column(resource: FoundResource, types: Mapping[str, Any], alone: bool)
     return name if name in types and (is_images or is_lists) else ""
 
 
-def _pixels(value: Any) -> int:
+def _count_pixels(value: Any) -> int:
     """Return the pixels of an encoded image (its bytes, or its path), or of a list of them."""
     from ..images.decode import image_size  # here: Pillow is imported where there are images
 
     if isinstance(value, list):
-        return sum(map(_pixels, value))
+        return sum(map(_count_pixels, value))
     if value is None:
         return 0
     data = value["bytes"]
     return math.prod(image_size(Path(value["path"]) if data is None else data))
 
 
-def _size(value: Any) -> int:
+def _count_numbers(value: Any) -> int:
     """Return the numbers in a list of Arrow, nested ones too."""
     values = value.values if value.is_valid else None
     while values is not None and _is_list(values.type):

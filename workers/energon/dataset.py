@@ -16,26 +16,33 @@ from ..sources.fingerprint import digest
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import Transform
 from ..tar.dataset import TarDataset
-from .config import inside
+from .config import resolve
 from .folder import DATASET, META, SPLIT, Subset, field_value, read_folder
 
 
 class EnergonDataset(TarDataset):
     """Samples of a split of an Energon folder, in the order of its shards; a source.
 
-    `transform(raw)` gets what TarDataset gives it: members by extension, and "__key__". Beside them
-    it finds the fields of dataset.yaml's `field_map` by their names (`image: jpg,png` is
-    raw["image"], the very bytes of raw["jpg"]), and the `subflavors`, if any, as "__subflavors__".
-    A `sample_loader` is code in the folder and is never run: such a folder needs a transform, which
-    gets the members. Without a transform samples are TarDataset's, with the fields of the map.
+    A transform gets what TarDataset gives it: members by extension, and "__key__". Beside them it
+    finds the fields of dataset.yaml's `field_map` by their names (`image: jpg,png` is raw["image"],
+    the very bytes of raw["jpg"]), and the `subflavors`, if any, as "__subflavors__". A
+    `sample_loader` is code in the folder and is never run: such a folder needs a transform. Without
+    one samples are TarDataset's, with the fields of the map. Raises FileNotFoundError for a folder
+    or shard that is not there, ValueError for one that is damaged or holds other samples than it
+    says.
 
-    split           a name in split.yaml: "train", "val", "test"
-    subset          a part of the split, as Energon's metadatasets write it: ["0%", "50%"], [0, 100]
-                    or [100, "end"]; or Subset's facts
-    dataset_config  in place of dataset.yaml; split_config, of split.yaml: files in `.nv-meta`
-
-    transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
-    that is not there, ValueError for one that is damaged or holds other samples than it says.
+    Args:
+        pattern: The prepared folder.
+        split: A name in split.yaml: "train" (the default), "val", "test".
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        subset: A part of the split, as metadatasets write it: ["0%", "50%"], [0, 100] or
+            [100, "end"]; default all.
+        subflavors: What each sample gets as "__subflavors__"; default nothing.
+        dataset_config: The file in `.nv-meta` in place of dataset.yaml.
+        split_config: The file in `.nv-meta` in place of split.yaml.
     """
 
     FORMAT, MARKERS = "energon", (META,)
@@ -75,7 +82,7 @@ class EnergonDataset(TarDataset):
         if len(names) != 1:
             raise ValueError(f"give one prepared folder, got {pattern!r:.200}")
         base = root or Path()
-        self.folder = inside(base, names[0], root, base, leaves=True).expanduser()
+        self.folder = resolve(base, names[0], root, base, leaves=True).expanduser()
         if self.folder.is_file():
             raise ValueError(
                 f"{self.folder} is a file: a metadataset is opened by cp.workers.open_metadataset, "

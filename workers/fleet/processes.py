@@ -1,6 +1,6 @@
 """A balancer and workers as processes of this host: each is the command `counterpoise` itself.
 
-They know nothing of samples: these go from workers to trainers, past whoever started them.
+They know nothing of samples: these go from workers to trainers, past the process that started them.
 """
 
 import subprocess
@@ -35,13 +35,13 @@ class BalancerProcess:
         """Start it; RuntimeError if it does not serve."""
         with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
             file = Path(folder, "address")
-            own = ["--listen", f"tcp://{host}:0", "--address-file", str(file)]
-            command = product_command(["balancer", *own, *words])
+            options = ["--listen", f"tcp://{host}:0", "--address-file", str(file)]
+            command = product_command(["balancer", *options, *words])
             self._process = subprocess.Popen(command, start_new_session=True)
-            while not (found := find_address(file.as_uri())):
+            while not (address := find_address(file.as_uri())):
                 self.check()
                 time.sleep(LOOK_S)
-        self.address = found
+        self.address = address
 
     def check(self) -> None:
         """Raise RuntimeError if it has ended."""

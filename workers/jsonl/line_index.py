@@ -77,7 +77,9 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
     places, names, seen, checksum = list[RecordPlace](), list[bytes](), dict[str, RecordPlace](), 0
     with path.open("rb") as file:
         try:
-            for place, data, name in _whole(file) if _is_whole(path, file) else _lines(file):
+            for place, data, name in (
+                _yield_values(file) if _is_whole(path, file) else _yield_lines(file)
+            ):
                 checksum = zlib.crc32(data, checksum)
                 record_id = _read_id(data, fields) if name is None or id_field is not None else name
                 if record_id and seen.setdefault(record_id, place) is not place:
@@ -104,9 +106,9 @@ def scan(path: Path, id_field: str | None) -> LineIndex:
 Found = tuple[RecordPlace, bytes, str | None]
 
 
-def _lines(file: BinaryIO) -> Iterator[Found]:
+def _yield_lines(file: BinaryIO) -> Iterator[Found]:
     """Yield the lines that are not blank; of one that is too long only its beginning."""
-    at = file.seek(_begin(file))
+    at = file.seek(_find_begin(file))
     number = 0
     while line := file.readline(MOST_BYTES + 1):
         number, start, at = number + 1, at, at + len(line)
@@ -118,7 +120,7 @@ def _lines(file: BinaryIO) -> Iterator[Found]:
             yield RecordPlace(start, size, number), line if size <= MOST_BYTES else b"", None
 
 
-def _begin(file: BinaryIO) -> int:
+def _find_begin(file: BinaryIO) -> int:
     """Return where a file begins behind a byte order mark."""
     file.seek(0)
     return len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
@@ -128,10 +130,9 @@ def _is_whole(path: Path, file: BinaryIO) -> bool:
     """Return whether a file is one JSON value, not one in each line: many name the latter .json."""
     if path.suffix.lower() != ".json":
         return False
-    file.seek(_begin(file))
-    line = next(
-        (line for line in iter(lambda: file.readline(MOST_BYTES), b"") if line.strip()), b""
-    )
+    file.seek(_find_begin(file))
+    lines = iter(lambda: file.readline(MOST_BYTES), b"")
+    line = next(filter(bytes.strip, lines), b"")
     if not line.lstrip().startswith(b"{"):
         return bool(line)
     try:
@@ -141,45 +142,45 @@ def _is_whole(path: Path, file: BinaryIO) -> bool:
     is_only = not any(chunk.strip() for chunk in iter(lambda: file.read(1 << 20), b""))
     if not isinstance(first, dict) or not is_only:
         return is_only
-    return bool(first) and all(isinstance(value, dict) for value in first.values())
+    return bool(first) and all(isinstance(record, dict) for record in first.values())
 
 
 BLANK = re.compile(r"[ \t\n\r]*")
 
 
-def _whole(file: BinaryIO) -> Iterator[Found]:
+def _yield_values(file: BinaryIO) -> Iterator[Found]:
     """Yield the elements of an array, or the values of an object with their names."""
-    at = file.seek(_begin(file))
+    at = file.seek(_find_begin(file))
     text = file.read().decode()
     before = 0
-    for number, (start, end, name) in enumerate(_elements(text), start=1):
+    for number, (start, end, name) in enumerate(_find_elements(text), start=1):
         at += len(text[before:start].encode())
         data = text[start:end].encode()
         yield RecordPlace(at, len(data), number), data, name
         at, before = at + len(data), end
 
 
-def _elements(text: str) -> Iterator[tuple[int, int, str | None]]:
+def _find_elements(text: str) -> Iterator[tuple[int, int, str | None]]:
     """Yield the begin and end of each element in characters, and the name of an object's value."""
     decode = json.JSONDecoder().raw_decode
 
-    def past(at: int) -> int:
+    def skip_blanks(at: int) -> int:
         blank = BLANK.match(text, at)
         return blank.end() if blank is not None else at
 
-    at = past(0)
+    at = skip_blanks(0)
     closing = {"[": "]", "{": "}"}.get(text[at : at + 1])
     if closing is None:
         raise ValueError("it is no JSON array, no object, and not a record in each line")
-    at = past(at + 1)
+    at = skip_blanks(at + 1)
     while text[at : at + 1] != closing:
         name = None
         if closing == "}":
             name, at = decode(text, at)
-            at = past(at)
+            at = skip_blanks(at)
             if text[at : at + 1] != ":":
                 raise ValueError(f"it is no JSON: a colon is missing at character {at}")
-            at = past(at + 1)
+            at = skip_blanks(at + 1)
         start = at
         value, at = decode(text, at)
         if closing == "}" and not isinstance(value, dict):
@@ -188,12 +189,12 @@ def _elements(text: str) -> Iterator[tuple[int, int, str | None]]:
                 "an object of records by id, or a record in each line"
             )
         yield start, at, name
-        at = past(at)
+        at = skip_blanks(at)
         if text[at : at + 1] == ",":
-            at = past(at + 1)
+            at = skip_blanks(at + 1)
         elif text[at : at + 1] != closing:
             raise ValueError(f"it is no JSON, or ends too early: at character {at}")
-    if past(at + 1) != len(text):
+    if skip_blanks(at + 1) != len(text):
         raise ValueError(f"it goes on after its JSON value, at character {at + 1}")
 
 

@@ -69,7 +69,7 @@ def read_index(folder: Path) -> tuple[Shard, ...]:
         try:
             shard = msgspec.convert(described, Shard)
             for file in filter(None, (shard.raw_data, shard.zip_data)):
-                file.basename = _name(file.basename)
+                file.basename = _check_name(file.basename)
             encodings = map(checked_encoding, shard.column_encodings)
             pairs = zip(shard.column_names, encodings, shard.column_sizes, strict=True)
             columns = tuple(Column(*pair) for pair in pairs)
@@ -82,7 +82,7 @@ def read_index(folder: Path) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
-def _name(value: str) -> str:
+def _check_name(value: str) -> str:
     parts = Path(value).parts
     if not parts or ".." in parts or Path(*parts).is_absolute() or "\0" in value:
         raise ValueError(f"a file is {value!r}, which leaves the folder")

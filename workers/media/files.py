@@ -67,7 +67,7 @@ class CalledFile:
 
 
 @contextmanager
-def opened(media: Media, name: str, failures: type[Exception]) -> Iterator[CalledFile]:
+def open_media(media: Media, name: str, failures: type[Exception]) -> Iterator[CalledFile]:
     """Give a file to read; what a decoder raises of `failures` becomes a MediaError with its name.
 
     Errors of the disk are raised as they are: they say nothing about the sample.
@@ -105,7 +105,7 @@ def check_bytes(needed: int, most: int, content: str) -> None:
         )
 
 
-def library(name: str, purpose: str) -> Any:
+def import_library(name: str, purpose: str) -> Any:
     """Return a module that is imported only by who needs it; ImportError says how to get it."""
     try:
         return importlib.import_module(name)

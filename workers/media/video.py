@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..images.decode import MAX_PIXELS
-from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, library, opened
+from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, import_library, open_media
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv"
 # From so far on it is faster to seek than to decode all frames on the way.
@@ -104,7 +104,7 @@ def probe_video(
 
     Raises MediaError for what is no video, or gives more than `max_bytes`.
     """
-    with _opened_video(media, frames, size, max_bytes, name) as video:
+    with _open_video(media, frames, size, max_bytes, name) as video:
         return video.info
 
 
@@ -123,13 +123,13 @@ def decode_video(
     Raises MediaError, before the frames are allocated, where they take more than `max_bytes`; and
     for a file that is damaged, or ends before its header says.
     """
-    with _opened_video(media, frames, size, max_bytes, name) as video:
+    with _open_video(media, frames, size, max_bytes, name) as video:
         info = video.info
         pixels = np.empty((info.frames, info.height, info.width, 3), np.uint8)
         shown, picture = None, pixels[0]
         for place, frame in zip(pixels, _pick_frames(video), strict=True):
             if frame is not shown:
-                shown, picture = frame, _upright(frame, info.height, info.width, video.turns)
+                shown, picture = frame, _turn_upright(frame, info.height, info.width, video.turns)
             place[:] = picture
         return pixels
 
@@ -147,16 +147,16 @@ class _Video(NamedTuple):
 
 
 @contextmanager
-def _opened_video(
+def _open_video(
     media: Media, rule: FrameRule, size: Size | None, max_bytes: int, name: str
 ) -> Iterator[_Video]:
-    av = library("av", "decoding video")
+    av = import_library("av", "decoding video")
     with (
-        opened(media, name, av.error.FFmpegError) as file,
-        _opened_container(av, file) as (container, stream),
+        open_media(media, name, av.error.FFmpegError) as file,
+        _open_container(av, file) as (container, stream),
     ):
         rate = Fraction(stream.average_rate or stream.guessed_rate or 25)
-        length = _length(container, stream) or 1 / rate
+        length = _find_length(container, stream) or 1 / rate
         coming = container.decode(stream)
         first = next(coming, None)
         if first is None or first.pts is None:
@@ -178,7 +178,7 @@ NO_TIMES = "its frames have no times: put it into a container that has them (mp4
 
 
 @contextmanager
-def _opened_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
+def _open_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
     # Errors in other streams, as in metadata, are none of the pictures.
     options = {"format_whitelist": FORMATS}
     # PyAV 19 never fails at what is no text there, and has no argument for it.
@@ -195,7 +195,7 @@ def _opened_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
         yield container, stream
 
 
-def _length(container: Any, stream: Any) -> Fraction:
+def _find_length(container: Any, stream: Any) -> Fraction:
     """Return a video's seconds: by its header, else from its first packet's to its last one's end.
 
     The length of the whole file is another, where sound goes on for longer.
@@ -234,17 +234,17 @@ def _pick_frames(video: _Video) -> Iterator[Any]:
     early = min(Fraction(1, 2), 1 / Fraction(video.info.fps) / tick / 20)
     for number in range(video.info.frames):
         at = start + number * video.length / video.info.frames / tick
-        if seeks and (at - _pts(shown)) * tick > SEEK_S:
-            coming = _sought(video, math.floor(at))
+        if seeks and (at - _read_pts(shown)) * tick > SEEK_S:
+            coming = _seek_frames(video, math.floor(at))
             ahead = next(coming, None)
             # Without an index it may come out later than was asked for: then all are decoded.
-            if seeks := ahead is not None and _pts(ahead) <= at:
+            if seeks := ahead is not None and _read_pts(ahead) <= at:
                 shown, ahead = ahead, None
             else:
-                coming, ahead = _sought(video, start), None
+                coming, ahead = _seek_frames(video, start), None
         while True:
             ahead = ahead or next(coming, None)
-            if ahead is None or _pts(ahead) - early > at:
+            if ahead is None or _read_pts(ahead) - early > at:
                 break
             shown, ahead = ahead, None
         if ahead is None:
@@ -252,14 +252,14 @@ def _pick_frames(video: _Video) -> Iterator[Any]:
         yield shown
 
 
-def _sought(video: _Video, pts: int) -> Iterator[Any]:
+def _seek_frames(video: _Video, pts: int) -> Iterator[Any]:
     """Return the frames from the last key frame before a time on."""
     video.container.seek(min(pts, LAST_PTS), stream=video.stream)
     frames: Iterator[Any] = video.container.decode(video.stream)
     return frames
 
 
-def _pts(frame: Any) -> int:
+def _read_pts(frame: Any) -> int:
     if frame.pts is None:
         raise MediaError(NO_TIMES)
     return int(frame.pts)
@@ -268,19 +268,19 @@ def _pts(frame: Any) -> int:
 def _check_end(video: _Video, last: Any, at: Fraction) -> None:
     """Raise MediaError where a file ends long before a time at which it should have a frame."""
     frame = 1 / Fraction(video.info.fps) / video.stream.time_base
-    end = _pts(last) + max(last.duration or 0, frame) + SLACK_FRAMES * frame
+    end = _read_pts(last) + max(last.duration or 0, frame) + SLACK_FRAMES * frame
     if at > end:
-        seconds = float((_pts(last) - video.first.pts) * video.stream.time_base)
+        seconds = float((_read_pts(last) - video.first.pts) * video.stream.time_base)
         raise MediaError(
             f"its last frame is at {seconds:.2f} s, and its header says {video.info.seconds:.2f} s:"
             " it is cut off, or damaged"
         )
 
 
-def _upright(frame: Any, height: int, width: int, turns: int) -> np.ndarray[Any, Any]:
+def _turn_upright(frame: Any, height: int, width: int, turns: int) -> np.ndarray[Any, Any]:
     """Return a frame as uint8 (height, width, 3)."""
     wide, high = (height, width) if turns % 2 else (width, height)
-    av = library("av", "decoding video")
+    av = import_library("av", "decoding video")
     # A pool of threads (from PyAV 17 on) does not live on in a forked worker, which then hangs.
     alone = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
     rgb = frame.reformat(width=wide, height=high, format="rgb24", interpolation="BICUBIC", **alone)

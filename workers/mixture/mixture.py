@@ -28,28 +28,26 @@ class Mixture(ChosenSamples):
         data = cp.Mixture({"web": (web, 3), "docs": (docs, 1)}, epoch=100_000)
         loader = cp.DataLoader(data, balance=..., shuffle=True)
 
-    sources      for each name a data set, or a pair of one and its weight: any that DataLoader
-                 takes, and sources with costs
-    by           what weights are shares of: "samples", or a cost that all sources know, as
-                 "tokens"
-    epoch        the number of its samples; or when it ends: "first", with the first source that
-                 has been through, the name of one, or "all", when all have
-    repeat       whether a source that has been through begins again, with another shuffle; False:
-                 the others share what was its own. Or the names of those that do. "continue": all
-                 do, and an epoch goes on where each source stood at the end of the one before, by
-                 samples; otherwise it begins a new pass over each
-    schedule     weights that hold later: pairs of a number of samples (or of what `by` says) of
-                 the epoch and the weights from there on, by name; a name left out has none
-    temperature  in place of weights: they are proportional to size ** (1 / temperature), in what
-                 `by` says
-    begin        where sources stand, as counters() of an earlier mixture said; new ones begin at 0
-    seed         of the order where no plan has one, as in a loop without balance
-
     Balanced loops order its samples by their plan's seed and epoch. Elsewhere len() is an epoch's
     samples and mixture[i] the i-th of them, so that a loop without shuffle has the mixture; epochs
-    are chosen with set_epoch(). By samples no source is ever a whole sample off its share.
+    are chosen with set_epoch(). By samples no source is ever a whole sample off its share. Raises
+    ValueError for weights, names or rules that contradict each other.
 
-    Raises ValueError for weights, names or rules that contradict each other.
+    Args:
+        sources: For each name a data set as DataLoader takes it, or a pair of one and its weight.
+        by: What weights are shares of: "samples" (the default), or a cost that all sources know.
+        epoch: The number of its samples; or when it ends: "first" (the default), with the first
+            source that has been through, the name of one, or "all", when all have.
+        repeat: Whether a source that has been through begins again, with another shuffle (the
+            default); False: the others share what was its own. Or the names of those that do.
+            "continue": all do, and an epoch goes on where each source stood at the end of the one
+            before, by samples; otherwise it begins a new pass over each.
+        schedule: Weights that hold later: pairs of a number of samples (or of what `by` says) of
+            the epoch and the weights from there on, by name; a name left out has none.
+        temperature: In place of weights: they are proportional to size ** (1 / temperature), in
+            what `by` says; default 1 where no source has a weight.
+        begin: Where sources stand, as counters() of an earlier mixture said; default: at 0.
+        seed: Of the order where no plan has one, as in a loop without balance; default 0.
     """
 
     def __init__(
@@ -69,20 +67,20 @@ class Mixture(ChosenSamples):
         parts = [as_source(source) for source, _ in pairs]
         costs = None
         if by != SAMPLES:
-            costs = tuple(_column(n, p, by) for n, p in zip(names, parts, strict=True))
+            costs = tuple(_find_costs(n, p, by) for n, p in zip(names, parts, strict=True))
         sizes = tuple(len(part) for part in parts)
         totals = sizes if costs is None else [int(column.sum()) for column in costs]
-        weights = _weights(names, [weight for _, weight in pairs], totals, temperature)
+        weights = _find_weights(names, [weight for _, weight in pairs], totals, temperature)
         self.by, self.seed = by, seed
         recipe = Recipe(
             names,
             sizes,
             _checked_schedule(names, weights, schedule),
             _checked_epoch(names, epoch),
-            _repeats(names, repeat),
+            _check_repeats(names, repeat),
             costs,
             {
-                name: _begun(name, counters)
+                name: _check_begun(name, counters)
                 for name, counters in (begin or {}).items()
                 if name in names
             },
@@ -149,9 +147,9 @@ class Mixture(ChosenSamples):
         """Return the row of the chosen epoch's sample at a place in its order."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is outside of {len(self)} samples")
-        return int(self._order()[index])
+        return int(self._find_order()[index])
 
-    def _order(self) -> Int64:
+    def _find_order(self) -> Int64:
         now = self.epoch
         if self._ordered is None or self._ordered[0] != now:
             self._ordered = now, self.rows.recipe.order(self.seed, now)
@@ -184,13 +182,13 @@ class Mixture(ChosenSamples):
         that were. Raises ValueError for a ledger of another recipe.
         """
         if isinstance(at, Mapping):
-            at, epoch, seed = self._position(at)
+            at, epoch, seed = self._read_position(at)
         order = self.rows.recipe.order(self.seed if seed is None else seed, epoch)
         if not 0 <= at <= len(order):
             raise ValueError(f"samples is {at}, and an epoch has {len(order)}")
         return self.rows.recipe.stands_after(order[:at], epoch)
 
-    def _position(self, ledger: Mapping[str, Any]) -> tuple[int, int, int]:
+    def _read_position(self, ledger: Mapping[str, Any]) -> tuple[int, int, int]:
         """Return the samples, the epoch and the seed of a ledger."""
         if ledger.get("kind") != "balanced":
             raise ValueError(
@@ -235,7 +233,7 @@ def _checked_names(sources: Mapping[str, Any]) -> list[str]:
     return list(sources)
 
 
-def _weights(
+def _find_weights(
     names: Sequence[str],
     weights: Sequence[float | None],
     totals: Sequence[int],
@@ -289,7 +287,7 @@ def _checked_epoch(names: Sequence[str], epoch: int | str) -> int | str:
     )
 
 
-def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
+def _check_repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
     if isinstance(repeat, bool) or repeat == CONTINUE:
         return tuple(names) if repeat else ()
     if isinstance(repeat, str) or not set(repeat) <= set(names):
@@ -299,7 +297,7 @@ def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str,
     return tuple(name for name in names if name in repeat)
 
 
-def _begun(name: str, counters: Sequence[int]) -> Begun:
+def _check_begun(name: str, counters: Sequence[int]) -> Begun:
     begun = Begun(*counters)
     if not all(type(number) is int and number >= 0 for number in begun):
         raise ValueError(f"begin of {name!r} is {counters!r}: give what counters() returned")
@@ -333,7 +331,7 @@ def _check_end(recipe: Recipe) -> None:
     recipe.check()
 
 
-def _column(name: str, part: Source, by: str) -> Int64:
+def _find_costs(name: str, part: Source, by: str) -> Int64:
     """Return what each of a source's samples costs of `by`; ValueError where that is not known."""
     why = ""
     if part.decode_first or not part.knows_costs:
@@ -342,7 +340,7 @@ def _column(name: str, part: Source, by: str) -> Int64:
         return np.asarray(table[by], np.int64)
     else:
         try:
-            return _probed(part, by)
+            return _probe_all(part, by)
         except (SampleError, KeyError) as error:
             why = str(error)
     raise ValueError(
@@ -352,7 +350,7 @@ def _column(name: str, part: Source, by: str) -> Int64:
     )
 
 
-def _probed(part: Source, by: str) -> Int64:
+def _probe_all(part: Source, by: str) -> Int64:
     costs = np.zeros(len(part), np.int64)
     for index in range(len(part)):
         costs[index] = (part.known(index) or part.probe(index)).cost[by]

@@ -47,7 +47,7 @@ class MixtureRows(View):
     def __len__(self) -> int:
         return self._begins[-1]
 
-    def _at(self, row: int) -> tuple[int, int, int]:
+    def _locate(self, row: int) -> tuple[int, int, int]:
         """Return a row's source, pass and sample."""
         if not 0 <= row < self._begins[-1]:
             raise IndexError(f"row {row} is outside of {self._begins[-1]}")
@@ -57,47 +57,47 @@ class MixtureRows(View):
 
     def origin(self, row: int) -> tuple[Source, int]:
         """Return the source, made of no others, that has the sample, and its index there."""
-        number, _, sample = self._at(row)
+        number, _, sample = self._locate(row)
         return self.sources[number].origin(sample)
 
     def __getitem__(self, row: int) -> Any:
         return self.load(row, 0, 0)
 
-    def _key(self, number: int, passed: int, sample: int) -> str:
+    def _make_key(self, number: int, passed: int, sample: int) -> str:
         mark = f"@{passed + 1}" if passed else ""
         sample_key = checked_key(self.sources[number].key(sample), sample)
         return f"{self.recipe.names[number]}{mark}/{sample_key}"
 
     def key(self, row: int) -> str:
         """Return the row's permanent name."""
-        return self._key(*self._at(row))
+        return self._make_key(*self._locate(row))
 
     def load(self, row: int, epoch: int = 0, seed: int = 0) -> Any:
         """Load the sample; its random numbers follow from (seed, epoch, source, pass, key)."""
-        number, passed, sample = at = self._at(row)
+        number, passed, sample = at = self._locate(row)
         pass_seed = derive_seed(seed, name_number(self.recipe.names[number]), passed) & 0xFFFFFFFF
         try:
             return self.sources[number].load(sample, epoch, pass_seed)
         except SampleError as error:
-            raise SampleError(self._key(*at), error.reason, error.source) from error
+            raise SampleError(self._make_key(*at), error.reason, error.source) from error
 
     def probe(self, row: int) -> Probe:
         """Find the sample's cost: of what other sources cost, and this one does not, 0."""
-        number, _, sample = at = self._at(row)
-        key = self._key(*at)
+        number, _, sample = at = self._locate(row)
+        key = self._make_key(*at)
         try:
             probe = checked_probe(self.sources[number].probe(sample), key)
         except SampleError as error:
             raise SampleError(key, error.reason, error.source) from error
-        return self._whole(key, probe)
+        return self._complete(key, probe)
 
     def known(self, row: int) -> Probe | None:
         """Return the sample's cost if its source has kept it, reading no sample."""
-        number, _, sample = at = self._at(row)
+        number, _, sample = at = self._locate(row)
         probe = self.sources[number].known(sample)
-        return None if probe is None else self._whole(self._key(*at), probe)
+        return None if probe is None else self._complete(self._make_key(*at), probe)
 
-    def _whole(self, key: str, probe: Probe) -> Probe:
+    def _complete(self, key: str, probe: Probe) -> Probe:
         unsaid = {} if self.knows_costs else DEFAULT_COST
         costs = dict.fromkeys(self.resources, 0) | unsaid | probe.cost
         return Probe(key, costs, probe.nbytes)

@@ -65,15 +65,17 @@ class Selection(ChosenSamples):
 
         data = cp.workers.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
 
-    source  a data set, as DataLoader takes it
-    where   which samples are chosen: a function of one that has `key`, `cost` and `raw` (each read
-            only if it is asked for; nothing is decoded); or limits, {"tokens": (1, 8192)}, least
-            and most, None for no limit. Samples that cannot be read stay in: the loader names them
-    split   {"part": "train", "shares": {"train": .98, "val": .02}, "seed": 0}: see split_by_key
-    limit   the most samples: the first that the other rules leave
-
     To a ledger another selection is other data: DataLoader(skip_keys=) leaves samples out of a run.
     Raises ValueError where rules cannot be applied, or leave nothing.
+
+    Args:
+        source: A data set, as DataLoader takes it.
+        where: Which samples are chosen: a function of one that has `key`, `cost` and `raw` (each
+            read only if it is asked for; nothing is decoded); or limits, {"tokens": (1, 8192)},
+            least and most, None for no limit. Samples that cannot be read stay in: the loader names
+            them. Default all.
+        split: {"part": "train", "shares": {"train": .98, "val": .02}, "seed": 0}: see split_by_key.
+        limit: The most samples: the first that the other rules leave; default all.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Selection(ChosenSamples):
             raise ValueError(f"where is {where!r:.80}: give a function of a sample, or limits")
         split = None if split is None else _checked_split(split)
         self._take(source)
-        self._choose: Callable[[], Int64] | None = lambda: self._chosen(where, split, limit)
+        self._choose: Callable[[], Int64] | None = lambda: self._choose_indexes(where, split, limit)
         self.indices = self._choose()
 
     def _take(self, source: Any) -> None:
@@ -100,7 +102,7 @@ class Selection(ChosenSamples):
             unwrap_dataset(self.source), len(self.source), self.source.key
         ).look_at_samples()
 
-    def _chosen(
+    def _choose_indexes(
         self, where: Where | None, split: Mapping[str, Any] | None, limit: int | None
     ) -> Int64:
         """Return the indexes of the samples that the rules leave, ascending (n,)."""
@@ -109,10 +111,9 @@ class Selection(ChosenSamples):
             choose_part = _make_splitter(split["shares"], split["seed"])
             indexes = [i for i in indexes if choose_part(self.source.key(i)) == split["part"]]
         if where is not None:
-            fits = (
-                partial(_is_within, _checked_limits(where)) if isinstance(where, Mapping) else where
-            )
-            indexes = self._fitting(fits, indexes)
+            if isinstance(where, Mapping):
+                where = partial(_is_within, _checked_limits(where))
+            indexes = self._filter(where, indexes)
         chosen = np.fromiter(islice(indexes, limit), np.int64)
         self.keep()
         if not len(chosen):
@@ -122,7 +123,7 @@ class Selection(ChosenSamples):
             )
         return chosen
 
-    def _fitting(self, where: Callable[[Candidate], bool], indexes: Iterable[int]) -> Iterator[int]:
+    def _filter(self, where: Callable[[Candidate], bool], indexes: Iterable[int]) -> Iterator[int]:
         for index in indexes:
             try:
                 fits = where(Candidate(self.source, index))
@@ -204,7 +205,7 @@ class Selection(ChosenSamples):
             return cls(source, **about)
         selection = cls.__new__(cls)
         selection._take(source)
-        selection.indices, selection._choose = _unpacked(about, len(source)), None
+        selection.indices, selection._choose = _unpack_indexes(about, len(source)), None
         return selection
 
     def __getstate__(self) -> dict[str, Any]:
@@ -278,7 +279,7 @@ def _make_splitter(shares: Mapping[str, float], seed: int) -> Callable[[str], st
     return choose_part
 
 
-def _unpacked(about: Mapping[str, Any], count: int) -> Int64:
+def _unpack_indexes(about: Mapping[str, Any], count: int) -> Int64:
     """Return the indexes in a description; ValueError where they are not of `count` samples."""
     if about.get("samples") != count:
         raise ValueError(

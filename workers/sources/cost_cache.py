@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .cache_files import Arrays, Stamp, kept_path, only_writer, read_or_remove, write_arrays
+from .cache_files import Arrays, Stamp, kept_path, lock_folder, read_or_remove, write_arrays
 
 Row = tuple[int, ...]  # costs, and bytes or -1
 TYPES = {"names": np.dtype(np.uint8), **dict.fromkeys(("indexes", "rows"), np.dtype(np.int64))}
@@ -69,7 +69,7 @@ class CostsCache:
         new = dict(self._new)
         if not new:
             return
-        with only_writer(self.path):
+        with lock_folder(self.path):
             self._read()
             self._add(list(new), list(new.values()))
             names = np.frombuffer("\0".join(self.resources).encode(), np.uint8)
@@ -105,9 +105,9 @@ class CostsCache:
             return False
         self._state = state
         arrays = read_or_remove(self.path, self.about, _checked, "costs of this file")
-        if arrays is None or self.resources not in ((), _names(arrays)):
+        if arrays is None or self.resources not in ((), _read_names(arrays)):
             return False
-        self.resources = _names(arrays)
+        self.resources = _read_names(arrays)
         self._add(arrays["indexes"], arrays["rows"])
         return True
 
@@ -125,5 +125,5 @@ def _checked(arrays: Arrays) -> Arrays | None:
     return arrays if {name: array.dtype for name, array in arrays.items()} == TYPES else None
 
 
-def _names(arrays: Arrays) -> tuple[str, ...]:
+def _read_names(arrays: Arrays) -> tuple[str, ...]:
     return tuple(arrays["names"].tobytes().decode(errors="replace").split("\0"))

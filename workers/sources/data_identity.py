@@ -47,7 +47,7 @@ class KnownData:
 
     def look_at_samples(self) -> "KnownData":
         """Return the same, with a look at samples that are in memory: collating may change them."""
-        identity = _identity(self.dataset, self.samples, self.key, looks=True)
+        identity = _find_identity(self.dataset, self.samples, self.key, looks=True)
         return replace(self, seen=(self.samples, identity))
 
     @property
@@ -57,7 +57,7 @@ class KnownData:
         is_live = any(map(_has_digest, whole_parts(self.dataset)))
         if self.seen is not None and self.seen[0] == self.samples and not is_live:
             return self.seen[1]
-        return _identity(self.dataset, self.samples, self.key, looks=self.seen is not None)
+        return _find_identity(self.dataset, self.samples, self.key, looks=self.seen is not None)
 
     @property
     def rank_identity(self) -> str:
@@ -65,47 +65,46 @@ class KnownData:
 
         A Hugging Face fingerprint depends on times of files, and on chance for some functions.
         """
-        return _identity(self.dataset, self.samples, self.key, looks=True, has_marks=False)
+        return _find_identity(self.dataset, self.samples, self.key, looks=True, has_marks=False)
 
     def identity_of_first(self, samples: int) -> str | None:
         """Return the identity that the first samples had by themselves; None: not known."""
-        if (data_digest := _own_digest(self.dataset, samples)) is not None:
-            return _named(self.dataset, data_digest)
-        if isinstance(getattr(self.dataset, "_fingerprint", None), str):
+        if (data_digest := _source_digest(self.dataset, samples)) is not None:
+            return _label(self.dataset, data_digest)
+        has_mark = isinstance(getattr(self.dataset, "_fingerprint", None), str)
+        if has_mark or is_subset(self.dataset) or is_concatenated(self.dataset):
             return None
-        if is_subset(self.dataset) or is_concatenated(self.dataset):
-            return None
-        return _identity(self.dataset, samples, self.key, looks=self.seen is not None)
+        return _find_identity(self.dataset, samples, self.key, looks=self.seen is not None)
 
 
-def _identity(
+def _find_identity(
     dataset: Any,
     samples: int | None,
     key: Callable[[int], str] | None,
     looks: bool,
     has_marks: bool = True,
 ) -> str:
-    if (data_digest := _own_digest(dataset)) is not None:
-        return _named(dataset, data_digest)
+    if (data_digest := _source_digest(dataset)) is not None:
+        return _label(dataset, data_digest)
     mark = getattr(dataset, "_fingerprint", None)  # Hugging Face's
     if isinstance(mark, str) and has_marks:
-        return _named(dataset, mark)
+        return _label(dataset, mark)
     if is_subset(dataset):
         indices = [int(dataset.indices[place]) for place in spread(len(dataset.indices))]
-        inner = _identity(dataset.dataset, None, None, looks, has_marks)
-        return _named(dataset, digest([inner, indices]))
+        inner = _find_identity(dataset.dataset, None, None, looks, has_marks)
+        return _label(dataset, digest([inner, indices]))
     if is_concatenated(dataset):
-        parts = [_identity(part, None, None, looks, has_marks) for part in dataset.datasets]
-        return _named(dataset, digest(parts))
+        parts = [_find_identity(part, None, None, looks, has_marks) for part in dataset.datasets]
+        return _label(dataset, digest(parts))
     # To look at these takes no loading, and draws nothing.
-    if rows := _in_memory(dataset):
+    if rows := _find_columns(dataset):
         most = min(samples if samples is not None else len(dataset), *map(len, rows))
         first_values = [column[index] for column in rows for index in spread(most)]
         if looks or all(isinstance(sample, str | int | float) for sample in first_values):
-            return _named(dataset, digest([summarize_content(sample) for sample in first_values]))
+            return _label(dataset, digest([summarize_content(sample) for sample in first_values]))
     # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
-        return _named(dataset, digest([str(key(index)) for index in spread(samples)]))
+        return _label(dataset, digest([str(key(index)) for index in spread(samples)]))
     return type(dataset).__qualname__
 
 
@@ -113,11 +112,11 @@ def _has_digest(dataset: Any) -> bool:
     return isinstance(dataset, Source) and type(dataset).data_digest is not Source.data_digest
 
 
-def _own_digest(dataset: Any, samples: int | None = None) -> str | None:
+def _source_digest(dataset: Any, samples: int | None = None) -> str | None:
     return dataset.data_digest(samples) if isinstance(dataset, Source) else None
 
 
-def _in_memory(dataset: Any) -> list[Any]:
+def _find_columns(dataset: Any) -> list[Any]:
     """Return what holds a dataset's samples one by one; nothing where they have to be loaded."""
     tensors = getattr(dataset, "tensors", None)  # as torch's TensorDataset
     rows = list(tensors) if isinstance(tensors, tuple) else [dataset]
@@ -169,7 +168,7 @@ def _is_array(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("dtype", "ndim", "reshape"))
 
 
-def _named(dataset: Any, mark: str) -> str:
+def _label(dataset: Any, mark: str) -> str:
     return f"{type(dataset).__qualname__} {mark}"
 
 

@@ -67,11 +67,11 @@ def read_letters(path: str | Path) -> list[SkippedSample]:
         data = Path(path).read_bytes()
     except FileNotFoundError:
         return []
-    letters = [_parsed(line) for line in data.split(b"\n")]
+    letters = [_parse_letter(line) for line in data.split(b"\n")]
     return [letter for letter in letters if letter is not None]
 
 
-def _parsed(line: bytes) -> SkippedSample | None:
+def _parse_letter(line: bytes) -> SkippedSample | None:
     """Return the letter of a line; None for a torn one, and for what is none."""
     try:
         letter = json.loads(line)

@@ -142,7 +142,7 @@ def load_with_retries(
             elif source is None:
                 raise
             else:
-                raise _located(error, source(), tries) from error
+                raise _locate_io_error(error, source(), tries) from error
 
 
 def classify_failure(error: Exception) -> Kind:
@@ -183,10 +183,10 @@ def locate_error(error: BaseException) -> str:
     return describe_error(error) + where
 
 
-def _located(error: OSError, source: str, tries: int) -> OSError:
+def _locate_io_error(error: OSError, source: str, tries: int) -> OSError:
     """Return an I/O error that also names the file (or source) and the number of tries.
 
-    >>> _located(OSError(5, "Input/output error"), "a.tar", 4)
+    >>> _locate_io_error(OSError(5, "Input/output error"), "a.tar", 4)
     OSError(5, 'Input/output error (tried 4 times)')
     >>> str(_)
     "[Errno 5] Input/output error (tried 4 times): 'a.tar'"

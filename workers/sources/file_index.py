@@ -8,14 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .cache_files import (
-    Arrays,
-    DamagedFileError,
-    Stamp,
-    log_damaged,
-    read_or_remove,
-    write_arrays,
-)
+from .cache_files import Arrays, DamagedFileError, Stamp, log_damaged, read_or_remove, write_arrays
 
 WORTH_KEEPING = 8  # samples
 Integers = np.ndarray[Any, np.dtype[np.int64]]

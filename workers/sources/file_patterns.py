@@ -51,7 +51,7 @@ def find_shards(
                 "mount the files and give their path"
             )
         base = Path(root).resolve() if root is not None else None
-        for path in _matches(text, base, extensions):
+        for path in _find_matches(text, base, extensions):
             paths.setdefault(path.resolve(), path)
     return tuple(sorted(paths.values()))
 
@@ -71,17 +71,17 @@ def texts(pattern: Pattern) -> tuple[str, ...]:
     return tuple(map(str, patterns))
 
 
-def _matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterator[Path]:
-    for candidate in _expanded(text):
+def _find_matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterator[Path]:
+    for candidate in _expand_names(text):
         # joined and normalized first: a pattern that leaves the root is not even looked at
         path = Path(candidate).expanduser() if root is None else root / candidate
         if root is not None:
             bound(Path(posixpath.normpath(path)), root, text)
-        for match in _existing(path, text, extensions):
+        for match in _find_existing(path, text, extensions):
             yield match if root is None else bound(match.resolve(), root, text)
 
 
-def _expanded(text: str) -> list[str]:
+def _expand_names(text: str) -> list[str]:
     # A file may have braces in its name; a longer text is not even looked up.
     if len(text) < LONGEST_PATH and Path(text).exists():
         return [text]
@@ -151,7 +151,7 @@ def _range_size(inside: str) -> int:
     return abs(int(match[2]) - int(match[1])) + 1
 
 
-def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
+def _find_existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
     if path.exists() and not path.is_dir():
         _is_shard(path, text, extensions)  # or raises
         return [path]
@@ -162,19 +162,19 @@ def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
         pulled = [file for extension in extensions for file in path.glob(f"*{extension}.dvc")]
         shown_pattern = " ".join(f"{path}/*{extension}" for extension in extensions)
     else:
-        names, shown_pattern = _globbed(path), str(path)
-        pulled = _globbed(Path(f"{path}.dvc"))
+        names, shown_pattern = _glob(path), str(path)
+        pulled = _glob(Path(f"{path}.dvc"))
         for folder in {
             path.parent,
             *(parent for parent in path.parents if glob.has_magic(str(parent))),
         }:
-            for match in _globbed(folder):
+            for match in _glob(folder):
                 # what has an extension may be any file; the others are links to folders
                 if not (match.is_symlink() and match.suffix):
                     _check_listed(match, text)
     for pointer in pulled:
         if not (file := pointer.with_suffix("")).exists():
-            raise _unreadable(file, text, "only its pointer of DVC is there")
+            raise _read_error(file, text, "only its pointer of DVC is there")
     files = [f for f in names if f.suffix not in KEPT and _is_shard(f, text, extensions)]
     if not files:
         kind = "no file matches" if glob.has_magic(shown_pattern) else "no such file:"
@@ -183,7 +183,7 @@ def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
     return files
 
 
-def _globbed(path: Path) -> list[Path]:
+def _glob(path: Path) -> list[Path]:
     return [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
 
 
@@ -193,7 +193,7 @@ def _check_listed(folder: Path, text: str) -> None:
         if stat.S_ISDIR(folder.stat().st_mode):
             os.scandir(folder).close()
     except OSError as error:
-        raise _unreadable(folder, text, str(error.strerror)) from None
+        raise _read_error(folder, text, str(error.strerror)) from None
 
 
 def _is_shard(path: Path, text: str, extensions: Sequence[str]) -> bool:
@@ -205,18 +205,18 @@ def _is_shard(path: Path, text: str, extensions: Sequence[str]) -> bool:
         state = path.stat()
     except OSError as error:
         leads = f"it is a link to {path.readlink()}: " if path.is_symlink() else ""
-        raise _unreadable(path, text, f"{leads}{error.strerror}") from None
+        raise _read_error(path, text, f"{leads}{error.strerror}") from None
     if stat.S_ISDIR(state.st_mode) and path.suffix not in extensions:
         return False
     if not stat.S_ISREG(state.st_mode):
         kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe, socket or device"
-        raise _unreadable(path, text, f"it is {kind}, and no file")
+        raise _read_error(path, text, f"it is {kind}, and no file")
     if state.st_size < LONGEST_POINTER and path.read_bytes().startswith(POINTERS):
-        raise _unreadable(path, text, "it is a pointer of git-lfs or git-annex to its content")
+        raise _read_error(path, text, "it is a pointer of git-lfs or git-annex to its content")
     return True
 
 
-def _unreadable(path: Path, text: str, why: str) -> FileNotFoundError:
+def _read_error(path: Path, text: str, why: str) -> FileNotFoundError:
     return FileNotFoundError(
         f"{path} (from {text!r:.200}) cannot be read: {why}; fetch or mount its content, remove "
         "it, or give a pattern that leaves it out"

@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .costs import (
-    MAX_COST,
-    checked_cost,
-    checked_measure,
-    checked_name,
-    sample_nbytes,
-)
+from .costs import MAX_COST, checked_cost, checked_measure, checked_name, sample_nbytes
 from .failures import SampleError as SampleError
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
@@ -320,10 +314,8 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
             break
     else:
         return probe  # as most do: for them the rest costs more than finding costs
-    cost = {
-        checked_name(name, key): checked_cost(name, value, key)
-        for name, value in probe.cost.items()
-    }
+    costs = probe.cost.items()
+    cost = {checked_name(name, key): checked_cost(name, number, key) for name, number in costs}
     if nbytes is not None:
         nbytes = checked_cost("nbytes", nbytes, key)
     return Probe(key, cost, nbytes)

@@ -77,8 +77,8 @@ class RandomnessWatch:
         self.has_loaded = True
         if self._draws:
             return action()
-        before = None if _are_samples_own else _states()
-        doubles = _doubles() if _are_samples_own else None
+        before = None if _are_samples_own else _read_states()
+        doubles = _make_doubles() if _are_samples_own else None
         _unseeded.here = True
         try:
             samples = action()
@@ -86,7 +86,7 @@ class RandomnessWatch:
             _unseeded.here = False
             if doubles is not None:
                 self._draws = not _give_the_same(*doubles)
-            elif before is not None and not _are_same(before, _states()):
+            elif before is not None and not _are_same(before, _read_states()):
                 self._draws = True
                 _set_states(before)
         return action() if self._draws else samples
@@ -134,7 +134,7 @@ def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
     Within `own_generators` they are left as they are then.
     """
     global _idle_doubles
-    before = None if _are_samples_own else _states()
+    before = None if _are_samples_own else _read_states()
     _idle_doubles = None
     _seed(entropy(seed, epoch, key))
     try:
@@ -144,20 +144,20 @@ def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
             _set_states(before)
 
 
-def _states() -> tuple[Any, ...]:
+def _read_states() -> tuple[Any, ...]:
     """Return the state of each global generator."""
     torch = sys.modules.get("torch")
     return random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
 
 
-def _doubles() -> tuple[random.Random, np.random.MT19937, Any]:
+def _make_doubles() -> tuple[random.Random, np.random.MT19937, Any]:
     """Return generators in the state of the global ones, after seeding those where need be."""
     global _idle_doubles
     if _idle_doubles is None:
         bits = entropy(0, 0, "doubles")
         _seed(bits)
         numpys: Any = np.random.MT19937()
-        numpys.state = _numpys_own().state
+        numpys.state = _numpy_generator().state
         _idle_doubles = random.Random(bits), numpys
     torch = sys.modules.get("torch")
     return *_idle_doubles, torch and torch.get_rng_state()
@@ -178,12 +178,12 @@ def _give_the_same(randoms: random.Random, numpys: np.random.MT19937, torchs: An
     """Return whether the global generators' next numbers are those of the doubles."""
     if torchs is not None and not torchs.equal(sys.modules["torch"].get_rng_state()):
         return False
-    if _numpys_own().random_raw() != numpys.random_raw():
+    if _numpy_generator().random_raw() != numpys.random_raw():
         return False
     return random.getrandbits(32) == randoms.getrandbits(32)
 
 
-def _numpys_own() -> Any:
+def _numpy_generator() -> Any:
     """Return what is behind numpy's functions: a caller may have put another there."""
     return np.random.get_bit_generator()  # type: ignore[attr-defined]
 

@@ -238,9 +238,9 @@ class RecordDataset(Source):
             # A copy: what is done twice may have taken fields out.
             return run_seeded(seed, epoch, key, lambda: transform(dict(raw)))
         except (ImageError, MediaError, SampleError) as error:
-            raise self._located(index, error) from error
+            raise self._locate_error(index, error) from error
 
-    def _located(self, index: int, error: Exception) -> SampleError:
+    def _locate_error(self, index: int, error: Exception) -> SampleError:
         """Return the error of a sample with its key, unless it names one, and its file."""
         if isinstance(error, SampleError):
             return SampleError(error.key, error.reason, error.source or self.locate_file(index))
@@ -259,7 +259,7 @@ class RecordDataset(Source):
         """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
         if (known := self.known(index)) is not None:
             return known
-        probe, (number, row) = self._measured(index), self.place(index)
+        probe, (number, row) = self._measure(index), self.place(index)
         if (costs := self._kept_costs(number)) is not None:
             costs.put(row, probe.cost, probe.nbytes, self.write_from)
         return probe
@@ -278,14 +278,14 @@ class RecordDataset(Source):
         for costs in self._costs.values():
             costs.keep()
 
-    def _measured(self, index: int) -> Probe:
+    def _measure(self, index: int) -> Probe:
         if self.cost is not None or not self.knows_costs:
             return super().probe(index)
         raw = self.raw(index, headers=True)
         try:
-            return checked_probe((self._probe or probed)(raw), self.key(index))
+            return checked_probe((self._probe or probe_headers)(raw), self.key(index))
         except (ImageError, MediaError, SampleError) as error:
-            raise self._located(index, error) from error
+            raise self._locate_error(index, error) from error
         finally:
             check_reads(raw.values())
             self.check(self.place(index)[0])
@@ -343,17 +343,17 @@ class RecordDataset(Source):
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
-        paths = [self._absolute(pattern) for pattern in self.pattern]
+        paths = [self._make_absolute(pattern) for pattern in self.pattern]
         transform = None if self.transform is None else make_spec(self.transform)
-        about = {"source": self.FORMAT or find_import_name(type(self)), "pattern": paths}
+        name = self.FORMAT or find_import_name(type(self))
         arguments = {
             name: value for name, value in self.arguments.items() if value not in (None, {})
         }
         if "media" in arguments:  # a folder, of what records name
-            arguments["media"] = self._absolute(str(arguments["media"]))
-        return {**about, "transform": transform, **arguments}
+            arguments["media"] = self._make_absolute(str(arguments["media"]))
+        return {"source": name, "pattern": paths, "transform": transform, **arguments}
 
-    def _absolute(self, pattern: str) -> str:
+    def _make_absolute(self, pattern: str) -> str:
         if not is_url(pattern):
             return pattern if self.root is not None else os.path.abspath(pattern)  # noqa: PTH100
         return checked_to_tell(pattern)
@@ -390,9 +390,9 @@ class RecordDataset(Source):
         return {**self.__dict__, "_costs": {}}
 
 
-def probed(raw: Mapping[str, Any]) -> Probe:
+def probe_headers(raw: Mapping[str, Any]) -> Probe:
     """Return the cost of a sample without a transform: pixels, and bytes once decoded."""
-    sizes = [image_size(value) for name, value in raw.items() if is_image(name)]
+    sizes = [image_size(media) for name, media in raw.items() if is_image(name)]
     played = [raw[name].seek(0, io.SEEK_END) for name in raw if is_media(name)]
     other_fields = {name: raw[name] for name in raw if not (is_image(name) or is_media(name))}
     pixels = sum(width * height for width, height in sizes)

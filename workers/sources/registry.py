@@ -30,10 +30,7 @@ from .plain import as_source
 from .urls import is_url
 
 TRANSFORM_GROUP = "counterpoise.transforms"
-TRANSFORMS = (
-    "counterpoise.workers:VisionLanguage",
-    "counterpoise.workers:ByteTokenizer",
-)
+TRANSFORMS = ("counterpoise.workers:VisionLanguage", "counterpoise.workers:ByteTokenizer")
 # Ours by a public name too, but it reads folders that a job names: the operator must allow it.
 NAMED = (*TRANSFORMS, "counterpoise:HFProcessor")
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -45,11 +42,8 @@ def registered(allow: Iterable[str] = ()) -> tuple[str, ...]:
     for name in names:
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a transform's name; write package.module:function")
-    return (
-        *TRANSFORMS,
-        *sorted(point.value for point in entry_points(group=TRANSFORM_GROUP)),
-        *names,
-    )
+    plugins = sorted(point.value for point in entry_points(group=TRANSFORM_GROUP))
+    return (*TRANSFORMS, *plugins, *names)
 
 
 def build(spec: Any, allowed: Iterable[str]) -> Any:
@@ -153,7 +147,7 @@ FORMATS = {
 def source_formats() -> dict[str, str]:
     """Return package.module:class of every registered format by its name; ours come first."""
     plugins = {point.name: point.value for point in entry_points(group=SOURCE_GROUP)}
-    return FORMATS | {name: value for name, value in plugins.items() if name not in FORMATS}
+    return FORMATS | {name: path for name, path in plugins.items() if name not in FORMATS}
 
 
 def open_source(
@@ -228,15 +222,16 @@ def find_format(pattern: Pattern, root: str | Path | None = None) -> str:
 
 def _find_one_format(text: str, root: str | Path | None) -> str:
     path = resolved(Path(text), root)
-    kinds = {name: import_named(value, "source format") for name, value in FORMATS.items()}
+    kinds = {
+        name: import_named(class_path, "source format") for name, class_path in FORMATS.items()
+    }
     format_name = _match_format(path, text, root, kinds)
     if not format_name:  # entry points are not even read where ours will do
-        kinds = {name: import_named(value) for name, value in source_formats().items()}
+        kinds = {name: import_named(class_path) for name, class_path in source_formats().items()}
         format_name = _match_format(path, text, root, kinds)
     if not format_name:
-        known = ", ".join(
-            f"{name} ({signs})" for name, kind in kinds.items() if (signs := _signs(kind))
-        )
+        signs = {name: _signs(kind) for name, kind in kinds.items()}
+        known = ", ".join(f"{name} ({sign})" for name, sign in signs.items() if sign)
         raise ValueError(f"{text!r:.200} has no data of a known format; known are {known}")
     return format_name
 
@@ -244,16 +239,16 @@ def _find_one_format(text: str, root: str | Path | None) -> str:
 def _match_format(path: Path, text: str, root: str | Path | None, kinds: Mapping[str, Any]) -> str:
     """Return the name of the format of a folder or file; empty where it is of none of them."""
     if path.is_dir():
-        names = [entry.name for entry in path.iterdir()]
+        names = [file.name for file in path.iterdir()]
         for name, kind in kinds.items():
             if any(os.path.lexists(path / marker) for marker in getattr(kind, "MARKERS", ())):
                 return name
-    else:
+    elif any(_is_named(path.name, kind) for kind in kinds.values()):
         names = [path.name]
-        if is_url(text) and not any(_is_named(path.name, kind) for kind in kinds.values()):
-            return "tar"  # shards are all that is read from stores
-        if not any(_is_named(path.name, kind) for kind in kinds.values()):
-            names = [file.name for file in find_shards(text, root)]
+    elif is_url(text):
+        return "tar"  # shards are all that is read from stores
+    else:
+        names = [file.name for file in find_shards(text, root)]
     fitting = (n for n, kind in kinds.items() if any(_is_named(name, kind) for name in names))
     return next(fitting, "")
 

@@ -43,14 +43,13 @@ def shown(url: str) -> str:
     scheme, mark, address = url.partition("://")
     if not mark:
         return visible(scheme.partition(" ")[0])[:80]
-    has_query = False
+    more: list[str] = []
     if scheme.lower() in HTTP:
         address, *more = re.split("[?#]", address, maxsplit=1)
-        has_query = bool(more)
     place, slash, path = address.partition("/")
     if scheme.lower() not in AZURE or ":" in place.partition("@")[0]:
         place = place.rpartition("@")[2]
-    return visible(f"{scheme}://{place}{slash}{path}") + ("?..." if has_query else "")
+    return visible(f"{scheme}://{place}{slash}{path}") + ("?..." if more else "")
 
 
 def checked_to_tell(url: str) -> str:

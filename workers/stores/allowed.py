@@ -49,7 +49,7 @@ def check_allowed(url: str) -> None:
 
 def check_address(host: str, text: str) -> None:
     """Raise RefusedError for an address of a host that may not be connected to."""
-    address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+    address = _unmap(ipaddress.ip_address(text.partition("%")[0]))
     if address.is_link_local or any(address in network for network in NEVER):
         why = "the address of a machine's metadata service, which is never read"
     elif _prefixes is None or address.is_global or any(_names(p, address) for p in _prefixes):
@@ -59,7 +59,7 @@ def check_address(host: str, text: str) -> None:
     raise RefusedError(f"{host} is {address}, {why}")
 
 
-def _plain(address: Address) -> Address:
+def _unmap(address: Address) -> Address:
     """Return the IPv4 address that an IPv6 one stands for, if it does."""
     if isinstance(address, ipaddress.IPv6Address):
         if address in ipaddress.ip_network("64:ff9b::/96"):

@@ -24,9 +24,10 @@ from .http_store import HttpStore
 from .obstore_store import ObstoreStore, can_be_used
 from .options import StoreOptions
 from .read_ahead import ReadAhead
-from .repeating import repeated
+from .repeating import repeat_request
 
 MAGIC, SUFFIX = "*?[", ".tar"
+STORES: dict[str, Any] = {"obstore": ObstoreStore, **dict.fromkeys(HTTP, HttpStore)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def list_urls(pattern: str) -> list[StoreFile]:
         check_allowed(url)
     with ThreadPoolExecutor(16) as pool:
         files = [*pool.map(open_url, (url for url in urls if not _lists(url)))]
-    files += [file for url in urls if _lists(url) for file in _listed(url)]
+    files += [file for url in urls if _lists(url) for file in _list_files(url)]
     return sorted(dict.fromkeys(files), key=lambda file: file.url)
 
 
@@ -93,7 +94,7 @@ def _lists(url: str) -> bool:
     return _is_glob(url) or not url.endswith(SUFFIX)
 
 
-def _listed(url: str) -> list[StoreFile]:
+def _list_files(url: str) -> list[StoreFile]:
     takes_all = _is_glob(url) and url.rpartition(".")[2].isalnum()
     files = [
         StoreFile(checked_url(name), size, version)
@@ -143,25 +144,21 @@ class _Process:
     def ask(self, question: str, url: str) -> Any:
         """Ask the store of a URL for `state` or `list`."""
         action = getattr(self._store(parse_scheme(url)), question)
-        return repeated(partial(action, url), url, self.options)
+        return repeat_request(partial(action, url), url, self.options)
 
     def _fetch(self, file: Any, start: int, end: int) -> bytes:
         check_allowed(file.url)
         scheme = parse_scheme(file.url)
         store = self._store("obstore" if can_be_used(scheme) else scheme)
         read = partial(store.read, file.url, start, end, file.size, file.version)
-        data: bytes = repeated(read, file.url, self.options)
+        data: bytes = repeat_request(read, file.url, self.options)
         return data
 
     def _store(self, name: str) -> Any:
         with self._lock:
             if name not in self._stores:
-                if name in HTTP:
-                    self._stores[name] = HttpStore(self.options)
-                elif name == "obstore":
-                    self._stores[name] = ObstoreStore(self.options)
-                else:
-                    self._stores[name] = FsspecStore(name, self.options)
+                make = STORES.get(name) or partial(FsspecStore, name)
+                self._stores[name] = make(self.options)
             return self._stores[name]
 
 

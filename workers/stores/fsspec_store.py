@@ -52,7 +52,7 @@ class FsspecStore:
         if info.get("type") == "directory" or info.get("size") is None:
             raise FileNotFoundError
         self._looked[url] = time.monotonic()
-        return int(info["size"]), _version(info)
+        return int(info["size"]), _read_version(info)
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
         """Return the bytes from start to end of an object that has this size and version."""
@@ -76,7 +76,7 @@ class FsspecStore:
             infos = self._fs.ls(path, detail=True)
         scheme = split_url(url)[0]
         return [
-            (f"{scheme}://{self._path(info['name'])}", int(info["size"]), _version(info))
+            (f"{scheme}://{self._path(info['name'])}", int(info["size"]), _read_version(info))
             for info in infos
             if info.get("type") == "file"
         ]
@@ -101,15 +101,14 @@ class FsspecStore:
             body_bytes: bytes = asyn.sync(self._fs.loop, body, timeout=2 * self._timeout + 1)
         except OSError as error:
             # s3fs says neither of these by a type of its own
-            if "PreconditionFailed" in repr(error.__cause__) or "InvalidRange" in repr(
-                error.__cause__
-            ):
+            cause = repr(error.__cause__)
+            if "PreconditionFailed" in cause or "InvalidRange" in cause:
                 raise DataChangedError.at(shown(url)) from None
             raise
         return body_bytes
 
 
-def _version(info: dict[str, Any]) -> str:
+def _read_version(info: dict[str, Any]) -> str:
     for name in (*VERSIONS, *TIMES):
         if info.get(name) is not None:
             return str(info[name])

@@ -22,10 +22,10 @@ Range = tuple[int, int]
 StoreRange = tuple[Hashable, int, int]
 
 
-def joined(ranges: Iterable[Range], gap: int = GAP, most: int = MOST) -> list[Range]:
+def join_ranges(ranges: Iterable[Range], gap: int = GAP, most: int = MOST) -> list[Range]:
     """Return requests (start, end), sorted, that cover ranges, each of at most `most` bytes.
 
-    >>> joined([(0, 10), (12, 20), (100, 125)], gap=4, most=20)
+    >>> join_ranges([(0, 10), (12, 20), (100, 125)], gap=4, most=20)
     [(0, 20), (100, 120), (120, 125)]
     """
     requests = list[Range]()
@@ -38,10 +38,10 @@ def joined(ranges: Iterable[Range], gap: int = GAP, most: int = MOST) -> list[Ra
     return requests
 
 
-def cut(span: Range, pieces: Iterable[tuple[int, bytes]]) -> bytes:
+def cut_range(span: Range, pieces: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the bytes of a range from pieces (offset, bytes) that cover it.
 
-    >>> cut((3, 8), [(0, b"01234"), (5, b"56789")])
+    >>> cut_range((3, 8), [(0, b"01234"), (5, b"56789")])
     b'34567'
     """
     at, end = span
@@ -126,16 +126,11 @@ class ReadAhead:
                     request.answer = self._submit(request)
             self._begin_some()
         alone = [self._fetch(*request.range) for request in now if request.answer is None]
-        return [
-            cut(
-                part[1:],
-                [(request.start, self._answer(request, alone)) for request in requests[part]],
-            )
-            for part in ranges
-        ]
 
-    def _answer(self, request: _Request, alone: list[bytes]) -> bytes:
-        return alone[0] if request.answer is None else request.answer.result()
+        def piece(request: _Request) -> tuple[int, bytes]:
+            return request.start, alone[0] if request.answer is None else request.answer.result()
+
+        return [cut_range(part[1:], map(piece, requests[part])) for part in ranges]
 
     def _submit(self, request: _Request) -> "Future[bytes]":
         return self._pool.submit(self._fetch, *request.range)
@@ -170,7 +165,7 @@ def _plan_requests(expected: Iterable[StoreRange]) -> list[_Request]:
         by_object.setdefault(part[0], []).append(part)
     requests = list[_Request]()
     for store_object, parts in by_object.items():
-        for start, end in joined(part[1:] for part in parts if part[2] > part[1]):
+        for start, end in join_ranges(part[1:] for part in parts if part[2] > part[1]):
             covered = {part for part in parts if part[1] < end and part[2] > start}
             requests.append(_Request(store_object, start, end, covered))
     return requests

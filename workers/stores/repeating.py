@@ -68,7 +68,7 @@ def check_size(data: bytes, size: int) -> None:
         raise NoAnswerError(f"it sent {len(data)} bytes of {size}")
 
 
-def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
+def repeat_request(request: Callable[[], T], url: str, options: StoreOptions) -> T:
     """Return what a request returns, made again after pauses while it fails for the moment.
 
     Raises FileNotFoundError, PermissionError, RefusedError and DataChangedError at once, and
@@ -78,7 +78,7 @@ def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
         try:
             return request()
         except Exception as error:
-            failure = located(error, url)
+            failure = describe_store_error(error, url)
         if type(failure) is not OSError:
             raise failure from None
         logger.debug("%s: %s (try %d)", shown(url), failure.strerror, tried)
@@ -93,12 +93,12 @@ def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
 _pauses = random.Random()
 
 
-def located(error: Exception, url: str) -> OSError:
+def describe_store_error(error: Exception, url: str) -> OSError:
     """Return an error of a store as one that names the URL, and nothing secret.
 
     Of the type OSError itself where the request may be made again.
 
-    >>> str(located(TimeoutError("https://host/a?key=secret"), "s3://bucket/a"))
+    >>> str(describe_store_error(TimeoutError("https://host/a?key=secret"), "s3://bucket/a"))
     "[Errno 5] no answer: TimeoutError: 's3://bucket/a'"
     """
     kind, place = type(error).__name__, shown(url)

@@ -20,12 +20,12 @@ from ..sources.cache_files import (
     identity,
     kept_path,
     log_damaged,
-    opened_arrays,
+    unpack_arrays,
 )
 from ..sources.data_identity import spread
 from ..sources.file_index import FileIndex, Integers
 from ..sources.fingerprint import digest_arrays
-from .headers import BLOCK, Entry, Member, linked, plain_file, walk
+from .headers import BLOCK, Entry, Member, follow_links, plain_file, walk
 from .stored_shards import HeaderWindow, are_there, read_beside
 
 META = re.compile(r"__[^/]*__($|/)")
@@ -115,7 +115,7 @@ def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> Sha
         return None
     name, data = stored
     try:
-        arrays = opened_arrays(name, data)
+        arrays = unpack_arrays(name, data)
     except DamagedFileError as error:
         report(error)
         return None
@@ -140,26 +140,26 @@ def scan(shard: Path | Any) -> ShardIndex:
             entries = list(walk(read, os.fstat(file.fileno()).st_size, shard))
     else:
         entries = list(walk(HeaderWindow(shard), shard.size, shard))
-    for entry in linked(entries) if any(entry.target for entry in entries) else entries:
-        match = NAME.fullmatch(entry.name)
-        if match is None or META.match(entry.name):
+    for member in follow_links(entries) if any(member.target for member in entries) else entries:
+        match = NAME.fullmatch(member.name)
+        if match is None or META.match(member.name):
             continue
         sample, extension = samples.setdefault(match[1], {}), match[2].lower()
-        first = sample.setdefault(extension, entry)
+        first = sample.setdefault(extension, member)
         # GNU tar writes a file that it was given twice as a link to itself.
-        if first.offset != entry.offset:
+        if first.offset != member.offset:
             raise ValueError(
-                f"{shard}: {entry.name!r:.200} stands there twice (bodies at {first.offset} and "
-                f"{entry.offset}); keys must differ, so write the shard again"
+                f"{shard}: {member.name!r:.200} stands there twice (bodies at {first.offset} and "
+                f"{member.offset}); keys must differ, so write the shard again"
             )
-    return _columns(samples)
+    return _build_index(samples)
 
 
-def _columns(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
+def _build_index(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
     numbers: dict[str, int] = {}
     rows, faults = list[tuple[int, ...]](), dict[int, str]()
     for row, sample in enumerate(samples.values()):
-        for extension, entry in sorted(sample.items(), key=lambda member: member[1].offset):
+        for extension, entry in sorted(sample.items(), key=lambda named: named[1].offset):
             rows.append((numbers.setdefault(extension, len(numbers)), *entry[1:4]))
             if entry.fault:
                 faults.setdefault(row, entry.fault)

@@ -33,7 +33,7 @@ class ImageDispatch:
     its size. `together`: how many microbatches are encoded in one round; None: all of a step, which
     is most even and keeps the most activations. `group`: the data-parallel ranks, and with pipeline
     stages those of all stages; by default all. With pipeline stages give it to
-    `Pipeline(images=...)`, which calls `step` and `backward`.
+    `Pipeline(encoders=...)`, which calls `step` and `backward`.
 
     All ranks make it together, and call the same methods in the same order. Raises ValueError for
     wrong settings and for encoders that are wrapped, LoaderError if ranks do not come within the

@@ -41,18 +41,18 @@ class EncoderPlacement:
     width: int = 1
     part: Mapping[int, int] = field(default_factory=dict)
 
-    def layer(self, item: Pass) -> LayerPlace:
+    def layer(self, pass_: Pass) -> LayerPlace:
         """Return the layer that a pass runs, forward or backward."""
-        local = layer_number(item.kind)
+        local = layer_number(pass_.kind)
         if self.part:
             last = self.share[0] - 1
-            return LayerPlace(self.part[item.stage], local, local == 0, local == last)
+            return LayerPlace(self.part[pass_.stage], local, local == 0, local == last)
         for encoder, share in enumerate(self.share):
             if local < share:
-                number = self.position[item.stage] * share + local
+                number = self.position[pass_.stage] * share + local
                 return LayerPlace(encoder, number, local == 0, local == share - 1)
             local -= share
-        raise ValueError(f"{item} is no layer of {len(self.share)} encoders")
+        raise ValueError(f"{pass_} is no layer of {len(self.share)} encoders")
 
     def on_rank(self, rank: int, encoder: int) -> range:
         """Return the numbers of an encoder's layers that a rank runs, none on other ranks."""
@@ -61,9 +61,9 @@ class EncoderPlacement:
         share = self.share[encoder]
         return range(self.position[rank] * share, (self.position[rank] + 1) * share)
 
-    def is_last(self, item: Pass) -> bool:
+    def is_last(self, pass_: Pass) -> bool:
         """Return whether a pass is one of its encoder's last layer, that makes features."""
-        return self.layer(item).highest and self.position[item.stage] == self.width - 1
+        return self.layer(pass_).highest and self.position[pass_.stage] == self.width - 1
 
 
 def place_encoders(
@@ -83,8 +83,8 @@ def place_encoders(
     LayerPlace(encoder=1, number=1, lowest=True, highest=True)
     """
     held: dict[int, set[int]] = {}
-    for item in (item for row in program.ranks for item in row if is_encoder(item, "EF")):
-        held.setdefault(item.stage, set()).add(layer_number(item.kind))
+    for pass_ in (pass_ for row in program.ranks for pass_ in row if is_encoder(pass_, "EF")):
+        held.setdefault(pass_.stage, set()).add(layer_number(pass_.kind))
     if bool(held) != bool(layers):
         raise ValueError(
             "encoder passes and encoders= go together: "
@@ -112,15 +112,15 @@ def _positions(program: Program, ranks: Mapping[int, set[int]]) -> dict[int, int
                 f"encoder passes of rank {target.stage} follow those of ranks "
                 f"{before[target.stage]} and {source.stage}; put each rank into one pipeline"
             )
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for rank in sorted(ranks):
         hops, at = 0, rank
         while at in before:
             hops, at = hops + 1, before[at]
             if hops > len(ranks):
                 raise ValueError(f"the encoder pipeline of rank {rank} goes around in a circle")
-        found[rank] = hops
-    return found
+        positions[rank] = hops
+    return positions
 
 
 def _check_counts(
@@ -144,9 +144,9 @@ def _check_counts(
         raise ValueError(f"the encoder pipelines are not all {width} ranks long; make them equal")
 
 
-def is_encoder(item: Pass, direction: str = "E") -> bool:
+def is_encoder(pass_: Pass, direction: str = "E") -> bool:
     """Return whether a pass is an encoder's: "EF", "EB", or "E" for both."""
-    return item.kind[:2] in ("EF", "EB") and item.kind.startswith(direction)
+    return pass_.kind[:2] in ("EF", "EB") and pass_.kind.startswith(direction)
 
 
 Shape = Callable[[Any], tuple[int, ...] | Sequence[tuple[int, ...]]]
@@ -200,8 +200,8 @@ class EncoderSpec:
                 f"{len(self.layer_names)} layer_names; give one for each layer"
             )
         if self.pieces != 1:
-            every = [self._cut(number) for number in range(len(self.modules))]
-            object.__setattr__(self, "modules", [module for one in every for module in one])
+            cuts = [self._cut(number) for number in range(len(self.modules))]
+            object.__setattr__(self, "modules", [module for pieces in cuts for module in pieces])
         for number, module in self.layers():
             refuse_sharded(module, f"layer {number} of the encoder {self.name!r}", "without images")
             if not self.trainable:
@@ -218,14 +218,14 @@ class EncoderSpec:
         if layer is None:
             return (None,) * self.pieces
         cut: Any = getattr(layer, "pieces", None)
-        found = [] if cut is None else [*cut()]
-        if len(found) != self.pieces:
+        pieces = [] if cut is None else [*cut()]
+        if len(pieces) != self.pieces:
             raise ValueError(
                 f"layer {number} of the encoder {self.name!r}, a {type(layer).__name__}, has "
-                f"{len(found) or 'no'} pieces, and not {self.pieces}; give it a method pieces() "
+                f"{len(pieces) or 'no'} pieces, and not {self.pieces}; give it a method pieces() "
                 "that returns so many modules, or another number as pieces="
             )
-        return found
+        return pieces
 
     def layers(self) -> Iterator[tuple[int, nn.Module]]:
         """Yield the layers that this rank was given, with their numbers."""

@@ -94,11 +94,11 @@ class RankImages:
         spec = self.spec
         if spec is None:
             return data
-        fields = [one.fields for one in data.microbatches] if is_first else []
-        pixels: list[Tensor | None] = [one[spec.inputs] for one in fields] or [None] * count
+        batches = [microbatch.fields for microbatch in data.microbatches] if is_first else []
+        pixels: list[Tensor | None] = [batch[spec.inputs] for batch in batches] or [None] * count
         sizes: list[list[Any]] | None = None
         if spec.sizes:
-            sizes = [[*map(tuple, one[spec.sizes].tolist())] for one in fields] or [[]] * count
+            sizes = [[*map(tuple, batch[spec.sizes].tolist())] for batch in batches] or [[]] * count
         near = next(spec.dispatch.encoder.parameters(), torch.zeros(()))
         with grad_mode(data.training), self.options.cast(near):
             self._step = spec.dispatch.step(pixels, sizes)

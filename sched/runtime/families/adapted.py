@@ -21,10 +21,10 @@ from ...planners.stage_split import SplitPlan, make_split
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
-from ..links.meeting import device_of
+from ..links.meeting import find_device
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
-from ..pretrained.making import materialise, precisions_of
+from ..pretrained.making import find_precisions, materialise
 from ..pretrained.saving import refuse_other_tensors, save_weights
 from ..settings import (
     HiddenStates,
@@ -42,7 +42,7 @@ from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
 from ..vocabulary.loss import LossOptions
 from ..vocabulary.shard import VocabParallel
-from ..vocabulary.step import algorithm_of
+from ..vocabulary.step import find_algorithm
 from .images import ImageEncoder
 from .layers import Layers
 from .small import fill, small_model
@@ -81,10 +81,11 @@ class Adapted:
         `words`, `head`: whether stages have the embedding and the head, which vocabulary passes
         divide otherwise.
         """
-        found = [[f"{self.list_name}.{number}" for number in one.numbers] for one in plan.stages]
-        found[0] = [*([self.words] if words else []), *self.front, *found[0]]
-        found[-1] += [self.norm, *([self.head] if head else [])]
-        return found
+        layers = self.list_name
+        names = [[f"{layers}.{number}" for number in stage.numbers] for stage in plan.stages]
+        names[0] = [*([self.words] if words else []), *self.front, *names[0]]
+        names[-1] += [self.norm, *([self.head] if head else [])]
+        return names
 
     def split(
         self,
@@ -136,7 +137,7 @@ class Adapted:
     def _rotary(self) -> list[str]:
         """Return the name of the module that makes rotary embeddings, in no stage."""
         rotary = self.layers.rotary
-        return [name for name, each in self.model.named_modules() if each is rotary]
+        return [name for name, module in self.model.named_modules() if module is rotary]
 
     @property
     def is_meta(self) -> bool:
@@ -145,10 +146,10 @@ class Adapted:
 
     def _tiny(self) -> dict[str, Any]:
         """Return a microbatch of two packed samples of text, as forward takes it."""
-        found, axes = tiny_batch(self.model, self.words), self.layers.family.axes
+        batch, axes = tiny_batch(self.model, self.words), self.layers.family.axes
         if axes > 1:  # the text's, by which masks are made, and the axes'
-            found["position_ids"] = found["position_ids"].expand(1 + axes, 1, -1)
-        return found
+            batch["position_ids"] = batch["position_ids"].expand(1 + axes, 1, -1)
+        return batch
 
     def pipeline(
         self,
@@ -162,7 +163,7 @@ class Adapted:
         weights: str | Path | int | None = None,
         loss: LossFunction | StepLoss | None = None,
         run: StageOptions = StageOptions(),  # noqa: B008 (it is frozen)
-        **others: Any,
+        **arguments: Any,
     ) -> Pipeline:
         """Return the pipeline that trains the model; all processes call it together.
 
@@ -180,7 +181,7 @@ class Adapted:
             weights: A folder of safetensors files, or a seed, for a model on the meta device.
             loss: As of Pipeline; default: the summed cross entropy.
             run: As of Pipeline, whose `merge` and `embedding` are the model's.
-            others: Other arguments of Pipeline.
+            arguments: Other arguments of Pipeline.
 
         Raises ValueError as Pipeline and `split` do, and for tensors that could not be saved.
         """
@@ -188,7 +189,7 @@ class Adapted:
             text = replace(self, images=None, layers=replace(self.layers, stacked=0))
             return text.pipeline(
                 mesh, schedule, plan=plan, check=check, vocabulary=vocabulary, weights=weights,
-                loss=loss, run=run, **others,
+                loss=loss, run=run, **arguments,
             )  # fmt: skip
         refuse_other_tensors(self.model, (self.words, self.head))
         ranks, seat = _seat(mesh)
@@ -201,7 +202,7 @@ class Adapted:
             make = self._filled(make, specs)
         program = make(ranks, 2 * ranks)
         _refuse_without_encoder(program, pictures, mesh)
-        kinds = {item.kind for row in program.ranks for item in row}
+        kinds = {pass_.kind for row in program.ranks for pass_ in row}
         head, words = not kinds & {"S", "L"}, "IF" not in kinds
         plan = self.plan(program.stages) if plan is None else read_stages(plan)
         stages = self.split(plan, words=words, head=head, check=check)
@@ -217,9 +218,8 @@ class Adapted:
             stages={number: stages[number] for number in numbers},
             loss=self._with_loss(as_settings(StepLoss, loss), head=head),
             vocabulary=None if head else self.vocabulary(program, **(vocabulary or {})),
-            encoders=specs,
             run=self._with_merging(run, words=words),
-            **{"hidden": self._hidden_states(plan), **others},
+            **{"hidden": self._hidden_states(plan), "encoders": specs, **arguments},
         )
         if weights is not None:
             work = partial(set_weights, self.model, pipe.held(), units, weights)
@@ -280,8 +280,8 @@ class Adapted:
             )
         units = {name: self.model.get_submodule(name) for name in names}
         if weights is not None:
-            device = device_of(mesh.device if isinstance(mesh, Units) else mesh.device_type)
-            materialise(units, device, precisions_of(self.model, self.dtype))
+            device = find_device(mesh.device if isinstance(mesh, Units) else mesh.device_type)
+            materialise(units, device, find_precisions(self.model, self.dtype))
         return units
 
     @property
@@ -302,30 +302,30 @@ class Adapted:
 
     def plan(self, stages: int) -> SplitPlan:
         """Return the plan of so many stages with even numbers of layers, the first ones more."""
-        count = len(self.layers.kinds)
-        return make_split(tuple(count // stages + (one < count % stages) for one in range(stages)))
+        size, extra = divmod(len(self.layers.kinds), stages)
+        return make_split((size + 1,) * extra + (size,) * (stages - extra))
 
     def hidden(self, plan: SplitPlan) -> Callable[[Any], tuple[int, ...]]:
         """Return the function from a microbatch's info to the shape of what stages hand on."""
         layers, width = self.layers.cut(_sizes(plan)), self.width
         return lambda info: (1, layers.rows(packed_shape(width, info)[0]), width)
 
-    def vocabulary(self, program: Program, **given: Any) -> VocabParallel:
+    def vocabulary(self, program: Program, **arguments: Any) -> VocabParallel:
         """Return the words and the head for a program's vocabulary passes.
 
-        `given`: other arguments of VocabParallel.
+        `arguments`: other ones of VocabParallel.
         """
-        inputs = any(item.kind == "IF" for row in program.ranks for item in row)
-        given = {
+        inputs = any(pass_.kind == "IF" for row in program.ranks for pass_ in row)
+        arguments = {
             "loss": LossOptions(softcap=self.softcap),
-            "algorithm": algorithm_of(program),
+            "algorithm": find_algorithm(program),
             "lm_head_name": self.head,
             "embedding_name": self.words,
-            **given,
+            **arguments,
         }
         head: Any = self.model.get_submodule(self.head)
         words: Any = self.model.get_submodule(self.words) if inputs else None
-        return VocabParallel(head, words, **given)
+        return VocabParallel(head, words, **arguments)
 
     def _calls(self, layers: Layers, *, head: bool) -> dict[str, CallLayer]:
         """Return how the modules of stages are called. `head`: whether it is one of them.
@@ -360,12 +360,12 @@ class Adapted:
         """Return programs with the encoder's passes in their gaps, by numbers of parameters."""
         layer = _size(self.model.get_submodule(self.list_name))
         sizes = [tuple(_size(m) for _, m in spec.layers()) for spec in encoders]
-        times = [EncoderTimes(one, tuple(2 * size for size in one)) for one in sizes]
+        times = [EncoderTimes(layers, tuple(2 * size for size in layers)) for layers in sizes]
 
         def make(ranks: int, microbatches: int) -> Program:
             program = base(ranks, microbatches)
-            each = layer // program.stages
-            costs = unit_costs(each, 2 * each)
+            layer_ns = layer // program.stages
+            costs = unit_costs(layer_ns, 2 * layer_ns)
             return with_encoders(program, costs, times)
 
         return make
@@ -381,8 +381,8 @@ def _capped(logits: Tensor, softcap: float | None) -> Tensor:
 
 
 def _add_positions(module: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
-    found: Tensor = x + module(extras["position_ids"])
-    return found
+    embeddings: Tensor = x + module(extras["position_ids"])
+    return embeddings
 
 
 def _size(module: nn.Module) -> int:
@@ -390,7 +390,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _sizes(plan: SplitPlan) -> tuple[int, ...]:
-    return tuple(len(one.numbers) for one in plan.stages)
+    return tuple(len(stage.numbers) for stage in plan.stages)
 
 
 def _seat(mesh: DeviceMesh | Units) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from .adapted import Adapted
 from .description import Constants, DecoderFamily, Family
 from .image_models import IMAGE_MODELS
 from .images import ImageEncoder, ImageFeatures
-from .layers import Layers, kinds_of
-from .routers import routers_of
+from .layers import Layers, attention_kinds
+from .routers import find_routers
 
 DECODERS = {
     # What is special about these is in their layers, modules or configs.
@@ -117,8 +117,8 @@ def _adapted(
         family,
         config,
         model.get_submodule(inside["rotary"]) if inside["rotary"] else None,
-        kinds_of(family, config, count),
-        routers=routers_of(model, config.hidden_size) if family.routers else None,
+        attention_kinds(family, config, count),
+        routers=find_routers(model, config.hidden_size) if family.routers else None,
         stacked=0 if images is None else images.stacked,
         scale=float(family.scale_words(config)),
     )
@@ -126,7 +126,7 @@ def _adapted(
         model,
         list_name=inside["layers"],
         words=inside["words"],
-        front=tuple(inside[each] for each in ("positions", "dropout") if inside[each]),
+        front=tuple(inside[part] for part in ("positions", "dropout") if inside[part]),
         norm=inside["norm"],
         head=family.head,
         layers=layers,

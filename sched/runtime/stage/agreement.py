@@ -56,7 +56,7 @@ def is_trained(modules: Iterable[nn.Module]) -> bool:
     return any(p.requires_grad for module in modules for p in module.parameters())
 
 
-def facts_of(
+def collect_facts(
     stages: Mapping[int, nn.Module],
     embedding: nn.Module | None,
     shared: Mapping[str, nn.Parameter],
@@ -69,11 +69,11 @@ def facts_of(
 
     Raises ValueError for a shared parameter that is in none of its stages, or in a sharded one.
     """
-    own = {id(p) for module in stages.values() for p in module.parameters()}
+    in_stages = {id(p) for module in stages.values() for p in module.parameters()}
     divided = {id(p) for m in stages.values() if is_sharded(m) for p in m.parameters()}
     for name, parameter in shared.items():
-        if id(parameter) not in own or id(parameter) in divided:
-            where = "in a stage that FSDP2 shards" if id(parameter) in own else "in no stage"
+        if id(parameter) not in in_stages or id(parameter) in divided:
+            where = "in a stage that FSDP2 shards" if id(parameter) in in_stages else "in no stage"
             raise ValueError(
                 f"the shared parameter {name!r} is {where} of this rank; share parameters of "
                 "stages that are not sharded"
@@ -107,11 +107,11 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
         )
     # All ranks have the same facts and find the same fault, so none is left waiting for the others.
     for rank, facts in enumerate(everyone):
-        wanted = program.stages_of(rank)
-        if tuple(sorted(facts.trained)) != wanted:
+        placed = program.stages_of(rank)
+        if tuple(sorted(facts.trained)) != placed:
             raise ValueError(
                 f"rank {rank} has stages {sorted(facts.trained)}, the schedule places "
-                f"{list(wanted)} on it; give each rank a module for each of its stages"
+                f"{list(placed)} on it; give each rank a module for each of its stages"
             )
         first = everyone[0]
         if facts.generator != first.generator:
@@ -145,13 +145,13 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
 
 def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
     """Return the ranks with each shared parameter or copy. Raises ValueError for unlike ones."""
-    found: dict[str, tuple[int, ...]] = {}
-    given = [{**facts.copies, **facts.shared} for facts in everyone]
-    for name in sorted({name for own in given for name in own}):
-        ranks = tuple(rank for rank, own in enumerate(given) if name in own)
-        found_alike = {given[rank][name]: rank for rank in ranks}
-        if len(found_alike) > 1:
-            which = ", ".join(f"{what} on rank {rank}" for what, rank in found_alike.items())
+    ranks_by_name: dict[str, tuple[int, ...]] = {}
+    descriptions = [{**facts.copies, **facts.shared} for facts in everyone]
+    for name in sorted({name for row in descriptions for name in row}):
+        ranks = tuple(rank for rank, row in enumerate(descriptions) if name in row)
+        alike = {descriptions[rank][name]: rank for rank in ranks}
+        if len(alike) > 1:
+            which = ", ".join(f"{text} on rank {rank}" for text, rank in alike.items())
             raise ValueError(
                 f"the shared parameter {name!r} is {which}; ranks share parameters of one shape "
                 "and precision, all trained or all frozen"
@@ -163,8 +163,8 @@ def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...
                 f"only rank {ranks[0]} gives the shared parameter {name!r}; every rank that has a "
                 "copy gives it by the same name"
             )
-        found[name] = ranks
-    return found
+        ranks_by_name[name] = ranks
+    return ranks_by_name
 
 
 def _flows(everyone: Sequence[RankFacts], program: Program, encoded: bool) -> Iterator[bool]:

@@ -69,17 +69,17 @@ def split(
         raise ValueError(f"calls= names {', '.join(missing)}, which is in no stage")
     stages: list[_SplitStage] = []
     for stage in plan.stages:
-        own = [names[number] for number in stage.numbers]
-        again = frozenset(own[position] for position in stage.recompute)
+        layer_names = [names[number] for number in stage.numbers]
+        again = frozenset(layer_names[position] for position in stage.recompute)
         # What is around the layers belongs to the ends of the pipeline.
         front = first if stage.stage == 0 else ()
         back = last if stage.stage == len(plan.stages) - 1 else ()
         around: dict[str, CallLayer] = dict.fromkeys((*front, *back), _call_end)
-        around |= dict.fromkeys(own, call or _call_layer)
+        around |= dict.fromkeys(layer_names, call or _call_layer)
         around |= {name: how for name, how in (calls or {}).items() if name in around}
-        made = _SplitStage(model, (*front, *own, *back), again, around)
-        made.prepare, made.front = prepare, len(front)
-        stages.append(made)
+        split_stage = _SplitStage(model, (*front, *layer_names, *back), again, around)
+        split_stage.prepare, split_stage.front = prepare, len(front)
+        stages.append(split_stage)
     _find_ties(model, stages)
     if check is not False:
         check_stages(model, stages, held, check, finish)
@@ -114,35 +114,35 @@ def _find_ties(model: nn.Module, stages: Sequence["_SplitStage"]) -> None:
                     "apart; put both into stages (first=, last=), or neither, and divide both in "
                     "vocabulary passes: VocabParallel(lm_head, embedding)"
                 )
-    for own in names.values():
-        if len(own) > 1:
-            for number, name in own.items():
-                stages[number].ties[own[min(own)]] = name, tuple(own)
+    for name_by_stage in names.values():
+        if len(name_by_stage) > 1:
+            for number, name in name_by_stage.items():
+                stages[number].ties[name_by_stage[min(name_by_stage)]] = name, tuple(name_by_stage)
 
 
 def with_ties(
-    given: Mapping[str, nn.Parameter] | None,
+    parameters: Mapping[str, nn.Parameter] | None,
     stages: Mapping[int, nn.Module],
     placement: Sequence[int],
 ) -> dict[str, nn.Parameter]:
     """Return shared parameters with those that stages of a split have on other ranks, too.
 
-    `given`: shared already, by names of their own. `placement`: the rank of each stage.
+    `parameters`: shared already, by names of their own. `placement`: the rank of each stage.
     """
-    found = dict(given or {})
-    known = {id(parameter) for parameter in found.values()}
+    shared_parameters = dict(parameters or {})
+    known = {id(parameter) for parameter in shared_parameters.values()}
     for part in (part for stage in stages.values() for part in stage.modules()):
         for shared, (name, numbers) in part.ties.items() if isinstance(part, _SplitStage) else ():
             parameter = part.get_parameter(name)
             if len({placement[n] for n in numbers}) > 1 and id(parameter) not in known:
-                found[shared] = parameter
-    return found
+                shared_parameters[shared] = parameter
+    return shared_parameters
 
 
-def _layer_names(model: nn.Module, lists: Sequence[str], others: Sequence[str]) -> list[str]:
+def _layer_names(model: nn.Module, lists: Sequence[str], around: Sequence[str]) -> list[str]:
     """Return the names of all layers of some lists, in their order."""
     known = dict(model.named_modules())
-    if missing := [name for name in (*lists, *others) if name not in known]:
+    if missing := [name for name in (*lists, *around) if name not in known]:
         raise ValueError(
             f"the model has no {', '.join(missing)}; it has {', '.join(n for n in known if n)}"
         )
@@ -180,10 +180,10 @@ class _SplitStage(nn.Module):
                 extras = {**extras, **self.prepare(x, extras)}
             module, call = self.get_submodule(name), self._calls[name]
             if name in self._recompute and torch.is_grad_enabled():
-                found = checkpoint(call, module, x, extras, use_reentrant=False)
+                output = checkpoint(call, module, x, extras, use_reentrant=False)
             else:
-                found = call(module, x, extras)
-            x = found if isinstance(found, Tensor) else found[0]
+                output = call(module, x, extras)
+            x = output if isinstance(output, Tensor) else output[0]
         return x
 
 

@@ -112,16 +112,16 @@ def local_statistics(
     logits: Tensor, maximum: Tensor, exponentials: Tensor, targets: Targets, options: LossOptions
 ) -> Tensor:
     """Return the statistics, (3 or 4, tokens). `exponentials`: exp(logits - maximum)."""
-    found = logits.new_zeros(options.statistics, logits.shape[0])
-    found[MAXIMUM] = maximum
+    statistics = logits.new_zeros(options.statistics, logits.shape[0])
+    statistics[MAXIMUM] = maximum
     if logits.shape[1] == 0:
-        return found
-    found[EXPONENTIALS] = exponentials.sum(1)
+        return statistics
+    statistics[EXPONENTIALS] = exponentials.sum(1)
     label = logits.gather(1, targets.column[:, None])[:, 0]
-    found[LABEL] = label.masked_fill_(~targets.owned, 0)
+    statistics[LABEL] = label.masked_fill_(~targets.owned, 0)
     if options.label_smoothing:
-        found[TOTAL] = logits.sum(1)
-    return found
+        statistics[TOTAL] = logits.sum(1)
+    return statistics
 
 
 def merge(

@@ -137,10 +137,10 @@ class VocabularyShard(nn.Module):
         if padding is not None:  # the row here of the word without gradient, if it is here
             padding = padding - start if 0 <= padding - start < real else None
         with torch.enable_grad():
-            found = F.embedding(row.masked_fill(~owned, 0), rows.weight, padding)
-            found = found.masked_fill(~owned[..., None], 0)
-        edge = get_gradient_edge(found) if found.requires_grad else None
-        return found.detach().masked_fill_(missing[..., None], float("nan")), edge
+            embedded = F.embedding(row.masked_fill(~owned, 0), rows.weight, padding)
+            embedded = embedded.masked_fill(~owned[..., None], 0)
+        edge = get_gradient_edge(embedded) if embedded.requires_grad else None
+        return embedded.detach().masked_fill_(missing[..., None], float("nan")), edge
 
     def named_rows(self) -> Iterator[tuple[str, nn.Parameter, Sharding]]:
         """Yield the parameters by their names in the whole model; a tied one has two."""

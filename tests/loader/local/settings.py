@@ -239,7 +239,6 @@ def draw_processes(number: int) -> dict[str, Any]:
         "num_workers": workers,
         "persistent_workers": source.random() < 0.4,
         "prefetch_factor": source.choice((None, 1, 3)),
-        "transport": source.choice(("auto", "inline")),
     }
     return drawn | ({"buffer_bytes": 20_000} if source.random() < 0.3 else {})
 

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset
 
 from counterpoise import DataLoader, OnError
 from counterpoise.loader import LoaderError
+from counterpoise.workers.arena import memory
 from tests.loader.plain.stateful_data import Drawing
 from tests.loader.restarts_data import COUNT, Deadly, Hanging, Killer
 
@@ -99,9 +100,10 @@ def test_what_cannot_go_on_elsewhere_is_refused(data: Any) -> None:
         loader(data, on_error=OnError(worker_restarts=1))
 
 
-def test_what_needs_shared_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="worker_restarts=1 needs shared memory"):
-        iter(loader(Deadly(), on_error=OnError(worker_restarts=1), transport="inline"))
+def test_what_needs_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "why_no_memory_files", lambda: "there are none")
+    with pytest.raises(ValueError, match=r"worker_restarts=1 needs shared memory.*there are none"):
+        iter(loader(Deadly(), on_error=OnError(worker_restarts=1)))
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

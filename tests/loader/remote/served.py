@@ -45,8 +45,8 @@ def connect_to(address: str, job_name: str | None = None) -> Any:
     loader = DataLoader(
         RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=Balancer(address, job=job_name)
     )
-    assert loader._given is not None
-    local = settings_of(loader, loader._given)
+    assert loader._arguments is not None
+    local = settings_of(loader, loader._arguments)
     return connection_of(LoopSettings(JOB, local, Place((0,), 1)))()
 
 

@@ -46,18 +46,19 @@ def test_a_fleet_is_joined_when_the_loop_begins(data):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"balancer": "lab"}, r"give cp\.fleet\.Ray\(workers=\(4, 64\)\)"),
-        (
-            {"balancer": Full()},
-            "a fleet brings its balancer and keys",
-        ),
-        ({"balancer": Balancer(Full(), keys="keys")}, "a fleet brings its balancer and keys"),
-        ({"balancer": Full(), "balance": None}, "fleet needs a balanced loader"),
+        ({"balancer": 3}, r"or a fleet, cp\.fleet\.Ray\(workers=\(4, 64\)\)"),
+        ({"balancer": fleet.Ray}, "balancer is <class"),
+        ({"balancer": Full(), "balance": None}, "balancer needs a balanced loader"),
     ],
 )
 def test_what_contradicts_a_fleet_is_refused(data, given, reason):
     with pytest.raises(ValueError, match=reason):
         make(data, **given)
+
+
+def test_a_fleet_brings_its_keys():
+    with pytest.raises(ValueError, match="a fleet brings its balancer's keys: leave keys"):
+        Balancer(Full(), keys="keys")
 
 
 @pytest.mark.parametrize("workers", [0, (0, 4), (5, 4)])

@@ -119,7 +119,7 @@ def test_a_ledger_names_the_holes_of_the_step_that_was_begun_only(mode):
 def test_what_was_asked_to_be_left_out_is_no_error_after_a_resume_either():
     skipped = {
         "skip_keys": [f"k{index:04}" for index in range(20, 30)],
-        "on_error": OnError(max_errors=len(UNREADABLE)),
+        "on_error": OnError("skip", max_errors=len(UNREADABLE)),
     }
     whole = walk(make(**skipped))
     for _, ledger in whole:
@@ -137,10 +137,10 @@ def test_the_ledger_is_the_same_for_every_rank():
 
 
 def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
-    whole = walk(make(on_error=OnError(max_errors=len(UNREADABLE))))
+    whole = walk(make(on_error=OnError("skip", max_errors=len(UNREADABLE))))
     last = next(n for n, (_, ledger) in enumerate(whole) if ledger["unusable"] > 2)
     for ranks in (1, 2, 4):
-        loader, steps = make(ranks=ranks, on_error=OnError(max_errors=2)), []
+        loader, steps = make(ranks=ranks, on_error=OnError("skip", max_errors=2)), []
         with pytest.raises(LoaderError, match="max_errors=2 allows 2"):
             steps.extend(step.number for step in loader.steps())
         assert steps == list(range(last))
@@ -149,27 +149,27 @@ def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
 def test_errors_before_a_resume_count_too():
     whole = walk(make())
     after = next(ledger for _, ledger in whole if ledger["unusable"] >= 2)
-    loader = make(on_error=OnError(max_errors=2))
+    loader = make(on_error=OnError("skip", max_errors=2))
     loader.load_state_dict(with_digest(after | {"left_out": 2, "unusable": 2}))
     with pytest.raises(LoaderError, match="max_errors"):
         list(loader.steps())
 
 
 def test_a_part_of_the_samples_may_be_lost():
-    assert walk(make(on_error=OnError(max_errors=0.2)))
+    assert walk(make(on_error=OnError("skip", max_errors=0.2)))
     with pytest.raises(LoaderError, match=r"max_errors=0\.05 allows 3"):
-        walk(make(on_error=OnError(max_errors=0.05)))
+        walk(make(on_error=OnError("skip", max_errors=0.05)))
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, float("nan")])
 def test_a_budget_of_errors_that_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="max_errors"):
-        make(on_error=OnError(max_errors=wrong))
+        make(on_error=OnError("skip", max_errors=wrong))
 
 
 def test_a_budget_of_errors_needs_skip():
     with pytest.raises(ValueError, match="on_error='skip'"):
-        make(on_error=OnError("raise", max_errors=3))
+        OnError(max_errors=3)
 
 
 def test_an_order_of_another_seed_is_refused():

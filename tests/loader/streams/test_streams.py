@@ -321,7 +321,7 @@ def test_what_a_stream_cannot_have_is_refused_by_name(changes, reason):
 
 
 def test_several_ranks_of_one_process_are_refused():
-    with pytest.raises(ValueError, match="each rank has a stream of its own: leave virtual_ranks"):
+    with pytest.raises(ValueError, match="each rank has a stream of its own: leave Ranks"):
         iter(loader(ranks=Ranks(virtual=2)))
 
 

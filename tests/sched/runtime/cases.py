@@ -162,8 +162,9 @@ def make_pipe(
         blocks = [part for part in every if isinstance(part, Block)]
         for module in blocks if case.blocks else stages:
             fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
-    options: dict[str, Any] = dict(case.options) | {"hidden": HIDDEN} | more
-    return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **made, **options), mine
+    run: Any = StageOptions(**dict(case.options))  # type: ignore[arg-type]
+    settings = {"hidden": HIDDEN, "run": run} | made | more
+    return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **settings), mine
 
 
 def loss_or_vocabulary(

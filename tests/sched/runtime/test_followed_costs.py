@@ -93,8 +93,9 @@ def run(rank: int, folder: Path, follows: bool, resumed: bool) -> Seen:
     told = Told(own)
     replan = Replan(None, profile(False), threshold=0.25, window=2, measure=told)
     pipe = Pipeline(
-        mesh, schedule="1f1b", stages={own: stages[own]}, loss=StepLoss(total_loss, weigh="sample"), hidden=HIDDEN,
-        deadline_s=40, replan=replan if follows else "off",
+        mesh, schedule="1f1b", stages={own: stages[own]}, hidden=HIDDEN,
+        loss=StepLoss(total_loss, weigh="sample"), deadline_s=40,
+        replan=replan if follows else "off",
     )  # fmt: skip
     told.pipe = pipe
     loader = make_loader(

@@ -155,8 +155,8 @@ def refuse(rank: int, what: str) -> str:
         shared = {"bias": block.up.bias if rank else block.down.bias}
     with pytest.raises(ValueError, match="shared parameter") as found:
         Pipeline(
-            make_mesh(WORLD), schedule="1f1b", stages=StageModules({rank: stages[rank]}, shared=shared), hidden=HIDDEN,
-            loss=mean_loss,
+            make_mesh(WORLD), schedule="1f1b", hidden=HIDDEN, loss=mean_loss,
+            stages=StageModules({rank: stages[rank]}, shared=shared),
         )  # fmt: skip
     return str(found.value)
 

@@ -23,5 +23,5 @@ def test_times_equal_the_profile_s(tmp_path: Path) -> None:
     times = pass_times(pipeline, "F", amounts)
     for k in range(3):
         resources = {name: int(values[k]) for name, values in amounts.items()}
-        assert times[:, k].tolist() == [stage.cost_of(resources) for stage in forward]
+        assert times[:, k].tolist() == [stage.evaluate(resources) for stage in forward]
     assert pass_times(pipeline, "B", amounts).tolist() == [[9] * 3] * 2

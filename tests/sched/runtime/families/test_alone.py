@@ -19,7 +19,7 @@ from counterpoise.sched.runtime import adapt
 from counterpoise.sched.runtime.families.small import small_config
 from counterpoise.sched.runtime.model_state import HeldModules
 from counterpoise.sched.runtime.pretrained.loading import INDEX, set_weights
-from counterpoise.sched.runtime.pretrained.making import materialise, precisions_of
+from counterpoise.sched.runtime.pretrained.making import find_precisions, materialise
 from tests.sched.runtime.families import memory
 from tests.sched.runtime.families.alone import empty, saved, train_on
 from tests.sched.runtime.families.models import IMAGES, TEXT, make
@@ -86,7 +86,7 @@ def load(folder: Path, kind: str = "llama", *, tied: bool = True, seed: int | No
     plan = found.plan(1)
     (stage,) = found.split(plan, check=False)
     units = {name: found.model.get_submodule(name) for name in found.modules(plan)[0]}
-    materialise(units, torch.device("cpu"), precisions_of(found.model, found.dtype))
+    materialise(units, torch.device("cpu"), find_precisions(found.model, found.dtype))
     random = torch.get_rng_state()
     set_weights(found.model, HeldModules({0: stage}), units, str(folder) if seed is None else seed)
     assert torch.equal(torch.get_rng_state(), random)

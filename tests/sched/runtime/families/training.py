@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from counterpoise.loader import hf_kwargs
 from counterpoise.sched import EncoderTimes, Program, schedule, unit_costs, with_encoders
 from counterpoise.sched.planners.stage_split import SplitPlan, make_split
-from counterpoise.sched.runtime import Adapted, Pipeline, Units, UnitSize, adapt
+from counterpoise.sched.runtime import Adapted, Pipeline, StageOptions, Units, UnitSize, adapt
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.cases import relative
 from tests.sched.runtime.families.models import IMAGES, make, microbatch
@@ -159,7 +159,7 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
     made = made_schedule(setting, adapted)
     pipe = adapted.pipeline(
         mesh, made, plan=plan, images=images, weights=weights, deadline_s=40,
-        autocast=setting.autocast,
+        run=StageOptions(autocast=setting.autocast),
     )  # fmt: skip
     optimizers = [torch.optim.SGD(p, lr=0.02) for p in (pipe.parameters(), expected.parameters())]
     pairs = pairs_of(pipe, expected)

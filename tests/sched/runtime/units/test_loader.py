@@ -93,7 +93,7 @@ def train(process: int, units: Units | None) -> dict[str, Any]:
         dispatch = ImageDispatch(
             nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), reduction="sum"
         )
-        made = {"images": TravellingImages("vision", dispatch)}
+        made = {"encoders": TravellingImages("vision", dispatch)}
     else:
         first = [units.processes_of(rank)[0] for rank in range(units.backbone.ranks)]
         has_language = units.rank_of(process) < units.backbone.ranks
@@ -102,8 +102,8 @@ def train(process: int, units: Units | None) -> dict[str, Any]:
         (spec,) = specs_of(model, fields=FIELDS)
         made = {"encoders": [replace(spec, images={"tiles": 1})]}
     pipe = Pipeline(
-        where, schedule="1f1b", stages=mine, run=StageOptions(merge=merge), loss=StepLoss(total_loss, weigh="sample"), hidden=HIDDEN,
-        deadline_s=60, **made,
+        where, schedule="1f1b", stages=mine, hidden=HIDDEN, run=StageOptions(merge=merge),
+        loss=StepLoss(total_loss, weigh="sample"), deadline_s=60, **made,
     )  # fmt: skip
     dispatched: dict[str, Any] = (
         {"images": Images("images")} if units is None or units.spread else {}
