@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..ir.kinds import is_kind, kind
+from ..ir.kinds import is_compute
 from ..ir.program import Pass, Program, parse_pass
 from ..simulation.cost_profile import CostFunction, CostProfile, Resources, profile_costs
 from ..simulation.costs import Costs
@@ -114,7 +114,7 @@ def step_keys(program: Program) -> StepKeys:
     counts: dict[Key, int] = {}
     for row in program.ranks:
         for pass_ in row:
-            if is_kind(pass_.kind) and kind(pass_.kind).role == "compute":
+            if is_compute(pass_.kind):
                 counts[pass_key(pass_)] = counts.get(pass_key(pass_), 0) + 1
     return StepKeys(dict(sorted(counts.items())), len(program.ranks), program.microbatches)
 
