@@ -49,6 +49,7 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
         filled = search.evaluate(lists, best)
         if best is None or (filled is not None and filled.step_ns < best.step_ns):
             best = filled
+        # Nothing is shorter than the step without encoders.
         if best is not None and best.step_ns == problem.gaps.step_ns:
             break
     if best is None:

@@ -197,6 +197,7 @@ def _with_collectives(graph: Graph, costs: Costs, continuations: bool) -> Progra
         rows[rank] = _entered(program, rank, starts, ends, events, continuations)
     if not continuations:
         return replace(program, ranks=tuple(rows))
+    # A continuation waits for the barrier that it continues.
     held = {barrier.after for barrier in program.barriers if barrier.source == "barrier"}
     barriers = tuple(
         replace(b, before=(*b.before, ("every", "C"))) if b.name in held else b
