@@ -96,11 +96,8 @@ class _Search:
 
     def _cost(self, microbatch: int) -> int:
         problem = self.problem
-        total = 0
-        for work in (problem.forward, problem.backward):
-            if len(work.resource):
-                total += int(work.per_microbatch_ns[problem.row(microbatch, work)])
-        return total
+        both = (work for work in (problem.forward, problem.backward) if len(work.resource))
+        return sum(int(work.per_microbatch_ns[problem.row(microbatch, work)]) for work in both)
 
     def _deal(self, order: Sequence[int], cost: Sequence[int]) -> list[list[int]]:
         rows: list[list[int]] = [[] for _ in range(self.problem.pipelines)]
