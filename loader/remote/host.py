@@ -30,7 +30,7 @@ from ...workers.planned.reader import Collate
 from ...workers.processes.pool import Pool, PoolEndedError, WorkerSlot
 from ...workers.processes.start_method import quiet_forks
 from ...workers.serving.frame_store import FrameStore
-from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
+from ...workers.serving.server import FramesWay, PullServer
 from ...workers.sources.failures import locate_error
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import own_generators
@@ -246,6 +246,6 @@ def _open_way(config: WorkerConfig) -> FramesWay:
     """Return how this worker's frames travel: trainers of this host pull over a unix socket."""
     address = f"ipc://{find_directory(config.endpoint)}/worker.{os.getpid()}"
     try:
-        return pulled_from(PullServer(address, None, FrameStore()), address)
+        return FramesWay(PullServer(address, None, FrameStore()), address)
     except OSError as error:
-        return relayed(f"no socket: {error}")
+        return FramesWay(None, why=f"no socket: {error}")

@@ -137,8 +137,8 @@ class Topology:
             is_data = _is_data(name) if self.data is None else name in self.data
             number, count = along[is_data]
             along[is_data] = number * size + int(place), count * size
-        (sharer, sharers), (own, ranks) = along
-        return Place((own,), ranks, sharer, sharers, members=members)
+        (sharer, sharers), (played, ranks) = along
+        return Place((played,), ranks, sharer, sharers, members=members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +154,18 @@ class UnitTopology:
             raise ValueError(
                 f"topology: the units have {units.processes} processes, but the job has {world}"
             )
-        played: list[range] = [units.replicas(each) for each in range(units.ranks)]
-        own = played[units.rank_of(rank)]
+        played: list[range] = [units.replicas(number) for number in range(units.ranks)]
+        here = played[units.rank_of(rank)]
         # Those of encoders follow each replica's, so they have the same number in all of these.
         sharing = [
             process
             for number, indexes in enumerate(played)
-            if own[0] in indexes
+            if here[0] in indexes
             for process in units.processes_of(number)
         ]
         ranks = 1 + max(indexes[-1] for indexes in played)
         sharer, members = sharing.index(rank), tuple(range(world))
-        return Place(tuple(own), ranks, sharer, len(sharing), members=members)
+        return Place(tuple(here), ranks, sharer, len(sharing), members=members)
 
 
 def as_topology(topology: Any) -> Topology | UnitTopology:
@@ -254,7 +254,7 @@ class Ranks:
                     "torch.distributed.init_process_group() before the loader is first used, or "
                     "give ranks=(rank, number of ranks)"
                 )
-            return Place((0,), 1) if is_group else self.of.seat(0, 1)  # type: ignore[no-any-return]
+            return Place((0,), 1) if is_group else self.of.seat(0, 1)
         if is_group:
             return _in_group(self.of)
         return self.of.seat(dist.get_rank(), dist.get_world_size())  # type: ignore[no-any-return]

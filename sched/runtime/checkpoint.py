@@ -68,8 +68,8 @@ def save_checkpoint(
 
     with new_folder(pipe, Path(folder), deadline_s, finish) as (making, together):
         for part in (write_texts, write_state):
-            for found in together(part):
-                sums |= found
+            for digests in together(part):
+                sums |= digests
 
 
 class _Hashing:
@@ -127,7 +127,7 @@ def load_checkpoint(
     folder = Path(folder)
     sums = _read_checksums(folder)
     files = sorted(name for name in sums if name.endswith(".pt"))
-    what = f"load {folder}"
+    task = f"load {folder}"
     loaded: list[RankState] = []
 
     def verify() -> None:
@@ -140,7 +140,7 @@ def load_checkpoint(
             torch.load(folder / name, map_location="cpu", mmap=True, weights_only=True)
             for name in files
         )
-        loaded.append(join_states([RankState(**found) for found in maps]))
+        loaded.append(join_states([RankState(**parts) for parts in maps]))
         return names_taken(pipe.held(), loaded[0].model)
 
     def take() -> None:
@@ -149,15 +149,15 @@ def load_checkpoint(
             pipe.replanner.load(_read_text(folder, _STATE, sums))
 
     extra: dict[str, Any] = json.loads(_read_text(folder, _EXTRA, sums))
-    on_all_ranks(pipe, what, deadline_s, verify)
-    known = frozenset[str]().union(*on_all_ranks(pipe, what, deadline_s, read))
-    if others := sorted(set(loaded[0].model) - known):
+    on_all_ranks(pipe, task, deadline_s, verify)
+    known = frozenset[str]().union(*on_all_ranks(pipe, task, deadline_s, read))
+    if unknown := sorted(set(loaded[0].model) - known):
         raise ValueError(
-            f"{folder} has {', '.join(others[:3])}{' ...' if others[3:] else ''} "
-            f"({len(others)} tensors), which no rank's modules have; it is another model's: make "
+            f"{folder} has {', '.join(unknown[:3])}{' ...' if unknown[3:] else ''} "
+            f"({len(unknown)} tensors), which no rank's modules have; it is another model's: make "
             "the model that was saved"
         )
-    on_all_ranks(pipe, what, deadline_s, take)
+    on_all_ranks(pipe, task, deadline_s, take)
     return extra
 
 
@@ -167,8 +167,8 @@ def _read_checksums(folder: Path) -> dict[str, str]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no checkpoint (no {_CHECKSUMS})")
     try:
-        found = json.loads(path.read_text("utf-8"))
-        sums = {str(name): str(digest) for name, digest in found.items()}
+        digests = json.loads(path.read_text("utf-8"))
+        sums = {str(name): str(digest) for name, digest in digests.items()}
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); load an older checkpoint") from error
     # A file of another name would not be missed where a layout can do without it.
@@ -231,11 +231,11 @@ def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:
     """
     whole = {path.parent.name: path.parent for path in Path(root).glob(f"*/{_CHECKSUMS}")}
     pattern = re.compile(re.escape(prefix) + "([0-9]+)")
-    found = {name: int(match[1]) for name in whole if (match := pattern.fullmatch(name))}
-    others = sorted(name for name in whole if not name.endswith(".partial"))
-    if others and not found:
+    numbers = {name: int(match[1]) for name in whole if (match := pattern.fullmatch(name))}
+    names = sorted(name for name in whole if not name.endswith(".partial"))
+    if names and not numbers:
         raise ValueError(
-            f"no checkpoint in {root} is called {prefix}NUMBER, but there is {others[0]}; call "
+            f"no checkpoint in {root} is called {prefix}NUMBER, but there is {names[0]}; call "
             "them so, or give their prefix="
         )
-    return whole[max(found, key=lambda name: (found[name], name))] if found else None
+    return whole[max(numbers, key=lambda name: (numbers[name], name))] if numbers else None

@@ -58,7 +58,7 @@ from .settings import (
     as_function,
     as_settings,
 )
-from .stage.agreement import ModelFacts, facts_of
+from .stage.agreement import ModelFacts, collect_facts
 from .stage.calling import make_merging
 from .stage.generator import GeneratorSpec, rank_generator
 from .stage.splitting import with_ties
@@ -77,42 +77,37 @@ class StepResult:
 
 
 @explain_arguments(
-    lambda: {
-        "stages": StageModules,
-        "hidden": HiddenStates,
-        "loss": StepLoss,
-        "run": StageOptions,
-    }
+    lambda: {"stages": StageModules, "hidden": HiddenStates, "loss": StepLoss, "run": StageOptions},
+    words={
+        "images": "encoders=TravellingImages(...)",
+        "loss_fn": "loss=",
+        "options": "schedule=partial(schedule, NAME, ...) with the schedule's options",
+    },
 )
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
 
     Args:
         mesh: A DeviceMesh with a dimension "pp", "dp" if the stages have replicas, and "tp" if
-            their modules are divided; or Units, for encoders on ranks of their own, the same in
-            every process.
+            their modules are divided; or Units, the same in every process, for encoders of their
+            own ranks.
         schedule: A registered name, `partial(schedule, name, option=...)` of it, or a function of
             (ranks, microbatches) that returns a Program.
-        stages: {number of a stage: nn.Module}, this rank's, or StageModules, which holds shared
-            parameters, too. The first stage's is called with the fields `inputs`, the others with
-            the hidden states; every one gets the fields `extras` by keyword, and returns one
-            tensor.
+        stages: {number of a stage: nn.Module}, this rank's, or StageModules. The first stage's is
+            called with the fields `inputs`, the others with the hidden states; all get the fields
+            `extras` by keyword, and return one tensor.
         hidden: The last dimension of the hidden states, whose others are the microbatch's tokens, a
-            function from its info to their whole shape, or HiddenStates, which holds their
-            precision, too; default precision torch.float32.
-        loss: A function of the last stage's output and the labels, which returns the sum over the
-            microbatch, or StepLoss, which says how it is weighed, too; default: the loss of
-            `vocabulary`.
+            function from its info to their whole shape, or HiddenStates.
+        loss: A function of the last stage's output and the labels that returns the sum over the
+            microbatch, or StepLoss; default: the loss of `vocabulary`.
         vocabulary: VocabParallel, for a schedule with vocabulary passes; default: none.
-        encoders: A list of EncoderSpecs, the same on every rank, for a schedule with encoder
-            passes, or TravellingImages, which all ranks of a mesh encode before the passes;
-            default: none.
-        generator: GeneratorSpec, a second head behind the last stage, the same on every rank;
-            default: none.
+        encoders: EncoderSpecs, the same on every rank, for a schedule with encoder passes, or
+            TravellingImages, which all ranks of a mesh encode before the passes; default: none.
+        generator: GeneratorSpec, the same on every rank; default: none.
         run: StageOptions: fields of stages, recomputation, autocast, how features are merged.
         deadline_s: How long a rank waits for another one, in seconds; default 300.
         timelines: A folder to which every step's times are written, for `counterpoise profile`;
-            default: the environment's COUNTERPOISE_TIMELINES, or none.
+            default: that of COUNTERPOISE_TIMELINES in the environment.
         replan: Replan, how the plan is made again when steps take other times; default "off".
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
@@ -177,13 +172,13 @@ class Pipeline:
     ) -> tuple[SharedParameters, SummedParameters]:
         """Give the copies of shared parameters the same values; all ranks do it together."""
         copies = self._copies(parameters)
-        every = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
-        shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
+        named = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
+        shared = SharedParameters(self.rank, named, self._facts.shared, self._groups.sharers)
         shared.copy_values(start_deadline(self.deadline_s))
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
-        others = [m for _, m in self._layers] + ([] if self._shard is None else [self._shard])
-        lanes, own = self._place.lanes, shared.parameters.values()
-        return shared, SummedParameters(self._modules, others, lanes, late, own)
+        modules = [m for _, m in self._layers] + ([] if self._shard is None else [self._shard])
+        lanes, values = self._place.lanes, shared.parameters.values()
+        return shared, SummedParameters(self._modules, modules, lanes, late, values)
 
     def _follow(self, replan: Replan | Literal["off"]) -> Replanner | None:
         """Return what follows the measured steps, if the plan may change."""
@@ -221,18 +216,18 @@ class Pipeline:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
-        every = (p for module in self.modules() for p in module.parameters())
-        yield from {id(p): p for p in every}.values()
+        parameters = (p for module in self.modules() for p in module.parameters())
+        yield from {id(p): p for p in parameters}.values()
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._programs.fields_of(self._place.units.seat(rank))
+        return self._programs.list_fields(self._place.units.seat(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
         if self.replanner is not None:  # another plan may come before the microbatch is trained on
-            return self._programs.fields_of(self._place.seat)
-        return self._programs.needs_of(info)
+            return self._programs.list_fields(self._place.seat)
+        return self._programs.find_needs(info)
 
     def step(self, step: Steps) -> StepResult:
         """Run forward and backward of a step; its gradients, summed over replicas, go to `.grad`.
@@ -261,7 +256,7 @@ class Pipeline:
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts, self._groups, compiled.pipelines.collectives,
-            reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
+            reduce=lambda pass_: reduction.start(self._summed.stage_parameters(pass_.stage)),
             waits=self._board.begin_step(self._step),
             took=compiled.took,
         )  # fmt: skip
@@ -298,7 +293,7 @@ class Pipeline:
 
     def programs(self) -> dict[int, Program]:
         """Return the programs that the schedule has made so far, by number of microbatches."""
-        return dict(self._programs.made)
+        return dict(self._programs.bases)
 
     @property
     def in_units(self) -> bool:
@@ -336,17 +331,17 @@ class Pipeline:
         if optimizer is not None:
             load_optimizer(self.held(), optimizer, state)
 
-    def exchange(self, own: T, what: str, deadline_s: float | None = None) -> list[T]:
-        """Return what all processes of the job, which come here to do `what`, give by rank.
+    def exchange(self, message: T, task: str, deadline_s: float | None = None) -> list[T]:
+        """Return what all processes of the job, which come here to do `task`, give by rank.
 
         Raises PipelineStalledError that names those which do not come.
         """
-        return meet(own, what, self._place.device, deadline_s or self.deadline_s, self._board)
+        return meet(message, task, self._place.device, deadline_s or self.deadline_s, self._board)
 
     def held(self) -> HeldModules:
         """Return this rank's modules, as their tensors are named in a checkpoint."""
-        own = (self._encoders, self._generator, self._images)
-        elsewhere = frozenset[str]().union(*(each.saved_elsewhere() for each in own))
+        parts = (self._encoders, self._generator, self._images)
+        elsewhere = frozenset[str]().union(*(part.saved_elsewhere() for part in parts))
         layers = [*self._layers, *self._images.named_modules().items()]
         return HeldModules(self._modules, self._shard, layers, elsewhere)
 
@@ -356,9 +351,9 @@ class Pipeline:
         Times are of the hosts' monotonic clocks, so ranks of one pipeline must share a host. On
         CUDA they are the times at which passes were launched.
         """
-        count, own = self._measured
+        count, slots = self._measured
         with self._explained():
-            rows = self._place.gather(own, self.deadline_s)
+            rows = self._place.gather(slots, self.deadline_s)
         return measured_timeline(self._name, self._placement, self._programs.own_rows(rows, count))
 
     def _write_timeline(self, folder: Path, step: Steps) -> None:
@@ -391,15 +386,15 @@ class Pipeline:
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         trained, copies = self._encoders.trained(), self._copies(shared)
         names = self._generator.name, self._images.is_trained()
-        facts = facts_of(self._modules, embedding, shared, trained, copies, *names)
+        facts = collect_facts(self._modules, embedding, shared, trained, copies, *names)
         return agree(facts, first, self._place, limit_s), lanes
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Return the parameters of which other ranks have copies that nobody has named."""
+        """Return the parameters that are no shared ones, of which other ranks have copies."""
         known = {id(p) for p in shared.values()}
-        others = replicated(self._place, self._modules, self._shard, known)
-        own = {f"{n}.{inside}": p for n, m in self._layers for inside, p in m.named_parameters()}
-        return own | others
+        copies = replicated(self._place, self._modules, self._shard, known)
+        named = {f"{n}.{inside}": p for n, m in self._layers for inside, p in m.named_parameters()}
+        return named | copies
 
     def _make_programs(self, plan_of: PlanOf, first: Program) -> Programs:
         """Return what compiles this rank's programs. `first`: of all replicas."""
@@ -418,7 +413,7 @@ class Pipeline:
         try:
             yield
         except RuntimeError as error:
-            if not self._pipelines.lists:  # no step was run, so nobody waits in one
+            if not self._pipelines.lists:  # no step was run, so no rank waits in one
                 raise
             raise explain(error, self._board, self._pipelines, self._place.rank) from error
         except ValueError as error:  # what only this rank has found: the others are told
@@ -427,7 +422,7 @@ class Pipeline:
 
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""
-        losses = [found for part in parts if (found := part.finish_step()) is not None]
+        losses = [loss for part in parts if (loss := part.finish_step()) is not None]
         total = sum((loss.float() for loss in losses), torch.zeros((), device=self._place.device))
         with self._explained():
             reduction.finish(self.deadline_s)

@@ -88,7 +88,7 @@ def test_lightning_and_fabric_evaluate_every_sample_once(
 
 
 def test_a_plain_loader_that_is_made_again_keeps_its_options(two: Pool) -> None:
-    expected = ("counterpoise.loader.dataloader", "skip", 3)
+    expected = ("counterpoise.loader.dataloader", True)
     assert two.run("lightning_cases:skipping_kept") == [expected, expected]
 
 

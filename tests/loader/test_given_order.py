@@ -37,12 +37,12 @@ def test_a_distributed_sampler_gives_rank_seed_and_epoch() -> None:
         found, wanted = [], []
         for rank in (0, 1):
             sampler: Any = DistributedSampler(DATA, 2, rank, seed=7)
-            loader = make(sampler=sampler, rank=None) if rank == 0 else None
+            loader = make(sampler=sampler) if rank == 0 else None
             sampler.set_epoch(epoch)
             wanted += list(sampler)
             if loader is not None:
-                assert loader._given is not None
-                assert (loader._given.ranks.rank, loader._given.ranks.ranks) == (0, 2)
+                assert loader._arguments is not None
+                assert loader._arguments.ranks == Ranks((0, 2))
         both = make(
             shuffle=True,
             balance=Balance("fixed", partition="given", seed=7),

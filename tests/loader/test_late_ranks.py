@@ -73,7 +73,7 @@ def test_so_is_a_sampler(use: str) -> None:
 @pytest.mark.usefixtures("torchrun")
 def test_ranks_that_are_given_as_numbers_need_no_group() -> None:
     assert len(loader(ranks=Ranks(virtual=1))) == 6
-    assert len(sampler(rank=0, ranks=2)) == 4
+    assert len(sampler(ranks=(0, 2))) == 4
     one = Balance("fixed", accumulate=1)
     given: Any = {"shuffle": True, "balance": one}
     assert len(DataLoader(list(range(COUNT)), 4, ranks=(1, 2), **given)) == 3

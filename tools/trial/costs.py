@@ -13,7 +13,7 @@ from ...balancer.planning.forecast import MOST_SAMPLES
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout
 from ...loader.auto.answer import Question
-from ...loader.auto.choice import PlanTerms, source_of
+from ...loader.auto.choice import PlanTerms, make_source
 from ...loader.auto.first_samples import ask_worker
 from ...loader.balanced.settings import WorkerStart
 from ...workers.discovery import FIRST
@@ -103,7 +103,7 @@ def find_costs(
         )
         if choice.costs is not None:
             choice = replace(choice, costs={**choice.costs, "shift_labels": False})
-    known: Any = source_of(choice, source, samples, None)
+    known: Any = make_source(choice, source, samples, None)
     ways["num_workers"] = settings["num_workers"]
     rows: Any = CostRows(known, choice.resources)
     loader: Any = torch_data.DataLoader(rows, AT_ONCE, sampler=order, collate_fn=list, **ways)

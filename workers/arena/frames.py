@@ -88,7 +88,7 @@ def slots(token: int, new: Sequence[tuple[int, int]], retired: Sequence[int]) ->
     """Return the message of new slots (number, size) and of retired ones."""
     head = _SLOTS.pack(SLOTS, token, len(new), len(retired))
     return head + b"".join(
-        [*(_PIECE.pack(*each) for each in new), *(_NUMBER.pack(each) for each in retired)]
+        [*(_PIECE.pack(*slot) for slot in new), *(_NUMBER.pack(number) for number in retired)]
     )
 
 

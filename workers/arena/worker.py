@@ -8,6 +8,7 @@ table of functions has a private place, but is documented to be changed.
 import os
 import time
 from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,28 +65,23 @@ def this_worker() -> Worker | None:
     return _worker if _worker is not None and _worker.process == os.getpid() else None
 
 
+@dataclass(frozen=True, slots=True)
 class Beginning:
     """A worker_init_fn that makes its process an arena's worker, and then calls the loader's."""
 
-    def __init__(
-        self,
-        wrapper: type,
-        then: Callable[[int], None] | None,
-        work: MutableSequence[int] | None = None,
-    ) -> None:
-        self._wrapper = wrapper
-        self._then = then
-        self._work = work
+    wrapper: type
+    then: Callable[[int], None] | None
+    work: MutableSequence[int] | None = None
 
     def __call__(self, number: int) -> None:
         """Begin worker `number`; raises what the loader's own worker_init_fn raises."""
         global _worker
-        _worker = Worker(self._wrapper, number, self._work)
+        _worker = Worker(self.wrapper, number, self.work)
         # New pages for each image would take a sixth of the time of decoding it.
         keep_freed_memory()
         replace_stacking()
-        if self._then is not None:
-            self._then(number)
+        if self.then is not None:
+            self.then(number)
 
 
 def replace_stacking() -> None:

@@ -95,9 +95,7 @@ class MapReader(Dataset[Any]):
         if self._on_error == "raise":
             if self._loads_together:
                 return LoadedBatch(number, self._load_together(indices), samples=len(indices))
-            return LoadedBatch(
-                number, [self._load_watched(i) for i in indices], samples=len(indices)
-            )
+            return LoadedBatch(number, [self._load_index(i) for i in indices], samples=len(indices))
         loaded = self._load_batch(indices)
         samples = [sample for sample in loaded if not isinstance(sample, SkippedSample)]
         holes = tuple(hole for hole in loaded if isinstance(hole, SkippedSample))
@@ -110,7 +108,7 @@ class MapReader(Dataset[Any]):
         number, index = _unnumbered(asked)
         self._expect(asked)
         if self._on_error == "raise":
-            return LoadedBatch(number, self._load_watched(index))
+            return LoadedBatch(number, self._load_index(index))
         loaded = self._load_one(index)
         if isinstance(loaded, SkippedSample):
             return LoadedBatch(number, None, (loaded,), empty=True)
@@ -136,7 +134,7 @@ class MapReader(Dataset[Any]):
         """Return whether the dataset is asked for the samples of a batch at once, as by torch."""
         return not self._one_at_a_time and bool(getattr(self.dataset, "__getitems__", None))
 
-    def _load_watched(self, index: Any) -> Any:
+    def _load_index(self, index: Any) -> Any:
         """Return a sample, and say meanwhile which one it is."""
         mark = index + 1 if type(index) is int else 0
         return self._load_noting(lambda: self._get(self.dataset, index), mark)
@@ -172,7 +170,7 @@ class MapReader(Dataset[Any]):
         key = str(find_key_function(dataset)(index))
 
         def load() -> Any:
-            sample = self._load_watched(index)
+            sample = self._load_index(index)
             if isinstance(sample, SampleError):
                 raise sample
             return sample

@@ -1,4 +1,4 @@
-"""Says to stores what a worker loads next: the task at hand, and those that wait in its queue."""
+"""Tells stores what a worker loads next: the task at hand, and those that wait in its queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,9 +9,7 @@ from ..arena.worker import this_worker
 ListSamples = Callable[[Any], Iterable[tuple[int, bool]]]
 
 
-def expect_tasks(
-    source: Any, task: Any, list_samples: ListSamples, more: Iterable[Any] = ()
-) -> None:
+def expect_tasks(source: Any, task: Any, lister: ListSamples, more: Iterable[Any] = ()) -> None:
     """Begin to read the samples of a task and of the next ones, which `more` are."""
     from ..stores.files import expect_samples  # what is local does without
 
@@ -20,4 +18,4 @@ def expect_tasks(
     # torch's other messages to a worker are no pairs
     queued = (pair[1] for pair in waiting if isinstance(pair, tuple) and len(pair) == 2)
     tasks = [task, *more, *queued]
-    expect_samples(source, (sample for upcoming in tasks for sample in list_samples(upcoming)))
+    expect_samples(source, (sample for upcoming in tasks for sample in lister(upcoming)))

@@ -20,7 +20,7 @@ import msgpack
 import numpy as np
 import torch
 
-from ..arena.packing import as_tensor
+from ..arena.packing import as_tensor, flat_bytes, is_plain
 from .contents import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -30,7 +30,7 @@ from .contents import (
     aligned_bytes,
     is_shape,
     padded,
-    read_content,
+    read_value,
     view_bytes,
 )
 
@@ -160,19 +160,6 @@ class _Writer:
         (self.small if len(content) < SMALL else self.large).append(content)
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is dense, on the CPU, and needs no gradient."""
-    is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
-    return is_dense and not tensor.requires_grad and tensor.device.type == "cpu"
-
-
-def flat_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return the contents of a plain tensor, in its order: its own memory where they lie so."""
-    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
-    flat = flat.as_strided(flat.shape, (1,))  # of one element it may be any
-    return flat.view(torch.uint8).numpy().data
-
-
 def _check_shape(value: Any, path: _Path) -> list[int]:
     if not is_shape(shape := [*value.shape]):
         raise _refusal(path, f"of shape {tuple(shape)}")
@@ -264,7 +251,7 @@ class _Reader:
         if kind == "tensor":
             is_empty = not len(content)
             return torch.empty(shape, dtype=dtype) if is_empty else as_tensor(content, dtype, shape)
-        value: Any = read_content(kind, dtype, tuple(shape), content)
+        value: Any = read_value(kind, dtype, tuple(shape), content)
         if kind == "numbers":
             return value.tolist()
         return value[()] if kind == "scalar" else value

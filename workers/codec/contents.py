@@ -60,9 +60,7 @@ def is_shape(shape: list[Any]) -> bool:
     return is_list and math.prod(length or 1 for length in shape) < 1 << 59
 
 
-def read_content(
-    kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview
-) -> object:
+def read_value(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
     """Return bytes or text in as many bytes, or else an array on them; CodecError if it is none."""
     if kind not in ("bytes", "text"):  # an empty one is new, and the caller's
         return np.ndarray(shape, dtype, data) if len(data) else np.empty(shape, dtype)

@@ -12,17 +12,8 @@ from typing import Any
 
 import torch
 
-from ..arena.packing import as_tensor
-from .batches import (
-    MAX_FRAMES,
-    SMALL,
-    decode_batch,
-    encode_batch,
-    flat_bytes,
-    is_plain,
-    list_frames,
-    writable,
-)
+from ..arena.packing import as_tensor, flat_bytes, is_plain
+from .batches import MAX_FRAMES, SMALL, decode_batch, encode_batch, list_frames, writable
 from .contents import Buffer
 
 _PICKLED = b"\xff" * 8

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ...balancer.planning.problem.layout import Rule
 from ..arena.layout import LEAST_IN_SLOT
@@ -24,6 +25,8 @@ from .stacked import EVERY, describe_kinds
 Sample = Mapping[str, Any]
 Batch = dict[str, Any]
 Array = npt.NDArray[Any]
+Samples = Sequence[Sample]
+_Fill = int | float | None
 # torch's types that numpy has not, and what their bits are copied as.
 BITS = {torch.bfloat16: torch.int16} | {
     getattr(torch, name): torch.uint8
@@ -37,7 +40,7 @@ BY_KIND = Rule("by kind")
 def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array on a buffer of its own, contents undefined; in a worker one to be sent as is.
 
-    dtype: numbers; see array_of. Raises OSError where memory is short.
+    dtype: numbers; see read_array. Raises OSError where memory is short.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
@@ -50,7 +53,7 @@ def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return np.ndarray(shape, dtype, buffer.numpy())
 
 
-def filled_tensor(values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
+def filled_tensor(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Tensor:
     """Return values as a tensor of that dtype, on a buffer of its own."""
     array = empty_array((len(values),) if isinstance(values, list) else np.shape(values), dtype)
     array[...] = values
@@ -64,7 +67,7 @@ def read_array(value: Any, place: int, name: str) -> Array:
     number, array or list of numbers, and ValueError for a list of lists that are not alike.
     """
     try:
-        is_tensor = isinstance(value, torch.Tensor)
+        is_tensor = isinstance(value, Tensor)
         array = value.numpy(force=True) if is_tensor else np.asarray(value)
     except Exception as error:  # what a value's own __array__ raises, too
         if isinstance(error, ValueError) and isinstance(value, (list, tuple)):
@@ -124,7 +127,7 @@ def collate_field(
     """Yield a field of the batch by its rule, and its lengths where it consists of arrays.
 
     values: by the place of their sample in the microbatch, which has `samples`; what lacks one has
-    none of it. Raises UnlikeError where they do not fit together, TypeError as array_of.
+    none of it. Raises UnlikeError where they do not fit together, TypeError as read_array.
     """
     lengths = f"{name}_lengths"
     if name not in fields and lengths not in fields:
@@ -180,12 +183,9 @@ def read_arrays(
 ) -> tuple[dict[int, Array], torch.dtype | None]:
     """Return values as arrays, and the type that they are the bits of; None where numpy has it."""
     # numpy has no type for bfloat16 and the like: their bits go through it.
-    kinds = {
-        v.dtype if isinstance(v, torch.Tensor) and v.dtype in BITS else None
-        for v in values.values()
-    }
-    bits = next(iter(kinds))
-    if len(kinds) > 1:
+    held = [v.dtype for v in values.values() if isinstance(v, Tensor) and v.dtype in BITS]
+    bits = held[0] if held else None
+    if held and (len(held) < len(values) or len({*held}) > 1):
         raise UnlikeError(name, values)
     if bits is not None:
         values = {p: v.view(BITS[bits]) if _has_bits(v) else v for p, v in values.items()}
@@ -201,8 +201,8 @@ def fill_as(fill: Any, bits: torch.dtype | None) -> Any:
     return torch.tensor(fill, dtype=bits).view(BITS[bits]).item() if bits and fill else fill
 
 
-def _has_bits(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor can be viewed as another type; array_of() refuses what cannot."""
+def _has_bits(tensor: Tensor) -> bool:
+    """Return whether a tensor can be viewed as another type; read_array() refuses what cannot."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
@@ -216,10 +216,8 @@ def _unify_types(name: str, arrays: list[Array]) -> list[Array]:
     if not filled:
         return arrays
     dtype, inner = find_common_type(name, filled), filled[0].shape[1:]
-    return [
-        array.astype(dtype, copy=False) if array.size else np.empty((0, *inner), dtype)
-        for array in arrays
-    ]
+    none = np.empty((0, *inner), dtype)
+    return [array.astype(dtype, copy=False) if array.size else none for array in arrays]
 
 
 def find_common_type(name: str, arrays: list[Array]) -> np.dtype[Any]:
@@ -230,9 +228,7 @@ def find_common_type(name: str, arrays: list[Array]) -> np.dtype[Any]:
     return dtype
 
 
-def concatenated(
-    name: str, arrays: Mapping[int, Array], fill: int | float | None = None
-) -> torch.Tensor:
+def concatenated(name: str, arrays: Mapping[int, Array], fill: _Fill = None) -> Tensor:
     """Copy all arrays into one buffer; arrays: by the place of their sample in its microbatch.
 
     fill: what other axes than the first are filled up with; None where they must be alike. Raises
@@ -245,9 +241,7 @@ def concatenated(
     return _joined(name, arrays, spans, ends[-1], fill)
 
 
-def _stacked(
-    name: str, arrays: Mapping[int, Array], samples: int, fill: int | float | None
-) -> torch.Tensor:
+def _stacked(name: str, arrays: Mapping[int, Array], samples: int, fill: _Fill) -> Tensor:
     """Return (samples, ...): numbers, or arrays filled up to the largest; fill None: all alike."""
     numbers = [*arrays.values()]
     if len(arrays) == samples and not any(number.ndim for number in numbers):
@@ -256,12 +250,8 @@ def _stacked(
 
 
 def _joined(
-    name: str,
-    arrays: Mapping[int, Array],
-    places: Sequence[slice | int],
-    rows: int,
-    fill: int | float | None,
-) -> torch.Tensor:
+    name: str, arrays: Mapping[int, Array], places: Sequence[slice | int], rows: int, fill: _Fill
+) -> Tensor:
     """Copy arrays into one of `rows` rows, each to its rows (slices) or to a row of its own."""
     first = next(iter(arrays.values()))
     if len({(array.dtype, array.ndim) for array in arrays.values()}) > 1:

@@ -11,12 +11,12 @@ pixel_values_videos are patches with video_grid_thw, or (videos, frames, 3, H, W
 all of these. A batch has them concatenated, and images_per_sample, videos_per_sample int32 (B,).
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
 
-from .fields import Array, Batch, Sample, concatenated, filled_tensor, read_array
+from .fields import Array, Batch, Sample, Samples, concatenated, filled_tensor, read_array
 from .stacked import EVERY
 
 GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
@@ -30,9 +30,7 @@ SIZES = (
 )  # fmt: skip
 
 
-def collate_images(
-    samples: Sequence[Sample], dummy_tile: int, fields: Container[str] = EVERY
-) -> Batch:
+def collate_images(samples: Samples, dummy_tile: int, fields: Container[str] = EVERY) -> Batch:
     """Return all images and videos in one array each, and their owners; empty for data without.
 
     fields: the names of what is wanted of it; nothing else is copied. Raises ValueError where
@@ -117,7 +115,7 @@ def _grid(place: int, sample: Sample, name: str) -> Array:
     return grid
 
 
-def _find_fill(samples: Sequence[Sample], name: str, held: Mapping[int, Array]) -> int | None:
+def _find_fill(samples: Samples, name: str, held: Mapping[int, Array]) -> int | None:
     """Return what images are filled up with, None where all are alike; ValueError for others."""
     # of images only: nothing says which frames are a video's own
     has_sizes = name == "pixel_values" and any({*SIZES} & sample.keys() for sample in samples)

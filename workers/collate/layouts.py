@@ -17,7 +17,7 @@ A dummy tile is one zero tile in pixel_values that no entry of tiles_per_image o
 that every rank must run (FSDP, DDP): the model adds 0 times what the encoder makes of it.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -37,7 +37,7 @@ from ..sources.labels import IGNORED
 from .fields import (
     BY_KIND,
     Batch,
-    Sample,
+    Samples,
     UnlikeError,
     collate_field,
     fill_as,
@@ -48,20 +48,13 @@ from .fields import (
 )
 from .images import IMAGE_FIELDS, collate_images
 from .stacked import EVERY, describe_kinds
-from .tokens import (
-    Length,
-    TokenPlaces,
-    list_derived_fields,
-    packed_places,
-    padded_places,
-    read_tokens,
-)
+from .tokens import Length, TokenPlaces, list_derived, packed_places, padded_places, read_tokens
 
 TEXTS = ("input_ids", "labels")
 
 
 def collate_samples(
-    samples: Sequence[Sample],
+    samples: Samples,
     layout: LayoutName | Layout,
     *,
     dummy_tile: int = 0,
@@ -71,9 +64,20 @@ def collate_samples(
 ) -> Batch:
     """Return the batch of samples by a layout: "padded", "packed" or one of your own.
 
-    fields: those that are wanted of it. Everything else as in collate_padded and collate_packed,
-    whose fields a layout with such a base has, too. Raises ValueError or TypeError for samples that
-    do not fit together, with the rule to add where there is one.
+    A layout with a base has the fields of collate_padded or collate_packed, too.
+
+    Args:
+        samples: Samples, each a mapping of fields.
+        layout: "padded", "packed", or a Layout.
+        pad_id: Token id of the filling; default 0.
+        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        fields: Names of the batch's fields to make; default all.
+        align: Number of tokens of whose multiples the filling makes lengths; default 1.
+        length: Tokens that are filled up to, or several numbers, ascending; default none.
+        shift_labels: As in Layout; default True.
+
+    Raises ValueError or TypeError for samples that do not fit together, with the rule to add where
+    there is one.
     """
     by = as_layout(layout)
     if by is None:
@@ -126,10 +130,10 @@ def collate_samples(
 class _Collation:
     """Makes the fields of one batch of `samples` by the layout `by`."""
 
-    def __init__(self, by: Layout, samples: Sequence[Sample], fields: Container[str]) -> None:
+    def __init__(self, by: Layout, samples: Samples, fields: Container[str]) -> None:
         self.by, self.samples, self.fields = by, samples, fields
         self.rules = rules_of(by)
-        self.derived = list_derived_fields(by)
+        self.derived = list_derived(by)
         self.places: TokenPlaces | None = None  # of the tokens, where there are any
 
     def lay(self, name: str) -> Batch:
@@ -247,7 +251,7 @@ def _fitting(values: Mapping[int, Any]) -> str:
 
 
 def collate_padded(
-    samples: Sequence[Sample],
+    samples: Samples,
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
@@ -259,10 +263,17 @@ def collate_padded(
 
     Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
     pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
-    images_per_sample int32 (B,); and every other field by the rules above. dummy_tile: the side in
-    pixels of the zero tile that a batch without images gets, 0 for none. shift_labels: as in
-    Layout. align, length: the width is a multiple of align, or just length. Raises ValueError for
-    samples that do not fit together.
+    images_per_sample int32 (B,); and every other field by the rules above.
+
+    Args:
+        samples: Samples, each a mapping of fields.
+        pad_id: Token id of the filling; default 0.
+        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        align: Number of tokens of which the width is a multiple; default 1.
+        length: Tokens of the width; of several, ascending, the first that is enough; default none.
+        shift_labels: As in Layout; default True.
+
+    Raises ValueError for samples that do not fit together, or in `length`.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
@@ -275,7 +286,7 @@ def collate_padded(
 
 
 def collate_packed(
-    samples: Sequence[Sample],
+    samples: Samples,
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
@@ -289,14 +300,20 @@ def collate_packed(
     sample; cu_seq_lens int32 (B + 1,) and max_length (an int) for varlen attention; the rest as in
     collate_padded. docs/guides/packed.md says which kernels and models take what.
 
-    align: samples are filled up to multiples of it with pad tokens (labels -100, positions that go
-    on). Then cu_seq_lens says how long samples are without, and cu_seq_lens_padded int32 where each
-    begins.
+    With `align` positions go on in the filling, cu_seq_lens says how long samples are without, and
+    cu_seq_lens_padded int32 where each begins. With `length` what is missing is one more sequence
+    of pad tokens, and pad_sequences is 1, else 0: kernels leave what no sequence holds as it was in
+    memory; max_length is the length then, so that batches are alike for what is compiled.
 
-    length: the tokens of the whole batch; of several, ascending, the first that is enough. What is
-    missing is one more sequence of pad tokens, and pad_sequences is 1, else 0: kernels leave what
-    no sequence holds as it was in memory. max_length is the length then, so that batches are alike
-    for what is compiled. ValueError for more tokens than length.
+    Args:
+        samples: Samples, each a mapping of fields.
+        pad_id: Token id of the filling; default 0.
+        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        align: Number of tokens of which each sample's length becomes a multiple; default 1.
+        length: Tokens of the batch; of several, ascending, the first that is enough; default none.
+        shift_labels: As in Layout; default True.
+
+    Raises ValueError for samples that do not fit together, or in `length`.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)

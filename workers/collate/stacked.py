@@ -55,7 +55,7 @@ def stacked(fields: Container[str], samples: list[Any]) -> Any:
 def describe_kinds(values: Sequence[Any] | Mapping[int, Any]) -> str:
     """Return what values are, each kind with the first sample that has it.
 
-    >>> kinds_of([np.ones(3), 1, np.ones(2), 2])
+    >>> describe_kinds([np.ones(3), 1, np.ones(2), 2])
     "float64 ('n',) in sample 0 and int in sample 1"
     """
     places: dict[str, int] = {}

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...balancer.planning.problem.layout import Fill, Layout, rules_of
 from ..sources.labels import IGNORED
-from .fields import Array, Sample, empty_array, read_array
+from .fields import Array, Sample, Samples, empty_array, read_array
 
 # What a batch is filled up to: one length, the first of several that is enough, or none.
 Length = int | Sequence[int] | None
@@ -116,6 +116,7 @@ def _pad_length(tokens: int, align: int, length: Length, holder: str) -> int:
     (32, 64, 48)
     """
     aligned = -(-tokens // max(1, align)) * align
+    # Of several lengths the largest is refused below, where none is enough.
     if length is not None and not isinstance(length, int):
         length = next((bound for bound in length if bound >= aligned), length[-1])
     if align < 1 or (length is not None and length % align):
@@ -128,9 +129,7 @@ def _pad_length(tokens: int, align: int, length: Length, holder: str) -> int:
     return aligned if length is None else length
 
 
-def read_tokens(
-    samples: Sequence[Sample], derived: frozenset[str]
-) -> tuple[list[Array], list[Array]]:
+def read_tokens(samples: Samples, derived: frozenset[str]) -> tuple[list[Array], list[Array]]:
     """Return the tokens of each sample, and its labels, -100 where it has none.
 
     derived: the fields that the layout makes itself. Raises TypeError or ValueError for a sample
@@ -154,7 +153,7 @@ def read_tokens(
                 f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)"
             )
         check_derived(sample, place, len(ids), derived)
-        labels = np.full(len(ids), IGNORED)
+        labels = np.full(len(ids), IGNORED)  # a sample without labels weighs nothing
         if "labels" in sample:
             labels = read_array(sample["labels"], place, "labels")
         if labels.shape != ids.shape or labels.dtype.kind not in "iu":
@@ -169,7 +168,7 @@ def read_tokens(
 
 
 @lru_cache(maxsize=64)
-def list_derived_fields(layout: Layout) -> frozenset[str]:
+def list_derived(layout: Layout) -> frozenset[str]:
     """Return the fields that are never samples' own: those of either base, but for own rules."""
     rules = rules_of(layout)
     either = {*FOLLOWS, "max_length"} if layout.base else set()

@@ -11,8 +11,8 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..hf_processor.files import data_of
-from ..hf_processor.records import KINDS, NOTHING, MediaKind, listed, media_of
+from ..hf_processor.files import decode_url
+from ..hf_processor.records import KINDS, NOTHING, MediaKind, list_media, read_media
 from ..vision_language.chats import CHATS
 
 # Of each kind of media: its members' name where there are several, and the extension where a
@@ -46,7 +46,7 @@ def raw_form(record: Record, read: Read, headers: bool = False) -> dict[str, Any
 
 def _yield_column_media(record: Record) -> Iterator[tuple[MediaKind, Any]]:
     for kind in KINDS:
-        yield from ((kind, value) for value in listed(record, kind) if value is not None)
+        yield from ((kind, value) for value in list_media(record, kind) if value is not None)
 
 
 def _yield_part_media(record: Record) -> Iterator[tuple[MediaKind, Any]]:
@@ -73,7 +73,7 @@ def _find_media(part: Any) -> tuple[MediaKind | None, Any]:
     """Return what a part of a message says that it is, and the kind; None for other parts."""
     if isinstance(part, Mapping):
         for kind in KINDS:
-            if part.get("type") in kind.parts and (value := media_of(part, kind)) is not NOTHING:
+            if part.get("type") in kind.parts and (value := read_media(part, kind)) is not NOTHING:
                 return kind, value
     return None, None
 
@@ -121,7 +121,7 @@ def _read_media(value: Any, name: str, read: Read) -> Any:
         raise ValueError(
             f"{name} is {value!r:.80}: needed is a path, a data: URL, or a mapping of path or url"
         )
-    return data_of(reference, f"{name}:") if reference.startswith("data:") else read(reference)
+    return decode_url(reference, f"{name}:") if reference.startswith("data:") else read(reference)
 
 
 def _holds_bytes(name: str, value: Any) -> bool:

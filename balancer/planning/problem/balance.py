@@ -51,7 +51,12 @@ VERSION = 2
 VALUES: Mapping[str, type[Any]] = {
     "layout": Layout, "pipeline": PipelineOrder, "work": Work, "shapes": Shapes, "images": Images,
 }  # fmt: skip
-_READ = {"pipeline": as_pipeline, "work": as_work, "shapes": as_shapes, "images": as_images}
+_READ: Mapping[str, Any] = {
+    "pipeline": as_pipeline,
+    "work": as_work,
+    "shapes": as_shapes,
+    "images": as_images,
+}
 
 
 @explain_arguments(lambda: VALUES)

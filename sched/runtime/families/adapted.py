@@ -21,7 +21,7 @@ from ...planners.stage_split import SplitPlan, even_stages, make_split
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
-from ..links.meeting import device_of
+from ..links.meeting import find_device
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
 from ..pretrained.making import find_precisions, materialise
@@ -42,7 +42,7 @@ from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
 from ..vocabulary.loss import LossOptions
 from ..vocabulary.shard import VocabParallel
-from ..vocabulary.step import algorithm_of
+from ..vocabulary.step import find_algorithm
 from .images import ImageEncoder
 from .layers import Layers
 from .small import fill, small_model
@@ -218,9 +218,8 @@ class Adapted:
             stages={number: stages[number] for number in numbers},
             loss=self._with_loss(as_settings(StepLoss, loss), head=head),
             vocabulary=None if head else self.vocabulary(program, **(vocabulary or {})),
-            encoders=specs,
             run=self._with_merging(run, words=words),
-            **{"hidden": self._hidden_states(plan), **arguments},
+            **{"hidden": self._hidden_states(plan), "encoders": specs, **arguments},
         )
         if weights is not None:
             work = partial(set_weights, self.model, pipe.held(), units, weights)
@@ -281,7 +280,7 @@ class Adapted:
             )
         units = {name: self.model.get_submodule(name) for name in names}
         if weights is not None:
-            device = device_of(mesh.device if isinstance(mesh, Units) else mesh.device_type)
+            device = find_device(mesh.device if isinstance(mesh, Units) else mesh.device_type)
             materialise(units, device, find_precisions(self.model, self.dtype))
         return units
 
@@ -318,7 +317,7 @@ class Adapted:
         inputs = any(pass_.kind == "IF" for row in program.ranks for pass_ in row)
         arguments = {
             "loss": LossOptions(softcap=self.softcap),
-            "algorithm": algorithm_of(program),
+            "algorithm": find_algorithm(program),
             "lm_head_name": self.head,
             "embedding_name": self.words,
             **arguments,

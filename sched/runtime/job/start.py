@@ -37,7 +37,7 @@ from ..links.process_groups import (
 from ..settings import ScheduleFunction, StageOptions, StepLoss, is_registered
 from ..stage.generator import GeneratorSpec
 from ..units.layout import Units
-from ..units.place import UnitPlace, place_in, place_units
+from ..units.place import UnitPlace, place_on_mesh, place_units
 from ..units.plan import UnitPlan, plan_on_mesh, plan_units
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
@@ -63,16 +63,16 @@ def report_missing_ranks() -> Iterator[None]:
         raise PipelineStalledError(text, "while the pipeline was made") from error
 
 
-def _from_all(own: str) -> str:
+def _from_all(fault: str) -> str:
     """Return what stopped each process that comes here in time, else who does not."""
     if "cpu:gloo" not in dist.get_backend_config():
-        return own
-    cpu, what = torch.device("cpu"), "say what it waits for"
+        return fault
+    cpu, task = torch.device("cpu"), "say what it waits for"
     try:
-        found = gather_objects(own, dist.group.WORLD, cpu, _LISTEN_S, what, FAULTS)
+        faults = gather_objects(fault, dist.group.WORLD, cpu, _LISTEN_S, task, FAULTS)
     except PeerLostError as named:
-        return f"{named}: {own}"
-    return "; ".join(dict.fromkeys(found))
+        return f"{named}: {fault}"
+    return "; ".join(dict.fromkeys(faults))
 
 
 def start_deadline(deadline_s: float) -> float:
@@ -94,8 +94,8 @@ class ResumedSchedule:
 
     def __call__(self, ranks: int, microbatches: int) -> Program:
         """Return the program of a number of microbatches, for a mesh."""
-        if not self.in_units and (found := self.saved.get((ranks, microbatches))):
-            return found
+        if not self.in_units and (program := self.saved.get((ranks, microbatches))):
+            return program
         return self.schedule(ranks, microbatches)
 
 
@@ -109,10 +109,10 @@ def separate_encoders(
     if isinstance(encoders, TravellingImages):
         return (), encoders
     specs = encoders if isinstance(encoders, Sequence) else [encoders]
-    if other := next((spec for spec in specs if not isinstance(spec, EncoderSpec)), None):
+    if stranger := next((spec for spec in specs if not isinstance(spec, EncoderSpec)), None):
         raise ValueError(
-            f"encoders has a {type(other).__name__}; give a list of EncoderSpecs, which run beside "
-            "the passes, or TravellingImages alone, which are encoded before them"
+            f"encoders has a {type(stranger).__name__}; give a list of EncoderSpecs, which run "
+            "beside the passes, or TravellingImages alone, which are encoded before them"
         )
     if specs is not encoders:
         raise ValueError("encoders is an EncoderSpec; give a list: [EncoderSpec(...)]")
@@ -131,12 +131,12 @@ def arrange(
 ) -> tuple[UnitPlace, PlanOf]:
     """Return this process' place, and the plan of a number of microbatches of each replica.
 
-    All processes of the job call this together. Raises ValueError and PeerLostError as `place_in`
-    and `place_units` do.
+    All processes of the job call this together. Raises ValueError and PeerLostError as
+    `place_on_mesh` and `place_units` do.
     """
     if not isinstance(where, Units):
-        place = place_in(where, start_deadline(deadline_s))
-        make = partial(schedule, place.ranks)
+        place = place_on_mesh(where, start_deadline(deadline_s))
+        make: Callable[[int], Program] = partial(schedule, place.ranks)
         make = _add_generator(make) if generator else make
         return place, cache(lambda count: plan_on_mesh(make(count)))
     _refuse_other_units(where, encoders, generator)
@@ -185,13 +185,13 @@ def _replace_last_stage(
     another order than ranks, the last stage waits for the generator.
     """
 
-    def replace_in(microbatches: int) -> Program:
+    def make_shorter(microbatches: int) -> Program:
         program = make(microbatches)
         if program.placement != tuple(range(len(program.ranks))) or program.barriers:
             return program
         return drop_last_stage(longer(microbatches)) or program
 
-    return replace_in
+    return make_shorter
 
 
 def _refuse_other_units(
@@ -261,7 +261,7 @@ def connect(
     `sharers`: the sets of a pipeline's ranks that have parameters in common. Raises PeerLostError.
     """
     limit_s = start_deadline(deadline_s)
-    used = {found.communicator for found in collectives(first_program).values()}
+    used = {collective.communicator for collective in collectives(first_program).values()}
     members = place.communicator_ranks(used)
     _refuse_other_groups([channels, list(members), sharers], place, limit_s)
     with report_lost():
@@ -274,15 +274,15 @@ def connect(
     return groups, board
 
 
-def _refuse_other_groups(own: list[Any], place: UnitPlace, deadline_s: float) -> None:
+def _refuse_other_groups(group_names: list[Any], place: UnitPlace, deadline_s: float) -> None:
     """Raise ValueError in all processes that would make other groups, or in another order.
 
-    torch would connect what does not belong together, or wait. `own`: the names of the groups.
+    torch would connect what does not belong together, or wait. `group_names`: in order.
     """
-    found = gather_objects(own, dist.group.WORLD, place.device, deadline_s)
-    for process, names in enumerate(found):
-        for first, other in zip(found[0], names, strict=True):
-            pairs = zip_longest(first, other)
+    names_by_process = gather_objects(group_names, dist.group.WORLD, place.device, deadline_s)
+    for process, names in enumerate(names_by_process):
+        for first, theirs in zip(names_by_process[0], names, strict=True):
+            pairs = zip_longest(first, theirs)
             at, pair = next(((n, p) for n, p in enumerate(pairs) if p[0] != p[1]), (0, ()))
             if pair:
                 raise ValueError(
@@ -295,12 +295,12 @@ def _refuse_other_groups(own: list[Any], place: UnitPlace, deadline_s: float) ->
 def post_board(place: UnitPlace, deadline_s: float) -> Board:
     """Return this rank's board, in a store of its own that the mesh's first process hosts."""
     first = place.pipelines[0][0]
-    own = dist.get_rank()
+    process = dist.get_rank()
     limit_s = start_deadline(deadline_s)
     limit = timedelta(seconds=limit_s)
     address = ("", 0)
     store = None
-    if own == first:
+    if process == first:
         host = os.environ.get("MASTER_ADDR") or socket.gethostname()
         store = TCPStore(host, 0, is_master=True, timeout=limit, wait_for_workers=False)
         address = host, store.port
@@ -308,5 +308,5 @@ def post_board(place: UnitPlace, deadline_s: float) -> Board:
     if store is None:
         store = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     # Of units, ranks without stages have standings, too.
-    followed = first_pipelines(place.pipelines)[own]
+    followed = first_pipelines(place.pipelines)[process]
     return Board(store, place.rank, place.pipelines, followed, deadline_s)

@@ -46,25 +46,25 @@ def call_module(
     inputs: Sequence[Tensor],
     extras: Mapping[str, Tensor],
     options: StageOptions,
-    what: Pass,
+    pass_: Pass,
 ) -> Tensor:
     """Return what a module makes of its inputs. Raises TypeError if it is no plain tensor."""
-    return plain_tensor(run_module(module, inputs, extras, options), what)
+    return plain_tensor(run_module(module, inputs, extras, options), pass_)
 
 
-def plain_tensor(found: Any, what: Pass) -> Tensor:
+def plain_tensor(output: Any, pass_: Pass) -> Tensor:
     """Return what the module of a pass has made. Raises TypeError if it is no plain tensor."""
-    if not isinstance(found, Tensor):
+    if not isinstance(output, Tensor):
         raise TypeError(
-            f"the module of {what} returned a {type(found).__name__}; return one tensor, such as "
+            f"the module of {pass_} returned a {type(output).__name__}; return one tensor, such as "
             "the hidden states, and give other stages what they need as fields"
         )
-    if isinstance(found, DTensor):
+    if isinstance(output, DTensor):
         raise TypeError(
-            f"the module of {what} returned a DTensor; end it with a layer that gives whole local "
+            f"the module of {pass_} returned a DTensor; end it with a layer that gives whole local "
             "tensors, such as RowwiseParallel() or ColwiseParallel(output_layouts=Replicate())"
         )
-    return found
+    return output
 
 
 # take(hidden states, fields of the microbatch) -> states of the generator
@@ -105,13 +105,13 @@ class StateCapture:
                 "the last stage did not call the layer that the generator's states come from; name "
                 "one that it calls, with states= of the GeneratorSpec"
             )
-        found = hidden if self.take is None else self.take(hidden, fields)
+        states = hidden if self.take is None else self.take(hidden, fields)
         advice = (
             "give GeneratorSpec the true tokens, width and precision, and with take= those states "
             "alone"
         )
-        spec.check(found, "the generator's states are", advice)
-        return found
+        spec.check(states, "the generator's states are", advice)
+        return states
 
     def _keep(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
         del layer, inputs
@@ -151,13 +151,13 @@ class Merging:
         """
 
         def call(*inputs: Tensor, **extras: Any) -> Tensor:
-            given, found = inputs[: -len(names)], inputs[-len(names) :]
-            features = dict(zip(names, found, strict=True))
+            arguments, tensors = inputs[: -len(names)], inputs[-len(names) :]
+            features = dict(zip(names, tensors, strict=True))
             if embedded:
-                return module(self.merge(given[0], features, fields), *given[1:], **extras)
+                return module(self.merge(arguments[0], features, fields), *arguments[1:], **extras)
             self._features, self._fields = features, fields
             try:
-                output = module(*given, **extras)
+                output = module(*arguments, **extras)
                 if self._features is not None:
                     raise RuntimeError(
                         "the first stage did not call its embedding, so nothing was merged; name "
@@ -184,8 +184,8 @@ def find_layer(module: nn.Module, option: str, name: str, which: str) -> nn.Modu
             f"{option}={name!r} is no layer of the {which} stage, which has "
             f"{', '.join(known for known in named if known)}"
         )
-    found: nn.Module = named[name]
-    return found
+    layer: nn.Module = named[name]
+    return layer
 
 
 def make_merging(
@@ -205,10 +205,10 @@ def make_merging(
         return Merging(merge, find_layer(first, "embedding", embedding, "first"))
     # Without a name it must be clear which layer is meant.
     named = dict(first.named_modules())
-    found = [name for name, layer in named.items() if isinstance(layer, nn.Embedding)]
-    if len(found) != 1:
+    names = [name for name, layer in named.items() if isinstance(layer, nn.Embedding)]
+    if len(names) != 1:
         raise ValueError(
-            f"the first stage has {len(found)} nn.Embedding ({', '.join(found) or 'none'}); name "
+            f"the first stage has {len(names)} nn.Embedding ({', '.join(names) or 'none'}); name "
             "the layer whose output features are merged into: run=StageOptions(embedding=...)"
         )
-    return Merging(merge, named[found[0]])
+    return Merging(merge, named[names[0]])

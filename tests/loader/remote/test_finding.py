@@ -19,10 +19,10 @@ def make(**more):
 
 def test_data_that_workers_elsewhere_can_read_go_through_the_environment_s(monkeypatch):
     monkeypatch.setenv("COUNTERPOISE_BALANCER", "tcp://127.0.0.1:9")
-    assert make()._given.balancer == "tcp://127.0.0.1:9"
-    assert make(balancer="tcp://127.0.0.1:8")._given.balancer == "tcp://127.0.0.1:8"
+    assert make()._arguments.balancer.address == "tcp://127.0.0.1:9"
+    assert make(balancer="tcp://127.0.0.1:8")._arguments.balancer.address == "tcp://127.0.0.1:8"
     local = DataLoader([1, 2], balance="fixed", batch_size=1, shuffle=True, cost={"tokens": [1, 2]})
-    assert local._given.balancer is None
+    assert local._arguments.balancer.address is None
 
 
 def test_a_rank_s_name_has_its_job():

@@ -42,6 +42,11 @@ def pipeline(**changed: Any) -> Callable[[], Pipeline]:
         (pipeline(schedul="1f1b"), TypeError, "no argument schedul; did you mean schedule=?"),
         (pipeline(auxilary=max), TypeError, "did you mean auxiliary= of loss=StepLoss(...)?"),
         (partial(StepLoss, weight=1), TypeError, "no argument weight; did you mean weigh=?"),
+        (
+            pipeline(options={"chunks": 2}), TypeError,
+            "no argument options: write schedule=partial(schedule, NAME, ...)",
+        ),
+        (pipeline(images=[]), TypeError, "no argument images: write encoders=TravellingImages("),
         # in a value
         (
             pipeline(loss=None, labels=("y",)), TypeError,
@@ -55,6 +60,8 @@ def pipeline(**changed: Any) -> Callable[[], Pipeline]:
             pipeline(extras=("positions",), recompute=True), TypeError,
             "write run=StageOptions(extras=('positions',), recompute=True)",
         ),
+        (pipeline(merge=max), TypeError, "no argument merge: write run=StageOptions(merge=max)"),
+        (pipeline(weigh="sample"), TypeError, "loss=StepLoss(total_loss, weigh='sample')"),
         (pipeline(shared={}), TypeError, "write stages=StageModules({}, shared={})"),
         # of another type
         (

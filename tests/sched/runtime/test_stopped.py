@@ -28,7 +28,7 @@ RANKS, DEADLINE_S = 2, 4.0
 RUNTIME = "counterpoise.sched.runtime"
 # What rank 1 is stopped in, and at which call of it.
 POINTS = {
-    "meet": ("job.start", "place_in", 1),
+    "meet": ("job.start", "place_on_mesh", 1),
     "agree": ("units.place", "combine", 1),
     "facts": ("units.place", "gather_objects", 1),
     "make groups": ("links.process_groups", "dist.new_group", 1),

@@ -76,7 +76,7 @@ def test_a_cluster_of_two_nodes_gives_the_identical_report(
     cluster: str, data: Path, tmp_path: Path
 ) -> None:
     words = [str(data / "shards"), "--ranks", "4"]
-    alone = analyze(tmp_path / "alone", *words, "--jobs", "1")
+    alone = analyze(tmp_path / "alone", *words, "--workers", "1")
     spread = analyze(tmp_path / "ray", *words, "--ray", cluster)
     assert spread == alone
     assert len(list((tmp_path / "ray" / "parts").iterdir())) > 1

@@ -267,7 +267,7 @@ def test_missing_and_cut_shards_are_told(folder: Path) -> None:
         cp.EnergonDataset(folder)
     with pytest.raises(FileNotFoundError, match="run `energon prepare` there, or read tars"):
         cp.EnergonDataset(folder / "sub")
-    with pytest.raises(ValueError, match=r"cp\.open_metadataset"):
+    with pytest.raises(ValueError, match=r"cp\.workers\.open_metadataset"):
         cp.EnergonDataset(folder / ".nv-meta/split.yaml")
 
 

@@ -19,7 +19,7 @@ from counterpoise.sched.runtime import adapt
 from counterpoise.sched.runtime.families.small import small_config
 from counterpoise.sched.runtime.model_state import HeldModules
 from counterpoise.sched.runtime.pretrained.loading import INDEX, set_weights
-from counterpoise.sched.runtime.pretrained.making import materialise, find_precisions
+from counterpoise.sched.runtime.pretrained.making import find_precisions, materialise
 from tests.sched.runtime.families import memory
 from tests.sched.runtime.families.alone import empty, saved, train_on
 from tests.sched.runtime.families.models import IMAGES, TEXT, make
