@@ -158,6 +158,11 @@ def is_ranked(name: str) -> bool:
     return is_kind(name) and kind(name).scope == "rank"
 
 
+def is_compute(name: str) -> bool:
+    """Return whether this kind's passes belong to a schedule, and are not added by lowering."""
+    return is_kind(name) and kind(name).role == "compute"
+
+
 def layer_kind(direction: str, layer: int) -> str:
     """Return the kind of an encoder layer's forward ("EF") or backward ("EB").
 

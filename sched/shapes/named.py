@@ -162,5 +162,6 @@ def _read_part(word: str, text: str) -> Model:
         return read_config(config, path.parent.name or path.stem)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    # A field of another type fails wherever it is used first.
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} is no config.json, a field has a wrong value: {error}") from None

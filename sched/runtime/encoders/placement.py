@@ -95,6 +95,7 @@ def place_encoders(
             )
         )
     position = _positions(program, held)
+    # The last rank of a pipeline is as many hops from its first as there are ranks before it.
     width = 1 + max(position.values(), default=0)
     _check_counts(held, position, layers[:1] if parts else layers, width)
     part = {rank: number for number, rank in enumerate(sorted(held))} if parts else {}
@@ -209,6 +210,7 @@ class EncoderSpec:
             )
         if self.pieces != 1:
             cuts = [self._cut(number) for number in range(len(self.modules))]
+            # From here on each piece is a layer.
             object.__setattr__(self, "modules", [module for pieces in cuts for module in pieces])
         for number, module in self.layers():
             refuse_sharded(module, f"layer {number} of the encoder {self.name!r}", "without images")

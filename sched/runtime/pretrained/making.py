@@ -33,6 +33,7 @@ def materialise(
             for name, old in held.items():
                 if old is None or not old.is_meta:
                     continue
+                # Tied tensors are one tensor in several places, and get one copy.
                 if old not in copies:
                     where, known = f"{start}.{below}.{name}", (precisions or {}).items()
                     kind = next((k for part, k in known if re.search(part, where)), old.dtype)
