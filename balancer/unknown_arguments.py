@@ -46,13 +46,19 @@ def _has_field(cls: type[Any], name: str) -> bool:
 def _expression(cls: type[Any], fields: Mapping[str, Any], short: object = None) -> str:
     """Return the expression of a value with these fields, the short form being its first one."""
     parameters = inspect.signature(cls).parameters
-    shown = [] if short is None else [f"{short!r:.40}"]
+    shown = [] if short is None else [_show(short)]
     first = next(iter(parameters.values()))
     if short is None and first.name not in fields and first.default is first.empty:
         shown = ["..."]
-    shown += [f"{name}={value!r:.40}" for name, value in fields.items() if name in parameters]
+    shown += [f"{name}={_show(value)}" for name, value in fields.items() if name in parameters]
     for argument, home in (VALUE_CLASSES[cls]() if cls in VALUE_CLASSES else {}).items():
         inner = {n: v for n, v in fields.items() if n not in parameters and _has_field(home, n)}
         if inner:
             shown.append(f"{argument}={_expression(home, inner)}")
     return f"{cls.__name__}({', '.join(shown)})"
+
+
+def _show(value: object) -> str:
+    """Return a value as it is written: functions and classes by name, others by repr."""
+    name: str | None = getattr(value, "__name__", None)
+    return name or f"{value!r:.40}"

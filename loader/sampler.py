@@ -28,6 +28,7 @@ from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance, budgets_of
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ..balancer.planning.problem.costs import check_costs
+from ..balancer.planning.problem.layout import BASES, as_layout
 from ..balancer.planning.problem.options import GroupingName
 from ..balancer.planning.problem.shapes import Sizing
 from ..balancer.planning.problem.shuffle import permutation
@@ -400,9 +401,11 @@ class _Costs(Source):
 
 def check_sampled(balance: Balance, accumulate_from: int, batch_size: int | None) -> None:
     """Raise ValueError for options that would have no effect in a sampler."""
-    if balance.layout != DEFAULTS.layout:
-        named = isinstance(balance.layout, str)
-        collate = f"collate_{balance.layout}" if named else "partial(collate_samples, layout=...)"
+    if (layout := as_layout(balance.layout)) is not None:
+        is_built_in = layout.name in BASES
+        collate = (
+            f"collate_{layout.name}" if is_built_in else "partial(collate_samples, layout=...)"
+        )
         raise ValueError(
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
             f"collate_fn={collate} to torch's DataLoader"

@@ -40,7 +40,7 @@ class FollowedCosts:
         if not self.plan.pipeline:
             raise ValueError(
                 "follow_costs() is for a loader that orders microbatches for a pipeline: give "
-                "Balance(ordering='two_opt', pipeline={...})"
+                "Balance(pipeline='costs.json')"
             )
 
     def changed(self, epoch: int, at: EpochPosition | None) -> PlanConfig | None:
