@@ -29,9 +29,9 @@ def flat_balance(*args: Any, **options: Any) -> Balance:
             layout = options.get("layout", "torch")
             own = {} if isinstance(layout, str) else {"fields": layout.fields, "base": layout.base}
             options["layout"] = Layout(getattr(layout, "name", layout), **own, **values)
-        elif argument == "pipeline" and values.get("ordering", "given") == "given":
+        elif values == {"ordering": "given"}:
             options.pop("pipeline", None)
-        elif argument == "pipeline":
+        elif argument == "pipeline" and values:
             options["pipeline"] = PipelineOrder(options["pipeline"], **values)
     return Balance(*args, **options)
 

@@ -15,7 +15,7 @@ from ...workers.codec.local_frames import decode_local, list_local_frames
 from ...workers.collate.described import describe_layout
 from ...workers.collate.labels import count_batch_label_tokens
 from ...workers.planned.reader import collate_seeded
-from ..balanced.step_infos import OverBudget, info_of
+from ..balanced.step_infos import OverBudget, make_info
 from ..collate.chosen import BatchMaker
 
 
@@ -47,7 +47,7 @@ class BatchReader:
         if not callable(fields):
             return fields
         over = OverBudget({})
-        return fields(info_of(give.facts, epoch, job.plan.ranks, job.resources, over, None))
+        return fields(make_info(give.facts, epoch, job.plan.ranks, job.resources, over, None))
 
     def read(self, give: GiveBatch, number: int, frames: Sequence[Any], epoch: int) -> Any:
         """Return what a piece holds: a batch, or a list of samples.

@@ -55,10 +55,7 @@ class FittedProfile:
 
 
 def fit_function(
-    amounts: Sequence[Resources],
-    costs: Sequence[int],
-    *,
-    resources: Sequence[str] | None = None,
+    amounts: Sequence[Resources], costs: Sequence[int], *, resources: Sequence[str] | None = None
 ) -> tuple[CostFunction, Residual]:
     """Return the cost function (ns or bytes) of measurements, and its residual.
 
@@ -135,10 +132,7 @@ def _residual(
 
 
 def fit_profile(
-    steps: Sequence[MeasuredStep],
-    *,
-    resources: Sequence[str] | None = None,
-    p2p_ns: int = 0,
+    steps: Sequence[MeasuredStep], *, resources: Sequence[str] | None = None, p2p_ns: int = 0
 ) -> FittedProfile:
     """Return the cost profile of measured steps, with an entry per stage, or rank, and kind.
 

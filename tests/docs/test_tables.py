@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise import Balance, Balancer, OnError, Ranks
+from counterpoise import (
+    Balance,
+    Balancer,
+    Images,
+    Layout,
+    OnError,
+    PipelineOrder,
+    Ranks,
+    Shapes,
+    Work,
+)
 from counterpoise.balancer.planning.problem.layout import BUILT_IN, RULES, rules_of
 from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
 from counterpoise.sched.runtime import families
@@ -38,36 +48,33 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "constructor"),
+    ("page", "heading", "constructor"),
     [
-        ("argument", DataLoader),
-        ("`Ranks`", Ranks),
-        ("`Balancer`", Balancer),
-        ("`OnError`", OnError),
+        ("arguments", "argument", DataLoader),
+        ("arguments", "`Ranks`", Ranks),
+        ("arguments", "`Balancer`", Balancer),
+        ("arguments", "`OnError`", OnError),
+        ("balance", "argument", Balance),
+        ("balance", "`Layout`", Layout),
+        ("balance", "`PipelineOrder`", PipelineOrder),
+        ("balance", "`Work`", Work),
+        ("balance", "`Shapes`", Shapes),
+        ("balance", "`Images`", Images),
     ],
 )
-def test_the_tables_of_arguments_are_the_constructors(heading: str, constructor: Any) -> None:
+def test_the_tables_of_arguments_are_the_constructors(
+    page: str, heading: str, constructor: Any
+) -> None:
     parameters = {
         name: "required" if each.default is each.empty else each.default
         for name, each in inspect.signature(constructor).parameters.items()
     }
-    told = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("arguments", heading)}
+    told = {cells[0].strip("`"): cells[1].strip("`") for cells in rows(page, heading)}
     assert [*told] == [*parameters]
     for name, text in told.items():
         # names and numbers as Python has them: None, "raise", 2**30
         value = "required" if text == "required" else eval(text)
         assert value == parameters[name], name
-
-
-def test_the_options_of_balance_are_told_with_their_defaults() -> None:
-    told = {
-        name: eval(value)
-        for cells in rows("balance", "option")
-        for name, value in zip(cells[0].split(", "), cells[1].split("`, `"), strict=True)
-        for name, value in [(name.strip("`"), value.strip("`"))]
-    }
-    defaults = inspect.signature(Balance).parameters
-    assert told == {name: each.default for name, each in defaults.items()}
 
 
 def test_what_only_balanced_loaders_take_is_marked() -> None:

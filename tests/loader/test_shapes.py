@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from counterpoise import Ranks
-from counterpoise.balancer import PlanConfig, Shapes, Window, make_planner
+from counterpoise.balancer import Images, PlanConfig, Shapes, Window, make_planner
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.balancer.planning.problem.values import as_shapes
 from counterpoise.loader import (
@@ -263,6 +263,23 @@ def test_a_compiled_model_compiles_at_most_so_often() -> None:
     with torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=64):
         assert compiled(20, max_shapes=2) <= 2
         assert compiled(5, samples_per_step=20, align={}) > 2
+
+
+@pytest.mark.parametrize("shapes", [16, Shapes(16, cp=4, max_shapes=4), "fixed"])
+def test_a_collate_fn_of_ones_own_gets_the_sizes_that_are_planned(shapes: Any) -> None:
+    balance = Balance(
+        budgets={"tokens": 1024}, samples_per_step=64, accumulate="auto", oversize="refuse",
+        shapes=shapes, images=Images(all_or_none="tokens"),
+    )  # fmt: skip
+    collate = partial(collate_packed, **balance.padding.of_tokens())
+    loader = DataLoader(
+        Texts(), balance=balance, shuffle=True, ranks=Ranks(virtual=2), cost=COSTS,
+        collate_fn=collate,
+    )  # fmt: skip
+    lengths = {length for length, *_ in rows_of(loader)}
+    assert {length % 16 for length in lengths} == {0}
+    if not isinstance(shapes, int):
+        assert lengths <= {*balance.padding.buckets["tokens"]}
 
 
 @pytest.mark.parametrize("grouping", ["balanced", "fixed"])

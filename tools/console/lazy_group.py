@@ -4,6 +4,8 @@ import importlib
 
 import click
 
+from ...balancer.near_names import near_name
+
 
 class LazyGroup(click.Group):
     """A group whose commands are `command` objects in the modules of one package.
@@ -29,6 +31,14 @@ class LazyGroup(click.Group):
         loaded = importlib.import_module(f".{self.modules[cmd_name][0]}", self.package)
         command: click.Command = loaded.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; click.UsageError, with the nearest name, for an unknown one."""
+        if not (args[0] in self.modules or args[0].startswith("-") or ctx.resilient_parsing):
+            ctx.fail(f"No such command {args[0]!r}{near_name(args[0], self.modules)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -8,6 +8,7 @@ import click
 from rich.table import Table
 
 from ...workers.sources.urls import SCHEMES, parse_scheme
+from ..console.commands import FILE, Command, json_option
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, printable, report_fields
 from .files import examine_dead_letters, examine_ledger, examine_step
@@ -15,35 +16,26 @@ from .installation import examine_installation, examine_store
 from .job import Examination, examine_job
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Command, usual=("--keys", "--job", "--strict", "--json"))
 @click.argument("target", required=False, metavar="[ADDRESS|LEDGER|URL]")
 @click.option(
-    "--keys",
-    type=click.Path(path_type=Path),
+    "--keys", type=FILE,
     help="A trainer's keys, made by counterpoise keygen, to ask the balancer at ADDRESS.",
-)
+)  # fmt: skip
 @click.option(
-    "--dead-letter",
-    type=click.Path(path_type=Path),
+    "--dead-letter", type=FILE,
     help="Group the samples in this dead-letter file by source and reason.",
-)
+)  # fmt: skip
 @click.option("--step", type=int, help="Name the samples of this step of the LEDGER's epoch.")
 @click.option("--data", metavar="SOURCE", help="The data of --step: MODULE:NAME, shards, a recipe.")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for answers.")
 @click.option("--job", default="", help="The job to look at, of a balancer with several.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def command(
-    target: str | None,
-    keys: Path | None,
-    dead_letter: Path | None,
-    step: int | None,
-    data: str | None,
-    timeout: float,
-    job: str,
-    strict: bool,
-    as_json: bool,
-) -> int:
+    target: str | None, keys: Path | None, dead_letter: Path | None, step: int | None,
+    data: str | None, timeout: float, job: str, strict: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Check this installation, the job at an ADDRESS, a LEDGER (a JSON file), or a URL of shards.
 
     Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 3 if the

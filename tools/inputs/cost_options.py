@@ -15,34 +15,41 @@ from typing import Any
 import click
 import numpy as np
 
+from ...balancer.near_names import near_name
 from ...sched import Costs, Program, Timeline, schedules, simulate
 from ...sched.generators.vocabulary import FORMS, PAPER_SCALING, output_form
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
 from ...sched.simulation.costs import Table
 from ...sched.simulation.measured import MeasuredStep, load_step
+from ..console.commands import KeyedOption
 from .files import parse_text
 from .programs import PACE, Command, Size, is_count, read_program, shown_name, with_options
 
 MS = 1_000_000
 # A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
 MICROBATCHES = MemoryUnit("microbatches", 27720, "microbatch")
-TIMES = (
-    ("f", "forward through all that a rank holds", "1"),
-    ("b", "full backward through it", "twice F"),
-    ("i", "input gradients of it", "half of B"),
-    ("w", "weight gradients of it", "what I leaves of B"),
-    ("s", "a rank's vocabulary pass S", "a fifth of F"),
-    ("t", "a rank's vocabulary pass T", "as S"),
-    ("ef", "an encoder's forward pass: a layer's, where passes are layers", "a tenth of F"),
-    ("eb", "an encoder's backward pass", "twice EF"),
-    ("p2p", "sending from rank to rank", "0"),
-    (
-        "collective",
-        "a collective of the vocabulary passes",
-        "F/60, as on 8 A100; F/6 above 8 ranks, 11 % of a step on 32 GPUs",
-    ),
-)
+TIMES = {
+    "f": "forward through all that a rank holds, milliseconds  [1]",
+    "b": "full backward through it  [twice f]",
+    "i": "input gradients of it  [half of b]",
+    "w": "weight gradients of it  [what i leaves of b]",
+    "s": "a rank's vocabulary pass S  [a fifth of f]",
+    "t": "a rank's vocabulary pass T  [as s]",
+    "ef": "an encoder's forward pass: a layer's, where passes are layers  [a tenth of f]",
+    "eb": "an encoder's backward pass  [twice ef]",
+    "p2p": "sending from rank to rank  [0]",
+    "collective": "a collective of the vocabulary passes  "
+    "[f/60, as on 8 A100; f/6 above 8 ranks, 11 % of a step on 32 GPUs]",
+}
+SCALING = "scaling"
+# Forms of the output layer, whose passes may be slower than 1/ranks of the whole.
+SCALED_FORMS = (*FORMS, "interlaced")
+COST_KEYS = TIMES | {
+    SCALING: "how fast s and t are beside 1/ranks of the output layer, by Table 3 of the paper: "
+    "paper, paper-4096  [1]",
+    **dict.fromkeys(SCALED_FORMS, "the same, as measured for this form: a factor such as .91"),
+}
 # The kinds of the output layer's passes.
 OUTPUT = ("S", "T", "L", "E", "G")
 
@@ -56,7 +63,7 @@ class GivenTimes:
     beside 1/p of the whole.
     """
 
-    times: dict[str, int | None]
+    times: Mapping[str, int]
     scaling: Callable[[str, int], float] = lambda *_: 1.0
 
     @property
@@ -69,12 +76,12 @@ class GivenTimes:
         ranks = len(program.ranks)
         chunks = max(Counter(program.placement).values(), default=1)
         times = self.times
-        forward = _or(times["f"], MS)
-        backward = _or(times["b"], 2 * forward)
-        inputs = _or(times["i"], backward // 2)
-        weights = _or(times["w"], max(0, backward - inputs))
-        softmax = _or(times["s"], forward // 5)
-        gradients = _or(times["t"], softmax)
+        forward = times.get("f", MS)
+        backward = times.get("b", 2 * forward)
+        inputs = times.get("i", backward // 2)
+        weights = times.get("w", max(0, backward - inputs))
+        softmax = times.get("s", forward // 5)
+        gradients = times.get("t", softmax)
         staged = {"F": forward, "B": backward, "I": inputs, "W": weights}
         # Of the whole layer on one rank a third is forward; I and W are a third each.
         whole = ranks * (softmax + gradients) if output else 0
@@ -90,15 +97,15 @@ class GivenTimes:
         cut = {"S": softmax, "T": gradients, "L": half, "E": softmax - half, "G": gradients}
         free = dict.fromkeys(("C", "IF", "IB", "GF", "GB", "O"), 0)
         free |= dict.fromkeys(("UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
-        encoder = _or(times["ef"], forward // 10)
-        guests = {"EF": encoder, "EB": _or(times["eb"], 2 * encoder)}
+        encoder = times.get("ef", forward // 10)
+        guests = {"EF": encoder, "EB": times.get("eb", 2 * encoder)}
         present = {item.kind for row in program.ranks for item in row}
         layers = {name: guests[name[:2]] for name in present if name[:3] in ("EF_", "EB_")}
         barriers = (barrier.name for barrier in program.barriers)
-        collective = _or(times["collective"], collective_ns(forward, ranks))
+        collective = times.get("collective", collective_ns(forward, ranks))
         return Costs(
             {**stages, **cut, **free, **guests, **layers},
-            p2p_ns=_or(times["p2p"], 0),
+            p2p_ns=times.get("p2p", 0),
             collective_ns=dict.fromkeys(barriers, collective),
             buffer_bytes={"activation": MICROBATCHES.size // chunks},
         )
@@ -148,89 +155,87 @@ CostSource = GivenTimes | ProfiledCosts
 
 
 def with_costs(command: Command) -> Command:
-    """Add the options of costs to a command, as its argument `costs`."""
+    """Add --costs and --holds to a command, as its argument `costs`."""
 
     @functools.wraps(command)
-    def run(**given: Any) -> object:
-        times = {name: given.pop(name) for name, _, _ in TIMES}
-        paths, holds, scaling = (given.pop(name) for name in ("costs", "holds", "scaling"))
-        return command(costs=_cost_source(times, paths, holds, scaling), **given)
+    def run(costs: tuple[str, ...], holds: tuple[str, ...], **arguments: Any) -> object:
+        return command(costs=_read_costs(costs, holds), **arguments)
 
-    profile = (
+    options = (
         click.option(
-            "--costs",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            help="Cost profile (JSON) instead of times; one for each placement.",
+            "--costs", cls=KeyedOption, keys=COST_KEYS, multiple=True, metavar="KEY=MS,...|FILE",
+            help="Milliseconds of passes, as f=1,b=2, or a cost profile (JSON); repeat, for each "
+            "placement.",
         ),
         click.option(
-            "--holds",
-            multiple=True,
-            metavar="RESOURCE=AMOUNT,...",
-            help="With --costs: the resources of a microbatch; repeat, and they take turns.",
+            "--holds", multiple=True, metavar="RESOURCE=AMOUNT,...",
+            help="With a cost profile: the resources of a microbatch; repeat, and they take turns.",
         ),
-    )
-    scaling = click.option(
-        "--scaling",
-        metavar="paper|paper-4096|FORM=FACTOR,...",
-        help="How fast S and T are beside 1/ranks of the output layer: Table 3 of the paper, or "
-        "measured factors such as alg1=.91,alg2=.87.  [1]",
-    )
-    times = (
-        click.option(
-            f"--{name}",
-            metavar="MS",
-            callback=_nanoseconds,
-            help=f"Milliseconds for {what}.  [{default}]",
+    )  # fmt: skip
+    return with_options(options)(run)
+
+
+def _read_costs(texts: tuple[str, ...], holds: tuple[str, ...]) -> CostSource:
+    files = [text for text in texts if "=" not in text or Path(text).exists()]
+    words = [word for text in texts if text not in files for word in text.split(",") if word]
+    if files and words:
+        raise ValueError(
+            f"--costs got {files[0]} and {words[0]!r:.80}; give a profile or times, not both"
         )
-        for name, what, default in TIMES
-    )
-    return with_options((*times, scaling, *profile))(run)
-
-
-def _cost_source(
-    times: dict[str, int | None], paths: tuple[Path, ...], holds: tuple[str, ...], scaling: str
-) -> CostSource:
-    if not paths:
+    if not files:
         if holds:
             raise ValueError("--holds needs a cost profile; give --costs FILE with it")
-        return GivenTimes(times, _scaling(scaling)) if scaling else GivenTimes(times)
-    if scaling:
-        raise ValueError("got --costs and --scaling; a profile has the times of S and T")
-    if given := [name for name, time in times.items() if time is not None]:
-        raise ValueError(f"got --costs and --{given[0]}; give a profile or times, not both")
-    profiles = tuple(parse_text(path, load_profile) for path in paths)
-    return ProfiledCosts(profiles, tuple(map(_amounts, holds)) or ({},))
-
-
-def _scaling(text: str) -> Callable[[str, int], float]:
-    """Return the factor of a form and a number of ranks, by the paper's Table 3 or as written."""
-    if text in ("paper", "paper-4096"):
-        table = PAPER_SCALING[2048 if text == "paper" else 4096]
-
-        def published(form: str, ranks: int) -> float:
-            row = table[min(table, key=lambda gpus: abs(math.log(gpus / ranks)))]
-            # The others' passes are those of Algorithm 1.
-            return row.get(form, row["alg1"])
-
-        return published
-    known = (*FORMS, "interlaced")
-    factors: dict[str, float] = {}
-    for word in text.split(","):
-        form, _, number = word.partition("=")
-        try:
-            factors[form] = float(number)
-        except ValueError:
-            factors[form] = 0.0
-        if form not in known or not 0 < factors[form] <= 2:
+        return _read_times(words)
+    for file in files:
+        if not Path(file).exists():
             raise ValueError(
-                f"--scaling got {word!r:.80}; write paper, paper-4096, or FORM=FACTOR with one of "
-                f"{', '.join(known)} and a factor such as 0.91"
+                f"--costs got {file!r:.80}, which is no file; give a cost profile, or milliseconds "
+                f"such as f=1,b=2"
             )
-    return lambda form, *_: factors.get(form, 1.0)
+    profiles = tuple(parse_text(Path(file), load_profile) for file in files)
+    return ProfiledCosts(profiles, tuple(map(parse_amounts, holds)) or ({},))
 
 
-def _amounts(text: str) -> dict[str, int]:
+def _read_times(words: Sequence[str]) -> GivenTimes:
+    times, factors, published = dict[str, int](), dict[str, float](), ""
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or key not in COST_KEYS:
+            raise ValueError(
+                f"--costs got {word!r:.80}; write KEY=MILLISECONDS, of {', '.join(COST_KEYS)}"
+                f"{near_name(key, COST_KEYS)}"
+            )
+        if key in times or key in factors or (key == SCALING and published):
+            raise ValueError(f"--costs has {key} twice; give it once")
+        if key in TIMES:
+            times[key] = _nanoseconds(key, text)
+        elif key in SCALED_FORMS:
+            factors[key] = _factor(key, text)
+        elif text in ("paper", "paper-4096"):
+            published = text
+        else:
+            raise ValueError(f"--costs got {word!r:.80}; write scaling=paper or paper-4096")
+    if published and factors:
+        raise ValueError(f"--costs got scaling={published} and {min(factors)}=; give one of them")
+    if published:
+        return GivenTimes(times, _published_scaling(2048 if published == "paper" else 4096))
+    return GivenTimes(times, lambda form, *_: factors.get(form, 1.0))
+
+
+def _published_scaling(sequence_length: int) -> Callable[[str, int], float]:
+    """Return the factor of a form and a number of ranks, by the paper's Table 3."""
+    table = PAPER_SCALING[sequence_length]
+
+    def scaling(form: str, ranks: int) -> float:
+        row = table[min(table, key=lambda gpus: abs(math.log(gpus / ranks)))]
+        # The others' passes are those of Algorithm 1.
+        return row.get(form, row["alg1"])
+
+    return scaling
+
+
+def parse_amounts(text: str) -> dict[str, int]:
+    """Return the resources of a microbatch, of --holds."""
     amounts: dict[str, int] = {}
     for word in text.split(","):
         name, _, amount = word.partition("=")
@@ -242,21 +247,28 @@ def _amounts(text: str) -> dict[str, int]:
     return amounts
 
 
-def _nanoseconds(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+def _nanoseconds(key: str, text: str) -> int:
     """Return written milliseconds in whole nanoseconds. Raises ValueError for other text."""
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"--{option.name} got {text!r}; give milliseconds, 0 or more, such as 1.5")
+        raise ValueError(
+            f"--costs got {key}={text!r:.80}; give milliseconds, 0 or more, such as 1.5"
+        )
     return round(value * MS)
 
 
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
+def _factor(form: str, text: str) -> float:
+    factor = _number(text)
+    if not 0 < factor <= 2:
+        raise ValueError(f"--costs got {form}={text!r:.80}; give a factor such as 0.91")
+    return factor
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def is_step(target: str) -> bool:

@@ -38,15 +38,15 @@ class Size:
 
 
 def with_size(command: Command) -> Command:
-    """Add --stages, --microbatches and --lower to a command, as its argument `size`."""
+    """Add --ranks, --microbatches and --lower to a command, as its argument `size`."""
 
     @functools.wraps(command)
-    def run(stages: int, microbatches: int, lowered: bool, **rest: object) -> object:
-        check_sizes(stages=stages, microbatches=microbatches)
-        return command(size=Size(stages, microbatches, lowered), **rest)
+    def run(ranks: int, microbatches: int, lowered: bool, **arguments: object) -> object:
+        check_sizes(ranks=ranks, microbatches=microbatches)
+        return command(size=Size(ranks, microbatches, lowered), **arguments)
 
     options = (
-        click.option("--stages", default=4, help="Pipeline ranks.  [4]"),
+        click.option("--ranks", default=4, help="Pipeline ranks.  [4]"),
         click.option("--microbatches", default=8, help="Microbatches of a step.  [8]"),
         click.option("--lower", "lowered", is_flag=True, help="Add sends, receives, collectives."),
     )

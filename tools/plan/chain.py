@@ -68,7 +68,9 @@ def read_chain(question: PlanQuestion, *, largest: bool = False) -> Chain:
     """
     sizes = question.sizes()
     if "pp" not in sizes:
-        raise ValueError(f"give --layout with pp, such as tp=2,pp=8,dp=4; got {question.layout!r}")
+        raise ValueError(
+            f"give --parallel with pp, such as tp=2,pp=8,dp=4; got {question.parallel!r}"
+        )
     stages = sizes.pop("stages", ())
     named = {"sp": "sequence_parallel"}
     given: dict[str, Any] = {
@@ -82,8 +84,7 @@ def read_chain(question: PlanQuestion, *, largest: bool = False) -> Chain:
     layers = _layers(question, device, layout, largest)
     if layout.pp * vpp > len(layers):
         raise ValueError(
-            f"pp {layout.pp} x vpp {vpp}: {question.model or question.costs} has {len(layers)} "
-            "layers, one a stage"
+            f"pp {layout.pp} x vpp {vpp}: {question.model} has {len(layers)} layers, one a stage"
         )
     return Chain(layers, layout, device)
 
@@ -91,15 +92,15 @@ def read_chain(question: PlanQuestion, *, largest: bool = False) -> Chain:
 def _layers(
     question: PlanQuestion, device: Device, layout: ParallelLayout, largest: bool
 ) -> tuple[LayerCost, ...]:
-    if question.costs is not None:
-        if question.model or question.data or question.frozen:
-            raise ValueError("--costs has measured layers: leave out --model, --data and --frozen")
-        return _measured(question.costs, layout.tp)
+    if question.has_measured("layers"):
+        if question.data or question.frozen:
+            raise ValueError("--model has measured layers: leave out --data and --frozen")
+        return _measured(Path(str(question.model)), layout.tp)
     model = question.read_model()
     amounts = model.amounts()
     if question.data is not None:
         count = layout.dp * layout.microbatches
-        batch = question.batch or count
+        batch = question.samples_per_step or count
         with live_progress() as progress:
             samples = read_samples(question.data, model, batch, question.seed, layout.cp, progress)
         amounts = {name: -(-total // count) for name, total in samples.amounts.items()}

@@ -16,46 +16,46 @@ from ...sched.planners.job.pricing import Pricer
 from ...sched.planners.job.schema import dump_job, job_file
 from ...sched.planners.orchestration.units import TENSOR_SIZES
 from ...sched.shapes import ENCODER, GENERATOR, LANGUAGE
+from ..console.commands import COUNT, FILE, CommandGroup, json_option
 from ..console.reporting import emit, live_progress, make_table, progress_console
-from ..inputs.models import device_option, model_option, single
+from ..inputs.models import PARALLEL, device_option, model_option, parallel_option, single
 from .job_data import balance_of, order_microbatches, read_samples
 from .orchestrate import plan_orchestration
 from .partition import FRAMEWORKS, plan_partition
 from .question import PARTS, Json, PlanAnswer, PlanQuestion
 from .recompute import plan_recomputation
 
-_COUNT = click.IntRange(min=1)
-_FILE = click.Path(path_type=Path)
 
-
-@click.group(name="plan")
+@click.group(name="plan", cls=CommandGroup)
 def command() -> None:
     """Plan parallelism: GPUs of each module, layers of each stage, what to recompute.
 
     Times and memory come from model shapes, or from a file with measured ones; parallelism.md
     says what is assumed.
 
-    Example: counterpoise plan job --only orchestrate --gpus 1296 --batch 1920 --model mllm-72b
+    Example: counterpoise plan job --only orchestrate --gpus 1296 --samples-per-step 1920
+    --model mllm-72b
     """
 
 
-@command.command("job")
-@click.option("--only", type=click.Choice(PARTS), help="Plan this part alone.  [everything]")
-@model_option("--config")
-@click.option("--gpus", type=_COUNT, help="GPUs of the cluster.")
-@device_option()
-@click.option("--data", help="A data set, a table of costs, or what `analyze` wrote.")
-@click.option("--global-batch", "--batch", "batch", type=_COUNT, help="Samples a step.")
-@click.option(
-    "--layout", default="", metavar="NAME=NUMBER,...",
-    help="tp=2,pp=8,dp=4 of a part; of a whole job cp=2, and sizes of TP to try: tp=4/8.",
+@command.command(
+    "job",
+    usual=("--only", "--model", "--gpus", "--device", "--data", "--samples-per-step", "--out"),
 )  # fmt: skip
+@click.option("--only", type=click.Choice(PARTS), help="Plan this part alone.  [everything]")
+@model_option
+@click.option("--gpus", type=COUNT, help="GPUs of the cluster.")
+@device_option
+@click.option("--data", help="A data set, a table of costs, or what `analyze` wrote.")
+@click.option("--samples-per-step", type=COUNT, help="Samples of a step: the global batch.")
+@parallel_option(
+    "tp=2,pp=8,dp=4 of a part; of a whole job cp=2, and sizes of TP to try: tp=4/8.", *PARALLEL
+)
 @click.option(
     "--frozen", multiple=True, type=click.Choice((ENCODER, LANGUAGE, GENERATOR)),
     help="Parts of the model that are not trained.",
 )  # fmt: skip
-@click.option("--costs", type=_FILE, help="Measured layers, or modules (JSON), for --model.")
-@click.option("--measured", type=_FILE, help="Measured steps, or memory (JSON).")
+@click.option("--measured", type=FILE, help="Measured steps, or memory (JSON).")
 @click.option("--framework", type=click.Choice(list(FRAMEWORKS)), help="Print its form of a split.")
 @click.option("--whole-encoder", is_flag=True, help="Keep the encoder in one piece, in front.")
 @click.option("--memory-gb", type=float, help="GB of a GPU that may be used.  [92 % of the GPU]")
@@ -63,8 +63,8 @@ def command() -> None:
     "--seed", default=0, show_default=True, type=click.IntRange(min=0),
     help="Of the samples drawn from --data.",
 )  # fmt: skip
-@click.option("--out", type=_FILE, help="Write the plan here (job.json).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.option("--out", type=FILE, help="Write the plan here (job.json).")
+@json_option
 def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
     """Plan a whole job: its parallelism, stages, schedule, recomputation and microbatches.
 
@@ -73,8 +73,8 @@ def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
     (partition), the layers to recompute, or the GPUs of each module (orchestrate), from what is
     given of the rest.
 
-    Example: counterpoise plan job --config internvit-6b+internlm2-20b --gpus 16 --data costs.npz
-    --global-batch 64 --out job.json
+    Example: counterpoise plan job --model internvit-6b+internlm2-20b --gpus 16 --data costs.npz
+    --samples-per-step 64 --out job.json
     """
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise ValueError(f"{out} cannot be written: name a file in a folder that there is")
@@ -98,8 +98,8 @@ def job_command(out: Path | None, as_json: bool, **given: Any) -> None:
 
 def plan_whole(question: PlanQuestion, out: Path) -> PlanAnswer:
     """Plan everything together. `out`: the file of the plan, whose costs an ordering reads."""
-    question.need("model", "gpus", "data", "batch")
-    model, device, batch = question.read_model(), question.gpu, question.batch or 1
+    question.need("model", "gpus", "data", "samples_per_step")
+    model, device, batch = question.read_model(), question.gpu, question.samples_per_step or 1
     sizes = question.sizes()
     cp = single("cp", sizes.get("cp", (1,)))
     began = time.perf_counter()

@@ -3,7 +3,6 @@
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
-from os import sched_getaffinity
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +148,8 @@ def _scanned(data: str, names: tuple[str, ...], progress: Progress) -> Int64:
     def show(finished: int, pieces: int) -> None:
         progress.update(task, completed=finished, total=pieces)
 
-    run = on_cores(len(sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as folder:
-        rows, _ = scan_all(tasks, options, Path(folder), run, 0, show)
+        rows, _ = scan_all(tasks, options, Path(folder), on_cores(), 0, show)
     if missing := [name for name in names if name not in rows.resources]:
         raise ValueError(
             f"{data}: samples cost {', '.join(rows.resources) or 'nothing'}, and the model counts "

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -30,14 +31,14 @@ def plan_orchestration(question: PlanQuestion) -> PlanAnswer:
 
     The simulator runs the best plans by the formula; the fastest of them is the answer.
     """
-    question.need("gpus", "batch")
+    question.need("gpus", "samples_per_step")
     device = question.gpu
     ways, work = _modules(question, device)
     speed = device.network_bytes_per_s // 10**6
     start = time.perf_counter()
     for modules in ways:
         job = OrchestrationProblem(
-            modules, question.gpus or 1, question.batch or 1, question.limit_bytes(),
+            modules, question.gpus or 1, question.samples_per_step or 1, question.limit_bytes(),
             link_mb_per_s=speed,
         )  # fmt: skip
         try:
@@ -69,12 +70,12 @@ def _modules(
 
     A model's modules also with everything recomputed, for when they do not fit otherwise.
     """
-    data, batch, seed = question.data, question.batch or 1, question.seed
+    data, batch, seed = question.data, question.samples_per_step or 1, question.seed
     with live_progress() as progress:
-        if question.costs is not None:
-            if question.model or question.frozen:
-                raise ValueError("--costs has measured modules: leave out --model and --frozen")
-            ways = [parse_text(question.costs, read_modules)]
+        if question.has_measured("modules"):
+            if question.frozen:
+                raise ValueError("--model has measured modules: leave out --frozen")
+            ways = [parse_text(Path(str(question.model)), read_modules)]
             drawn = draw_costs(data, ("tiles",), batch, seed, progress)[:, 0] if data else None
         else:
             model, drawn = question.read_model(), None

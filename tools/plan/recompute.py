@@ -55,11 +55,12 @@ def plan_recomputation(question: PlanQuestion) -> PlanAnswer:
 
     Memory comes from a model's shapes, or from measurements (recompute.md has the file).
     """
-    asked = (question.model, question.costs, question.layout, question.data)
     if question.measured is None:
         planned = _modelled(read_chain(question, largest=True), question.limit_bytes())
-    elif any(asked):
-        raise ValueError("--measured has stages and memory: leave out model, costs, layout, data")
+    elif question.model or question.parallel or question.data:
+        raise ValueError(
+            "--measured has stages and memory: leave out --model, --parallel and --data"
+        )
     else:
         limit = None if question.memory_gb is None else question.limit_bytes()
         planned = _measured(question.measured, limit)

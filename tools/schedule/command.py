@@ -11,6 +11,7 @@ from ...sched.checking import marked_grid
 from ...sched.ir.torch_csv import write_csv
 from ...sched.render.text import render_text
 from ...sched.simulation.measured import MeasuredStep, dump_step
+from ..console.commands import FILE, CommandGroup, json_option
 from ..console.reporting import emit
 from ..inputs.cost_options import CostSource, read_costed, read_timelines, with_costs
 from ..inputs.programs import Size, read_program, with_size
@@ -18,11 +19,11 @@ from .compare import compare_command, draw, list_table, picture, rank_table, tim
 from .fill import command as fill_command
 
 FORMATS = ("csv", "svg", "trace", "text", "timeline", "times")
+USUAL = ("--ranks", "--microbatches", "--costs")
 SUFFIXES = {".csv": "csv", ".svg": "svg", ".json": "trace", ".txt": "text"}
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 
 
-@click.group(name="schedule")
+@click.group(name="schedule", cls=CommandGroup)
 def command() -> None:
     """Show, check, simulate and compare pipeline schedules.
 
@@ -39,7 +40,7 @@ command.add_command(compare_command)
 
 
 @command.command("list")
-@as_json
+@json_option
 def list_(as_json: bool) -> None:
     """List the registered schedules and their options.
 
@@ -52,7 +53,7 @@ def list_(as_json: bool) -> None:
     emit({"schedules": report}, as_json, list_table(found))
 
 
-@command.command()
+@command.command(usual=USUAL)
 @click.argument("target")
 @click.option("--passes", is_flag=True, help="Print the passes in order, not to scale.")
 @with_size
@@ -60,7 +61,7 @@ def list_(as_json: bool) -> None:
 def show(target: str, passes: bool, size: Size, costs: CostSource) -> None:
     """Print the timeline of a program or a measured step to scale, or with --passes its grid.
 
-    Example: counterpoise schedule show zb-h1 --stages 4 --microbatches 8
+    Example: counterpoise schedule show zb-h1 --ranks 4 --microbatches 8
     """
     if passes:
         click.echo(format_program(read_costed(target, size, costs)))
@@ -75,7 +76,7 @@ def show(target: str, passes: bool, size: Size, costs: CostSource) -> None:
 @click.argument("target")
 @click.option("--limit", type=int, help="The most live activations that a rank may hold.")
 @with_size
-@as_json
+@json_option
 def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
     """Prove that a program is complete, ordered and free of deadlock; exit with status 1 if not.
 
@@ -100,27 +101,25 @@ def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
     return 1 if found else 0
 
 
-@command.command("simulate")
+@command.command("simulate", usual=(*USUAL, "--json"))
 @click.argument("target")
 @with_size
 @with_costs
-@as_json
+@json_option
 def simulate_(target: str, size: Size, costs: CostSource, as_json: bool) -> None:
     """Simulate a program: print its makespan, each rank's bubbles by cause, and peak memory.
 
-    Example: counterpoise schedule simulate 1f1b --stages 8 --microbatches 64 --p2p 0.1
+    Example: counterpoise schedule simulate 1f1b --ranks 8 --microbatches 64 --costs p2p=0.1
     """
     program = read_costed(target, size, costs)
     timeline = simulate(program, costs.of(program))
     emit(timeline_report(timeline, costs.unit), as_json, rank_table(timeline, costs.unit))
 
 
-@command.command()
+@command.command(usual=("--out", *USUAL))
 @click.argument("target")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by --out's suffix.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Output file; default: standard output."
-)
+@click.option("--out", type=FILE, help="Output file; default: standard output.")
 @with_size
 @with_costs
 def export(target: str, form: str | None, out: Path | None, size: Size, costs: CostSource) -> None:

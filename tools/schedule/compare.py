@@ -23,6 +23,7 @@ from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text, text_lines
 from ...sched.render.trace import render_trace
 from ...sched.simulation.measured import KindAgreement, agreement, differing_passes
+from ..console.commands import FILE, Command, json_option
 from ..console.reporting import PLAIN, emit, make_table
 from ..inputs.cost_options import CostSource, is_step, read_timelines, with_costs
 from ..inputs.programs import Size, with_size
@@ -104,25 +105,23 @@ def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) ->
     return drawn
 
 
-@click.command("compare")
+@click.command(
+    "compare", cls=Command, usual=("--out", "--ranks", "--microbatches", "--costs", "--json")
+)
 @click.argument("targets", nargs=-1, required=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Write .svg, .json, .txt here.")
+@click.option("--out", type=FILE, help="Write .svg, .json, .txt here.")
 @with_size
 @with_costs
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def compare_command(
-    targets: tuple[str, ...],
-    out: Path | None,
-    size: Size,
-    costs: CostSource,
-    as_json: bool,
-) -> None:
+    targets: tuple[str, ...], out: Path | None, size: Size, costs: CostSource, as_json: bool,
+) -> None:  # fmt: skip
     """Compare several programs, or measured steps, in a table, and with --out in a picture.
 
     A measured step is a file that ends in .json; beside the program that it ran, the times of each
     kind of pass are compared too.
 
-    Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out picture.svg
+    Example: counterpoise schedule compare 1f1b zb-h1 zbv --ranks 8 --out picture.svg
     """
     timelines = read_timelines(targets, size, costs)
     if out is not None:

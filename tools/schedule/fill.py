@@ -23,67 +23,63 @@ from ...sched.bubble_filling.setup import FillSetup, Splitting, dump_setup, load
 from ...sched.bubble_filling.timeline import bubble_causes, fill_timeline
 from ...sched.ir.program import format_program
 from ...sched.render.summary import format_memory
-from ...sched.shapes import Device, ParallelLayout, Recompute, read_device, read_model
+from ...sched.shapes import Amounts, Model, ParallelLayout, read_device, read_model
 from ...sched.simulation.cost_profile import load_profile
+from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, make_table, progress_console
+from ..inputs.cost_options import parse_amounts
 from ..inputs.files import parse_text
 from ..inputs.models import (
-    amounts_of,
     device_option,
     memory_limit,
     model_option,
-    parse_layout,
+    parallel_option,
+    parse_parallel,
     single,
 )
 from ..inputs.programs import check_sizes
 from .compare import draw
 
-COUNT = click.IntRange(min=1)
-_FILE = click.Path(path_type=Path)
+PARALLEL_SIZES = ("tp", "pp", "dp", "vpp", "microbatches")
 # Plans that are printed.
 SHOWN = 8
 # Optimus' copies of encoders took "less than 12 %" of memory in addition (section 4.5).
 MOST_COPIES = 0.12
 
 
-@click.command("fill")
+@click.command(
+    "fill", cls=Command, usual=("--case", "--model", "--device", "--parallel", "--out", "--json")
+)
 @click.option("--case", type=click.Choice(list(CASES)), help="A job of the paper.  [3072]")
-@click.option("--profile", type=_FILE, help="A measured job (JSON) instead.")
-@model_option()
-@device_option()
+@click.option("--profile", type=FILE, help="A measured job (JSON) instead.")
+@model_option
+@device_option
+@parallel_option(
+    "With --model tp=8,pp=4,dp=4,vpp=1,microbatches=32; else microbatches alone.",
+    *PARALLEL_SIZES,
+)
 @click.option(
-    "--layout", default="", metavar="NAME=NUMBER,...",
-    help="With --model tp=8,pp=4,dp=4,vpp=1,microbatches=32; else microbatches alone.",
+    "--holds", default="", metavar="RESOURCE=AMOUNT,...",
+    help="With --model: what a microbatch holds, such as tokens=8192.  [the model's]",
 )  # fmt: skip
-@click.option("--tiles", type=COUNT, help="With --model: of a microbatch.  [the model's]")
-@click.option("--tokens", type=COUNT, help="With --model: of a microbatch.  [the model's]")
-@click.option("--recompute", is_flag=True, help="With --model: all layers of it.")
-@click.option("--memory-gb", type=float, help="GB of a GPU.  [92 % of it; of a case, 80]")
-@click.option("--contention", type=_FILE, help="Its table in a cost profile (JSON).")
+@click.option("--contention", type=FILE, help="Its table in a cost profile (JSON).")
 @click.option(
-    "--tp-chunks",
-    default=1,
-    show_default=True,
-    type=COUNT,
+    "--tp-chunks", default=1, show_default=True, type=COUNT,
     help="Chunks in which a case's tensor-parallel collectives run beside their products.",
-)
+)  # fmt: skip
 @click.option("--pp-enc", type=COUNT, help="Only encoder pipelines of this number of ranks.")
-@click.option(
-    "--tp-enc", type=COUNT, help="Only encoders over this number of tensor-parallel GPUs."
-)
+@click.option("--tp-enc", type=COUNT, help="Only encoders over this number of TP ranks.")
 @click.option("--whole", is_flag=True, help="Keep kernels whole.")
-@click.option("--frozen", is_flag=True, help="Do not train the encoders: no backward.")
 @click.option(
     "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs any."
 )
-@click.option("--out", type=_FILE, help=".svg, .json (trace) or .txt.")
+@click.option("--out", type=FILE, help=".svg, .json (trace) or .txt.")
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def command(
-    case: str | None, profile: Path | None, model: str | None, device: str, layout: str,
-    tiles: int | None, tokens: int | None, recompute: bool, memory_gb: float | None,
-    contention: Path | None, tp_chunks: int, pp_enc: int | None, tp_enc: int | None, whole: bool,
-    frozen: bool, executable: bool, out: Path | None, dump_profile: bool, as_json: bool,
+    case: str | None, profile: Path | None, model: str | None, device: str, parallel: str,
+    holds: str, contention: Path | None, tp_chunks: int, pp_enc: int | None, tp_enc: int | None,
+    whole: bool, executable: bool, out: Path | None, dump_profile: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
@@ -95,26 +91,27 @@ def command(
     """
     if profile and tp_chunks != 1:
         raise ValueError("--tp-chunks is for a case; a profile has what its collectives took")
-    if len([one for one in (case, profile, model) if one]) > 1:
+    if len([source for source in (case, profile, model) if source]) > 1:
         raise ValueError("give one of --case, --profile and --model")
-    found_device = read_device(device) if model else SET_R_DEVICE
-    names = ("tp", "pp", "dp", "vpp") if model else ()
+    if holds and not model:
+        raise ValueError("--holds is for --model; a case and a profile have their kernels' times")
+    gpu = read_device(device) if model else SET_R_DEVICE
+    names = PARALLEL_SIZES if model else ("microbatches",)
     sizes: dict[str, Any] = {
-        name: single(name, numbers)
-        for name, numbers in parse_layout(layout, (*names, "microbatches")).items()
+        name: single(name, numbers) for name, numbers in parse_parallel(parallel, names).items()
     }
     if profile:
         setup = replace(parse_text(profile, load_setup), **sizes)
     elif model:
-        again: Recompute = "all" if recompute else "none"
-        cut = ParallelLayout(**{"microbatches": 32, **sizes}, recompute=again)
-        read = read_model(model)
-        setup = model_setup(read, found_device, cut, amounts_of(read, tiles, tokens), tp_chunks)
+        shape, layout = read_model(model), ParallelLayout(**{"microbatches": 32, **sizes})
+        setup = model_setup(shape, gpu, layout, _microbatch(shape, holds), tp_chunks)
+        setup = replace(setup, memory_bytes=memory_limit(None, gpu))
     else:
         setup = replace(case_setup(case or "3072", chunks=tp_chunks), **sizes)
-    if memory_gb is not None or model:
-        setup = replace(setup, memory_bytes=memory_limit(memory_gb, found_device))
-    setup = _changed(setup, contention, frozen, found_device)
+    if contention is not None:
+        setup = replace(setup, contention=parse_text(contention, load_profile).contention)
+    check_sizes(stages=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks)
+    setup = with_encoder_collectives(setup, gpu)
     if dump_profile:
         click.echo(dump_setup(setup))
         return
@@ -141,28 +138,23 @@ def command(
         click.echo(line)
 
 
-def _changed(setup: FillSetup, contention: Path | None, frozen: bool, device: Device) -> FillSetup:
-    """Return the job with measured contention, frozen encoders, and its encoders' collectives."""
-    if contention is not None:
-        measured = parse_text(contention, load_profile).contention
-        setup = replace(setup, contention=measured)
-    check_sizes(stages=setup.stages, microbatches=setup.microbatches, chunks=setup.chunks)
-    if frozen:
-        encoders = {
-            width: tuple(replace(stack, trainable=False) for stack in row)
-            for width, row in setup.encoders.items()
-        }
-        setup = replace(setup, encoders=encoders)
-    return with_encoder_collectives(setup, device)
+def _microbatch(model: Model, holds: str) -> Amounts:
+    """Return a model's usual microbatch with what --holds has; tokens are one sequence."""
+    amounts: dict[str, int | None] = {**parse_amounts(holds)} if holds else {}
+    usual = dict(model.usual)
+    if unknown := amounts.keys() - usual:
+        raise ValueError(
+            f"--holds got {min(unknown)!r:.80}; a microbatch of {model.name} has {', '.join(usual)}"
+        )
+    if tokens := amounts.get("tokens"):
+        amounts["token_pairs"] = tokens**2
+    return model.amounts(**amounts)
 
 
 def _scan(
-    setup: FillSetup,
-    wanted: Sequence[EncoderPlan],
-    splittings: Sequence[Splitting | None],
-    most_copies: float,
-    executable: bool,
-) -> PlanScan:
+    setup: FillSetup, wanted: Sequence[EncoderPlan], splittings: Sequence[Splitting | None],
+    most_copies: float, executable: bool,
+) -> PlanScan:  # fmt: skip
     """Fill the plans asked for; whole layers are not split."""
     return scan(
         setup,

@@ -12,30 +12,25 @@ from ...sched.ir.kinds import kind
 from ...sched.render.summary import format_time
 from ...sched.simulation.fitting import FittedProfile, fit_profile
 from ...sched.simulation.measured import MeasuredStep
+from ..console.commands import FILE, Command, json_option
 from ..console.reporting import PLAIN, emit, make_table
 from ..inputs.cost_options import read_step
 
 
-@click.command("profile")
+@click.command("profile", cls=Command)
 @click.argument("steps", nargs=-1, required=True)
 @click.option(
-    "--skip",
-    type=click.IntRange(min=0),
-    default=2,
-    show_default=True,
+    "--skip", type=click.IntRange(min=0), default=2, show_default=True,
     help="Leave out the first steps of a folder: they are slower.",
-)
-@click.option("--resources", metavar="NAME,...", help="What costs depend on.  [default: all]")
-@click.option("--p2p-ns", type=click.IntRange(min=0), default=0, help="Time of a message.  [0]")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the cost profile here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+)  # fmt: skip
+@click.option(
+    "--resource", "resources", multiple=True, metavar="NAME",
+    help="What costs depend on; repeat.  [default: all]",
+)  # fmt: skip
+@click.option("--out", type=FILE, help="Write the cost profile here.")
+@json_option
 def command(
-    steps: tuple[str, ...],
-    skip: int,
-    resources: str | None,
-    p2p_ns: int,
-    out: Path | None,
-    as_json: bool,
+    steps: tuple[str, ...], skip: int, resources: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
     """Fit a cost profile to measured steps, and print how well it fits.
 
@@ -44,8 +39,7 @@ def command(
 
     Example: counterpoise profile timelines --out profile.json
     """
-    names = None if resources is None else [name for name in resources.split(",") if name]
-    fitted = fit_profile(_read(steps, skip), resources=names, p2p_ns=p2p_ns)
+    fitted = fit_profile(_read(steps, skip), resources=resources or None)
     if out is not None:
         out.write_text(dump_profile(fitted.profile) + "\n", "utf-8")
         click.echo(f"wrote {out}", err=True)

@@ -16,6 +16,7 @@ from ...balancer.server.loop import new_credentials, serve
 from ...balancer.transport.finding import check_open_address, find_address, write_address
 from ...balancer.transport.keys import server_keys
 from ...balancer.transport.naming import checked_job
+from ..console.commands import EXISTING_FOLDER, Command
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
@@ -89,34 +90,25 @@ def supervise(command: Sequence[str]) -> int:
         logger.error(text, name, extra={"event": "restart"})
 
 
-@click.command("balancer")
+@click.command("balancer", cls=Command, usual=("--listen", "--keys", "--metrics"))
 @click.option("--listen", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS")
 @click.option(
-    "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
+    "--keys", type=EXISTING_FOLDER, metavar="FOLDER",
     help="The balancer's keys, made by counterpoise keygen; only allowed peers may connect.",
-)
+)  # fmt: skip
 @click.option(
-    "--job",
-    "jobs",
-    multiple=True,
-    metavar="NAME",
+    "--job", "jobs", multiple=True, metavar="NAME",
     help="Serve only this job; repeatable. By default all that come.",
-)
+)  # fmt: skip
 @click.option(
-    "--address-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "--address-file", type=click.Path(dir_okay=False, path_type=Path),
     help="Write here where this balancer listens: others find it by file:///PATH.",
-)
+)  # fmt: skip
 @click.option(
-    "--heartbeat-timeout",
-    type=click.FloatRange(min=2.0),
-    default=DEAD_S,
-    show_default=True,
+    "--heartbeat-timeout", type=click.FloatRange(min=2.0), default=DEAD_S, show_default=True,
     metavar="SECONDS",
     help="Give up a worker without a heartbeat for this long (one is sent every second).",
-)
+)  # fmt: skip
 @click.option(
     "--supervise", "is_supervised", is_flag=True, help="Start the balancer again if it is killed."
 )
@@ -126,17 +118,10 @@ def supervise(command: Sequence[str]) -> int:
 )
 @log_options
 def command(
-    listen: str,
-    keys: Path | None,
-    jobs: tuple[str, ...],
-    address_file: Path | None,
-    heartbeat_timeout: float,
-    is_supervised: bool,
-    metrics: str | None,
-    insecure: bool,
-    log_level: str,
-    log_format: str,
-) -> int:
+    listen: str, keys: Path | None, jobs: tuple[str, ...], address_file: Path | None,
+    heartbeat_timeout: float, is_supervised: bool, metrics: str | None, insecure: bool,
+    log_level: str, log_format: str,
+) -> int:  # fmt: skip
     """Serve training jobs: trainers bring them, workers decode for them.
 
     \b

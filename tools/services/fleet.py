@@ -12,6 +12,7 @@ from ...balancer.transport.keys import peer_keys
 from ...workers.fleet.control import FleetControl
 from ...workers.fleet.processes import BalancerProcess, local_launcher
 from ...workers.fleet.ray_actors import HINT, import_ray, ray_launcher
+from ..console.commands import EXISTING_FOLDER, Command
 from ..console.signals import stop_on_signal
 
 logger = logging.getLogger("counterpoise")
@@ -40,7 +41,10 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
         return (fewest, most) if 1 <= fewest <= most else self.fail(f"{value!r}: give 4, or 4:64")
 
 
-@click.command("fleet", context_settings={"ignore_unknown_options": True})
+@click.command(
+    "fleet", cls=Command, usual=("--workers", "--balancer", "--keys"),
+    context_settings={"ignore_unknown_options": True},
+)  # fmt: skip
 @click.argument("engine", type=click.Choice(["local", "ray"]))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- WORKER OPTIONS")
 @click.option("--workers", type=Bounds(), required=True, help="How many; 4:64 as ranks need them.")
@@ -50,26 +54,17 @@ class Bounds(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--host", help="Address of this host at which a balancer started here listens.")
 @click.option(
-    "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
+    "--keys", type=EXISTING_FOLDER, metavar="FOLDER",
     help="Keys made by counterpoise keygen: the folder with balancer/, worker/, trainer/.",
-)
+)  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Without keys, let anybody in who can reach it.")
 @click.option("--label", type=Pair(), multiple=True, help="Ray: a label that nodes must have.")
 @click.option("--resource", type=Pair(), multiple=True, help="Ray: what else a worker takes.")
 def command(
-    engine: str,
-    words: tuple[str, ...],
-    workers: tuple[int, int],
-    cpus_per_worker: int,
-    balancer: str | None,
-    host: str | None,
-    keys: Path | None,
-    insecure: bool,
-    label: tuple[tuple[str, str], ...],
-    resource: tuple[tuple[str, str], ...],
-) -> None:
+    engine: str, words: tuple[str, ...], workers: tuple[int, int], cpus_per_worker: int,
+    balancer: str | None, host: str | None, keys: Path | None, insecure: bool,
+    label: tuple[tuple[str, str], ...], resource: tuple[tuple[str, str], ...],
+) -> None:  # fmt: skip
     """Run workers, and a balancer for them, until Ctrl-C; then drain them.
 
     What follows -- are options of counterpoise worker.

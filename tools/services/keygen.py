@@ -6,9 +6,10 @@ import click
 
 from ...balancer.transport.keys import SECRET, write_keys
 from ...balancer.transport.naming import checked_job
+from ..console.commands import Command
 
 
-@click.command("keygen")
+@click.command("keygen", cls=Command)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--worker", "workers", multiple=True, metavar="NAME", help="Add a worker; repeatable."

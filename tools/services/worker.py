@@ -34,6 +34,7 @@ from ...workers.sources.randomness import own_generators
 from ...workers.sources.registry import import_named, open_source, registered
 from ...workers.stores.allowed import restrict_urls
 from ...workers.stores.obstore_store import forks_no_more
+from ..console.commands import EXISTING_FOLDER, FILE, Command
 from ..console.logs import log_options, set_up_logs
 from ..console.signals import stop_on_signal
 
@@ -46,95 +47,61 @@ MOST_PORTS = 16
 MIN_WEIGHT = 0.001
 
 
-@click.command("worker")
+@click.command("worker", cls=Command, usual=("--root", "--allow", "--keys", "--cache", "--threads"))
 @click.argument(
     "addresses", nargs=-1, metavar="ADDRESS[=WEIGHT]...", envvar=BALANCER_VARIABLE, required=True
 )
 @click.option(
-    "--root",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--root", required=True, type=EXISTING_FOLDER,
     help="Read only below this folder.",
-)
+)  # fmt: skip
 @click.option(
-    "--allow",
-    multiple=True,
-    metavar="PACKAGE.MODULE:FUNCTION",
+    "--allow", multiple=True, metavar="PACKAGE.MODULE:FUNCTION",
     help="Run this transform if a job asks for it (besides the registered ones); repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--allow-url",
-    multiple=True,
-    metavar="PREFIX",
+    "--allow-url", multiple=True, metavar="PREFIX",
     help="Read URLs below this one if a job names them, as s3://bucket/train/; repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--weight",
-    "weights",
-    multiple=True,
-    metavar="JOB=WEIGHT",
+    "--weight", "weights", multiple=True, metavar="JOB=WEIGHT",
     help="Give a job more or less of this worker's time than others (1); repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--keys",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    "--keys", multiple=True, type=EXISTING_FOLDER,
     metavar="FOLDER",
     help="This worker's keys, made by counterpoise keygen; one for all addresses, or one for each.",
-)
+)  # fmt: skip
 @click.option(
-    "--serve",
-    default=AUTO,
-    show_default=True,
-    metavar="ADDRESS",
+    "--serve", default=AUTO, show_default=True, metavar="ADDRESS",
     help="Where ranks pull decoded samples: auto, the interface that reaches the balancer; "
     "tcp://HOST:PORT (further jobs at the ports after it); none, they travel through the balancer.",
-)
+)  # fmt: skip
 @click.option(
     "--insecure", is_flag=True, help="Without keys, serve where other hosts can reach it."
 )
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder for indexes and costs.")
+@click.option("--cache", type=FILE, help="Folder for indexes and costs.")
 @click.option(
-    "--threads",
-    type=click.IntRange(1, MAX_THREADS),
-    default=1,
-    show_default=True,
+    "--threads", type=click.IntRange(1, MAX_THREADS), default=1, show_default=True,
     help="Threads that decode; more than one only where the transform says that it is thread_safe.",
-)
+)  # fmt: skip
 @click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
-    "--until-lost",
-    type=float,
-    metavar="SECONDS",
+    "--until-lost", type=float, metavar="SECONDS",
     help="End when no balancer has answered for this long (default: wait for ever).",
-)
+)  # fmt: skip
 @click.option(
-    "--drain",
-    type=click.FloatRange(min=0.0),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
+    "--drain", type=click.FloatRange(min=0.0), default=20.0, show_default=True, metavar="SECONDS",
     help="Asked to end (SIGTERM, Ctrl-C), finish what is begun and wait this long at most until "
     "ranks have taken it; asked again, end at once.",
-)
+)  # fmt: skip
 @log_options
 def command(
-    addresses: tuple[str, ...],
-    root: Path,
-    allow: tuple[str, ...],
-    allow_url: tuple[str, ...],
-    weights: tuple[str, ...],
-    keys: tuple[Path, ...],
-    serve: str,
-    insecure: bool,
-    cache: Path | None,
-    threads: int,
-    metrics: str | None,
-    until_lost: float | None,
-    drain: float,
-    log_level: str,
-    log_format: str,
-) -> None:
+    addresses: tuple[str, ...], root: Path, allow: tuple[str, ...], allow_url: tuple[str, ...],
+    weights: tuple[str, ...], keys: tuple[Path, ...], serve: str, insecure: bool,
+    cache: Path | None, threads: int, metrics: str | None, until_lost: float | None, drain: float,
+    log_level: str, log_format: str,
+) -> None:  # fmt: skip
     """Work for the jobs of the balancers at ADDRESS until it is told to stop.
 
     ADDRESS is tcp://HOST:PORT, or file:///PATH of a file that `counterpoise balancer

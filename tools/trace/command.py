@@ -9,13 +9,14 @@ from ...balancer.protocol.trace_messages import MAX_TRACE_MS, StartTrace, TraceR
 from ...balancer.server.tracing import GRACE_S
 from ...balancer.transport.asking import observe
 from ...balancer.transport.keys import PeerKeys
+from ..console.commands import Command
 from ..doctor.asking import asking_options
 from .chrome import trace_events
 
 ANSWER_S = 5.0
 
 
-@click.command("trace")
+@click.command("trace", cls=Command)
 @asking_options
 @click.option(
     "--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, MAX_TRACE_MS / 1000),

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from ...loader import DataLoader, OnError
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.dead_letters import read_letters
+from ..console.commands import COUNT, FILE, Command, json_option
 from ..console.reporting import emit, live_progress
 from .advice import Json, advise, foretell_step
 from .costs import TrialCosts, find_costs
@@ -25,7 +26,6 @@ from .subject import Subject, Unbroken, UnusableDataError, open_subject, why_unp
 from .turns import SAME, TORCH, Contender, compare, figures, take_turns
 from .words import LABELS, make_notes, make_tables, print_advice, render_page
 
-COUNT = click.IntRange(min=1)
 STEP_MS = click.FloatRange(min=0, min_open=True)
 # The share of the time in which costs are measured, and broken samples that are named.
 MEASURING, NAMED = 0.2, 5
@@ -33,7 +33,10 @@ MEASURING, NAMED = 0.2, 5
 MOST_KNOWN = 200_000
 
 
-@click.command("try")
+@click.command(
+    "try", cls=Command,
+    usual=("--batch-size", "--collate", "--transform", "--step-ms", "--ranks", "--out"),
+)  # fmt: skip
 @click.argument("source")
 @click.option("--batch-size", type=COUNT, help="Samples of a batch.  [8, or the script's]")
 @click.option("--collate", default="", metavar="MODULE:NAME", help="Your collate_fn.")
@@ -44,10 +47,10 @@ MOST_KNOWN = 200_000
 @click.option("--accumulate", type=COUNT, default=1, help="Microbatches of a rank in a step.  [1]")
 @click.option("--workers", type=click.IntRange(min=0), help="Workers.  [4, or the script's]")
 @click.option("--seconds", type=COUNT, default=60, help="About how long it takes in all.  [60]")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write the report as a page, too.")
+@click.option("--out", type=FILE, help="Write the report as a page (HTML), too.")
+@json_option
 def command(
-    source: str, as_json: bool, html: Path | None, seconds: int, step_ms: float, accumulate: int,
+    source: str, as_json: bool, out: Path | None, seconds: int, step_ms: float, accumulate: int,
     ranks: int | None, batch_size: int | None, workers: int | None, collate: str, transform: str,
 ) -> None:  # fmt: skip
     """Try your own data set under torch's DataLoader, ours, and ours with balance="auto".
@@ -60,7 +63,7 @@ def command(
     \b
     Example:
       counterpoise try mydata:dataset --collate mydata:collate --step-ms 250 --ranks 8
-      counterpoise try train.py:make_loader --html try.html
+      counterpoise try train.py:make_loader --out try.html
       counterpoise try 'shards/*.tar' --seconds 30 --json
     """  # noqa: D301
     with live_progress(2) as progress, _quiet():
@@ -73,11 +76,11 @@ def command(
             "cores": len(os.sched_getaffinity(0)),
         }  # fmt: skip
         report = try_all(subject, given, seconds, progress, bar)
-    if html is not None and not replace_file(html, render_page(report).encode()):
-        raise OSError(f"{html} could not be written; choose another path")
+    if out is not None and not replace_file(out, render_page(report).encode()):
+        raise OSError(f"{out} could not be written; choose another path")
     emit(report, as_json, *make_tables(report))
     if not as_json:
-        print_advice(report, html)
+        print_advice(report, out)
     if report["systems"][TORCH]["failed"] and report["systems"]["ours"]["failed"]:
         raise UnusableDataError(report["verdict"])
 

@@ -74,7 +74,6 @@ def _one_of(option: str, or_none: bool = False) -> Check:
 
 _COUNT: Check = (lambda value: value is None or is_positive(value), "is a positive integer or None")
 _INTEGER: Check = (lambda value: type(value) is int, "is an integer")
-_FLAG: Check = (lambda value: type(value) is bool, "are True and False")
 _RESOURCE: Check = (
     lambda value: value is None or (isinstance(value, str) and bool(value)),
     "is the name of a resource or None",

@@ -134,7 +134,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"layout": {"name": "packed", "pad_id": 0.0}}, "pad_id is 0.0"),
     ({"images": {"dummy_tile": -1}}, "dummy_tile is -1, allowed is 0 or a positive integer"),
     ({"images": {"dummy_tile": False}}, "dummy_tile is False"),
-    ({"report": "run.html"}, "report is 'run.html', allowed are True and False"),
     ({"grouping": "fixed", "budgets": {"tokens": 9}}, "cannot hold budgets: give none"),
     ({"mode": "window"}, "mode 'window' needs a budget"),
     ({"waits": "step", "partition": "greedy"}, "partition 'greedy' does not look"),
