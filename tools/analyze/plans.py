@@ -53,9 +53,10 @@ class KnownCosts:
         accumulate = self.terms.balance.accumulate
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
         more += "" if self.terms.balance.shift_labels else ", shift_labels=False"
-        told = {f'cp.Balance("auto"{more}, counts="free"{counted})': self.foretell(counts="free")}
+        free = f'cp.Balance("auto"{more}, counts="free"{counted})'
+        forecasts = {free: self.foretell(counts="free")}
         if accumulate == 1:
-            told[f'cp.Balance("auto", accumulate=4{more})'] = self.foretell(accumulate=4)
+            forecasts[f'cp.Balance("auto", accumulate=4{more})'] = self.foretell(accumulate=4)
         if self.choice.padded:
-            told[f'cp.Balance("auto"{more}, layout="packed")'] = self.foretell(is_packed=True)
-        return {code: each.time for code, each in told.items() if each is not None}
+            forecasts[f'cp.Balance("auto"{more}, layout="packed")'] = self.foretell(is_packed=True)
+        return {code: forecast.time for code, forecast in forecasts.items() if forecast is not None}
