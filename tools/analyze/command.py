@@ -105,7 +105,7 @@ def command(
     report["bytes_as_tokens"] = reads and "tokens" in rows.resources
     report |= {"seconds": time.perf_counter() - began, "costs_found": costs_found}
     if costs_found:
-        report["recommended"]["settings"] = _with_table(report, rows, out)
+        report["recommended"]["settings"] = _add_table(report, rows, out)
     _write(out, rows, report)
     emit(report, as_json, *_tables(report, out))
 
@@ -125,20 +125,20 @@ def _scan(
         progress.update(scanning, completed=finished, total=pieces)
 
     rows, total = scan_all(tasks, options, out / "parts", run, samples, show)
-    return rows, total, "" if options.found is None else options.found.describe()
+    return rows, total, "" if options.found_costs is None else options.found_costs.describe()
 
 
-def _with_table(report: Json, rows: Rows, out: Path) -> str:
+def _add_table(report: Json, rows: Rows, out: Path) -> str:
     """Return the settings for data that do not say what samples cost: a loader needs a table."""
     head, loader = report["recommended"]["settings"].rsplit("loader = ", 1)
-    told = f"# nothing says what samples cost; found were: {report['costs_found']}\n"
+    comment = f"# nothing says what samples cost; found were: {report['costs_found']}\n"
     if len(rows) < report["samples"]:
-        return f"{told}# not all were measured: give DataLoader a cost=\n{head}loader = {loader}"
+        return f"{comment}# not all were measured: give DataLoader a cost=\n{head}loader = {loader}"
     names = ", ".join(map(json.dumps, rows.resources))
     table = f"table = numpy.load({json.dumps(str(out / 'index.npz'))})\n"
     cost = f"cost={{name: table[name] for name in ({names},)}}"
     loader = loader.replace("balance=balance)", f"balance=balance,\n                    {cost})")
-    return f"{told}import numpy\n\n{head}{table}loader = {loader}"
+    return f"{comment}import numpy\n\n{head}{table}loader = {loader}"
 
 
 def _write(out: Path, rows: Rows, report: Json) -> None:

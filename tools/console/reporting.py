@@ -59,13 +59,13 @@ def fitted(table: Table, console: Console) -> Table:
         return table
     names = [str(column.header).replace("\n", " ") for column in table.columns]
     rows = zip(*(list(column.cells) for column in table.columns), strict=True)
-    found = Table(title=table.title, caption=table.caption, show_header=False, **PLAIN)
+    folded = Table(title=table.title, caption=table.caption, show_header=False, **PLAIN)
     for number, row in enumerate(rows):
         if number:
-            found.add_row()
+            folded.add_row()
         for name, cell in zip(names, row, strict=True):
-            found.add_row(name, cell)
-    return found
+            folded.add_row(name, cell)
+    return folded
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -115,8 +115,8 @@ def _count_images(draw: random.Random) -> int:
 
 
 def _scene(draw: random.Random) -> Scene:
-    things = [(draw.choice(COLOURS), draw.choice(SHAPES)) for _ in range(draw.randint(1, 3))]
-    return draw.choice(GROUNDS), things
+    drawings = [(draw.choice(COLOURS), draw.choice(SHAPES)) for _ in range(draw.randint(1, 3))]
+    return draw.choice(GROUNDS), drawings
 
 
 def _conversation(draw: random.Random, scenes: list[Scene]) -> list[dict[str, str]]:
@@ -127,23 +127,23 @@ def _conversation(draw: random.Random, scenes: list[Scene]) -> list[dict[str, st
     remarks = min(60, round(draw.lognormvariate(0.6, 1.4)))
     if remarks:
         turns += [("human", "Say more."), ("gpt", _remark(draw, described, remarks))]
-    return [{"from": who, "value": value} for who, value in turns]
+    return [{"from": speaker, "value": value} for speaker, value in turns]
 
 
 def _describe(number: int, scene: Scene) -> str:
-    things = " and ".join(f"a {colour} {shape}" for colour, shape in scene[1])
-    return f"Picture {number}: {things} on {scene[0]}."
+    drawings = " and ".join(f"a {colour} {shape}" for colour, shape in scene[1])
+    return f"Picture {number}: {drawings} on {scene[0]}."
 
 
 def _remark(draw: random.Random, scenes: list[Scene], count: int) -> str:
-    said = []
+    sentences = []
     for _ in range(count):
         number = draw.randrange(len(scenes))
-        ground, things = scenes[number]
-        colour, shape = draw.choice(things)
+        ground, drawings = scenes[number]
+        colour, shape = draw.choice(drawings)
         words: dict[str, Any] = {"ground": ground, "colour": colour, "shape": shape}
-        said.append(draw.choice(REMARKS).format(number=number + 1, **words))
-    return " ".join(said)
+        sentences.append(draw.choice(REMARKS).format(number=number + 1, **words))
+    return " ".join(sentences)
 
 
 def _picture(draw: random.Random, scene: Scene) -> bytes:
