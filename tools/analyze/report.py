@@ -134,7 +134,8 @@ def _other_plans(known: KnownCosts, balance: Balance, loop: LoopNow) -> dict[str
     if language_names and {*ENCODER} & {*resources}:
         budgets = {name: most for name, most in balance.budgets.items() if name in language_names}
         apart = replace(balance, images=Images("images"), budgets=budgets)
-        forecasts['images=cp.Images("images")'] = known.compare(_make_config(apart, resources, loop))
+        plan = _make_config(apart, resources, loop)
+        forecasts['images=cp.Images("images")'] = known.compare(plan)
     return times | {code: forecast.time for code, forecast in forecasts.items() if forecast}
 
 

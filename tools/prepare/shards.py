@@ -178,8 +178,8 @@ def verify_shards(
     for row in np.random.default_rng(0).permutation(len(indexes))[:count].tolist():
         if _encoded(written, row) != _encoded(source, indexes[row]):
             raise ValueError(
-                f"sample {written.key(row)!r} of {written.locate_file(row)} is not what the source has "
-                f"as number {indexes[row]}: it gives others each time, or has changed; remove this "
-                "shard and run prepare again"
+                f"sample {written.key(row)!r} of {written.locate_file(row)} is not what the source "
+                f"has as number {indexes[row]}: it gives others each time, or has changed; remove "
+                "this shard and run prepare again"
             )
     return min(count, len(indexes))

@@ -219,7 +219,7 @@ def _open_way(balancer: str, serve: str, keys: PeerKeys | None, insecure: bool) 
     except NotServedError as error:
         if serve != NONE:
             logger.warning("decoded samples of jobs at %s are not pulled: %s", balancer, error)
-        return relayed(str(error))
+        return FramesWay(None, why=str(error))
     pair, host, port = new_pair("worker") if keys else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
