@@ -1,23 +1,21 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance, Layout, time_ns
+from .balancer import Balance, Images, Layout, PipelineOrder, Shapes, Work
 from .loader import (
     BalancedBatchSampler,
+    Balancer,
     DataLoader,
     HFProcessor,
-    ImageDispatch,
     LoaderError,
+    OnError,
+    Ranks,
     RemoteDataset,
-    Step,
     StepInfo,
-    StepLoader,
     Topology,
     adapters,
     check_equivalence,
     hf_kwargs,
-    loss_by_source,
-    loss_rule,
     scale_loss,
 )
 from .workers import (
@@ -27,13 +25,9 @@ from .workers import (
     MDSDataset,
     Mixture,
     ParquetDataset,
-    Selection,
     TarDataset,
-    VisionLanguage,
     fleet,
     media,
-    open_metadataset,
-    split_by_key,
 )
 
 __version__: str
@@ -41,25 +35,27 @@ __version__: str
 __all__ = [
     "Balance",
     "BalancedBatchSampler",
+    "Balancer",
     "DataLoader",
     "EnergonDataset",
     "HFDataset",
     "HFProcessor",
-    "ImageDispatch",
+    "Images",
     "JsonlDataset",
     "Layout",
     "LoaderError",
     "MDSDataset",
     "Mixture",
+    "OnError",
     "ParquetDataset",
+    "PipelineOrder",
+    "Ranks",
     "RemoteDataset",
-    "Selection",
-    "Step",
+    "Shapes",
     "StepInfo",
-    "StepLoader",
     "TarDataset",
     "Topology",
-    "VisionLanguage",
+    "Work",
     "__version__",
     "adapters",
     "balancer",
@@ -67,13 +63,8 @@ __all__ = [
     "fleet",
     "hf_kwargs",
     "loader",
-    "loss_by_source",
-    "loss_rule",
     "media",
-    "open_metadataset",
     "scale_loss",
     "sched",
-    "split_by_key",
-    "time_ns",
     "workers",
 ]

@@ -15,17 +15,25 @@ if TYPE_CHECKING:
     from .planning.problem.layout import Layout as Layout
     from .planning.problem.model_times import time_ns as time_ns
     from .planning.problem.shuffle import permutation as permutation
+    from .planning.problem.values import Images as Images
+    from .planning.problem.values import PipelineOrder as PipelineOrder
+    from .planning.problem.values import Shapes as Shapes
+    from .planning.problem.values import Work as Work
 
 # Each is imported when it is first used (PEP 562): a loop loads what it uses.
 _HOMES = {
     "Balance": ".planning.problem.balance",
     "GlobalBatch": ".planning.problem.config",
+    "Images": ".planning.problem.values",
     "Layout": ".planning.problem.layout",
     "Microbatch": ".planning.problem.config",
+    "PipelineOrder": ".planning.problem.values",
     "PlanConfig": ".planning.problem.config",
     "Planned": ".planning.problem.config",
     "Planner": ".planning.planner",
+    "Shapes": ".planning.problem.values",
     "Window": ".planning.problem.config",
+    "Work": ".planning.problem.values",
     "make_planner": ".planning.planner",
     "permutation": ".planning.problem.shuffle",
     "time_ns": ".planning.problem.model_times",

@@ -30,7 +30,7 @@ from counterpoise.sched.planners.job.plan import (
 from counterpoise.sched.planners.job.planner import plan_job
 from counterpoise.sched.planners.job.pricing import Pricer
 from counterpoise.sched.planners.job.schema import dump_job, job_file, read_job
-from counterpoise.sched.runtime import Pipeline, split
+from counterpoise.sched.runtime import Pipeline, StageOptions, split
 from counterpoise.sched.shapes import (
     DEFAULT_DEVICE,
     DEVICES,
@@ -132,7 +132,13 @@ class JobRank:
         pp_rank = rank % plan.layout.pp
         own = {n: stages[n] for n, r in enumerate(plan.costs.placement) if r == pp_rank}
         self.pipe = Pipeline(
-            mesh, schedule=plan, stages=own, hidden=HIDDEN, inputs=("x",), loss=loss, deadline_s=60
+            mesh,
+            schedule=plan,
+            stages=own,
+            hidden=HIDDEN,
+            run=StageOptions(inputs=("x",)),
+            loss=loss,
+            deadline_s=60,
         )
         self._step = make_step(Path(path), rank // plan.layout.pp)
 

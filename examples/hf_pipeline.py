@@ -77,7 +77,7 @@ def train(mesh: DeviceMesh, kind: str, steps: int) -> Iterator[float]:
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
     packs = cp.Balance(budgets={"tokens": 128}, samples_per_step=32, accumulate=4, layout="packed")
     common = {"num_workers": 1, "shuffle": True, "cost": count, "balance": packs}
-    loader = cp.DataLoader(Samples(model), topology=mesh, fields=pipe.needs, **common)
+    loader = cp.DataLoader(Samples(model), ranks=mesh, fields=pipe.needs, **common)
     for step in islice(loader.steps(), steps):
         yield float(pipe.step(step).loss)
         pipe.clip_grad_norm_(1.0)

@@ -12,6 +12,7 @@ import argparse
 import os
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from counterpoise.loader import Balance, DataLoader, Step
 from counterpoise.sched import Program, schedule
 from counterpoise.sched.runtime import (
     Pipeline,
+    StageOptions,
+    StepLoss,
     VocabParallel,
     load_checkpoint,
     newest_checkpoint,
@@ -104,19 +107,18 @@ def make_pipeline(mesh: DeviceMesh, name: str) -> Pipeline:
         stage: Stage(model, stage, program.stages, divided)
         for stage in program.stages_of(mesh["pp"].get_local_rank())
     }
-    vocabulary: dict[str, Any] = {"loss": sum_loss}
+    vocabulary = None
     if divided:
-        parallel = VocabParallel(model.lm_head, model.embedding, keep="nothing")
-        vocabulary = {"vocabulary": parallel, "options": {"inputs": True}}
+        vocabulary = VocabParallel(model.lm_head, model.embedding, keep="nothing")
     return Pipeline(
         mesh,
-        schedule=name,
+        schedule=partial(schedule, name, inputs=True) if divided else name,
         stages=stages,
         hidden=WIDTH,
-        extras=("cu_seq_lens",),
-        shift_labels=True,
+        run=StageOptions(extras=("cu_seq_lens",)),
+        loss=StepLoss(None if divided else sum_loss, shift_labels=True),
+        vocabulary=vocabulary,
         deadline_s=120,
-        **vocabulary,
     )
 
 
@@ -140,7 +142,7 @@ def make_loader(mesh: DeviceMesh, pattern: str) -> DataLoader:
         TarDataset(pattern, Words()),
         num_workers=1,
         shuffle=True,
-        topology=mesh,
+        ranks=mesh,
         cost=count_tokens,
         balance=Balance(
             budgets={"tokens": 2048},

@@ -51,6 +51,8 @@ from counterpoise.sched.render.svg import render_svg
 from counterpoise.sched.runtime import (
     EncoderSpec,
     Pipeline,
+    StageOptions,
+    StepLoss,
     VocabParallel,
     load_checkpoint,
     newest_checkpoint,
@@ -198,10 +200,9 @@ def make_pipeline(mesh: DeviceMesh, checkpoint: Path | None, replan: str) -> Pip
         stages={rank: Stage(model, rank, ranks)},
         vocabulary=VocabParallel(model.lm_head, model.embedding),
         encoders=[encoder],
-        merge=merge,
         hidden=WIDTH,
-        extras=("cu_seq_lens", "position_ids"),
-        shift_labels=True,
+        run=StageOptions(extras=("cu_seq_lens", "position_ids"), merge=merge),
+        loss=StepLoss(shift_labels=True),
         deadline_s=120,
     )
 
@@ -214,7 +215,7 @@ def make_loader(mesh: DeviceMesh, pipe: Pipeline, given: argparse.Namespace) -> 
         TarDataset(pattern, transform),
         num_workers=1,
         shuffle=True,
-        topology=mesh,
+        ranks=mesh,
         fields=pipe.needs,
         balance=Balance(
             budgets={"tiles": 128, "tokens": CONTEXT},
@@ -222,8 +223,7 @@ def make_loader(mesh: DeviceMesh, pipe: Pipeline, given: argparse.Namespace) -> 
             samples_per_step=SAMPLES,
             accumulate=MICROBATCHES,
             layout="packed",
-            ordering="two_opt",
-            pipeline={"schedule": "1f1b", "stages": given.pp, "profile": cost_profile(given.pp)},
+            pipeline=cost_profile(given.pp),
         ),
     )
     loader.follow_costs(pipe)

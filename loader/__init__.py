@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from ..workers.collate.layouts import collate_samples as collate_samples
     from ..workers.hf_processor.transform import HFProcessor as HFProcessor
     from . import adapters as adapters
+    from .balanced.settings import Balancer as Balancer
     from .collate.equivalence import Equivalence as Equivalence
     from .collate.equivalence import check_equivalence as check_equivalence
     from .dataloader import DataLoader as DataLoader
     from .models.kwargs import hf_kwargs as hf_kwargs
+    from .on_error import OnError as OnError
     from .remote_dataset import RemoteDataset as RemoteDataset
     from .sampler import BalancedBatchSampler as BalancedBatchSampler
     from .step.by_source import loss_by_source as loss_by_source
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .step.loss import LossRule as LossRule
     from .step.loss import loss_rule as loss_rule
     from .step.loss import scale_loss as scale_loss
+    from .step.ranks import Ranks as Ranks
     from .step.ranks import Topology as Topology
     from .step_loader import StepLoader as StepLoader
 
@@ -37,12 +40,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "Balance": "..balancer.planning.problem.balance",
     "BalancedBatchSampler": ".sampler",
+    "Balancer": ".balanced.settings",
     "DataLoader": ".dataloader",
     "Equivalence": ".collate.equivalence",
     "HFProcessor": "..workers.hf_processor.transform",
     "ImageDispatch": ".step.dispatch",
     "LoaderError": ".step.errors",
     "LossRule": ".step.loss",
+    "OnError": ".on_error",
+    "Ranks": ".step.ranks",
     "RemoteDataset": ".remote_dataset",
     "Step": ".step.info",
     "StepImages": ".step.dispatch",
@@ -68,5 +74,5 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = importlib.import_module(_HOMES[name] or f".{name}", __name__)
-        found = globals()[name] = getattr(home, name) if _HOMES[name] else home
-        return found
+        globals()[name] = public = getattr(home, name) if _HOMES[name] else home
+        return public

@@ -1,12 +1,11 @@
 """Makes a balanced loader of a DataLoader's arguments: read from top to bottom.
 
-`read_arguments` checks them, `settings_of` looks at the data, `make_loader` plans for the ranks of
-this process once these are known, and `connection_of` chooses where microbatches come from: the
+`read_arguments` checks them, `read_settings` looks at the data, `make_loader` plans for the ranks
+of this process once they are known, and `choose_connection` says where microbatches come from: the
 local loop, or the way to a balancer. balance="auto" finds its plan first: see automatic.py.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,43 +17,42 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ..balancer.planning.problem.balance import as_balance
 from ..balancer.planning.problem.config import PlanConfig
-from ..balancer.planning.problem.layout import base_of
+from ..balancer.planning.problem.layout import as_layout, base_of
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
-from ..workers.mixture.order import epoch_samples, rows_of
+from ..workers.mixture.order import epoch_samples, find_rows
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.interface import DEFAULT_COST, Source
 from ..workers.sources.plain import as_source
 from ..workers.sources.randomness import held_generators
 from .balanced.arguments import (
     GivenOrder,
+    adopt_waits,
     check_decode_threads,
     check_label_tokens,
     checked_shuffle,
+    choose_ranks,
     find_resources,
     read_order,
     refuse_ignored,
-    said_or_adopted,
+    take_seed,
     takes_nothing,
-    with_rank,
-    with_seed,
 )
 from .balanced.left_out import SkippedSamples, checked_keys
 from .balanced.microbatches import BalancedLoader
-from .balanced.settings import BalancedArguments, LoaderSettings, LoopSettings
+from .balanced.settings import BalancedArguments, LoaderSettings, LoopSettings, as_balancer
 from .balanced.source import MicrobatchSource
 from .collate.chosen import BatchMaker, checked_fields
 from .local.loop import LocalLoop
 from .refused_arguments import is_packed_stream
 from .remote_dataset import RemoteDataset
 from .step.labels import find_label_source
-from .step.ranks import Place, RankArguments
+from .step.ranks import Place, as_ranks
 
 logger = logging.getLogger(__name__)
 UNKNOWN = tuple(DEFAULT_COST)
 # Bytes of a job that may be costs by which a mixture is ordered; the rest has room besides.
 MOST_COSTS = 3 << 20
-RANK_ARGUMENTS = ("rank", "ranks", "virtual_ranks", "process_group", "topology")
 
 
 def read_arguments(
@@ -66,54 +64,57 @@ def read_arguments(
     generator: Any,
     *,
     balance: Any,
+    ranks: Any,
+    balancer: Any,
+    skip_keys: Any,
     fields: Any,
-    **others: Any,
+    **more: Any,
 ) -> BalancedArguments:
     """Return a DataLoader's arguments, checked; ValueError for what would have no effect."""
-    others["skip_keys"] = checked_keys(others["skip_keys"])
-    if isinstance(dataset, Source) and dataset.has_spec:
-        others["balancer"] = others["balancer"] or os.environ.get("COUNTERPOISE_BALANCER")
-    balance = as_balance(balance)
+    skip_keys = checked_keys(skip_keys)
+    balance, ranks = as_balance(balance), as_ranks(ranks)
+    ranks.check_dispatch(balance.dispatch)
     if is_packed_stream(dataset):
         from .streams.settings import check_stream  # here: other loops need nothing of streams
 
-        check_stream(balance, batch_size, shuffle, others)
+        arguments = {"balancer": balancer, "skip_keys": skip_keys, **more}
+        check_stream(balance, batch_size, shuffle, arguments)
         order, shuffles = GivenOrder(False), False
     else:
         order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
-        balance = with_seed(balance, order)
+        balance = take_seed(balance, order)
         is_remote = isinstance(dataset, RemoteDataset)
-        refuse_ignored(is_remote, balance, batch_size, others["cost"], others["key"])
+        refuse_ignored(is_remote, balance, batch_size, more["cost"], more["key"])
         shuffles = checked_shuffle(order.shuffle, balance.mode)
-    given = {name: others.pop(name) for name in RANK_ARGUMENTS}
     return BalancedArguments(
         balance=balance,
         shuffle=shuffles,
-        ranks=with_rank(RankArguments(**given, dispatch=balance.dispatch), order),
+        ranks=choose_ranks(ranks, order),
         follows=order.follows,
+        balancer=as_balancer(balancer, isinstance(dataset, Source) and dataset.has_spec),
+        skip_keys=skip_keys,
         fields=checked_fields(fields),
-        **others,
+        **more,
     )
 
 
-def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> LoaderSettings:
+def read_settings(loader: TorchDataLoader[Any], arguments: BalancedArguments) -> LoaderSettings:
     """Return the settings of the balanced loader behind `loader`, of a map-style data set.
 
     Starts no process, opens no connection and looks at no rank. Raises ValueError for arguments
     that contradict each other, or that the data cannot meet. balance="auto" reads no sample here,
     and finds its resources later.
     """
-    if given.keys is not None and given.balancer is None:
-        raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
-    if given.skip_keys and isinstance(loader.dataset, RemoteDataset):
+    if arguments.skip_keys and isinstance(loader.dataset, RemoteDataset):
         raise ValueError(
             "skip_keys is looked for in the data set, and a RemoteDataset has no keys here: give "
             "the data set itself, cp.TarDataset(...)"
         )
-    dataset, balance = rows_of(loader.dataset), given.balance
+    dataset, balance = find_rows(loader.dataset), arguments.balance
     remote = isinstance(dataset, RemoteDataset)
-    source = None if remote else as_source(dataset, given.cost, given.key)
-    check_decode_threads(given.decode_threads, given.balancer, loader.num_workers, source)
+    source = None if remote else as_source(dataset, arguments.cost, arguments.key)
+    is_remote = arguments.balancer.address is not None
+    check_decode_threads(arguments.decode_threads, is_remote, loader.num_workers, source)
     takes_empty = base_of(balance.layout) is not None
     resources: tuple[str, ...] = ()
     label_tokens = balance.label_tokens or LABEL_TOKENS
@@ -125,16 +126,18 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Loade
         PlanConfig.from_balance(
             one_rank, ranks=1, resources=resources, batch_size=loader.batch_size
         )
-        takes_empty = takes_empty or (balance.layout == "torch" and takes_nothing(given.collate_fn))
-        label_tokens = find_label_source(source, balance, resources, given.collate_fn)
+        takes_empty = takes_empty or (
+            as_layout(balance.layout) is None and takes_nothing(arguments.collate_fn)
+        )
+        label_tokens = find_label_source(source, balance, resources, arguments.collate_fn)
     pins = loader.pin_memory and torch.accelerator.is_available()
-    return LoaderSettings.of_loader(
+    return LoaderSettings.from_loader(
         loader,
-        given,
+        arguments,
         dataset=dataset,
         source=source,
         resources=resources,
-        batches=BatchMaker(balance, given.collate_fn, given.fields, pins),
+        batches=BatchMaker(balance, arguments.collate_fn, arguments.fields, pins),
         takes_empty=takes_empty,
         label_tokens=label_tokens,
     )
@@ -142,7 +145,7 @@ def settings_of(loader: TorchDataLoader[Any], given: BalancedArguments) -> Loade
 
 def make_loader(settings: LoaderSettings, place: Place, waits: Waits | None) -> BalancedLoader:
     """Return the balanced loader of a place; ValueError for what its ranks cannot do."""
-    balance, resources = settings.given.balance, settings.resources
+    balance, resources = settings.arguments.balance, settings.resources
     if resources == UNKNOWN and 0 in place.played and balance.grouping != "fixed":
         logger.warning(
             "nothing is balanced: what a sample of this %s costs is not known, and each counts as "
@@ -151,7 +154,7 @@ def make_loader(settings: LoaderSettings, place: Place, waits: Waits | None) -> 
             type(settings.dataset).__name__,
         )
     plan = PlanConfig.from_balance(
-        said_or_adopted(balance, waits),
+        adopt_waits(balance, waits),
         ranks=place.ranks,
         resources=resources,
         batch_size=settings.batch_size,
@@ -165,21 +168,21 @@ def make_planned(
     settings: LoaderSettings, plan: PlanConfig, place: Place, auto: str = ""
 ) -> BalancedLoader:
     """Return the balanced loader of a plan; `auto` is what balance="auto" has found for it."""
-    given, dataset, source = settings.given, settings.dataset, settings.source
+    arguments, dataset, source = settings.arguments, settings.dataset, settings.source
     known = lambda: KnownData(dataset, None)  # noqa: E731
     skipped: SkippedSamples | None = None
     if source is not None:
-        if given.skip_keys:
-            skipped = SkippedSamples(source, given.skip_keys, plan.seed, given.shuffle)
-        count_now = partial(epoch_samples, source, given.shuffle)
+        if arguments.skip_keys:
+            skipped = SkippedSamples(source, arguments.skip_keys, plan.seed, arguments.shuffle)
+        count_now = partial(epoch_samples, source, arguments.shuffle)
         if (count := count_now()) < place.ranks:
             raise ValueError(f"{count} samples cannot feed {place.ranks} ranks: use fewer ranks")
-        looked_at = KnownData(dataset, count, source.key).looked_at()
+        looked_at = KnownData(dataset, count, source.key).look_at_samples()
         known = lambda: replace(looked_at, samples=count_now())  # noqa: E731
         # Elsewhere a step that lacks samples is left out: `accumulate` says what it needs.
         if plan.accumulate == "auto" or plan.last_step != "whole":
             plan = replace(plan, spares=not plan.empty_microbatches)
-    spec = as_source(dataset).spec() if given.balancer else {}
+    spec = as_source(dataset).spec() if arguments.balancer.address else {}
     held = held_generators(dataset) if 0 in place.played else []
     if held:
         logger.warning(
@@ -200,12 +203,12 @@ def make_planned(
     job = JobSpec(
         plan=plan,
         source=spec,
-        shuffle=given.shuffle,
-        on_error=given.on_error,
-        buffer_bytes=given.buffer_bytes,
+        shuffle=arguments.shuffle,
+        on_error=arguments.on_error.action,
+        buffer_bytes=arguments.buffer_bytes,
         label_tokens=settings.label_tokens,
         mixture=facts,
-        shift_labels=given.balance.shift_labels,
+        shift_labels=arguments.balance.shift_labels,
     )
     if is_local(settings, place) and settings.start.workers > 0:
         # torch's own thread pins the batches of a local loop's workers
@@ -213,7 +216,7 @@ def make_planned(
     loop = LoopSettings(job, settings, place)
     return BalancedLoader(
         settings=loop,
-        connect=connection_of(loop),
+        connect=choose_connection(loop),
         data=known,
         auto=auto,
         skipped=skipped,
@@ -224,10 +227,10 @@ def make_planned(
 def is_local(settings: LoaderSettings, place: Place) -> bool:
     """Return whether workers of this process load and collate what the plan gives them."""
     has_data = settings.source is not None
-    return has_data and settings.given.balancer is None and place.sharers == 1
+    return has_data and settings.arguments.balancer.address is None and place.sharers == 1
 
 
-def connection_of(settings: LoopSettings) -> Callable[[], MicrobatchSource]:
+def choose_connection(settings: LoopSettings) -> Callable[[], MicrobatchSource]:
     """Return the maker of the connection: of the local loop, or of the way to a balancer.
 
     Raises ValueError for keys that are not a trainer's.
@@ -238,5 +241,5 @@ def connection_of(settings: LoopSettings) -> Callable[[], MicrobatchSource]:
     from ..balancer.transport.keys import peer_keys
     from .remote.factory import connect
 
-    keys = settings.local.given.keys
+    keys = settings.local.arguments.balancer.keys
     return partial(connect, settings, None if keys is None else peer_keys(Path(keys), "trainer"))

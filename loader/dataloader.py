@@ -5,33 +5,29 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch.utils.data as torch_data
 
-from ..workers.arena.transport import Transport, checked_transport
+from ..balancer.near_names import explain_arguments
 from ..workers.batches.envelope import is_stateful
-from ..workers.sources.failures import BALANCED, OnError, checked_on_error
+from ..workers.sources.failures import BALANCED, ErrorAction, refuse_refill
 from ..workers.sources.interface import Source
 from ..workers.sources.offered import reads_stores
 from .adapters.recognition import RecognisedLoader
-from .metrics.measured import MeasuredLoader
+from .metrics.measured import KeepStats, MeasuredLoader
+from .on_error import OnError, as_on_error, count_restarts
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.order import is_stream
 from .plain.skipped import make_left_out
 from .plain.state import PlainState
 from .refused_arguments import (
     BUFFER_BYTES,
-    checked_max_errors,
-    checked_restarts,
+    WORDS,
     is_packed_stream,
-    named_fleet,
-    plain_restarts,
-    refuse_moved_arguments,
     refuse_no_samples,
     refuse_without_balance,
-    refuse_without_policy,
+    value_classes,
 )
 from .step.info import BatchT, Step, StepInfo
 
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
     from ..balancer.planning.problem.options import GroupingName
     from .balanced.followed_costs import MeasuredCosts
     from .balanced.microbatches import BalancedLoader
-    from .balanced.settings import BalancedArguments, Fleet
+    from .balanced.settings import BalancedArguments, Balancer, Fleet
     from .collate.chosen import WantedFields
     from .late import LateBalancedLoader
 
@@ -74,48 +70,42 @@ else:
 STORE_PREFETCH = 8
 
 
+@explain_arguments(value_classes, WORDS)
 class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
-    """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
+    """A drop-in for torch.utils.data.DataLoader; the arguments below are new, and keyword-only.
 
-    balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
-                   of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be given; False keeps the data's order. Streams: streams.md
-    rank, ranks    this process' data-parallel rank, and their number; by default
-                   torch.distributed's, or 0 of 1
-    virtual_ranks  this process plays that many ranks, in place of rank and ranks
-    process_group  the data-parallel process group, as in DDP; by default all processes
-    topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
-                   their sizes such as {"dp": 2, "tp": 2}, a cp.Topology, a pipeline's Units
-    name           tells loaders over the same data apart that not all processes open
-    cost           a function from a sample to its costs, or a table of them, for a plain dataset
-    key            a function from a sample's index to its name, for a plain dataset
-    balancer       the address of a `counterpoise balancer`; by default COUNTERPOISE_BALANCER's
-    job            this run's name there, by default torchrun's, Slurm's or Ray's run id
-    keys           the folder with this trainer's keys (`counterpoise keygen`), if it wants them
-    fleet          workers on a cluster, and their balancer: `cp.fleet.Ray(workers=(4, 64))`
-    buffer_bytes   the most bytes of samples made ahead of need, here or by a balancer
-    on_error       what a sample that cannot be used does, balanced or not: "raise"; "skip" leaves
-                   it out; "refill" (a stream without balance) takes the next in its place
-    dead_letter    a file that gets a JSON line for each sample left out
-    max_errors     the most samples that an epoch may leave out: a count, or a float, part of them
-    growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
-                   epochs, or in the data's order; otherwise other data are refused
-    transport      how batches come here: "arena", shared memory that is used again; "direct", from
-                   the workers of a balancer; "inline", torch's way, or through the balancer;
-                   "auto", the first of these that can be had
-    fields         of batches, what this process needs: names, or a function from a StepInfo to
-                   them, such as `pipe.needs`; others are not copied. None for all
-    skip_keys      keys (StepInfo.keys) of samples to leave out of the plan as it is: they are holes
-    worker_restarts  workers that have died are replaced so often in an epoch; who kills three is
-                   left out. By default 0; 3 with on_error="skip". Not for streams, or with a state
-    decode_threads threads that decode in each worker process; more than 1 is for data that say that
-                   they are thread_safe, as a TarDataset without a transform, or VisionLanguage
-    keep_stats     count waits and deliveries for stats(), report(), metrics(); a path: in a file
+    Args:
+        balance: How samples become microbatches and steps: a Balance, or the name of a grouping
+            such as "balanced"; default: torch's own behaviour. With it, shuffle must be given;
+            False keeps the data's order. Streams: streams.md.
+        cost: A function from a sample to its costs, or a table of them, for a plain dataset;
+            default: what the dataset says, or 1 each.
+        key: A function from a sample's index to its name, for a plain dataset; default: the index.
+        ranks: The data-parallel rank that this process plays: a DeviceMesh with named dimensions,
+            their sizes such as {"dp": 2, "tp": 2}, a Topology, a pipeline's Units, a process group,
+            (3, 8) for rank 3 of 8, or Ranks; default: torch.distributed's, or 0 of 1.
+        balancer: The address of a `counterpoise balancer`, a fleet such as
+            `cp.fleet.Ray(workers=(4, 64))`, or a Balancer; default: COUNTERPOISE_BALANCER's, or
+            workers of this process.
+        on_error: What a sample that cannot be used does, balanced or not: "raise"; "skip" leaves it
+            out; "refill" (a stream without balance) takes the next in its place; or an OnError.
+        skip_keys: Keys (StepInfo.keys) of samples to leave out of the plan as it is: they are
+            holes; default none.
+        fields: Of batches, what this process needs: names, or a function from a StepInfo to them,
+            such as `pipe.needs`; others are not copied. Default: all.
+        buffer_bytes: Most bytes of samples made ahead of need, here or by a balancer; default
+            1 GiB.
+        decode_threads: Threads that decode in each worker process; more than 1 is for data that say
+            that they are thread_safe, as a TarDataset without a transform; default 1.
+        growing_data: load_state_dict() takes a state of the data when they had fewer samples:
+            between epochs, or in the data's order; default False: other data are refused.
+        keep_stats: True counts waits and deliveries for stats(), report(), metrics(); "report" also
+            writes report() to standard error after each epoch, on rank 0; a path writes stats() to
+            a file; ("report", path) does both. Default False.
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
 
-    @refuse_moved_arguments
     def __init__(
         self,
         dataset: Any,
@@ -137,34 +127,19 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         pin_memory_device: str = "",
         in_order: bool = True,
         balance: "Balance | GroupingName | None" = None,
-        rank: int | None = None,
-        ranks: int | None = None,
-        virtual_ranks: int | None = None,
-        process_group: Any = None,
-        topology: Any = None,
-        name: str = "",
         cost: Any = None,
         key: Callable[[int], str] | None = None,
-        balancer: str | None = None,
-        job: str | None = None,
-        keys: str | Path | None = None,
-        fleet: "Fleet | None" = None,
-        on_error: OnError = "raise",
-        dead_letter: str | None = None,
-        max_errors: float | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-        growing_data: bool = False,
-        transport: Transport = "auto",
-        fields: "WantedFields" = None,
-        decode_threads: int = 1,
-        worker_restarts: int | None = None,
+        ranks: Any = None,
+        balancer: "Balancer | Fleet | str | None" = None,
+        on_error: OnError | ErrorAction = "raise",
         skip_keys: Iterable[str] | None = None,
-        keep_stats: bool | str | Path = False,
+        fields: "WantedFields" = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        decode_threads: int = 1,
+        growing_data: bool = False,
+        keep_stats: KeepStats = False,
     ) -> None:
         refuse_no_samples(dataset, balance)
-        balancer = named_fleet(fleet, balance, balancer, keys)
-        reports = getattr(balance, "report", False)
-        self._keep_stats(keep_stats or reports, name, reports)
         processor: Any = collate_fn
         if balance is not None and hasattr(processor, "over") and hasattr(dataset, "__len__"):
             # An HFProcessor: samples before they are batched, so costs are found without pixels.
@@ -172,23 +147,21 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             is_own = getattr(balance, "layout", "torch") == "torch"
             collate_fn = processor.collate_samples if is_own else None
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
-        self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
-        self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
-        self.worker_restarts, self.skip_keys = worker_restarts, skip_keys
-        self._restarts = checked_restarts(worker_restarts, on_error, transport)
-        if balance is None or is_packed_stream(dataset):
-            self._restarts = plain_restarts(worker_restarts, self._restarts, dataset, num_workers)
+        self.balance, self.cost, self.key, self.ranks = balance, cost, key, ranks
+        self.balancer, self.on_error, self.skip_keys = balancer, on_error, skip_keys
+        self.fields, self.buffer_bytes, self.decode_threads = fields, buffer_bytes, decode_threads
+        self.growing_data = growing_data
+        self._keep_stats(keep_stats)
         self._late: LateBalancedLoader | None = None
-        self._given: BalancedArguments | None = None
-        allowed = checked_max_errors(max_errors, on_error)
-        refuse_without_policy(on_error, dead_letter)
+        self._arguments: BalancedArguments | None = None
+        policy = as_on_error(on_error)
+        self._restarts = policy.restarts
+        if balance is None or is_packed_stream(dataset):
+            self._restarts = count_restarts(policy, dataset, num_workers)
         if balance is None:
-            left_out = make_left_out(
-                dataset, batch_size, on_error, dead_letter, allowed, self._stats
-            )
-            self._plain = PlainState(left_out)
+            self._plain = PlainState(make_left_out(dataset, batch_size, policy, self._stats))
         else:
-            checked_on_error(on_error, no_refill=BALANCED)
+            refuse_refill(policy.action, BALANCED)
             self._plain = PlainState()
         if prefetch_factor is None and num_workers and balancer is None and reads_stores(dataset):
             prefetch_factor = STORE_PREFETCH
@@ -200,24 +173,20 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device,
         )  # fmt: skip
         only_balanced: dict[str, Any] = {
-            "balancer": balancer, "keys": keys, "cost": cost, "key": key, "rank": rank,
-            "ranks": ranks, "virtual_ranks": virtual_ranks, "process_group": process_group,
-            "topology": topology, "name": name, "fields": fields, "fleet": fleet,
-            "skip_keys": skip_keys, "job": job, "buffer_bytes": buffer_bytes,
-            "decode_threads": decode_threads,
+            "ranks": ranks, "balancer": balancer, "cost": cost, "key": key, "fields": fields,
+            "skip_keys": skip_keys, "buffer_bytes": buffer_bytes, "decode_threads": decode_threads,
         }  # fmt: skip
         if balance is None:
             refuse_without_balance(only_balanced)
             return
         from . import assembly, balancing
 
-        self._given = assembly.read_arguments(
+        self._arguments = assembly.read_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, generator, balance=balance,
-            collate_fn=collate_fn, on_error=on_error, dead_letter=dead_letter, max_errors=allowed,
-            growing_data=growing_data, transport=transport, worker_restarts=self._restarts,
-            stats=self._stats, **only_balanced,
+            collate_fn=collate_fn, on_error=policy, restarts=self._restarts,
+            growing_data=growing_data, stats=self._stats, **only_balanced,
         )  # fmt: skip
-        self._late = balancing.prepare(self, self._given)
+        self._late = balancing.prepare(self, self._arguments)
 
     @property
     def _balanced(self) -> "BalancedLoader | None":
@@ -241,7 +210,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
         """Return False for a loader that is known to have no batch; nothing is connected to."""
         try:
             return self._late is not None or len(self) > 0
-        except TypeError:  # nobody knows
+        except TypeError:  # the length is not known
             return True
 
     def __len__(self) -> int:
@@ -282,10 +251,10 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     @property
     def is_balanced(self) -> bool:
         """Return True if batches are planned, with `balance`; else they are torch's."""
-        return self._given is not None
+        return self._arguments is not None
 
     def with_info(self) -> "DataLoader[T, tuple[BatchT, StepInfo]]":
-        """Return this loader as one of pairs: each batch with its StepInfo, whoever fetches ahead.
+        """Return this loader as one of pairs: each batch with its StepInfo, also if fetched ahead.
 
         Both are one loader, with one position: the iterator opened last is the one that goes on.
         """
@@ -315,7 +284,7 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; without balancing, the sampler's, or the data set's, if it has one."""
         samplers = [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
-        takers: list[Any] = [each for each in samplers if hasattr(each, "set_epoch")]
+        takers: list[Any] = [sampler for sampler in samplers if hasattr(sampler, "set_epoch")]
         if self._late is not None:
             self._late.set_epoch(epoch)
         elif takers:
@@ -379,16 +348,16 @@ class DataLoader(RecognisedLoader, MeasuredLoader, TypedLoader[T, BatchT]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._given is not None:
+        if self._arguments is not None:
             from . import balancing
 
-            self._late = balancing.prepare(self, self._given)
+            self._late = balancing.prepare(self, self._arguments)
             self._late.restore(state["_late"])
 
-    def _need_balance(self, what: str) -> "BalancedLoader":
-        self._refuse_plain(what)
+    def _need_balance(self, method: str) -> "BalancedLoader":
+        self._refuse_plain(method)
         return self._balanced  # type: ignore[return-value]
 
-    def _refuse_plain(self, what: str) -> None:
+    def _refuse_plain(self, method: str) -> None:
         if not self.is_balanced:
-            raise ValueError(f'{what} needs a balanced loader: give balance="balanced", say')
+            raise ValueError(f'{method} needs a balanced loader: give balance="balanced", say')

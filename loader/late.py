@@ -23,14 +23,14 @@ class LateBalancedLoader:
 
     def __init__(
         self,
-        given: BalancedArguments,
+        arguments: BalancedArguments,
         make: Callable[[Place, Waits | None], BalancedLoader],
         choose_epoch: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`make` makes the loader of a place; `choose_epoch` tells data that have epochs."""
-        self._make, self._choose_epoch, self._arguments = make, choose_epoch, given.ranks
+        self._make, self._choose_epoch, self._ranks = make, choose_epoch, arguments.ranks
         # The user's sampler, whose epoch is read at each iteration.
-        self._follows = given.follows
+        self._follows = arguments.follows
         self._waits: Waits | None = None
         self._epoch, self._pinned = 0, False  # of a loader that is not made yet
         self._resumed: int | None = None
@@ -39,18 +39,18 @@ class LateBalancedLoader:
         self._loader: BalancedLoader | None = None
         self._pipe: MeasuredCosts | None = None
         self._compares_batches = True
-        if self._is_made_at_once and self._arguments.are_given:
+        if self._is_made_at_once and self._ranks.are_numbers:
             self.get()
 
     @property
     def made(self) -> BalancedLoader | None:
-        """The loader, None as long as nobody has needed it."""
+        """The loader, None until it is first needed."""
         return self._loader
 
     def get(self) -> BalancedLoader:
         """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
         if self._loader is None:
-            self._place = self._arguments.find()
+            self._place = self._ranks.find()
             self._loader = self._make(self._place, self._waits)
             self._loader.set_epoch(self._epoch, self._pinned)
             self._loader.compares_batches = self._compares_batches
@@ -62,7 +62,7 @@ class LateBalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""
         if self._follows is not None:
             self.set_epoch(self._follows.epoch)
-        loader, place = self.get(), self._arguments.find()
+        loader, place = self.get(), self._ranks.find()
         check_same_place(
             self._place,
             place,
@@ -76,7 +76,7 @@ class LateBalancedLoader:
 
         state: the ledger that it will go on at.
         """
-        if self._arguments.find() != self._place:
+        if self._ranks.find() != self._place:
             self.forget()
         return self.get()
 

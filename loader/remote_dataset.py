@@ -29,7 +29,7 @@ class RemoteDataset(Source):
         from ..workers.sources.urls import checked_to_tell, is_url
 
         named = [pattern] if isinstance(pattern, str) else list(pattern)
-        self.pattern = [checked_to_tell(each) if is_url(each) else each for each in named]
+        self.pattern = [checked_to_tell(path) if is_url(path) else path for path in named]
         self._transform = transform
         self._arguments = dict(arguments or {})
         self._source = source

@@ -21,19 +21,21 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
+from ..balancer.near_names import explain_arguments
 from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance, budgets_of
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ..balancer.planning.problem.costs import check_costs
+from ..balancer.planning.problem.layout import BASES, as_layout
 from ..balancer.planning.problem.options import GroupingName
 from ..balancer.planning.problem.shapes import Sizing
 from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..balancer.protocol.parts import EpochPosition
 from ..balancer.run.ahead import LoopCosts, PlanFeed, PlannedStep
-from ..balancer.run.steps import contents_of, usable_cells
+from ..balancer.run.steps import make_contents, usable_cells
 from ..balancer.run.tasks import MicrobatchFacts
 from ..workers.mixture.mixture import Mixture
 from ..workers.mixture.order import epoch_order, epoch_samples
@@ -42,12 +44,12 @@ from ..workers.sources.data_identity import KnownData
 from ..workers.sources.interface import Source
 from .adapters.recognition import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, check_order
-from .balanced.step_infos import OverBudget, info_of
-from .local.starts import digest_of
-from .refused_arguments import refuse_moved_arguments
+from .balanced.step_infos import OverBudget, make_info
+from .local.starts import digest_costs
+from .refused_arguments import RANK_WORDS, value_classes
 from .resume.ledger import SamplerLedger, check_same, check_same_data, read_ledger, write_ledger
 from .step.info import StepInfo
-from .step.ranks import Place, RankArguments, check_same_place
+from .step.ranks import Place, Ranks, as_ranks, check_same_place
 
 logger = logging.getLogger(__name__)
 
@@ -61,25 +63,32 @@ _PILOT = 4096
 PlannedWindow = tuple[tuple[PlannedStep, ...], PlanFeed]
 
 
+def _value_classes() -> dict[str, type[Any]]:
+    classes = value_classes()
+    return {name: classes[name] for name in ("ranks", "balance")}
+
+
+@explain_arguments(_value_classes, RANK_WORDS)
 class BalancedBatchSampler(Sampler[list[int]]):
     """Yields, for one rank, the sample numbers of each of its microbatches in turn.
 
-    costs            for every resource the cost of each sample of the dataset, whole numbers; or a
-                     Mixture of sources with such tables: the loader is of its rows, then,
-                     DataLoader(mixture.rows, batch_sampler=sampler)
-    balance          a counterpoise.Balance, or the name of a grouping; without samples_per_step a
-                     step has as many samples as the budgets let the ranks hold comfortably
-    rank, ranks      this process' rank, and their number; by default torch.distributed's, or 0 of
-                     1, looked for when the sampler is first used
-    process_group    the data-parallel process group, as in DDP; by default all processes
-    topology         which processes share a data-parallel rank; as in counterpoise.DataLoader
-    shuffle          draw a new order in every epoch; False: the data's order, planned within
-                     each step
-    drop_last        leave out the last step if it is not full
-    batch_size       samples of a microbatch, for grouping "fixed" only
-    accumulate_from  the fewest microbatches per rank and step, with accumulate="auto"
-    empty_lists      collate_fn takes an empty list, which torch's default does not: then a last
-                     step with fewer samples than microbatches is kept, and some lists are empty
+    Args:
+        cost: For every resource the cost of each sample of the dataset, whole numbers; or a Mixture
+            of sources with such tables: the loader is of its rows, then,
+            DataLoader(mixture.rows, batch_sampler=sampler).
+        balance: A Balance, or the name of a grouping; without samples_per_step a step has as many
+            samples as the budgets let the ranks hold comfortably; default "balanced".
+        ranks: The data-parallel rank that this process plays, as in counterpoise.DataLoader, looked
+            for when the sampler is first used; default: torch.distributed's, or 0 of 1.
+        shuffle: Draw a new order in every epoch, the default; False: the data's order, planned
+            within each step.
+        drop_last: Leave out the last step if it is not full; default False.
+        batch_size: Samples of a microbatch, for grouping "fixed" only; default none.
+        accumulate_from: The fewest microbatches per rank and step, with accumulate="auto"; default
+            1.
+        empty_lists: collate_fn takes an empty list, which torch's default does not: then a last
+            step with fewer samples than microbatches is kept, and some lists are empty; default
+            False.
 
     Raises ValueError for wrong or contradictory arguments.
 
@@ -92,60 +101,54 @@ class BalancedBatchSampler(Sampler[list[int]]):
     _plans: dict[tuple[int, int], PlannedWindow]
     _order: tuple[int, Int64] | None = None
 
-    @refuse_moved_arguments
     def __init__(
         self,
-        costs: Mapping[str, Sequence[int] | np.ndarray] | Mixture,
+        cost: Mapping[str, Sequence[int] | np.ndarray] | Mixture,
         balance: Balance | GroupingName = DEFAULTS.grouping,
         *,
-        rank: int | None = None,
-        ranks: int | None = None,
-        process_group: Any = None,
-        topology: Any = None,
+        ranks: Any = None,
         shuffle: bool = True,
         drop_last: bool = False,
         batch_size: int | None = None,
         accumulate_from: int = 1,
         empty_lists: bool = False,
     ) -> None:
-        wanted = as_balance(balance)
-        check_sampled(wanted, accumulate_from, batch_size)
-        check_order(shuffle, wanted.mode)
-        self._rows = costs.rows if isinstance(costs, Mixture) else None
-        if self._rows is not None and wanted.grouping != "fixed":
+        options = as_balance(balance)
+        check_sampled(options, accumulate_from, batch_size)
+        check_order(shuffle, options.mode)
+        self._rows = cost.rows if isinstance(cost, Mixture) else None
+        if self._rows is not None and options.grouping != "fixed":
             self._rows.refuse_unsaid_costs()
-        columns, names = checked_columns(
-            costs.rows.table() if isinstance(costs, Mixture) else costs
-        )
+        columns, names = checked_columns(cost.rows.table() if isinstance(cost, Mixture) else cost)
         self._loop_costs = LoopCosts(len(columns), names)
         self._loop_costs.store(np.arange(len(columns)), columns)
         everything: Any = slice(None)
         self._costs = self._loop_costs.rows(everything)  # a view: there may be many
-        check_label_tokens(wanted, names, has_batches=False)
-        self._names, self._over_budget = names, OverBudget(wanted.budgets)
+        check_label_tokens(options, names, has_batches=False)
+        self._names, self._over_budget = names, OverBudget(options.budgets)
         self._source: Source = self._rows or _Costs(self._loop_costs)
         self._samples = epoch_samples(self._source, shuffle)
         self._data = KnownData(self._source, self._samples)
-        self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
+        self._ranks = _sampler_ranks(ranks, options)
         self._facts: dict[str, Any] = {
             "resources": names, "batch_size": batch_size, "drop_last": drop_last,
             "accumulate_from": accumulate_from, "empty_microbatches": empty_lists,
         }  # fmt: skip
-        self._balance = wanted
+        self._balance = options
         self._place: Place | None = None
-        if self._arguments.are_given:
+        if self._ranks.are_numbers:
             self._placed()
         else:  # finds what is wrong; where samples are counted, the steps of one rank are smaller
-            counts = wanted.grouping == "fixed" and batch_size is not None
+            counts = options.grouping == "fixed" and batch_size is not None
             _configuration(
-                replace(wanted, samples_per_step=None) if counts else wanted,
+                replace(options, samples_per_step=None) if counts else options,
                 self._costs, 1, **self._facts,
             )  # fmt: skip
         self.shuffle = shuffle
         self.epoch = 0
         # windows given out so far: (first ordinal, first step, batches of this rank before it)
         self._windows: list[tuple[int, int, int]] = [(0, 0, 0)]
-        self._given = 0
+        self._handed_out = 0
         # `_next` is the epoch of the next iteration, unless it resumes; set_epoch() holds it there.
         self._next, self._pinned, self._resume = 0, False, False
         self._length: tuple[int, int] | None = None
@@ -160,7 +163,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if len(played) > 1:
             raise ValueError(
                 f"this process works for data-parallel ranks {', '.join(map(str, played))}, and a "
-                "sampler lists the samples of one: use counterpoise.DataLoader(topology=units)"
+                "sampler lists the samples of one: use counterpoise.DataLoader(ranks=units)"
             )
         return played[0]
 
@@ -180,7 +183,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def _placed(self) -> Place:
         """Return this process' ranks, looked for at the first call, and plan for them."""
         if self._place is None:
-            place = self._arguments.find()
+            place = self._ranks.find()
             self._config = _configuration(self._balance, self._costs, place.ranks, **self._facts)
             self._planner = make_planner(self._config)
             self._place, self._length = place, None
@@ -202,7 +205,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """
         check_same_place(
             self._placed(),
-            self._arguments.find(),
+            self._ranks.find(),
             "make a new sampler for them; load_state_dict() takes a state of the same ranks only",
         )
         if not self._resume:
@@ -210,12 +213,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._restart()
         self._resume, self._next = False, self.epoch + (not self._pinned)
         order = self._order_of_epoch()
-        skip, left_out = self._given - self._windows[-1][2], list[int]()
+        skip, left_out = self._handed_out - self._windows[-1][2], list[int]()
         for batch in self._batches(order, left_out):
             if skip > 0:
                 skip -= 1
                 continue
-            self._given += 1
+            self._handed_out += 1
             self._tell_over_budget(batch)
             yield batch
         self._over_budget.end_epoch()
@@ -238,16 +241,16 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if config.mode == "exact" and config.accumulate != "auto":
             return config.steps_of(self._samples) * config.accumulate
         if self._length is None or self._length[0] != self.epoch:
-            kept, self._windows = self._windows, [(0, 0, 0)]
+            windows, self._windows = self._windows, [(0, 0, 0)]
             count = sum(1 for _ in self._batches(self._order_of_epoch(), []))
             self._length = self.epoch, count
-            self._windows = kept
+            self._windows = windows
         return self._length[1]
 
     @property
     def given(self) -> int:
         """Batches of the epoch given out so far, those before a resume included."""
-        return self._given
+        return self._handed_out
 
     def info(self, batch_index: int) -> StepInfo:
         """Return where a step stands at one of this rank's batches, and the weights of its loss.
@@ -258,24 +261,25 @@ class BalancedBatchSampler(Sampler[list[int]]):
         Raises IndexError for a batch that was not given out since the epoch or its resume began.
         """
         first = self._windows[0][2]
-        if not first <= batch_index < self._given:
+        if not first <= batch_index < self._handed_out:
             raise IndexError(
                 f"batch_index is {batch_index}, and of epoch {self.epoch} the batches from {first} "
-                f"up to {self._given} (not included) are known: ask after the batch has come"
+                f"up to {self._handed_out} (not included) are known: ask after the batch has come"
             )
         place = bisect_right(self._windows, batch_index, key=lambda window: window[2]) - 1
         start, step, before = self._windows[place]
         steps, _ = self._plan(self._order_of_epoch(), start, step)
         # as many microbatches of this rank are before each step's end; the same for every rank
-        ends = list(accumulate(each.microbatches for each in steps))
+        ends = list(accumulate(planned.microbatches for planned in steps))
         number = bisect_right(ends, batch_index - before)
         planned, rank = steps[number], self.rank
         microbatch = batch_index - before - (ends[number - 1] if number else 0)
         name = self._balance.label_tokens or LABEL_TOKENS
         label = self._names.index(name) if name in self._names else -1
         cells = usable_cells(planned, (), may_be_empty=True) or {}
-        contents = contents_of(planned, cells, [rank], label, self.config.sizing)[rank, microbatch]
-        indexes = planned.indexes_of(contents.ordinals)
+        cell_contents = make_contents(planned, cells, [rank], label, self.config.sizing)
+        contents = cell_contents[rank, microbatch]
+        indexes = planned.find_indexes(contents.ordinals)
         facts = MicrobatchFacts(
             rank=rank,
             step=planned.number,
@@ -290,7 +294,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             step_holes=(),
         )
         sources = self._rows.recipe.names if self._rows else ()
-        return info_of(
+        return make_info(
             facts, self.epoch, self.config.ranks, self._names, self._over_budget, None, sources,
             self._balance.shift_labels,
         )  # fmt: skip
@@ -318,10 +322,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
         delivered: how many batches of this epoch the training loop has had; without it, how many
         this sampler has given out, which is more where a DataLoader fetches ahead.
         """
-        given = self._given if delivered is None else delivered
-        if not 0 <= given <= self._given:
-            raise ValueError(f"delivered is {given}, but {self._given} batches were given out")
-        start, step, before = [window for window in self._windows if window[2] <= given][-1]
+        count = self._handed_out if delivered is None else delivered
+        if not 0 <= count <= self._handed_out:
+            raise ValueError(f"delivered is {count}, but {self._handed_out} batches were given out")
+        start, step, before = [window for window in self._windows if window[2] <= count][-1]
         ledger = SamplerLedger(
             seed=self.config.seed,
             samples=self._samples,
@@ -333,7 +337,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             start=start,
             step=step,
             before=before,
-            given=given,
+            given=count,
         )
         return write_ledger(ledger)
 
@@ -350,11 +354,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_same(ledger, current)
         self.epoch, self._pinned = ledger.epoch, False
         self._windows = [(ledger.start, ledger.step, ledger.before)]
-        self._given = ledger.given
+        self._handed_out = ledger.given
         self._resume = True
 
     def _restart(self) -> None:
-        self._windows, self._given, self._resume = [(0, 0, 0)], 0, False
+        self._windows, self._handed_out, self._resume = [(0, 0, 0)], 0, False
 
     def _batches(self, order: Int64, left_out: list[int]) -> Iterator[list[int]]:
         """This rank's microbatches from the last window noted on, noting every new one.
@@ -368,7 +372,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             for planned in steps:
                 for microbatch in range(planned.microbatches):
                     before += 1
-                    yield planned.indexes_of(planned.ordinals(self.rank, microbatch))
+                    yield planned.find_indexes(planned.ordinals(self.rank, microbatch))
             start, step = feed.start, feed.step
             if start < len(order):
                 self._windows.append((start, step, before))
@@ -388,7 +392,7 @@ class _Costs(Source):
 
     @cached_property
     def _digest(self) -> str:
-        return digest_of(self.costs)
+        return digest_costs(self.costs)
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""
@@ -397,15 +401,15 @@ class _Costs(Source):
 
 def check_sampled(balance: Balance, accumulate_from: int, batch_size: int | None) -> None:
     """Raise ValueError for options that would have no effect in a sampler."""
-    if balance.layout != DEFAULTS.layout:
-        named = isinstance(balance.layout, str)
-        collate = f"collate_{balance.layout}" if named else "partial(collate_samples, layout=...)"
+    if (layout := as_layout(balance.layout)) is not None:
+        is_built_in = layout.name in BASES
+        collate = (
+            f"collate_{layout.name}" if is_built_in else "partial(collate_samples, layout=...)"
+        )
         raise ValueError(
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
             f"collate_fn={collate} to torch's DataLoader"
         )
-    if balance.report:
-        raise ValueError("report is True, but a sampler sees no batches: leave it")
     if accumulate_from != 1 and balance.accumulate != "auto":
         raise ValueError(
             f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "
@@ -430,6 +434,18 @@ def checked_columns(
     return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
 
 
+def _sampler_ranks(argument: Any, balance: Balance) -> Ranks:
+    """Return the ranks of a sampler; ValueError for what only a DataLoader has of them."""
+    ranks = as_ranks(argument)
+    ranks.check_dispatch(balance.dispatch)
+    if ranks.virtual is not None or ranks.name:
+        raise ValueError(
+            "virtual and name of Ranks are for a counterpoise.DataLoader, and a sampler lists the "
+            "samples of one rank: give ranks=(rank, number of ranks), a mesh or a process group"
+        )
+    return ranks
+
+
 def _configuration(
     balance: Balance, costs: Int64, ranks: int, *, resources: tuple[str, ...],
     batch_size: int | None, accumulate_from: int, empty_microbatches: bool, drop_last: bool,
@@ -440,9 +456,10 @@ def _configuration(
     if size is None and batch_size is None:
         if balance.is_padded:
             raise ValueError("work is 'padded': give samples_per_step, the size of a step")
-        multiples = balance.shapes.multiples.items()
+        multiples = balance.padding.multiples.items()
         sizing = Sizing(multiples=tuple(
-            (resources.index(name), each) for name, each in multiples if name in resources
+            (resources.index(name), multiple)
+            for name, multiple in multiples if name in resources
         ))  # fmt: skip
         size = _usual_step(sizing.rounded(costs), budgets_of(balance, resources), ranks, rows)
         size = size if empty_microbatches else max(size, ranks * rows)
@@ -459,7 +476,7 @@ def _usual_step(costs: Int64, budgets: tuple[int | None, ...], ranks: int, rows:
         raise ValueError("give budgets, or samples_per_step: without both a step has no size")
     if not len(costs):
         return 1
-    some = costs[permutation(len(costs), 0, 0)[:_PILOT]]
-    full = len(some) / balanced(some, budgets, rounds=0).groups
+    trial = costs[permutation(len(costs), 0, 0)[:_PILOT]]
+    full = len(trial) / balanced(trial, budgets, rounds=0).groups
     fill = max(_FILL_LEAST, _FILL - _FILL_LESS / (rows * math.sqrt(ranks * rows)))
     return max(1, int(fill * ranks * rows * full))

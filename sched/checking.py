@@ -27,7 +27,7 @@ import numpy as np
 
 from .ir.channels import Ints, crossing_results, entered_collectives, message_channels
 from .ir.graph import Graph, make_graph
-from .ir.kinds import is_kind, is_staged, kind
+from .ir.kinds import is_compute, is_kind, is_staged, kind
 from .ir.paths import find_cycle, longest_paths
 from .ir.program import NO_MICROBATCH, Pass, Program
 from .simulation.costs import Costs, Table
@@ -70,8 +70,8 @@ def marked_grid(program: Program, marks: Collection[tuple[int, int]]) -> str:
     lines = []
     for rank, row in enumerate(program.ranks):
         cells = [
-            (f"[{item}]" if (rank, at) in marks else f" {item} ").ljust(width)
-            for at, item in enumerate(row[low:high], start=low)
+            (f"[{pass_}]" if (rank, at) in marks else f" {pass_} ").ljust(width)
+            for at, pass_ in enumerate(row[low:high], start=low)
         ]
         before, after = "... " if low else "", " ..." if len(row) > high else ""
         lines.append((f"{rank:>{label}}: {before}" + "".join(cells) + after).rstrip())
@@ -95,8 +95,8 @@ def references(graph: Graph) -> Iterator[Problem]:
     for stage, rank in enumerate(program.placement):
         if not 0 <= rank < ranks:
             # The checks below look up ranks by stage, so they cannot run.
-            what = f"stage {stage} is placed on rank {rank}; there are {ranks} ranks"
-            yield Problem("references", what)
+            message = f"stage {stage} is placed on rank {rank}; there are {ranks} ranks"
+            yield Problem("references", message)
             return
     barriers = {barrier.name for barrier in program.barriers}
     yield from _edges(program)
@@ -118,21 +118,21 @@ def _edges(program: Program) -> Iterator[Problem]:
     if not program.edges:
         return
     places = {p: (r, at) for r, row in enumerate(program.ranks) for at, p in enumerate(row)}
-    lost = [(e, item) for e in program.edges for item in e if item not in places]
-    for edge, item in lost[:_SHOWN]:
+    lost = [(e, pass_) for e in program.edges for pass_ in e if pass_ not in places]
+    for edge, pass_ in lost[:_SHOWN]:
         marks = tuple(places[end] for end in edge if end in places)
-        what = f"the edge {edge} names {item}, which is not in the program"
-        yield Problem("references", what, marks)
+        message = f"the edge {edge} names {pass_}, which is not in the program"
+        yield Problem("references", message, marks)
 
 
 def _edge_messages(
     graph: Graph, name: str, nodes: Ints, carried: set[tuple[Pass, int]]
 ) -> Iterator[Problem]:
     """Check that an edge asks for each message of a kind, from and to its ranks."""
-    end, what = name.split("_X_")
+    end, kind_name = name.split("_X_")
     senders = {source: graph.program.rank_of(source) for source, _ in carried}
     for node in nodes.tolist():
-        source = Pass(int(graph.stage[node]), what, int(graph.microbatch[node]))
+        source = Pass(int(graph.stage[node]), kind_name, int(graph.microbatch[node]))
         rank = int(graph.rank[node])
         asked = (source, rank) in carried if end == "RECV" else senders.get(source) == rank
         if not asked:
@@ -143,17 +143,17 @@ def _edge_messages(
 def _stages(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
     """Check that the stages of a kind's passes exist, and that each pass is on its stage's rank."""
     staged = is_staged(name)
-    count, what = _rows(graph, name), "stage" if staged else "rank"
+    count, place = _rows(graph, name), "stage" if staged else "rank"
     exists = graph.stage[nodes] < count
     for node in nodes[~exists][:_SHOWN].tolist():
-        yield _reference(graph, node, f"there is no {what} {graph.stage[node]}, only {count}")
+        yield _reference(graph, node, f"there is no {place} {graph.stage[node]}, only {count}")
     nodes = nodes[exists]
     placement = np.array(graph.program.placement)
     home = placement[graph.stage[nodes]] if staged else graph.stage[nodes]
     wrong = np.flatnonzero(graph.rank[nodes] != home)[:_SHOWN]
-    for node, own in zip(nodes[wrong].tolist(), home[wrong].tolist(), strict=True):
-        what = f"it is on rank {graph.rank[node]}, but belongs on rank {own}"
-        yield _reference(graph, node, what)
+    for node, rank in zip(nodes[wrong].tolist(), home[wrong].tolist(), strict=True):
+        message = f"it is on rank {graph.rank[node]}, but belongs on rank {rank}"
+        yield _reference(graph, node, message)
 
 
 def _microbatches(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
@@ -163,12 +163,12 @@ def _microbatches(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
     wrong = (microbatch == NO_MICROBATCH) != once
     wrong |= microbatch >= graph.program.microbatches
     for node in nodes[wrong][:_SHOWN].tolist():
-        what = f"microbatches go from 0 to {graph.program.microbatches - 1}"
-        yield _reference(graph, node, what)
+        message = f"microbatches go from 0 to {graph.program.microbatches - 1}"
+        yield _reference(graph, node, message)
 
 
-def _reference(graph: Graph, node: int, what: str) -> Problem:
-    return Problem("references", f"{graph.name(node)}: {what}", (culprit(graph, node),))
+def _reference(graph: Graph, node: int, fault: str) -> Problem:
+    return Problem("references", f"{graph.name(node)}: {fault}", (culprit(graph, node),))
 
 
 def completeness(graph: Graph) -> Iterator[Problem]:
@@ -197,22 +197,22 @@ def _forward_and_backward(graph: Graph, counts: dict[str, Ints]) -> Iterator[Pro
     yield from _missing("I", i, w)
     yield from _missing("W", w, i)
     for stage, microbatch in np.argwhere((b > 0) & (np.maximum(i, w) > 0))[:_SHOWN].tolist():
-        what = f"stage {stage} has both B and I or W of microbatch {microbatch}"
-        yield Problem("completeness", what)
+        message = f"stage {stage} has both B and I or W of microbatch {microbatch}"
+        yield Problem("completeness", message)
 
 
 def _on_all_ranks(graph: Graph, counts: dict[str, Ints]) -> Iterator[Problem]:
     program = graph.program
     none = np.zeros((len(program.ranks), program.microbatches), np.int64)
-    wanted = np.zeros_like(none)
-    wanted[list(program.members)] = 1
+    needed = np.zeros_like(none)
+    needed[list(program.members)] = 1
     joined = {b.after for b in program.barriers if b.source == "every"}
     joined |= {name for b in program.barriers for where, name in b.before if where == "every"}
     joined |= {b.name for b in program.barriers if b.name in counts}
     for name in sorted(joined):
         # Kinds that lowering adds (C) may be absent before it; compute kinds may not.
-        if name in counts or (is_kind(name) and kind(name).role == "compute"):
-            yield from _missing(name, counts.get(name, none), wanted)
+        if name in counts or is_compute(name):
+            yield from _missing(name, counts.get(name, none), needed)
 
 
 def _rows(graph: Graph, name: str) -> int:
@@ -236,8 +236,8 @@ def _count(graph: Graph, name: str) -> Ints:
     return np.bincount(flat, minlength=size).reshape(-1, microbatches)
 
 
-def _missing(name: str, count: Ints, wanted: Ints) -> Iterator[Problem]:
-    for stage, microbatch in np.argwhere((count == 0) & (wanted > 0))[:_SHOWN].tolist():
+def _missing(name: str, count: Ints, needed: Ints) -> Iterator[Problem]:
+    for stage, microbatch in np.argwhere((count == 0) & (needed > 0))[:_SHOWN].tolist():
         yield Problem("completeness", f"stage {stage} has no {name} of microbatch {microbatch}")
 
 
@@ -254,8 +254,8 @@ def order(graph: Graph) -> Iterator[Problem]:
     source, target = graph.source[inner], graph.target[inner]
     back = (graph.rank[source] == graph.rank[target]) & (source > target)
     for late, early in zip(source[back][:_SHOWN].tolist(), target[back].tolist(), strict=False):
-        what = f"{graph.name(early)} comes before {graph.name(late)}, which it needs"
-        yield Problem("order", what, (culprit(graph, early), culprit(graph, late)))
+        message = f"{graph.name(early)} comes before {graph.name(late)}, which it needs"
+        yield Problem("order", message, (culprit(graph, early), culprit(graph, late)))
 
 
 def channels(graph: Graph) -> Iterator[Problem]:
@@ -270,39 +270,37 @@ def channels(graph: Graph) -> Iterator[Problem]:
         ends = (channel.sends, channel.receives)
         marks = [int(nodes[at]) for nodes in ends if at < len(nodes)]
         if at < both:
-            what = (
+            message = (
                 f"{graph.name(marks[0])} meets {graph.name(marks[1])} on the channel from rank "
                 f"{channel.source} to rank {channel.target}"
             )
         else:
             end = "receive" if at < len(sent) else "send"
-            what = f"{graph.name(marks[0])} has no matching {end}"
-        yield Problem("channels", what, tuple(culprit(graph, node) for node in marks))
+            message = f"{graph.name(marks[0])} has no matching {end}"
+        yield Problem("channels", message, tuple(culprit(graph, node) for node in marks))
 
 
 def inputs(graph: Graph) -> Iterator[Problem]:
     """Check that every input of a pass is computed in the program and reaches it."""
     for node in graph.missing[:_SHOWN].tolist():
-        what = f"{graph.name(node)} needs an input that no pass computes or sends to it"
-        yield Problem("inputs", what, (culprit(graph, node),))
+        message = f"{graph.name(node)} needs an input that no pass computes or sends to it"
+        yield Problem("inputs", message, (culprit(graph, node),))
 
 
 def collectives(graph: Graph) -> Iterator[Problem]:
     """Check that all ranks enter each communicator's collectives in one order."""
     for communicator, by_rank in entered_collectives(graph.program).items():
-        (first_rank, first), *others = by_rank.items()
-        for rank, entries in others:
-            pairs = zip(first, entries, strict=False)
-            different = ((one, two) for one, two in pairs if one.collective != two.collective)
-            if pair := next(different, None):
-                one, two = pair
-                what = (
-                    f"communicator {communicator}: rank {first_rank} enters {one} "
-                    f"where rank {rank} enters {two}"
-                )
-                yield Problem(
-                    "collectives", what, ((first_rank, one.position), (rank, two.position))
-                )
+        (first_rank, first), *later = by_rank.items()
+        for rank, entries in later:
+            for expected, entered in zip(first, entries, strict=False):
+                if expected.collective != entered.collective:
+                    message = (
+                        f"communicator {communicator}: rank {first_rank} enters {expected} "
+                        f"where rank {rank} enters {entered}"
+                    )
+                    marks = (first_rank, expected.position), (rank, entered.position)
+                    yield Problem("collectives", message, marks)
+                    break
 
 
 def cycle(graph: Graph) -> Iterator[Problem]:
@@ -340,10 +338,10 @@ def check(
     >>> from counterpoise.sched import schedule
     >>> check(schedule("1f1b", ranks=2, microbatches=2), limit=2)
     """
-    if found := problems(program, limit=limit, buffer_bytes=buffer_bytes):
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        grid = marked_grid(program, found[0].culprits)
-        raise ValueError(f"{found[0].message}{more}\n{grid}")
+    if failures := problems(program, limit=limit, buffer_bytes=buffer_bytes):
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        grid = marked_grid(program, failures[0].culprits)
+        raise ValueError(f"{failures[0].message}{more}\n{grid}")
 
 
 def problems(
@@ -357,8 +355,8 @@ def problems(
         return (Problem("empty", "the program has no microbatches, ranks or stages"),)
     graph = make_graph(program)
     for proof in PROOFS:
-        if found := tuple(proof(graph)):
-            return found
+        if failures := tuple(proof(graph)):
+            return failures
     if limit is None:
         return ()
     return tuple(_memory(graph, limit, buffer_bytes or {"activation": 1}))
@@ -373,5 +371,5 @@ def _memory(graph: Graph, limit: int, buffer_bytes: Mapping[str, Table]) -> Iter
         over = [(at, held) for at, held in curve if held > limit]
         if over:
             most = max(held for _, held in over)
-            what = f"rank {rank} holds {most}, more than the limit {limit}"
-            yield Problem("memory", what, ((rank, over[0][0] // 2),))
+            message = f"rank {rank} holds {most}, more than the limit {limit}"
+            yield Problem("memory", message, ((rank, over[0][0] // 2),))

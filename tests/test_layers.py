@@ -40,6 +40,7 @@ ORDER = (
     "sched.planners.job",
     "sched.replanning",
     "sched.runtime.compiled",
+    "sched.runtime.settings",
     "sched.runtime.parts",
     "sched.runtime.vocabulary",
     "sched.runtime.links",

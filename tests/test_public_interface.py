@@ -2,15 +2,19 @@
 
 import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import counterpoise
+from counterpoise.loader import BalancedBatchSampler, Balancer, DataLoader, OnError, Ranks
 from tests.docs.pages import all_pages
 from tests.imports import ROOT, modules, tree_of
 
@@ -97,6 +101,43 @@ def test_the_stub_offers_the_names_that_the_package_has(root: Path) -> None:
         elif isinstance(node, ast.Assign):
             assert ast.literal_eval(node.value) == counterpoise.__all__
     assert offered == set(counterpoise.__all__)
+
+
+# The most arguments of a constructor: torch's 17, and ours. They only fall.
+MOST_ARGUMENTS: dict[Any, int] = {
+    DataLoader: 17 + 12,
+    BalancedBatchSampler: 8,
+    Ranks: 3,
+    Balancer: 3,
+    OnError: 4,
+}
+MOST_NAMES = 26
+
+
+@pytest.mark.parametrize("constructor", MOST_ARGUMENTS)
+def test_constructors_have_few_arguments_and_each_by_its_name(constructor: Any) -> None:
+    parameters = inspect.signature(constructor).parameters.values()
+    assert len(parameters) <= MOST_ARGUMENTS[constructor]
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    assert not [parameter.name for parameter in parameters if parameter.kind in variable]
+
+
+def test_the_package_itself_has_few_names() -> None:
+    names = {*counterpoise.__all__} - {"__version__"}
+    values = [name for name in names if not isinstance(getattr(counterpoise, name), ModuleType)]
+    assert len(values) <= MOST_NAMES
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    public = {*counterpoise.__all__}
+    for folder in ("balancer", "loader", "sched", "workers"):
+        public |= {*importlib.import_module(f"counterpoise.{folder}").__all__}
+    assert not {name: homes[name] for name in public if len(homes.get(name, ())) > 1}
 
 
 def test_sub_packages_name_their_public_interface() -> None:

@@ -55,5 +55,5 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = importlib.import_module(_HOMES[name] or f".{name}", __name__)
-        found = globals()[name] = getattr(home, name) if _HOMES[name] else home
-        return found
+        attribute = globals()[name] = getattr(home, name) if _HOMES[name] else home
+        return attribute

@@ -2,7 +2,7 @@
 
 The first worker whose source is open says what the data are, and holds as long as one that has said
 so is here, or a trainer has had a part of them: others with other data are turned away. One that
-cannot open the source is turned away once another can; while nobody can the job may be wrong.
+cannot open the source is turned away once another can; while none can the job may be wrong.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -64,12 +64,12 @@ class Admission:
         self._named: dict[str, AdmittedWorker] = {}
         self.servers: dict[int, PayloadServer] = {}
         self.source: ToldSource | None = None
-        self._said_by = ""
-        self.refused = self._why_none = ""
+        self._first_opener = ""
+        self.refused = ""
         self.run = -1
         self.out: list[tuple[bytes, Message]] = []
 
-    def token_of(self, worker: bytes) -> int:
+    def find_token(self, worker: bytes) -> int:
         """Return the number by which trainers know a worker."""
         return self.workers[worker].server.token
 
@@ -83,7 +83,7 @@ class Admission:
     def join(self, peer: bytes, hello: JoinPool, now: float) -> None:
         """Let a worker in, which may replace another process, and give it the job."""
         same = self._named.get(hello.name)
-        if reason := why_other_version(hello.version):
+        if reason := describe_version_mismatch(hello.version):
             self._refuse(peer, hello.name, reason)
             self.lose(peer, now)
         elif same is not None and same.hello.incarnation > hello.incarnation:
@@ -103,7 +103,6 @@ class Admission:
             self.servers[token] = server
             worker = AdmittedWorker(peer, hello, server, PoolWorkerStats(now))
             self._named[hello.name] = self.workers[peer] = worker
-            self._why_none = ""
             self._events.log_peer("join", "worker", hello.name)
             self.ask(worker)
 
@@ -149,13 +148,13 @@ class Admission:
         """Let those try again that could not open the source: trainers have come again."""
         for worker in self.workers.values():
             worker.failure = ""
-        self.refused = self._why_none = ""
+        self.refused = ""
         self.ask_unopened()
 
     # --- the data
 
     def open(
-        self, peer: bytes, told: JobOpened, counts: Collection[int], is_served: bool, now: float
+        self, peer: bytes, opened: JobOpened, counts: Collection[int], is_served: bool, now: float
     ) -> bool:
         """Take in a worker whose source is open; return whether it has said what the data are.
 
@@ -163,28 +162,23 @@ class Admission:
         trainer has had a part of the data.
         """
         worker = self.workers[peer]
-        if told.number != self._opening.number or worker.opened is not None:
+        if opened.number != self._opening.number or worker.opened is not None:
             return False
         is_fixed = self.source is not None and (self.has_open or is_served)
-        reason = self._why_other_data(told, is_fixed) or why_not_gone_on_in(counts, told.count)
+        reason = self._describe_data_mismatch(opened, is_fixed) or describe_count_mismatch(
+            counts, opened.count
+        )
         if reason and (is_fixed or counts) and not worker.was_asked_again:
             # Those who said otherwise may have gone: what is sent to them shows it.
             worker.was_asked_again = True
-            self.out += [(other, FreeParts(())) for other in self.workers if other != peer]
+            self.out += [(name, FreeParts(())) for name in self.workers if name != peer]
             self.ask(worker)
-            return False
-        if not reason and self._spec.transport == "direct" and not worker.server.address:
-            self.turn_away(
-                worker, 'the job has transport="direct", and this worker\'s payloads travel '
-                f"{worker.hello.transport:.{MAX_NAME}}: start it with counterpoise worker --serve, "
-                "or leave transport", now,
-            )  # fmt: skip
             return False
         source = self.source
         # Of what is said again the run goes on: it knows of which samples workers have died.
-        if not (reason or is_fixed) and (source is None or source.told != told):
+        if not (reason or is_fixed) and (source is None or source.opened != opened):
             try:
-                source = ToldSource(told, self._spec.resources)
+                source = ToldSource(opened, self._spec.resources)
             except ValueError as error:
                 reason = str(error)
         if reason:
@@ -192,29 +186,29 @@ class Admission:
             self.lose(peer, now)
             return False
         # Its columns are the source's: of many workers they would take much.
-        worker.opened, self.refused = structs.replace(told, columns=()), ""
+        worker.opened, self.refused = structs.replace(opened, columns=()), ""
         name = worker.hello.name
         self._events.log("ready", ": worker %.200s has the data open", name, worker=name)
         self._pool.add_worker(peer, now, worker.hello.most_bytes)
-        for other in [*self.workers.values()]:  # the job can be done
-            if other.failure:
-                self.turn_away(other, other.failure, now)
+        for failed in [*self.workers.values()]:  # the job can be done
+            if failed.failure:
+                self.turn_away(failed, failed.failure, now)
         is_new, self.source = source is not self.source, source
         if is_new:
-            self._said_by = worker.hello.name
+            self._first_opener = worker.hello.name
         return is_new
 
-    def _why_other_data(self, told: JobOpened, is_fixed: bool) -> str:
+    def _describe_data_mismatch(self, opened: JobOpened, is_fixed: bool) -> str:
         source = self.source
         if not is_fixed or source is None:
             return ""
-        if (len(source), source.fingerprint) == (told.count, told.fingerprint):
+        if (len(source), source.fingerprint) == (opened.count, opened.fingerprint):
             return ""
         return (
-            f"this worker's data or libraries differ from the others' (fingerprint "
-            f"{told.fingerprint:.80}, {told.count} samples; the others have {source.fingerprint}, "
-            f"{len(source)}, as worker {self._said_by:.80} said, the first of them): install the "
-            "same versions, and give it the same data"
+            "this worker's data or libraries differ from the others' (fingerprint "
+            f"{opened.fingerprint:.80}, {opened.count} samples; the others have "
+            f"{source.fingerprint}, {len(source)}, as worker {self._first_opener:.80} said, the "
+            "first of them): install the same versions, and give it the same data"
         )
 
     def fail_to_open(self, peer: bytes, failed: JobNotOpened, now: float) -> None:
@@ -230,7 +224,7 @@ class Admission:
         """Turn all workers away: trainers go on in data of so many samples."""
         for worker in [*self.workers.values()]:
             if worker.opened is not None:
-                reason = why_not_gone_on_in((count,), worker.opened.count)
+                reason = describe_count_mismatch((count,), worker.opened.count)
                 self._refuse(worker.peer, worker.hello.name, reason)
                 self.lose(worker.peer, now)
         self.source = None
@@ -239,20 +233,18 @@ class Admission:
     def failure(self) -> str:
         """Return why no worker is left that may do the job; "" while one may, or may come."""
         failed = [worker for worker in self.workers.values() if worker.failure]
-        if not self.workers:
-            return self._why_none
         if not failed or len(failed) < len(self.workers):
             return ""
-        others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
-        return f"worker {failed[-1].hello.name}: {failed[-1].failure}{others}"
+        suffix = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
+        return f"worker {failed[-1].hello.name}: {failed[-1].failure}{suffix}"
 
     @property
-    def waits_for(self) -> str:
+    def missing(self) -> str:
         """Return what is missing before a run can begin, "" for nothing."""
         if self.has_open:
             return ""
-        what = "a worker to open the data" if self.workers else "a worker to connect"
-        return f"{what}; {self.refused}" if self.refused else what
+        missing = "a worker to open the data" if self.workers else "a worker to connect"
+        return f"{missing}; {self.refused}" if self.refused else missing
 
     # --- leaving
 
@@ -261,8 +253,6 @@ class Admission:
         name, reason = worker.hello.name, reason[:MAX_REASON]
         self._refuse(worker.peer, name, f"this worker cannot do what others can: {reason}")
         self.lose(worker.peer, now)
-        if not self.workers:
-            self._why_none = f"worker {name}: {reason}; no other worker is left"
 
     def _refuse(self, peer: bytes, name: str, reason: str) -> None:
         self.out.append((peer, PeerRejected(reason)))
@@ -291,12 +281,12 @@ class Admission:
             self._events.log_peer(event, "worker", worker.hello.name, why)
 
 
-def why_other_version(version: str) -> str:
+def describe_version_mismatch(version: str) -> str:
     """Return why a peer of a version of counterpoise cannot take part.
 
     The balancer's decides: who comes first must not.
 
-    >>> why_other_version(VERSION)
+    >>> describe_version_mismatch(VERSION)
     ''
     """
     if version == VERSION:
@@ -307,7 +297,7 @@ def why_other_version(version: str) -> str:
     )
 
 
-def why_not_gone_on_in(needed: Collection[int], count: int) -> str:
+def describe_count_mismatch(needed: Collection[int], count: int) -> str:
     """Return why trainers cannot go on in a worker's data, "" if they can.
 
     needed: the numbers of samples that they go by, none where any will do.

@@ -20,7 +20,6 @@ from ..pool.messages import FromWorker, PartBroken, PoolBeat
 from ..pool.pool import DEAD_S, GENERATION, NetworkPool
 from ..protocol.job_spec import JobSpec, from_json
 from ..protocol.messages import BalancerStops, Bye, UnknownPeer
-from ..run.tasks import RunError
 from .admission import MAX_NAME, MAX_REASON, Admission, MakeCredentials
 from .effects import Send
 from .job_events import JobEvents
@@ -84,11 +83,11 @@ class PlayedJob:
             self.spec, self.opening, self.pool, numbers, make_credentials, self.events
         )
         self.parties = Parties(
-            self.spec.plan.ranks, generation, self.admission.token_of, self._waits_for,
+            self.spec.plan.ranks, generation, self.admission.find_token, self._describe_wait,
             on_host=self._on_host,
         )  # fmt: skip
         self.player = RunPlayer(self.spec, takes_empty, self.pool, self.parties, self.events)
-        self.relay = Relay(self.admission.token_of)
+        self.relay = Relay(self.admission.find_token)
         self._out: list[Send] = []
         self._turned_at = self._looked_at = self._ticked_at = self._asked_at = -math.inf
         self._refused_since = math.inf
@@ -104,7 +103,7 @@ class PlayedJob:
             self._hear_trainer(peer, message, now)
         elif kind is JoinPool:
             self.admission.join(peer, message, now)
-            self._let_in(now)
+            self._admit_started(now)
         elif kind is LeavePool and message.workers:  # those of a trainer
             self.admission.end(message.workers if peer in self.parties.peers else (), now)
         elif peer in self.admission.workers:
@@ -119,7 +118,7 @@ class PlayedJob:
             self.player.last_run = -1
         self.parties.receive(peer, message, now)
         if isinstance(message, BeginRun):
-            self._let_in(now)
+            self._admit_started(now)
 
     def _hear_worker(
         self, worker: bytes, message: Any, frames: Sequence[object], now: float
@@ -130,7 +129,7 @@ class PlayedJob:
             case JobNotOpened():
                 self.admission.fail_to_open(worker, message, now)
             case PulledFrames():
-                self._pass_on(worker, message, frames)
+                self._relay_frames(worker, message, frames)
             case SampleNames():
                 self._name(message)
             case LeavePool():
@@ -176,9 +175,8 @@ class PlayedJob:
     def take_sends(self) -> list[Send]:
         """Return what is to be sent."""
         sends, self._out = self._out, []
-        sends += [Send(*each) for each in self.admission.out]
+        sends += [Send(*message) for message in self.admission.out + self.pool.take_messages()]
         self.admission.out.clear()
-        sends += [Send(*each) for each in self.pool.take_messages()]
         for peer, message in self.parties.take_messages():
             if type(message) is GiveBatch and (servers := self._untold(peer, message)):
                 sends.append(Send(peer, WorkersAt(servers)))
@@ -188,8 +186,9 @@ class PlayedJob:
     def stop(self, reason: BalancerStops | UnknownPeer) -> list[Send]:
         """Return what to send before the job ends here: why to trainers, or else to workers."""
         self.player.end()
-        told = self.parties.peers if isinstance(reason, BalancerStops) else self.admission.workers
-        return [*self.take_sends(), *(Send(peer, reason) for peer in told)]
+        is_for_trainers = isinstance(reason, BalancerStops)
+        receivers = self.parties.peers if is_for_trainers else self.admission.workers
+        return [*self.take_sends(), *(Send(peer, reason) for peer in receivers)]
 
     def _look(self, now: float) -> None:
         self._looked_at = now
@@ -197,13 +196,13 @@ class PlayedJob:
         for name, why in self.pool.lost:
             self.admission.lose(name, now, "lost", f" ({why})")
         self.pool.lost.clear()
-        if self.pool.deaths:
+        if self.pool.deaths:  # workers may know what such a sample is called
             self._ask_names(self.pool.workers)
         if now < self._ticked_at + TICK_S:
             return
         self._ticked_at = now
         self.parties.tick(now)
-        self._let_in(now)
+        self._admit_started(now)
         self.relay.tick(now)
         for name in self.pool.leaving():
             self._out.append(Send(name, Bye()))
@@ -226,27 +225,27 @@ class PlayedJob:
         if isinstance(message, PoolBeat):
             stats.take_beat(message, now)
         elif not isinstance(message, PartBroken) and known is not None:
-            giving = known.given.get(message.number)
+            giving = known.givings.get(message.number)
             if giving is not None:
                 stats.take_answer(message, giving.part, now)
 
-    def _let_in(self, now: float) -> None:
+    def _admit_started(self, now: float) -> None:
         """Have workers that a trainer has started for a run take part once all have begun it."""
         if self._on_host:
             self.admission.begin_run(self.parties.starts.run_begun, now)
 
-    def _open(self, worker: bytes, told: JobOpened, now: float) -> None:
+    def _open(self, worker: bytes, opened: JobOpened, now: float) -> None:
         """Take a worker in whose source is open, if its data are those of the others."""
         needed, run = self.parties.samples_needed, self.player.run
         is_served = run is not None and not run.is_first
         if self.admission.source is not None and is_served:
             needed.add(len(self.admission.source))
-        is_new = self.admission.open(worker, told, needed, is_served, now)
+        is_new = self.admission.open(worker, opened, needed, is_served, now)
         self._ask_names([worker])  # before it is given a sample of which it may die
         if is_new:
             self.player.costs = None  # workers have others
             self.parties.withdraw()
-            self.parties.set_ready(told.count, told.fingerprint)
+            self.parties.set_ready(opened.count, opened.fingerprint)
 
     def _ask_names(self, workers: Iterable[bytes]) -> None:
         """Ask what samples are called of which workers die: the balancer knows their indexes."""
@@ -256,38 +255,35 @@ class PlayedJob:
             asked = islice(workers, MOST_ASKED if unnamed else 0)
             self._out += [Send(worker, NameSamples(unnamed)) for worker in asked]
 
-    def _name(self, told: SampleNames) -> None:
+    def _name(self, answer: SampleNames) -> None:
         """Take in what samples are called of which workers have died."""
         if (source := self.admission.source) is not None:
-            for at, name in zip(told.indexes, told.names, strict=False):
+            for at, name in zip(answer.indexes, answer.names, strict=False):
                 if at in self.pool.deaths:
                     source.names[at] = f"{name:.{MAX_NAME}}"
 
     def _take_lost(self, lost: Lost, now: float) -> None:
         """Have pieces sent to a trainer that cannot pull them."""
         message, pieces = lost.message, lost.ticket.pieces
-        workers = [w for number in message.pieces if (w := pieces[number].worker) is not None]
+        keepers = [pieces[number].worker for number in message.pieces]
+        workers = [peer for peer in keepers if peer is not None]
         if (trainer := self.parties.peers.get(lost.peer)) is not None:
-            serving = [each for w in workers if (each := self.admission.workers[w]).server.address]
-            if serving and self.spec.transport != "inline":
-                servers = tuple(each.server for each in serving)
+            admitted = [self.admission.workers[peer] for peer in workers]
+            serving = [worker for worker in admitted if worker.server.address]
+            if serving:
+                servers = tuple(worker.server for worker in serving)
                 self._out.append(Send(lost.peer, WorkersAt(servers)))
-                trainer.told.update(each.token for each in servers)
-                for each in serving if message.reason else ():
-                    each.why_inline = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
+                trainer.known_tokens.update(server.token for server in servers)
+                if message.reason:  # doctor shows it, and transport="direct" fails by it
+                    why = f"{trainer.name} cannot pull: {message.reason:.{MAX_REASON}}"
+                    for worker in serving:
+                        worker.why_inline = why
             self._out += self.relay.ask(lost, now)
 
-    def _pass_on(self, worker: bytes, sent: PulledFrames, frames: Sequence[object]) -> None:
+    def _relay_frames(self, worker: bytes, sent: PulledFrames, frames: Sequence[object]) -> None:
         """Send frames to the trainers that wait for them; those that are gone are made again."""
-        sender = self.admission.workers[worker]
         for lost, number in self.relay.take(worker, sent.number):
             piece = lost.ticket.pieces[number]
-            if sent.frames and self.spec.transport == "direct" and sender.why_inline:
-                self.player.fail(RunError(
-                    f"worker {sender.hello.name}: {sender.why_inline}; let ranks reach its address "
-                    '(counterpoise worker --serve), or leave transport="direct"'
-                ))  # fmt: skip
-                return
             if sent.frames:
                 self._out.append(relayed(lost, number, frames))
             elif (piece.worker, piece.serial) == (worker, sent.number):
@@ -295,16 +291,17 @@ class PlayedJob:
 
     def _untold(self, peer: bytes, message: GiveBatch) -> tuple[Any, ...]:
         """Return where the workers are that a message names, and its receiver does not know."""
-        told = self.parties.peers[peer].told if peer in self.parties.peers else set()
-        tokens = {piece.token for piece in message.pieces} - told
-        told |= tokens
+        trainer = self.parties.peers.get(peer)
+        known_tokens = set[int]() if trainer is None else trainer.known_tokens
+        tokens = {piece.token for piece in message.pieces} - known_tokens
+        known_tokens |= tokens
         servers = self.admission.servers
         return tuple(servers[token] for token in sorted(tokens) if token in servers)
 
-    def _waits_for(self, rank: int) -> str:
+    def _describe_wait(self, rank: int) -> str:
         """Return what a rank's next microbatch waits for, as text."""
-        run, missing = self.player.run, self.admission.waits_for
-        return missing or ("its turn" if run is None else run.waits_for(rank)[0])
+        run, missing = self.player.run, self.admission.missing
+        return missing or ("its turn" if run is None else run.describe_wait(rank)[0])
 
 
 def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:
@@ -316,8 +313,8 @@ def read_layout(layout: str, has_source: bool) -> tuple[str, bool]:
     ('samples', True)
     """
     read = json.loads(layout)
-    told = read if isinstance(read, dict) else {}
-    kind, takes_empty = told.get("kind"), told.get("takes_empty")
+    described = read if isinstance(read, dict) else {}
+    kind, takes_empty = described.get("kind"), described.get("takes_empty")
     if kind not in LAYOUTS or type(takes_empty) is not bool or (has_source and kind == "workers"):
         raise ValueError(
             f"layout: kind {kind!r:.40}, takes_empty {takes_empty!r:.40}: allowed are {LAYOUTS} "

@@ -27,8 +27,8 @@ from ..protocol.messages import (
     UnknownPeer,
 )
 from ..protocol.status_messages import GetStatus, StatusReport
-from ..transport.naming import checked_job, job_of
-from .admission import MakeCredentials, why_other_version
+from ..transport.naming import checked_job, read_job
+from .admission import MakeCredentials, describe_version_mismatch
 from .effects import Send
 from .job import PlayedJob
 from .job_events import logger
@@ -75,7 +75,7 @@ class PlayedJobs:
     ) -> list[Send]:
         """Take one message in; return what to send at once: the rest is `tick`'s."""
         self._now = now
-        name = job_of(peer)
+        name = read_job(peer)
         if isinstance(message, ListJobs):
             self._askers.pop(peer, None)
             self._askers[peer] = name, now
@@ -91,7 +91,7 @@ class PlayedJobs:
         job = self.jobs.get(name)
         if isinstance(message, JoinJob):
             try:
-                job = self._job_for(name, message)
+                job = self._find_job(name, message)
             except Exception as error:  # whatever its texts hold
                 return [Send(peer, PeerRejected(f"{error!s:.{MAX_REASON}}"))]
             self._has_begun |= job.parties.is_empty
@@ -103,7 +103,7 @@ class PlayedJobs:
 
     def unreachable(self, peer: bytes, now: float) -> None:
         """Take note that a message could not be delivered."""
-        name = job_of(peer)
+        name = read_job(peer)
         if (job := self.jobs.get(name)) is not None:
             self._out += self._ask(name, job, partial(job.unreachable, peer, now))
 
@@ -145,9 +145,9 @@ class PlayedJobs:
             if only in ("", name) and not job.parties.is_empty
         )
 
-    def _job_for(self, name: str, hello: JoinJob) -> PlayedJob:
+    def _find_job(self, name: str, hello: JoinJob) -> PlayedJob:
         """Return the job of a trainer that comes; ValueError where it may have none."""
-        if reason := why_other_version(hello.version):
+        if reason := describe_version_mismatch(hello.version):
             raise ValueError(reason)
         job = self.jobs.get(name)
         if job is not None and (job.opening.job, job.opening.layout) == (hello.job, hello.layout):

@@ -12,7 +12,7 @@ from ..parties.run_attempt import Lost
 from .effects import Send
 from .messages import PullFrames, RelayedPiece
 
-# A worker is asked for a piece, and a question forgotten that nobody repeats, after so long.
+# A worker is asked again for a piece, and a question that is not repeated forgotten, after so long.
 AGAIN_S, FORGOTTEN_S = 1.0, 10.0
 
 
@@ -25,10 +25,10 @@ class _Question:
 
 
 class Relay:
-    """The pieces of a job that workers are asked for, by worker and serial; token_of: a worker."""
+    """The pieces of a job that workers are asked for, by worker and serial."""
 
-    def __init__(self, token_of: Callable[[bytes], int]) -> None:
-        self._token_of = token_of
+    def __init__(self, find_token: Callable[[bytes], int]) -> None:
+        self._find_token = find_token
         self._questions: dict[tuple[bytes, int], _Question] = {}
 
     def ask(self, lost: Lost, now: float) -> list[Send]:
@@ -41,7 +41,7 @@ class Relay:
             question = self._questions.setdefault((piece.worker, piece.serial), _Question())
             if now >= question.asked_at + AGAIN_S:
                 question.asked_at = now
-                token, serial = self._token_of(piece.worker), piece.serial
+                token, serial = self._find_token(piece.worker), piece.serial
                 asked.append(Send(piece.worker, PullFrames(serial, token, serial, ())))
             question.waiting[lost.peer, number] = lost
         return asked
@@ -52,7 +52,7 @@ class Relay:
         return [(lost, number) for (_, number), lost in question.waiting.items()]
 
     def tick(self, now: float) -> None:
-        """Forget questions that nobody repeats."""
+        """Forget questions that are not repeated."""
         for key, question in [*self._questions.items()]:
             if now > question.asked_at + FORGOTTEN_S:
                 del self._questions[key]

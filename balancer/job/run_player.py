@@ -15,7 +15,7 @@ from ..run.ahead import AHEAD_SAMPLES, AHEAD_STEPS, MOST_MEASURED, LoopCosts, Pl
 from ..run.planning import Planning, PlanningThread
 from ..run.run import PlannedRun
 from ..run.steps import COMPARED, RunSettings, plain_contents
-from ..run.tasks import Failed, Killed, LocalArrival, Made, RunError, RunStart
+from ..run.tasks import Failed, Killed, LoadedBatch, LocalArrival, RunError, RunStart
 from .job_events import JobEvents
 from .told_source import ToldSource
 
@@ -58,7 +58,7 @@ class RunPlayer:
                     self.fail(RunError(str(error)))
         if self.run is not None and attempt is not None:
             try:
-                self._go_on(self.run, attempt)
+                self._play(self.run, attempt)
             except (RunError, RuntimeError) as error:  # what a worker has told is the latter
                 self.fail(error)
         if attempt is not None:
@@ -66,9 +66,10 @@ class RunPlayer:
                 attempt.renew(ticket)
         self._pool.renewed.clear()
         for _, why in self._pool.spoiled[:1]:
-            self.fail(RunError(f"a microbatch was lost and cannot be made again: {_text_of(why)}"))
+            loss = _explain_loss(why)
+            self.fail(RunError(f"a microbatch was lost and cannot be made again: {loss}"))
 
-    def _go_on(self, run: PlannedRun, attempt: RunAttempt) -> None:
+    def _play(self, run: PlannedRun, attempt: RunAttempt) -> None:
         """Give ranks what they want of what is there."""
         while True:
             if self._planning is not None:
@@ -86,7 +87,7 @@ class RunPlayer:
         while self._parties.attempt is attempt and attempt.wants_more(rank):
             head = run.head(rank)
             if isinstance(head, LocalArrival):
-                attempt.give(head.batch, head.made or Made(None))
+                attempt.give(head.batch, head.loaded or LoadedBatch(None))
                 self._events.note_given(head.batch)
                 run.release(head.batch)
             elif isinstance(head, Exception):
@@ -112,7 +113,7 @@ class RunPlayer:
         else:
             self._events.log("epoch", ": epoch %d begins", start.epoch)
         if self.costs is None:
-            self.costs = LoopCosts.of_source(source, self._job.resources)
+            self.costs = LoopCosts.from_source(source, self._job.resources)
         else:
             self.costs.begin_epoch()
         self._runs += 1
@@ -152,7 +153,7 @@ class RunPlayer:
         self._pool.forget()
 
 
-def _text_of(why: Killed | Failed) -> str:
+def _explain_loss(why: Killed | Failed) -> str:
     if isinstance(why, Killed):
         return f"{why.deaths} workers died of the sample at {why.index}"
     try:

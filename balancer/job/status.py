@@ -25,18 +25,18 @@ def make_status_report(job: PlayedJob, refused: int, now: float) -> StatusReport
     """Return a report of bounded size at a time in seconds; refused: of the whole balancer."""
     parties, pool, events, source = job.parties, job.pool, job.events, job.admission.source
     run, attempt = job.player.run, parties.attempt
-    stopped = (each.stopped.reason for each in parties.peers.values() if each.stopped is not None)
+    stopped = (t.stopped.reason for t in parties.peers.values() if t.stopped is not None)
     queues = [] if attempt is None else attempt.queues
     firsts = [_place(job, queue, queue.first)[0] for queue in queues]
-    trainers = [_note_trainer(job, each, now) for each in parties.peers.values()]
+    trainers = [_note_trainer(job, trainer, now) for trainer in parties.peers.values()]
     trainers.sort(key=lambda note: (not note.is_waiting, -note.oldest_request_ms, note.ranks))
-    workers = [_note_worker(job, each, now) for each in job.admission.workers.values()]
+    workers = [_note_worker(job, worker, now) for worker in job.admission.workers.values()]
     workers.sort(key=lambda note: (
         note.state != "opening", not note.unresponsive, -note.last_message_ms, note.name
     ))  # fmt: skip
-    waiting = job.admission.waits_for or "a trainer"
+    waiting = job.admission.missing or "a trainer"
     if trainers and attempt is None:
-        waiting = job.admission.waits_for or parties.starts.waits_for(now)
+        waiting = job.admission.missing or parties.starts.describe_wait(now)
     elif trainers:
         waiting = trainers[0].missing
     return StatusReport(
@@ -44,9 +44,9 @@ def make_status_report(job: PlayedJob, refused: int, now: float) -> StatusReport
         trouble=_cut(next(stopped, "")), epoch=-1 if attempt is None else attempt.start.epoch,
         front=min((step for step in firsts if step >= 0), default=-1),
         held_bytes=pool.kept_bytes, budget_bytes=job.spec.buffer_bytes,
-        is_full=run is not None and run.status_of(0)[2],
+        is_full=run is not None and run.find_status(0)[2],
         loads_to_measure=source is not None and source.loads_first,
-        parts=sum(len(each.given) for each in pool.workers.values()),
+        parts=sum(len(worker.givings) for worker in pool.workers.values()),
         lost=events.lost, lost_ms=_ago_ms(now, events.lost_at) if events.lost else -1,
         last_lost=tuple(map(_cut, events.last_lost)), turned_away=events.turned_away,
         rejected_workers=tuple(map(_cut, events.last_refused)), refused=refused,
@@ -63,7 +63,7 @@ def make_status_report(job: PlayedJob, refused: int, now: float) -> StatusReport
 def _note_worker(job: PlayedJob, worker: AdmittedWorker, now: float) -> WorkerStatus:
     hello, stats, known = worker.hello, worker.stats, job.pool.workers.get(worker.peer)
     done, recent = stats.done, stats.recent()
-    why = 'transport="inline" was given' if job.spec.transport == "inline" else worker.why_inline
+    why = worker.why_inline
     if not worker.server.address:
         why = "the balancer has keys, and this worker would serve without"
     return WorkerStatus(
@@ -71,7 +71,7 @@ def _note_worker(job: PlayedJob, worker: AdmittedWorker, now: float) -> WorkerSt
         state="opening" if known is None else "leaving" if known.is_leaving else "ready",
         unresponsive=known is not None and job.pool.hangs(known, LATE_SHARE),
         last_message_ms=_ago_ms(now, stats.since if known is None else known.heard),
-        parts=0 if known is None else len(known.given), probed=done["probed"],
+        parts=0 if known is None else len(known.givings), probed=done["probed"],
         decoded=done["decoded"], failed=done["failed"], nbytes=done["nbytes"],
         recent_ms=_ago_ms(now, stats.since), recent_decoded=recent["decoded"],
         recent_bytes=recent["nbytes"], recent_decode_ms=recent["decode_ms"],
@@ -105,7 +105,7 @@ def _place(job: PlayedJob, queue: RankQueue, index: int) -> tuple[int, int]:
     if (batch := queue.batches.get(index)) is not None:
         return batch.give.facts.step, batch.give.facts.microbatch
     run = job.player.run
-    return (-1, -1) if run is None else run.status_of(queue.rank)[:2]
+    return (-1, -1) if run is None else run.find_status(queue.rank)[:2]
 
 
 def _cut(text: str) -> str:

@@ -14,24 +14,26 @@ WIDTHS = (1, 2, 4, 8)
 class ToldSource:
     """A source as planning asks for it; see LoopCosts of run/ahead."""
 
-    def __init__(self, told: JobOpened, resources: Sequence[str]) -> None:
+    def __init__(self, opened: JobOpened, resources: Sequence[str]) -> None:
         """Raises ValueError where what a worker has told cannot be."""
-        sizes = {len(column) for column in told.columns}
-        are_whole = sizes <= {size * told.count for size in WIDTHS}
-        if told.columns and (len(told.columns) != len(resources) or not are_whole):
+        sizes = {len(column) for column in opened.columns}
+        # Whole columns only: their width follows from their bytes.
+        are_whole = sizes <= {size * opened.count for size in WIDTHS}
+        if opened.columns and (len(opened.columns) != len(resources) or not are_whole):
             raise ValueError(
-                f"{len(told.columns)} columns of costs (bytes: {sorted(sizes)}) "
-                f"for {len(resources)} resources of {told.count} samples"
+                f"{len(opened.columns)} columns of costs (bytes: {sorted(sizes)}) "
+                f"for {len(resources)} resources of {opened.count} samples"
             )
-        columns = [_read_column(column, told.count) for column in told.columns]
+        columns = [_read_column(column, opened.count) for column in opened.columns]
         for costs in columns:
             if costs.size and not 0 <= costs.min() <= costs.max() <= MAX_COST:
                 raise ValueError(
                     f"costs from {costs.min()} to {costs.max()}: allowed are 0 to 2**40"
                 )
-        self.told, self.fingerprint, self.loads_first = told, told.fingerprint, told.loads_first
-        self.names_samples, self.names = told.names, dict[int, str]()
-        self._count = told.count
+        self.opened, self.fingerprint = opened, opened.fingerprint
+        self.loads_first = opened.loads_first
+        self.names_samples, self.names = opened.names, dict[int, str]()
+        self._count = opened.count
         self._columns = dict(zip(resources, columns, strict=False))
 
     def __len__(self) -> int:

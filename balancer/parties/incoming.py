@@ -46,8 +46,8 @@ class IncomingBatch:
 
     def is_alike(self, give: GiveBatch) -> bool:
         """Return whether another version has the same samples in its pieces."""
-        was, now = (
-            (each.version >> GENERATION, each.is_batch, [piece.places for piece in each.pieces])
-            for each in (self.give, give)
+        before, after = (
+            (batch.version >> GENERATION, batch.is_batch, [piece.places for piece in batch.pieces])
+            for batch in (self.give, give)
         )
-        return was == now
+        return before == after

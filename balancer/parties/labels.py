@@ -43,24 +43,24 @@ class LabelSums:
         key = message.run, message.step
         if (step := self._steps.get(key)) is None:
             step = self._steps[key] = _Step(dict.fromkeys(range(self._ranks)))
-        if (other := step.tokens.setdefault(message.rank, message.tokens)) != message.tokens:
+        if (counted := step.tokens.setdefault(message.rank, message.tokens)) != message.tokens:
             raise ValueError(
-                f"processes that share rank {message.rank} count {message.tokens} and {other} "
+                f"processes that share rank {message.rank} count {message.tokens} and {counted} "
                 f"label tokens in its batches of step {message.step}: let collate_fn make the same "
                 "batch of the same samples"
             )
-        told, was_open = {peer}, bool(step.lacking)
+        receivers, was_open = {peer}, bool(step.lacking)
         step.lacking.pop(message.rank, None)
         if was_open:
             step.owners.add(peer)
             if not step.lacking:
-                told, step.owners = step.owners, {*here}
+                receivers, step.owners = step.owners, {*here}
         while len(self._steps) > COUNTED_STEPS:
             del self._steps[min(self._steps)]
         if step.lacking:
             return []
         total = LabelSum(*key, sum(step.tokens.values()))
-        return [(each, total) for each in sorted(told)]
+        return [(receiver, total) for receiver in sorted(receivers)]
 
     def lacking(self, peer: bytes) -> str | None:
         """Return, as text, which counts the sum of a step lacks of which a process has sent one."""

@@ -46,18 +46,18 @@ class Parties:
     """
 
     def __init__(
-        self, ranks: int, generation: int, token_of: Callable[[bytes], int],
-        waits_for: Callable[[int], str] = lambda _: "its workers", on_host: bool = False,
+        self, ranks: int, generation: int, find_token: Callable[[bytes], int],
+        describe_wait: Callable[[int], str] = lambda _: "its workers", on_host: bool = False,
     ) -> None:  # fmt: skip
         """`generation`: greater than that of a balancer before, and its runs: seconds will do.
 
-        token_of: returns the token of a worker. waits_for: returns what a rank's next microbatch
-        waits for. on_host: all are processes of this host, and have started the workers themselves.
+        find_token: of a worker. describe_wait: what a rank's next microbatch waits for, as text.
+        on_host: all are processes of this host, and have started the workers themselves.
         """
         self._seats = Seats(ranks)
         self.peers = self._seats.peers
-        self._generation, self._token_of = generation, token_of
-        self._waits_for, self._on_host = waits_for, on_host
+        self._generation, self._find_token = generation, find_token
+        self._describe_wait, self._on_host = describe_wait, on_host
         self.starts = RunStarts(self._seats, on_host)
         self._ready: Ready | None = None
         self._labels = LabelSums(ranks)
@@ -85,7 +85,7 @@ class Parties:
                 if trainer is not None:
                     self._remove(trainer, "leave")
                 self._say_bye()
-            case _ if trainer is None:
+            case _ if trainer is None:  # lost meanwhile, or of a balancer before
                 self._send(peer, UnknownPeer())
             case BeginRun():
                 self._begin(trainer, message)
@@ -156,7 +156,7 @@ class Parties:
         self._look()
 
     def withdraw(self) -> None:
-        """Let runs wait for other data: nobody has had a part of these."""
+        """Let runs wait for other data: no part of these was delivered."""
         self._ready = None
         self._stop()
 
@@ -168,7 +168,7 @@ class Parties:
 
     def fail(self, reason: str, comes_again: bool = False) -> bool:
         """Stop what was begun, for all; return whether anything was."""
-        begun = [(each, each.begun.run) for each in self.peers.values() if each.begun is not None]
+        begun = [(t, t.begun.run) for t in self.peers.values() if t.begun is not None]
         self._stop()
         for trainer, run in begun:
             trainer.stopped = RunStops(run, reason, comes_again)
@@ -193,7 +193,7 @@ class Parties:
             if may_sit is not True:
                 if may_sit:
                     self._send(peer, PeerRejected(may_sit))
-                for holder in self._seats.in_way(hello):  # one that is gone cannot be reached
+                for holder in self._seats.find_holders(hello):  # one that is gone cannot be reached
                     self._send(holder.peer, BeatBack(0, ""))
                 return
             self._leaving.discard(peer)
@@ -239,8 +239,8 @@ class Parties:
                 )
             elif self.attempt is None and is_new:
                 # Those ahead of it may be of a former launch: it would begin without its own.
-                others = [(t, t.begun) for t in self.peers.values() if t.begun is not None]
-                self._ask(t for t, begun in others if begun.run > message.run)
+                trainers = [*self.peers.values()]
+                self._ask(t for t in trainers if t.begun is not None and t.begun.run > message.run)
             self._look()
 
     def _ask(self, trainers: Iterable[TrainerPeer]) -> None:
@@ -278,7 +278,7 @@ class Parties:
                 self.starts.current = key
                 self.attempt = RunAttempt(
                     key, self._seats.ranks, [t for t in self.peers.values() if t.key == key],
-                    self._generation, self._token_of, self._send, self.freed.append,
+                    self._generation, self._find_token, self._send, self.freed.append,
                     lambda: self._now,
                 )  # fmt: skip
         except ValueError as error:
@@ -292,7 +292,7 @@ class Parties:
         elif trainer.begun is None or trainer.begun.run < message.run:
             self._send(trainer.peer, UnknownPeer())
         elif (attempt := self._playing(trainer)) is None or message.run != trainer.begun.run:
-            pass
+            pass  # of a run that has not begun here, or is over
         elif isinstance(message, WantBatches):
             trainer.waited_ms = message.waited_ms
             for rank, upto, have in message.wants:
@@ -307,24 +307,24 @@ class Parties:
             return None
         queues = [attempt.queues[rank] for rank in trainer.hello.ranks]
         takers = [(queue, queue.takers[trainer.peer]) for queue in queues]
-        return min(takers, key=lambda each: (each[1].have, each[0].rank))
+        return min(takers, key=lambda pair: (pair[1].have, pair[0].rank))
 
     def waiting(self, trainer: TrainerPeer) -> str:
         """Return what a process waits for, as text."""
         if self._ready is None:
-            return self._waits_for(trainer.hello.ranks[0])
+            return self._describe_wait(trainer.hello.ranks[0])
         if (counts := self._labels.lacking(trainer.peer)) is not None:
             return counts
         if (hindmost := self.find_hindmost(trainer)) is None:
-            return self.starts.waits_for(self._now)
+            return self.starts.describe_wait(self._now)
         queue, taker = hindmost
         if taker.have < taker.sent:
             return "what it was sent, which must arrive"
-        slowest = min(queue.takers.values(), key=lambda each: each.upto)
+        slowest = min(queue.takers.values(), key=lambda taker: taker.upto)
         if slowest.upto < taker.have:  # what is kept for it may leave no room
             return f"{self.peers[slowest.peer].name}, which shares rank {queue.rank}"
-        gone = f"; {self.starts.waits_for(self._now)}" if self._seats.gone else ""
-        return self._waits_for(queue.rank) + gone
+        gone = f"; {self.starts.describe_wait(self._now)}" if self._seats.gone else ""
+        return self._describe_wait(queue.rank) + gone
 
     def _send(self, peer: bytes, message: ToTrainer) -> None:
         self._out.append((peer, message))

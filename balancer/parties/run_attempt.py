@@ -1,9 +1,9 @@
-"""A run that is played: what each rank was given of it, who lacks what, and when nobody does.
+"""A run that is played: what each rank was given of it, and which processes lack what.
 
 The processes that share a rank all get its microbatches, each by its own credit; a ticket is free
 once all of them have it. The fastest is not ahead of the slowest by AHEAD_STEPS: it would be at the
 end of a run, and well, when another has been killed.
-Numbers of microbatches count from where the run began, whoever plays it again, and from where.
+Numbers of microbatches count from where the run first began, wherever it is played again from.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ..pool.tickets import Ticket
-from ..run.tasks import Made, MicrobatchFacts, RunStart
+from ..run.tasks import LoadedBatch, MicrobatchFacts, RunStart
 from .messages import GENERATION, EndRun, GiveBatch, GivenPiece, LostPieces, RunBegun, ToTrainer
 from .seats import RunKey, TrainerPeer
 
@@ -69,7 +69,7 @@ class RankQueue:
     end: EndRun | None = None
 
     def is_near(self, index: int) -> bool:
-        """Return whether a microbatch may be sent: nobody is too far behind."""
+        """Return whether a microbatch may be sent: no process is too far behind."""
         first, batch = self.batches[self.first].give.facts, self.batches[index].give.facts
         return len(self.takers) < 2 or batch.step < first.step + AHEAD_STEPS
 
@@ -87,24 +87,24 @@ class RunAttempt:
 
     def __init__(
         self, key: RunKey, ranks: int, playing: Iterable[TrainerPeer], generation: int,
-        token_of: Callable[[bytes], int], send: Callable[[bytes, ToTrainer], None],
+        find_token: Callable[[bytes], int], send: Callable[[bytes, ToTrainer], None],
         free: Callable[[Ticket], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         """Begin at the position of the process that is farthest behind.
 
         Raises ValueError if they need different data.
         """
-        self._generation, self._token_of = generation, token_of
+        self._generation, self._find_token = generation, find_token
         self._send, self._free, self._clock = send, free, clock
         self._tickets: dict[int, QueuedBatch] = {}
-        begun = [(each, each.begun) for each in playing if each.begun is not None]
+        begun = [(t, t.begun) for t in playing if t.begun is not None]
         samples = {message.samples for _, message in begun if message.samples >= 0}
         if len(samples) > 1:
             numbers = " and ".join(map(str, sorted(samples)))
             raise ValueError(
                 f"the ranks go on in data of {numbers} samples: resume all of them from one ledger"
             )
-        _, least = min(begun, key=lambda each: each[1].had)
+        _, least = min(begun, key=lambda pair: pair[1].had)
         holes = tuple(sorted({ordinal for _, message in begun for ordinal in message.holes}))
         count = max(samples, default=-1)
         self.key = key
@@ -121,7 +121,7 @@ class RunAttempt:
     # --- what the caller has
 
     def wants_more(self, rank: int) -> bool:
-        """Return whether a rank may be given one more; one that nobody plays takes all."""
+        """Return whether a rank may be given one more; one without a process takes all."""
         queue = self.queues[rank]
         upto = max((taker.upto for taker in queue.takers.values()), default=math.inf)
         is_wanted = queue.end is None and queue.next < upto
@@ -131,20 +131,20 @@ class RunAttempt:
         """Return whether a rank has nothing left of what it was given."""
         return self.queues[rank].first == self.queues[rank].next
 
-    def give(self, facts: MicrobatchFacts, made: Made) -> None:
+    def give(self, facts: MicrobatchFacts, loaded: LoadedBatch) -> None:
         """Give a rank its next microbatch."""
-        queue, tokens = self.queues[facts.rank], made.label_tokens
-        ticket = made.batch if isinstance(made.batch, Ticket) else None
+        queue, tokens = self.queues[facts.rank], loaded.label_tokens
+        ticket = loaded.batch if isinstance(loaded.batch, Ticket) else None
         give = GiveBatch(
-            self.key.run, queue.next, self._version_of(None), True, (),
-            -1 if ticket is None else ticket.first, facts, made.labels or (),
+            self.key.run, queue.next, self._make_version(None), True, (),
+            -1 if ticket is None else ticket.first, facts, loaded.labels or (),
             -1 if tokens is None else tokens,
         )  # fmt: skip
         batch = queue.batches[queue.next] = QueuedBatch(give, ticket)
         queue.next += 1
         if ticket is not None:
             self._tickets[ticket.number] = batch
-        self._send_on(queue, queue.takers.values())
+        self._send_due(queue, queue.takers.values())
         self._release(queue)
 
     def end(self, rank: int, left_out: int) -> None:
@@ -161,7 +161,7 @@ class RunAttempt:
             queue = self.queues[batch.give.facts.rank]
             for taker in queue.takers.values():
                 taker.sent = min(taker.sent, batch.give.index)
-            self._send_on(queue, queue.takers.values())
+            self._send_due(queue, queue.takers.values())
 
     def stop(self) -> None:
         """Free all."""
@@ -182,7 +182,7 @@ class RunAttempt:
             if queue.end is not None:
                 taker.sent_at = now
                 self._send(peer, queue.end)
-        self._send_on(queue, [taker])
+        self._send_due(queue, [taker])
         self._release(queue)
         return taker.have > had
 
@@ -190,7 +190,7 @@ class RunAttempt:
         """Return what a process lacks: nothing if it is elsewhere meanwhile, as that is told."""
         batch = self.queues[message.rank].batches.get(message.index)
         ticket = None if batch is None else batch.ticket
-        if ticket is None or not ticket.is_there or message.version != self._version_of(ticket):
+        if ticket is None or not ticket.is_there or message.version != self._make_version(ticket):
             return []
         are_known = max(message.pieces, default=0) < len(ticket.pieces)
         return [Lost(ticket, peer, message)] * are_known
@@ -201,11 +201,11 @@ class RunAttempt:
             queue = self.queues[rank]
             del queue.takers[peer]
             self._release(queue)
-            self._send_on(queue, queue.takers.values())  # it may have held others back
+            self._send_due(queue, queue.takers.values())  # it may have held others back
 
     # --- sending and freeing
 
-    def _send_on(self, queue: RankQueue, takers: Iterable[Taker]) -> None:
+    def _send_due(self, queue: RankQueue, takers: Iterable[Taker]) -> None:
         """Send some processes what they may have, and were not sent."""
         for taker in takers:
             taker.sent = max(taker.sent, taker.have)
@@ -227,21 +227,21 @@ class RunAttempt:
                 del self._tickets[ticket.number]
                 self._free(ticket)
         if queue.first > first and len(queue.takers) > 1:  # others may have been held back
-            self._send_on(queue, queue.takers.values())
+            self._send_due(queue, queue.takers.values())
         if self.wants_more(queue.rank):
             self.to_look_at[queue.rank] = None
 
-    def _version_of(self, ticket: Ticket | None) -> int:
+    def _make_version(self, ticket: Ticket | None) -> int:
         return (self._generation << GENERATION) + (0 if ticket is None else 1 + ticket.version)
 
     def _pack(self, batch: QueuedBatch) -> GiveBatch:
         """Return what is sent of a microbatch of which all is there."""
-        ticket, version = batch.ticket, self._version_of(batch.ticket)
+        ticket, version = batch.ticket, self._make_version(batch.ticket)
         if ticket is not None and batch.give.version != version:
             pieces = tuple(
-                GivenPiece(self._token_of(kept.worker), kept.serial, kept.frames, kept.places)
-                for kept in ticket.pieces
-                if kept.worker is not None
+                GivenPiece(self._find_token(piece.worker), piece.serial, piece.frames, piece.places)
+                for piece in ticket.pieces
+                if piece.worker is not None
             )
             batch.give = structs.replace(
                 batch.give, version=version, is_batch=ticket.is_batch, pieces=pieces

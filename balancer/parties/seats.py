@@ -44,9 +44,9 @@ class TrainerPeer:
     heard_at: when it last said something; seen_at: when it was last known to be here; is_reached:
     what was last sent to it could be sent. begun: None, too, while it is to say again where it
     stands. is_new: it has begun nothing. stopped: why its run was stopped, repeated until it begins
-    another. told: the tokens of workers of which it knows where they are. For diagnostics:
-    waited_ms for microbatches, in all; moved_at: when it last began a run, or had a microbatch
-    more; asked_at: when it last asked what it waits for.
+    another. known_tokens: of workers of which it knows where they are. For diagnostics: waited_ms
+    for microbatches, in all; moved_at: when it last began a run, or had a microbatch more;
+    asked_at: when it last asked what it waits for.
     """
 
     peer: bytes
@@ -56,7 +56,7 @@ class TrainerPeer:
     begun: BeginRun | None = None
     is_new: bool = True
     stopped: RunStops | None = None
-    told: set[int] = field(default_factory=set)
+    known_tokens: set[int] = field(default_factory=set)
     is_reached: bool = True
     waited_ms: int = 0
     moved_at: float = 0.0
@@ -121,20 +121,21 @@ class Seats:
         if not self.peers:
             self.gone.clear()
 
-    def in_way(self, hello: JoinJob) -> list[TrainerPeer]:
+    def find_holders(self, hello: JoinJob) -> list[TrainerPeer]:
         """Return those at a newcomer's seats."""
         seated = (self._holders.get((rank, hello.sharer)) for rank in hello.ranks)
         return [*dict.fromkeys(peer for peer in seated if peer is not None)]
 
     def may_sit(self, peer: bytes, hello: JoinJob, now: float) -> bool | str:
         """Return whether a newcomer may be seated; False: it has to wait. Or why never, as text."""
-        ranks, sharers, reason = hello.ranks, hello.sharers, self._why_unlike(hello)
+        ranks, sharers, reason = hello.ranks, hello.sharers, self._describe_difference(hello)
         if hello.sharer >= sharers:
             return f"sharer {hello.sharer} is not among the {sharers} from 0 on that share a rank"
         are_ranks = 0 < len({*ranks}) == len(ranks) and max(ranks) < self.ranks
         if not (are_ranks or reason):
             return f"ranks {ranks!s:.{MAX_NAME}} are not among the job's {self.ranks}"
-        holder = next(iter(self.in_way(hello)), self.first if reason else None)
+        # Of another job all that are here are in its way: the first stands for them.
+        holder = next(iter(self.find_holders(hello)), self.first if reason else None)
         if holder is None:
             return True
         since = self._waiting.setdefault(peer, now)
@@ -144,11 +145,11 @@ class Seats:
         return reason or (
             f"{holder.name} plays rank {min({*holder.hello.ranks} & {*ranks})} of this job "
             f"already, and goes on; the newcomer is {hello.title}: end the first one, or give the "
-            "second a job of its own (DataLoader(job=NAME)); if both are to get the same samples, "
-            "give topology="
+            "second a job of its own (Balancer(job=NAME)); if both are to get the same samples, "
+            "give ranks= a mesh"
         )
 
-    def _why_unlike(self, hello: JoinJob) -> str:
+    def _describe_difference(self, hello: JoinJob) -> str:
         if (first := self.first) is None:
             return ""
         pairs = ((first.hello.job, hello.job), (first.hello.layout, hello.layout))
@@ -157,7 +158,7 @@ class Seats:
         if hello.sharers != first.hello.sharers:
             return (
                 f"{first.hello.sharers} processes share a rank as {first.name} says, and "
-                f"{hello.sharers} as {hello.title} does: give all the same topology"
+                f"{hello.sharers} as {hello.title} does: give all the same ranks="
             )
         return ""
 
@@ -191,6 +192,6 @@ def format_ranks(ranks: Iterable[int]) -> str:
     >>> format_ranks((0, 1, 2, 3, 6))
     '0-3, 6'
     """
-    numbered = groupby(enumerate(sorted(ranks)), key=lambda each: each[1] - each[0])
+    numbered = groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0])
     spans = [[rank for _, rank in span] for _, span in numbered]  # of ranks in a row
     return ", ".join(f"{span[0]}-{span[-1]}" if span[1:] else f"{span[0]}" for span in spans)

@@ -47,7 +47,8 @@ class RunStarts:
         """Return the run that is to be played now; ValueError where it will never be."""
         is_apart = self._is_apart()
         if self._has_lasted("apart", is_apart, APART_S, now):
-            raise ValueError(self._why_apart())
+            raise ValueError(self._describe_positions())
+        # On one host a run counts as begun before the data are open: its workers come only then.
         is_waiting = is_apart or self.current is not None or not (is_ready or self._on_host)
         if is_waiting or not 0 < sum(self._begun.values()) == len(self._seats.peers):
             self._since.pop("missing", None)
@@ -61,7 +62,7 @@ class RunStarts:
     def _may_do_without(self, now: float) -> bool:
         """Return whether a run begins although some stay away; ValueError where that lasts."""
         seats = self._seats
-        if self._on_host:
+        if self._on_host:  # a process that shares a rank may never open a loader
             is_late = self.run_begun < 0 and not self._has_lasted("missing", True, SHARERS_S, now)
             return len(seats.ranks_here) == seats.ranks and not is_late
         begun = (trainer.begun for trainer in seats.peers.values())
@@ -74,33 +75,33 @@ class RunStarts:
             )
         return False
 
-    def _has_lasted(self, what: str, is_so: bool, limit_s: float, now: float) -> bool:
+    def _has_lasted(self, condition: str, is_so: bool, limit_s: float, now: float) -> bool:
         if not is_so:
-            self._since.pop(what, None)
+            self._since.pop(condition, None)
             return False
-        return now - self._since.setdefault(what, now) > limit_s
+        return now - self._since.setdefault(condition, now) > limit_s
 
-    def waits_for(self, now: float) -> str:
+    def describe_wait(self, now: float) -> str:
         """Return which processes are waited for; found out once a second, however many ask."""
         if now > self._waited_for[0] + 1:
             # Who plays is in a run before it.
             late = [t.name for t in self._seats.peers.values() if t.key in (None, self.current)]
-            who = f"{', '.join(late[:4])}, to begin the run"
+            waiting = f"{', '.join(late[:4])}, to begin the run"
             if self._is_apart():
-                who = self._why_apart()
+                waiting = self._describe_positions()
             elif not self._seats.is_full:
-                who = f"{self._seats.missing()}: not here"
-            self._waited_for = now, who
+                waiting = f"{self._seats.missing()}: not here"
+            self._waited_for = now, waiting
         return self._waited_for[1]
 
     def _is_apart(self) -> bool:
         """Return whether processes cannot be in one run: some may be one ahead of the others."""
         if len(self._begun) < 2:
             return False
-        first, second, *others = sorted(self._begun, key=lambda key: key.run)
-        return bool(others) or self.current not in (None, first) or second.run != first.run + 1
+        first, second, *later = sorted(self._begun, key=lambda key: key.run)
+        return bool(later) or self.current not in (None, first) or second.run != first.run + 1
 
-    def _why_apart(self) -> str:
+    def _describe_positions(self) -> str:
         peers = self._seats.peers.values()
         names = {trainer.key: trainer.name for trainer in peers if trainer.key is not None}
         listed = "; ".join(

@@ -58,7 +58,7 @@ class _Rank:
     batches: dict[int, IncomingBatch] = field(default_factory=dict)
     end: int | None = None
 
-    def move_on(self) -> None:
+    def advance(self) -> None:
         """Count those that are here."""
         while (batch := self.batches.get(self.have)) is not None and batch.is_here:
             self.have += 1
@@ -67,8 +67,8 @@ class _Rank:
 class _Run:
     """The run that was begun.
 
-    known: the holes of the last steps, by step. told: what of each rank the balancer was told last,
-    as in WantBatches; empty before the run has begun at the balancer.
+    known: the holes of the last steps, by step. last_wants: what of each rank the balancer was told
+    last, as in WantBatches; empty before the run has begun at the balancer.
     """
 
     def __init__(self, number: int, start: RunStart, ranks: tuple[int, ...]) -> None:
@@ -77,13 +77,13 @@ class _Run:
         is_inside = bool(start.at.microbatch or start.served)
         self.known = {start.at.step: start.holes} if is_inside else {}
         self.ranks = {rank: _Rank(int(place < start.served)) for place, rank in enumerate(ranks)}
-        self.told: tuple[tuple[int, int, int], ...] = ()
+        self.last_wants: tuple[tuple[int, int, int], ...] = ()
 
     def nexts(self) -> list[tuple[int, int, _Rank]]:
         """Return of each rank the number of the microbatch that is handed out next."""
         had, served, _ = self.place
-        each = enumerate(self.ranks.items())
-        return [(rank, had + (place < served), batches) for place, (rank, batches) in each]
+        ranks = enumerate(self.ranks.items())
+        return [(rank, had + (place < served), batches) for place, (rank, batches) in ranks]
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class TrainerSession:
             case _ if run is None or message.run != run.number:
                 pass
             case RunBegun():  # it may be played anew
-                run.told = tuple((rank, 0, its.have) for rank, its in run.ranks.items())
+                run.last_wants = tuple((rank, 0, its.have) for rank, its in run.ranks.items())
             case GiveBatch() if message.facts.rank in run.ranks:
                 self._take(run, message)
             case EndRun() if message.rank in run.ranks:
@@ -155,11 +155,12 @@ class TrainerSession:
 
     def take_messages(self, waits: bool = False) -> list[FromTrainer]:
         """Return what is to be sent; `waits`: also that a little more may come."""
-        if (run := self._run) is not None and run.told:
+        if (run := self._run) is not None and run.last_wants:
             wants, few = self._wants(run), 1 if waits else max(1, self._credit_now // 2)
+            pairs = zip(wants, run.last_wants, strict=True)
             if any(
-                upto >= told_upto + few or (waits and have > told)
-                for (_, upto, have), (_, told_upto, told) in zip(wants, run.told, strict=True)
+                upto >= last_upto + few or (waits and have > last_have)
+                for (_, upto, have), (_, last_upto, last_have) in pairs
             ):
                 self._out.append(self._want(run))
         messages, self._out = self._out, []
@@ -170,8 +171,8 @@ class TrainerSession:
         return tuple([(rank, first + credit, its.have) for rank, first, its in run.nexts()])
 
     def _want(self, run: _Run) -> WantBatches:
-        run.told = self._wants(run)
-        return WantBatches(run.number, run.told, int(self.waited_ms))
+        run.last_wants = self._wants(run)
+        return WantBatches(run.number, run.last_wants, int(self.waited_ms))
 
     def beat(self, asks: bool = False) -> list[FromTrainer]:
         """Return a sign of life, and what was not answered; asks: it waits, and asks for what."""
@@ -179,11 +180,11 @@ class TrainerSession:
         again: list[FromTrainer] = [TrainerBeat(self._beats, asks)]
         if self._is_leaving:
             return [LeaveJob()]
-        if self.ready is None:
+        if self.ready is None:  # the hello may be lost
             again.append(self._hello)
         run = self._run
         if run is not None and not self.failure:
-            again.append(self._want(run) if run.told else self._stand(run))
+            again.append(self._want(run) if run.last_wants else self._stand(run))
             for step in self._counted.values():
                 again.extend(step.counts if step.is_due else ())
             for rank in run.ranks.values():
@@ -198,7 +199,7 @@ class TrainerSession:
         self._has_rejoined = True
         self._out.append(self._hello)
         if self._run is not None:
-            self._run.told = ()
+            self._run.last_wants = ()
             self._out.append(self._stand(self._run))
             # Others may need sums that are known here of a balancer that has them not.
             for step in self._counted.values():
@@ -227,8 +228,8 @@ class TrainerSession:
     def has_begun(self, start: RunStart) -> bool:
         """Return whether the run was begun at this position, with these costs."""
         begun = None if self._run is None else self._run.start
-        what = start.epoch, start.at, start.costs
-        return begun is not None and what == (begun.epoch, begun.at, begun.costs)
+        position = start.epoch, start.at, start.costs
+        return begun is not None and position == (begun.epoch, begun.at, begun.costs)
 
     def _stand(self, run: _Run) -> BeginRun:
         """Return what tells a balancer where this process stands."""
@@ -247,7 +248,7 @@ class TrainerSession:
 
     def _take(self, run: _Run, give: GiveBatch) -> None:
         rank = run.ranks[give.facts.rank]
-        rank.move_on()  # what a signal has kept from doing so when the last piece came
+        rank.advance()  # what a signal has kept from doing so when the last piece came
         old = rank.batches.get(give.index)
         if give.index < rank.have or (
             old is not None and (old.is_here or old.give.version >= give.version)
@@ -264,7 +265,7 @@ class TrainerSession:
         if len(run.known) > KNOWN_STEPS:
             del run.known[min(run.known)]
         rank.batches[give.index] = batch
-        rank.move_on()
+        rank.advance()
 
     @property
     def ready_batches(self) -> int:
@@ -296,7 +297,7 @@ class TrainerSession:
         if batch is not None and self._run is not None:
             batch.frames[number] = frames
             batch.lost.pop(number, None)
-            self._run.ranks[rank].move_on()
+            self._run.ranks[rank].advance()
 
     def note_lost(self, pull: PieceToPull, reason: str) -> None:
         """Take note that a piece cannot be pulled, to tell the balancer until it is here."""

@@ -63,7 +63,7 @@ class PartGiver:
                 heappop(self._ready)
                 continue
             end_s = (worker.work_s + work_s) * worker.pace
-            if not worker.given:
+            if not worker.givings:
                 end_s -= self.now - worker.idle_since
             if len(self._workers) > 1 and end_s > max(3 * work_s, AHEAD_S + work_s) + GUESS_S:
                 return None
@@ -102,12 +102,12 @@ class PartGiver:
                 last = self._reserved
                 worker = min(
                     able,
-                    key=lambda w: (len(w.given), bool(w.given) and w is not last, -w.heard),
+                    key=lambda w: (len(w.givings), bool(w.givings) and w is not last, -w.heard),
                     default=None,
                 )
                 if worker is None:
                     break
-                if worker.given:  # it is given nothing until it has nothing else
+                if worker.givings:  # it is given nothing until it has nothing else
                     reserved = worker
                     break
                 self.hand(worker, part)
@@ -128,10 +128,10 @@ class PartGiver:
         """Give a part to a worker."""
         self._last += 1
         giving = Giving(part, self.now, self._work_s(part))
-        worker.given[self._last] = giving
+        worker.givings[self._last] = giving
         worker.work_s += giving.work_s
         self._part_s += (0.1 if self._part_s else 1.0) * (giving.work_s - self._part_s)
-        part.given[worker] = self._last
+        part.numbers[worker] = self._last
         self.send_part(worker, self._last, part)
         self.ask(worker)
 
@@ -142,12 +142,12 @@ class PartGiver:
 
     def drop(self, part: PoolPart, is_beaten: bool = False) -> None:
         """Tell workers that a part is not wanted any more."""
-        for worker, number in [*part.given.items()]:
-            giving = worker.given[number]
-            if is_beaten and giving is next(iter(worker.given.values())):
+        for worker, number in [*part.numbers.items()]:
+            giving = worker.givings[number]
+            if is_beaten and giving is next(iter(worker.givings.values())):
                 # So much slower than usual it is at least.
                 worker.note_pace((self.now - giving.since) / giving.work_s)
-            worker.take_given(number, self.now)
+            worker.take_giving(number, self.now)
             worker.dropping.append(number)
             self.ask(worker)
 
@@ -161,18 +161,18 @@ class PartGiver:
 
     def copy_late(self) -> None:
         """Give idle workers what others are late with, by twice what it would take here."""
-        idle = [w for w in self._workers.values() if not (w.given or w.is_leaving)]
+        idle = [w for w in self._workers.values() if not (w.givings or w.is_leaving)]
         if self._queue or not idle:
             return
         idle.sort(key=lambda worker: -worker.pace)
         late = [
             (giving.since, number, giving.part)
             for worker in self._workers.values()
-            for number, giving in worker.given.items()
-            if len(giving.part.given) == 1
+            for number, giving in worker.givings.items()
+            if len(giving.part.numbers) == 1
         ]
-        for since, _, part in sorted(late, key=lambda each: each[:2]):
-            if not idle or part.is_alone:
+        for since, _, part in sorted(late, key=lambda row: row[:2]):
+            if not idle or part.is_alone:  # of one that is tried alone a second worker may die
                 continue
             if self.now - since > 2 * self._work_s(part) * idle[-1].pace:
                 self.hand(idle.pop(), part)

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from ..run.tasks import FailedSample, Made, Measured
+from ..run.tasks import FailedSample, LoadedBatch, Measured
 from .messages import BATCH, COSTS, ERROR_CHARACTERS, SAMPLES, FailedPlace, PartMade
 from .tickets import KeptPiece, Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
@@ -38,18 +38,18 @@ def cut(
     if task.is_spare or workers < 2:
         return [PoolPart(task, whole, places)]
     by_keeper: dict[PoolWorker, list[int]] = {}
-    rest: Sequence[int] = places
+    unloaded: Sequence[int] = places
     if keepers:
-        rest = []
+        unloaded = []
         for place, index in enumerate(task.indexes):
             keeper = keepers.get((task.words[1], index))
-            (rest if keeper is None else by_keeper.setdefault(keeper, [])).append(place)
-    count = ceil(len(rest) * sample_s / PART_S) if sample_s else workers
-    runs = [*_cut_evenly(rest, count)]
-    if len(runs) + len(by_keeper) > 1:
+            (unloaded if keeper is None else by_keeper.setdefault(keeper, [])).append(place)
+    count = ceil(len(unloaded) * sample_s / PART_S) if sample_s else workers
+    runs = [*_cut_evenly(unloaded, count)]
+    if len(runs) + len(by_keeper) > 1:  # a batch of a part is none: the trainer collates
         whole = SAMPLES
-    kept = [PoolPart(task, whole, own, keeper=keeper) for keeper, own in by_keeper.items()]
-    return kept + [PoolPart(task, whole, run) for run in runs]
+    parts = [PoolPart(task, whole, loaded, keeper=keeper) for keeper, loaded in by_keeper.items()]
+    return parts + [PoolPart(task, whole, run) for run in runs]
 
 
 def _cut_evenly(places: Sequence[int], count: int) -> Iterator[Sequence[int]]:
@@ -82,7 +82,7 @@ def cut_singly(part: PoolPart) -> list[PoolPart]:
 
 def failed_places(part: PoolPart, failed: Sequence[FailedPlace]) -> tuple[int, ...]:
     """Return the places in the task of samples that failed in a part."""
-    return tuple(part.places[each.place] for each in failed)
+    return tuple(part.places[failure.place] for failure in failed)
 
 
 def join(task: PoolTask, skips: bool) -> Any:
@@ -94,31 +94,31 @@ def join(task: PoolTask, skips: bool) -> Any:
     """
     answers = [part.answer for part in task.parts]
     failed = {
-        part.places[each.place]: FailedSample(
-            each.key, each.reason[:ERROR_CHARACTERS], each.is_io, each.source
+        part.places[failure.place]: FailedSample(
+            failure.key, failure.reason[:ERROR_CHARACTERS], failure.is_io, failure.source
         )
         for part in task.parts
-        for each in part.answer.failed
+        for failure in part.answer.failed
     }
     costs = _in_order(task, "costs", failed)
     if not task.is_load:
         rows = tuple(failed.get(place, cost) for place, cost in enumerate(costs))
-        seconds = sum(each.took_us for each in answers) / 1e6
-        return Measured(rows, seconds, any(each.differs for each in answers))
+        seconds = sum(answer.took_us for answer in answers) / 1e6
+        return Measured(rows, seconds, any(answer.differs for answer in answers))
     pieces = [part.piece for part in task.parts if part.piece is not None]
-    ends = failed and (not skips or any(each.is_io for each in failed.values()))
-    if (pieces or not task.is_spare) and not ends:
+    ends = failed and (not skips or any(failure.is_io for failure in failed.values()))
+    if (pieces or not task.is_spare) and not ends:  # else there is nothing to hand out
         first = task.indexes[0] if task.indexes else -1
         task.ticket = Ticket(task.number, is_whole(task), pieces, first)
-    labels = [each.labels for each in answers if each.labels]
-    return Made(
+    labels = [answer.labels for answer in answers if answer.labels]
+    return LoadedBatch(
         task.ticket,
         _in_order(task, "names", failed),
         tuple(sorted(failed.items())),
         costs,
-        (sum(own[0] for own in labels), sum(own[1] for own in labels)) if labels else None,
-        _sum_told([each.label_tokens for each in answers]),
-        _sum_told([each.sample_bytes for each in answers]),
+        (sum(pair[0] for pair in labels), sum(pair[1] for pair in labels)) if labels else None,
+        _sum_told([answer.label_tokens for answer in answers]),
+        _sum_told([answer.sample_bytes for answer in answers]),
     )
 
 
@@ -130,18 +130,18 @@ def is_whole(task: PoolTask) -> bool:
 
 def _in_order(task: PoolTask, name: str, failed: Container[int]) -> tuple[Any, ...]:
     """Return what was told of each sample, in the task's order; of a load of those used."""
-    told: dict[int, Any] = {}
+    by_place: dict[int, Any] = {}
     for part in task.parts:
         places = [place for place in part.places if not (task.is_load and place in failed)]
-        told.update(zip(places, getattr(part.answer, name), strict=False))
-    return tuple(told[place] for place in sorted(told))
+        by_place.update(zip(places, getattr(part.answer, name), strict=False))
+    return tuple(by_place[place] for place in sorted(by_place))
 
 
 def _sum_told(counts: Sequence[int]) -> int | None:
     return None if min(counts, default=0) < 0 else sum(counts)
 
 
-def piece_of(part: PoolPart, worker: bytes, answer: PartMade) -> KeptPiece | None:
+def make_piece(part: PoolPart, worker: bytes, answer: PartMade) -> KeptPiece | None:
     """Return what a worker keeps of a part, None for nothing."""
     if not answer.serial:
         return None

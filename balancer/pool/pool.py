@@ -19,7 +19,7 @@ from typing import Any
 from ..run.tasks import TASK_HEAD, Failed, Killed
 from .giving import PartGiver
 from .messages import KEPT, FromWorker, PartBroken, PartMade, PartMeasured, PoolBeat, ToWorker
-from .parts import cut, cut_singly, failed_places, is_whole, join, piece_of
+from .parts import cut, cut_singly, failed_places, is_whole, join, make_piece
 from .tickets import Ticket
 from .workers import PoolPart, PoolTask, PoolWorker
 
@@ -69,17 +69,18 @@ class NetworkPool:
         """Bytes bound what is made ahead: of all workers, and of one that may keep no more."""
         return 0 if self._full else sys.maxsize
 
-    def held_bytes(self, made: int, each: int) -> int:  # noqa: ARG002
-        """Return the bytes that workers keep; until `each` is known, one a worker is enough."""
-        return self.kept_bytes if each or len(self._tasks) < len(self.workers) else sys.maxsize
+    def held_bytes(self, waiting: int, mean_bytes: int) -> int:  # noqa: ARG002
+        """Return the bytes that workers keep; until the mean is known, one a worker is enough."""
+        has_room = mean_bytes or len(self._tasks) < len(self.workers)
+        return self.kept_bytes if has_room else sys.maxsize
 
     def submit(self, number: int, task: Sequence[int]) -> None:
         """Take a task; its parts are given to workers in the order of numbers, which grow."""
         new = self._tasks[number] = PoolTask(number, tuple(task), task[TASK_HEAD:])
         new.parts = cut(new, len(self.workers), self._giver.load_s, self._collates, self._keepers)
         if new.is_load:
-            some = self._giver.parts_per_task or len(new.parts)
-            self._giver.parts_per_task = some + 0.1 * (len(new.parts) - some)
+            mean = self._giver.parts_per_task or len(new.parts)
+            self._giver.parts_per_task = mean + 0.1 * (len(new.parts) - mean)
         for part in [*new.parts]:
             self._make(part)
         if not new.parts:
@@ -90,11 +91,11 @@ class NetworkPool:
         """Return the number of a task and its result, None if there is none: nothing waits here."""
         return self._results.popleft() if self._results else None
 
-    def who_has(self, number: int) -> str:
+    def describe_worker(self, number: int) -> str:
         """Return who works on a task, and on which sample, as text."""
         task = self._tasks.get(number)
         for part in task.parts if task else ():
-            for worker in part.given:
+            for worker in part.numbers:
                 sample = f" (sample {worker.at[1]})" if worker.at[1] >= 0 else ""
                 # What comes after the last dot is known to the worker alone: it is not told.
                 name = worker.name.decode(errors="replace").rpartition("|")[2]
@@ -110,9 +111,9 @@ class NetworkPool:
 
     def remake(self, ticket: Ticket, numbers: Sequence[int]) -> None:
         """Have pieces of a ticket made again, which their workers do not have."""
-        wanted = [ticket.pieces[number] for number in numbers]
+        pieces = [ticket.pieces[number] for number in numbers]
         for part in self._tasks[ticket.number].parts if not ticket.is_free else ():
-            if part.piece in wanted and part.piece.worker is not None:
+            if part.piece in pieces and part.piece.worker is not None:
                 self._free_piece(part)
                 self._make(part)
         self._giver.give()
@@ -152,7 +153,7 @@ class NetworkPool:
     def leaving(self) -> list[bytes]:
         """Return the workers that are to end, and may: nothing would be lost with them."""
         workers = self.workers.values()
-        return [w.name for w in workers if w.is_leaving and not (w.given or w.kept)]
+        return [w.name for w in workers if w.is_leaving and not (w.givings or w.kept_parts)]
 
     def look(self, now: float) -> None:
         """Give up workers that are silent or hang, and have made twice what one is late with.
@@ -185,8 +186,8 @@ class NetworkPool:
         if beat.most_bytes:
             worker.most_bytes = beat.most_bytes
             self._count_kept(worker, 0)
-        if beat.number == 0 or beat.number in worker.given:
-            for number, giving in worker.given.items():
+        if beat.number == 0 or beat.number in worker.givings:
+            for number, giving in worker.givings.items():
                 if number == beat.number:
                     break
                 giving.beats += 1
@@ -194,13 +195,13 @@ class NetworkPool:
                     giving.beats = 0
                     self._giver.send_part(worker, number, giving.part)
         for number, serial in beat.kept[:KEPT]:
-            if number not in worker.given and number not in worker.kept:
+            if number not in worker.givings and number not in worker.kept_parts:
                 worker.freeing.append(serial)
 
     def _take_done(self, worker: PoolWorker, message: Any) -> None:
-        giving = worker.take_given(message.number, self._giver.now)
+        giving = worker.take_giving(message.number, self._giver.now)
         if giving is None:
-            if isinstance(message, PartMade) and message.number not in worker.kept:
+            if isinstance(message, PartMade) and message.number not in worker.kept_parts:
                 worker.freeing += [message.serial] if message.serial else []
             return
         part = giving.part
@@ -231,8 +232,8 @@ class NetworkPool:
             part.failed = failed
             if answer.serial:
                 # In place of what was lost.
-                worker.kept[answer.number], part.kept_number = part, answer.number
-                part.piece = piece_of(part, worker.name, answer)
+                worker.kept_parts[answer.number], part.kept_number = part, answer.number
+                part.piece = make_piece(part, worker.name, answer)
                 self._count_kept(worker, answer.nbytes)
         part.answer = answer
         part.task.awaited -= 1
@@ -289,7 +290,7 @@ class NetworkPool:
         if piece is None or piece.worker is None:
             return
         worker = self.workers[piece.worker]
-        del worker.kept[part.kept_number]
+        del worker.kept_parts[part.kept_number]
         self._count_kept(worker, -piece.nbytes)
         piece.worker = None
         worker.freeing.append(piece.serial)
@@ -311,7 +312,7 @@ class NetworkPool:
     def hangs(self, worker: PoolWorker, share: float = 1.0) -> bool:
         """Return whether the sample that its beats name is in work for a share of lease_s."""
         number, index = worker.at
-        giving = worker.given.get(number)
+        giving = worker.givings.get(number)
         count = len(giving.part.places) if giving and index < 0 else 1
         lease_s = share * self._lease_s * max(1, count)
         return bool(number) and self._giver.now > worker.at_since + lease_s
@@ -319,7 +320,7 @@ class NetworkPool:
     def lose(self, name: bytes, now: float, is_ended: bool = False) -> None:
         """A worker is gone: others do what it had, and make again what it kept.
 
-        is_ended: by whoever has started it, and of no sample.
+        is_ended: by the process that has started it, and of no sample.
         """
         self._giver.now, worker = now, self.workers.pop(name, None)
         if worker is None:
@@ -329,18 +330,18 @@ class NetworkPool:
         suspects = [] if is_ended else worker.suspects()[: None if self._giver.load_s else 1]
         weight = worker.weigh_death(suspects, now, self._dead_s)
         named = self.hangs(worker) and worker.at[1] >= 0
-        parts = [giving.part for giving in worker.given.values()]
-        for number in [*worker.given]:
-            worker.take_given(number, now)
+        parts = [giving.part for giving in worker.givings.values()]
+        for number in [*worker.givings]:
+            worker.take_giving(number, now)
         self._full.discard(name)
         self.kept_bytes -= worker.kept_bytes
-        self._keepers = {at: other for at, other in self._keepers.items() if other is not worker}
-        for part in worker.kept.values():
+        self._keepers = {at: w for at, w in self._keepers.items() if w is not worker}
+        for part in worker.kept_parts.values():
             if part.piece is not None:
                 part.piece.worker = None
             self._make(part)
         for part in parts:
-            if part not in suspects and not part.given:
+            if part not in suspects and not part.numbers:
                 self._giver.enqueue(part)
         for suspect in suspects:
             if not suspect.is_over:
@@ -361,8 +362,8 @@ class NetworkPool:
         if part.is_alone:
             self._giver.enqueue(part)
             return
-        others = cut_singly(part)
+        singles = cut_singly(part)
         self._discard(part)
-        task.parts = [each for each in task.parts if each is not part] + [*others]
-        for other in others:
-            self._make(other)
+        task.parts = [sibling for sibling in task.parts if sibling is not part] + singles
+        for single in singles:
+            self._make(single)

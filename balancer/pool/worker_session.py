@@ -22,7 +22,7 @@ class PoolSession:
         self._in_work: DoPart | None = None
         self._index = -1
         self._is_dropped = False
-        self._kept: dict[int, PartMade] = {}
+        self._kept_answers: dict[int, PartMade] = {}
         self._serials: dict[int, int] = {}
         self._answers: dict[int, Any] = {}
         self._out: list[FromWorker] = []
@@ -33,7 +33,7 @@ class PoolSession:
         """Take a message of the balancer."""
         for serial in message.serials:
             if (number := self._serials.pop(serial, 0)) != 0:
-                del self._kept[number]
+                del self._kept_answers[number]
                 self.freed.append(serial)
         in_work = 0 if self._in_work is None else self._in_work.number
         if isinstance(message, FreeParts):
@@ -41,7 +41,7 @@ class PoolSession:
             for number in message.numbers:
                 self._queue.pop(number, None)
             return
-        answer = self._kept.get(message.number) or self._answers.get(message.number)
+        answer = self._kept_answers.get(message.number) or self._answers.get(message.number)
         if answer is not None:
             self._out.append(answer)
         elif message.number != in_work:
@@ -77,7 +77,7 @@ class PoolSession:
             self.freed += [serial] if serial else []
             return
         if serial:
-            self._kept[answer.number] = answer
+            self._kept_answers[answer.number] = answer
             self._serials[serial] = answer.number
         else:
             self._answers[answer.number] = answer
@@ -87,12 +87,12 @@ class PoolSession:
 
     def beat(self, leaving: bool = False) -> PoolBeat:
         """Return the heartbeat: what is in work, and some of what is kept."""
-        kept = [(number, answer.serial) for number, answer in self._kept.items()]
-        self._turn = self._turn % len(kept) if kept else 0
-        some = tuple(kept[self._turn : self._turn + KEPT])
+        serials = [(number, answer.serial) for number, answer in self._kept_answers.items()]
+        self._turn = self._turn % len(serials) if serials else 0
+        page = tuple(serials[self._turn : self._turn + KEPT])
         self._turn += KEPT
         number = 0 if self._in_work is None else self._in_work.number
-        return PoolBeat(number, self._index, leaving, some)
+        return PoolBeat(number, self._index, leaving, page)
 
     def take_messages(self) -> list[FromWorker]:
         """Return what is to be said."""
@@ -103,7 +103,7 @@ class PoolSession:
         """Begin anew at a balancer that does not know this worker: nothing is kept any more."""
         self.freed += self._serials
         self._queue.clear()
-        self._kept.clear()
+        self._kept_answers.clear()
         self._serials.clear()
         self._answers.clear()
         self._out.clear()

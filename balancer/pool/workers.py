@@ -52,15 +52,15 @@ class PoolTask:
 class PoolPart:
     """What one worker makes of a task: some of its samples, by their places there.
 
-    given: the number under which each worker has it. answer: what came of it. failed: the places
-    that failed when it was made first. is_alone: a worker may die of it, which has nothing else
-    meanwhile. keeper: the worker that has its samples loaded. kept_number: of what is kept.
+    numbers: under which each worker has it. answer: what came of it. failed: the places that failed
+    when it was made first. is_alone: a worker may die of it, which has nothing else meanwhile.
+    keeper: the worker that has its samples loaded. kept_number: of what is kept.
     """
 
     task: PoolTask
     form: str
     places: Sequence[int]
-    given: "dict[PoolWorker, int]" = field(default_factory=dict)
+    numbers: "dict[PoolWorker, int]" = field(default_factory=dict)
     answer: Any = None
     piece: KeptPiece | None = None
     failed: tuple[int, ...] | None = None
@@ -78,7 +78,7 @@ class PoolPart:
     @property
     def waits(self) -> bool:
         """Return whether a worker is to be given it."""
-        return not (self.is_over or self.given or self.answer is not None)
+        return not (self.is_over or self.numbers or self.answer is not None)
 
     def words(self) -> tuple[int, ...]:
         """Return the task that a worker is given for it."""
@@ -99,9 +99,9 @@ class Giving:
 class PoolWorker:
     """A worker of the pool.
 
-    heard: when it last said anything. most_bytes: that it may keep. given: by number, in the order
-    in which it does them. kept: parts of which it keeps something, by number. freeing: serials to
-    be freed at it.
+    heard: when it last said anything. most_bytes: that it may keep. givings: by number, in the
+    order in which it does them. kept_parts: of which it keeps something, by number. freeing:
+    serials to be freed at it.
     work_s: what all that it has takes a worker of the usual speed; pace: how much longer it takes
     this one at least, as its last parts (paces) show. idle_since: it has nothing since then. at,
     at_since: the part and sample that its beats name, and since when. key: its entry among those
@@ -112,8 +112,8 @@ class PoolWorker:
     heard: float
     most_bytes: int
     kept_bytes: int = 0
-    given: dict[int, Giving] = field(default_factory=dict)
-    kept: dict[int, PoolPart] = field(default_factory=dict)
+    givings: dict[int, Giving] = field(default_factory=dict)
+    kept_parts: dict[int, PoolPart] = field(default_factory=dict)
     freeing: list[int] = field(default_factory=list)
     dropping: list[int] = field(default_factory=list)
     work_s: float = 0.0
@@ -128,17 +128,17 @@ class PoolWorker:
     @property
     def has_room(self) -> bool:
         """Whether it may be given one more part."""
-        if self.is_leaving or any(each.part.is_alone for each in self.given.values()):
+        if self.is_leaving or any(giving.part.is_alone for giving in self.givings.values()):
             return False
-        is_short = len(self.given) < MOST_AHEAD and self.work_s * self.pace < AHEAD_S
-        return is_short or len(self.given) < LEAST_AHEAD
+        is_short = len(self.givings) < MOST_AHEAD and self.work_s * self.pace < AHEAD_S
+        return is_short or len(self.givings) < LEAST_AHEAD
 
-    def take_given(self, number: int, now: float) -> "Giving | None":
+    def take_giving(self, number: int, now: float) -> "Giving | None":
         """Return what it has under a number, which it has no more."""
-        giving = self.given.pop(number, None)
+        giving = self.givings.pop(number, None)
         if giving is not None:
-            giving.part.given.pop(self, None)
-            self.work_s = self.work_s - giving.work_s if self.given else 0.0
+            giving.part.numbers.pop(self, None)
+            self.work_s = self.work_s - giving.work_s if self.givings else 0.0
             self.idle_since = now
         return giving
 
@@ -153,10 +153,10 @@ class PoolWorker:
         That is what its beat names, or the first that it has, and those after it that it has begun
         if it has made what it has not told yet.
         """
-        if self.at[0] in self.given:
-            return [self.given[self.at[0]].part]
+        if self.at[0] in self.givings:
+            return [self.givings[self.at[0]].part]
         suspects, before_s = list[PoolPart](), 0.0
-        for giving in self.given.values():
+        for giving in self.givings.values():
             if suspects and before_s > MOST_UNTOLD * TELL_S:
                 break
             suspects.append(giving.part)
@@ -169,5 +169,5 @@ class PoolWorker:
         One that says nothing for `dead_s`, and has said nothing since it was given them, may have
         been dead before.
         """
-        since = min((g.since for g in self.given.values() if g.part in suspects), default=now)
+        since = min((g.since for g in self.givings.values() if g.part in suspects), default=now)
         return 0.5 if now > self.heard + dead_s and self.heard < since else 1.0

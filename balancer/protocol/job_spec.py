@@ -17,7 +17,6 @@ LABEL_TOKENS = "label_tokens"
 # In place of a resource: ranks count label tokens in the batches that they collate.
 IN_BATCHES = "batch"
 ON_ERROR = ("raise", "skip")
-TRANSPORTS = ("auto", "direct", "inline")
 # What a job does not say.
 _UNSAID: dict[str, Any] = {"mixture": {}, "shift_labels": True}
 
@@ -30,9 +29,8 @@ class JobSpec:
     are born with theirs. buffer_bytes: the most bytes of decoded payload held. lease_s: seconds a
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
-    no resource of that name): ranks count them in their batches. transport: how payloads travel;
-    "direct" or "inline" forces it. mixture: Recipe.facts() of a mixture, empty for other data.
-    shift_labels: as in Balance.
+    no resource of that name): ranks count them in their batches. mixture: Recipe.facts() of a
+    mixture, empty for other data. shift_labels: as in Balance.
     """
 
     plan: PlanConfig
@@ -42,7 +40,6 @@ class JobSpec:
     buffer_bytes: int = BUFFER_BYTES
     lease_s: float = 120.0
     label_tokens: str = LABEL_TOKENS
-    transport: str = "auto"
     mixture: dict[str, Any] = field(default_factory=dict)
     shift_labels: bool = True
 
@@ -54,12 +51,11 @@ class JobSpec:
         # JSON was checked against the annotations; what Python code gives was not.
         # A report of the job has it in eight bytes.
         if type(self.buffer_bytes) is not int or not 0 < self.buffer_bytes < 1 << 63:
-            said = f"buffer_bytes is {self.buffer_bytes!r}"
-            raise ValueError(f"{said}, needed is a positive integer below 2^63")
+            raise ValueError(
+                f"buffer_bytes is {self.buffer_bytes!r}, needed is a positive integer below 2^63"
+            )
         if type(self.shuffle) is not bool:
             raise ValueError(f"shuffle is {self.shuffle!r}, needed is True or False")
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"transport is {self.transport!r}, allowed are {TRANSPORTS}")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         _check_extent(self.plan)
@@ -108,7 +104,7 @@ def _check_extent(plan: PlanConfig) -> None:
             raise ValueError(f"{value} {name} are asked for, at most {most} can be planned")
 
 
-def check_depth(value: object, what: str) -> None:
+def check_depth(value: object, name: str) -> None:
     """Raise ValueError if a value of JSON is nested deeper than any that is needed."""
     level = [value]
     for _ in range(MAX_SOURCE_DEPTH):
@@ -116,11 +112,11 @@ def check_depth(value: object, what: str) -> None:
             return
         level = [
             inner
-            for each in level
-            if isinstance(each, dict | list | tuple)
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for node in level
+            if isinstance(node, dict | list | tuple)
+            for inner in (node.values() if isinstance(node, dict) else node)
         ]
-    raise ValueError(f"{what} is nested more than {MAX_SOURCE_DEPTH} deep")
+    raise ValueError(f"{name} is nested more than {MAX_SOURCE_DEPTH} deep")
 
 
 def to_json(job: JobSpec) -> str:
@@ -130,8 +126,8 @@ def to_json(job: JobSpec) -> str:
     >>> from_json(to_json(job)) == job
     True
     """
-    said = {name: each for name, each in asdict(job).items() if each != _UNSAID.get(name, ...)}
-    return json.dumps(said, sort_keys=True)
+    settings = {k: setting for k, setting in asdict(job).items() if setting != _UNSAID.get(k, ...)}
+    return json.dumps(settings, sort_keys=True)
 
 
 def from_json(text: str) -> JobSpec:

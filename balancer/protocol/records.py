@@ -34,7 +34,7 @@ class ArrayRecord(
     """
 
 
-def read_record(kind: type[T], values: object, what: str) -> T:
+def read_record(kind: type[T], values: object, name: str) -> T:
     """Return a record (an ArrayRecord or a dataclass) of a kind, made from plain values.
 
     Raises ValueError with one line that names the field: "job.plan.ranks: expected int, got str".
@@ -53,12 +53,12 @@ def read_record(kind: type[T], values: object, what: str) -> T:
         # With bytes among the builtin types, text is not taken for bytes in base64.
         record = msgspec.convert(values, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        raise ValueError(f"{what}{describe_error(kind, str(error))}") from None
+        raise ValueError(f"{name}{describe_error(kind, str(error))}") from None
     except RecursionError:
-        raise ValueError(f"{what}: nested too deep") from None
+        raise ValueError(f"{name}: nested too deep") from None
     unknown = _unknown_field(values, record)
     if unknown:
-        raise ValueError(f"{what} has a field {unknown[:MAX_PROBLEM_CHARACTERS]!r} that is unknown")
+        raise ValueError(f"{name} has a field {unknown[:MAX_PROBLEM_CHARACTERS]!r} that is unknown")
     return record
 
 
@@ -77,8 +77,8 @@ def _unknown_field(values: Any, record: object) -> str:
 
 def describe_error(kind: Any, error: str) -> str:
     """Return msgspec's error as ".field[3]: problem"; array positions become field names."""
-    found = _ERROR.fullmatch(error)
-    problem, path = (found["problem"], found["path"] or "") if found else (error, "")
+    match = _ERROR.fullmatch(error)
+    problem, path = (match["problem"], match["path"] or "") if match else (error, "")
     named = ""
     for name, index in _STEP.findall(path):
         if index.isdecimal() and isinstance(kind, type) and issubclass(kind, ArrayRecord):

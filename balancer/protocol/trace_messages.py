@@ -1,8 +1,8 @@
 """Traces: what each party did when, for a few seconds, on one clock.
 
-Whoever asks for a trace sends the balancer StartTrace; the balancer passes it on to each peer that
-it hears from meanwhile. A peer answers at once with its clock, and when the time is over with its
-spans; the balancer then sends all of them, and how far each clock is ahead of its own.
+A command that asks for a trace sends the balancer StartTrace; the balancer passes it on to each
+peer that it hears from meanwhile. A peer answers at once with its clock, and when the time is over
+with its spans; the balancer then sends all of them, and how far each clock is ahead of its own.
 """
 
 from .parts import Count

@@ -1,1 +1,1 @@
-"""A planned run: an epoch from its order to microbatches handed out, whoever loads them."""
+"""A planned run: an epoch from its order to microbatches handed out, wherever these are loaded."""

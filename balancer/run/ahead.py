@@ -25,7 +25,7 @@ from ..protocol.parts import EpochPosition
 from .tasks import FailedSample
 
 # What an earlier run has kept of a sample: its costs by resource, None for nothing.
-Kept = Callable[[int], Any]
+FindRecord = Callable[[int], Any]
 
 
 class LoopCosts:
@@ -42,18 +42,18 @@ class LoopCosts:
         # A source's own, in place of these until something is measured.
         self._columns: Sequence[np.ndarray] | None = None
         self._known = np.zeros(count, np.bool_)
-        self._kept: Kept | None = None
+        self._find_record: FindRecord | None = None
         self._failed: set[int] = set()
 
     @classmethod
-    def of_source(cls, source: Any, resources: Sequence[str]) -> "LoopCosts":
+    def from_source(cls, source: Any, resources: Sequence[str]) -> "LoopCosts":
         """Return the costs that a source says of all its samples, or keeps of some."""
         costs = cls(len(source), resources)
         costs._columns = source.known_costs(costs.resources)
         if costs._columns is not None:
             costs._known[:] = True
         else:
-            costs._kept = source.known
+            costs._find_record = source.known
         return costs
 
     def __len__(self) -> int:
@@ -71,17 +71,14 @@ class LoopCosts:
         Raises what reading the kept costs raises.
         """
         missing = ~self._known[indexes]
-        if self._kept is not None and missing.any():
+        if self._find_record is not None and missing.any():
             for index in indexes[missing].tolist():
-                self._take_kept(index)
+                record = self._find_record(index)
+                if record is not None and all(name in record.cost for name in self.resources):
+                    self._costs[index] = [record.cost[name] for name in self.resources]
+                    self._known[index] = True
             missing = ~self._known[indexes]
         return missing
-
-    def _take_kept(self, index: int) -> None:
-        found = None if self._kept is None else self._kept(index)
-        if found is not None and all(name in found.cost for name in self.resources):
-            self._costs[index] = [found.cost[name] for name in self.resources]
-            self._known[index] = True
 
     def rows(self, indexes: Int64) -> Int64:
         """Return the costs of samples (n, resources), 0 where they are not known."""
@@ -116,8 +113,7 @@ class LoopCosts:
         self._failed.clear()
 
 
-# Of the samples for a microbatch without any some may be broken; after so many nobody expects a
-# good one.
+# Of the samples for a microbatch without any some may be broken; after so many no good one comes.
 SPARES = 100
 
 
@@ -149,7 +145,7 @@ class PlannedStep:
     @property
     def samples(self) -> int:
         """The number of samples of all ranks."""
-        return sum(len(each.ordinals) for rank in self.batch.ranks for each in rank)
+        return sum(len(microbatch.ordinals) for rank in self.batch.ranks for microbatch in rank)
 
     def ordinals(self, rank: int, microbatch: int) -> tuple[int, ...]:
         """Return the ordinals of a microbatch, ascending."""
@@ -157,16 +153,16 @@ class PlannedStep:
 
     def all_ordinals(self) -> set[int]:
         """Return the ordinals of all ranks, and those that are refused."""
-        microbatches = chain.from_iterable(self.batch.ranks)
-        return {*chain.from_iterable(each.ordinals for each in microbatches), *self.refused}
+        ordinals = (microbatch.ordinals for rank in self.batch.ranks for microbatch in rank)
+        return {*chain.from_iterable(ordinals), *self.refused}
 
-    def indexes_of(self, ordinals: Sequence[int]) -> list[int]:
+    def find_indexes(self, ordinals: Sequence[int]) -> list[int]:
         """Return where in the source the samples of ordinals are."""
         rows = np.array(ordinals, np.int64) - self.start
-        found: list[int] = self.indexes[rows].tolist()
-        return found
+        indexes: list[int] = self.indexes[rows].tolist()
+        return indexes
 
-    def costs_of(self, ordinals: Sequence[int]) -> Int64:
+    def find_costs(self, ordinals: Sequence[int]) -> Int64:
         """Return the costs of ordinals (n, resources)."""
         return self.costs[np.array(ordinals, np.int64) - self.start]
 
@@ -176,8 +172,7 @@ class PlanFeed:
     """The plan of an epoch, window by window, from a position.
 
     order: maps an ordinal to an index in the source; name_of: names a sample, by its index.
-    left_out: samples that no step has taken,
-    though nobody refused them. is_over: all windows are planned.
+    left_out: samples that no step has taken, though none was refused. is_over: all is planned.
     """
 
     epoch: int
@@ -216,7 +211,7 @@ class PlanFeed:
             index = int(self.order[error.ordinal])
             raise ValueError(f"sample {self.name_of(index)!r} {error.reason}") from None
         if self.start == self.at.start:
-            microbatches = [len(each.ranks[0]) for each in planned.batches]
+            microbatches = [len(batch.ranks[0]) for batch in planned.batches]
             self.at.check_in_window(self.step, microbatches, window.costs_digest())
         first, last = self.step, self.step + len(planned.batches)
         after_window = begin + planned.consumed
@@ -319,19 +314,19 @@ class PlanAhead:
         return self._shares is not None and bool(self._blocks) and self._blocks[0].is_posted
 
     @property
-    def why_lost(self) -> str:
+    def lost_reason(self) -> str:
         """Return why the costs that are awaited will never come; "" while they may."""
         if self._shares is None or not self.awaits_ranks or not self._blocks:
             return ""
-        return str(self._shares.why_lost(self._key(self._blocks[0])))
+        return str(self._shares.explain_loss(self._key(self._blocks[0])))
 
     @property
-    def waits_for(self) -> str:
+    def missing(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._known >= self.feed.end:
             return ""
         if self.awaits_ranks and self._shares is not None:
-            missing = self._shares.why_missing(self._key(self._blocks[0]))
+            missing = self._shares.describe_missing(self._key(self._blocks[0]))
             return f"costs that other ranks measure: {missing or 'they are on their way'}"
         whole = self.feed.end - self.feed.start
         return f"costs of the next window of {whole} samples: {len(self._open)} are measured here"
@@ -351,7 +346,7 @@ class PlanAhead:
             if ordinal not in self._open:
                 continue
             self._open.discard(ordinal)
-            self._block_of(ordinal).open -= 1
+            self._blocks[(ordinal - self._known) // self._size].open -= 1
             if isinstance(cost, FailedSample):
                 self._store_failed(ordinal, cost)
             else:
@@ -390,21 +385,16 @@ class PlanAhead:
         feed = self.feed
         # The first window alone, so that workers begin with its microbatches soon.
         beyond = 0 if feed.start == feed.at.start else max(self._size, self._ahead)
-        wanted = min(feed.end + beyond, len(feed.order))
-        while self._asked < wanted and not feed.is_over:
+        until = min(feed.end + beyond, len(feed.order))
+        while self._asked < until and not feed.is_over:
             end = min(self._asked + self._size, len(feed.order))
             part = self._part(self._asked, end)
-            ordinals = self._unknown_of(part)
+            missing = feed.costs.unknown(feed.order[part.start : part.stop])
+            ordinals = (part.start + np.flatnonzero(missing)).tolist()
             self._open.update(ordinals)
             self.to_measure.extend(ordinals)
             self._blocks.append(_Block(part, end, len(ordinals)))
             self._asked = end
-
-    def _unknown_of(self, part: range) -> list[int]:
-        """Return the ordinals whose costs are not known."""
-        missing = self.feed.costs.unknown(self.feed.order[part.start : part.stop])
-        found: list[int] = (part.start + np.flatnonzero(missing)).tolist()
-        return found
 
     def _learn(self) -> None:
         """Find out up to which ordinal all costs are known."""
@@ -458,13 +448,9 @@ class PlanAhead:
         """Return the ordinals of a block that a rank measures, by default this one."""
         if self._shares is None:
             return range(begin, end)
-        own = self._shares.rank if rank is None else rank
+        rank = self._shares.rank if rank is None else rank
         ranks, count = self._shares.ranks, end - begin
-        return range(begin + own * count // ranks, begin + (own + 1) * count // ranks)
-
-    def _block_of(self, ordinal: int) -> _Block:
-        first = self._known
-        return self._blocks[(ordinal - first) // self._size]
+        return range(begin + rank * count // ranks, begin + (rank + 1) * count // ranks)
 
     def _store_failed(self, ordinal: int, why: FailedSample) -> None:
         self.failed[ordinal] = why

@@ -2,15 +2,15 @@
 
 Theory of operation. The trainer's thread posts what it has learned (costs that workers measured,
 steps that were handed out) and collects what has come of it: ordinals to measure, planned steps,
-the end of the epoch, or the reason why it cannot go on. Nobody waits for the other with a lock
+the end of the epoch, or the reason why it cannot go on. Neither waits for the other with a lock
 held: both sides are queues, and a descriptor tells the trainer that there is something to collect.
 
 An exception may leave the trainer's side anywhere, in the middle of next(). The thread goes on, and
 with it what is agreed with other ranks: what was collected is kept until it has been handed out,
 and a new PlannedRun collects it once more (`rewind`).
 
-No lock is held over a fork (ADR 14): the thread works only while it holds the gate, which whoever
-forks acquires first. While it waits, it waits outside of it.
+No lock is held over a fork (ADR 14): the thread works only while it holds the gate, which a fork
+acquires first. While it waits, it waits outside of it.
 """
 
 import atexit
@@ -33,14 +33,14 @@ from .tasks import FailedSample
 
 Describe = Callable[[PlannedStep], dict[Cell, Contents]]  # of this process' microbatches
 
-FORK_WAIT_S = 60.0  # whoever forks waits so long for a window that is being planned
+FORK_WAIT_S = 60.0  # a fork waits so long for a window that is being planned
 AT_ONCE = 256  # samples that are planned in one go
 KEPT_STEPS = 2  # what was handed out is kept so long: a position may be that far behind it
-IDLE_S = 1.0  # who waits for nobody looks so often whether its planning is still there
+IDLE_S = 1.0  # an idle thread looks so often whether its planning is still there
 
 
 @dataclass(slots=True)
-class Collected:
+class PlanProgress:
     """What has come of planning since it was last asked.
 
     to_measure: ordinals, and where they are in the source; steps: with the contents of this
@@ -59,13 +59,13 @@ class Collected:
 
 
 class Planning:
-    """An epoch's planning: `post` and `collect` by the trainer, `turn` by whoever plans."""
+    """An epoch's planning: `post` and `collect` by the trainer, `turn` by the side that plans."""
 
     def __init__(
         self, make: Callable[[], PlanAhead], describe: Describe,
         shares: OtherRanks | None = None, group: str = "",
     ) -> None:  # fmt: skip
-        """`make` is called by whoever plans: to draw an epoch's order may take a while.
+        """`make` is called by the side that plans: to draw an epoch's order may take a while.
 
         describe: returns the contents of a step's microbatches here. shares: the other ranks;
         group: begins all keys of this run.
@@ -76,7 +76,7 @@ class Planning:
         self._ahead: PlanAhead | None = None
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         # What has come of it and is not handed out yet; so many were collected.
-        self._found: deque[Collected] = deque()
+        self._reports: deque[PlanProgress] = deque()
         self._collected = 0
         self.heard: dict[str, tuple[bytes, ...]] = {}  # all ranks' values, by key
         self._told_failed = 0
@@ -96,8 +96,8 @@ class Planning:
         """Post that all steps before this one were handed out, and forget what is older by some."""
         self._post("handed out", step)
         oldest = step - KEPT_STEPS
-        while self._collected and all(each.number < oldest for each, _ in self._found[0].steps):
-            self._found.popleft()
+        while self._collected and all(s.number < oldest for s, _ in self._reports[0].steps):
+            self._reports.popleft()
             self._collected -= 1
         for key in [key for key in list(self.heard) if _is_before(key, oldest)]:
             del self.heard[key]
@@ -109,15 +109,15 @@ class Planning:
         """
         self._post("say", (key, value))
 
-    def _post(self, kind: str, given: Any) -> None:
-        self._inbox.put((kind, given))
+    def _post(self, kind: str, content: Any) -> None:
+        self._inbox.put((kind, content))
 
-    def collect(self) -> Collected | None:
-        """Return what has come of it, None if nothing has; see also Collected.error."""
-        if self._collected == len(self._found):
+    def collect(self) -> PlanProgress | None:
+        """Return what has come of it, None if nothing has; see also PlanProgress.error."""
+        if self._collected == len(self._reports):
             return None
         self._collected += 1
-        return self._found[self._collected - 1]
+        return self._reports[self._collected - 1]
 
     def rewind(self, step: int) -> bool:  # noqa: ARG002
         """Collect all once more from this step on, and what is to be measured.
@@ -147,101 +147,101 @@ class Planning:
         return IDLE_S if self._shares is None else min(IDLE_S, self._shares.pause_s())
 
     @property
-    def why_lost(self) -> str:
+    def lost_reason(self) -> str:
         """Return why what is awaited of other ranks will never come; "" while it may."""
         if self._awaited and self._shares is not None:
-            return str(self._shares.why_lost(f"{self._group}/{self._awaited[0]}"))
-        return self._ahead.why_lost if self._ahead is not None else ""
+            return str(self._shares.explain_loss(f"{self._group}/{self._awaited[0]}"))
+        return self._ahead.lost_reason if self._ahead is not None else ""
 
     @property
-    def waits_for(self) -> str:
+    def missing(self) -> str:
         """Return in a few words what the next window waits for; "" for nothing."""
         if self._awaited and self._shares is not None:
-            what, _, step = self._awaited[0].partition("/")
-            of = f"{what} of step {step}" if step else what
-            return f"what other ranks say ({of}): {self.who_lacks(self._awaited[0])}"
+            topic, _, step = self._awaited[0].partition("/")
+            of = f"{topic} of step {step}" if step else topic
+            return f"what other ranks say ({of}): {self.describe_missing(self._awaited[0])}"
         if self._ahead is None:
             return "the order of the epoch"
-        return self._ahead.waits_for
+        return self._ahead.missing
 
     @property
     def awaits_ranks(self) -> bool:
         """Return whether something of other ranks is awaited."""
         return bool(self._awaited) or (self._ahead is not None and self._ahead.awaits_ranks)
 
-    def who_lacks(self, key: str) -> str:
+    def describe_missing(self, key: str) -> str:
         """Return which ranks have not said their value for a key, as far as is known."""
-        missing = self._shares.why_missing(f"{self._group}/{key}") if self._shares else ""
+        missing = self._shares.describe_missing(f"{self._group}/{key}") if self._shares else ""
         return missing or "it is on its way"
 
-    # --- the side of whoever plans
+    # --- the side that plans
 
     def turn(self) -> bool:
         """Do what there is to do; return whether anything has come of it."""
         if self.has_ended:
             return False
-        found = Collected()
+        progress = PlanProgress()
         try:
-            self._work(found)
+            self._work(progress)
         except Exception as error:
-            found.error, self._is_planned, self._has_failed = error, True, True
+            progress.error, self._is_planned, self._has_failed = error, True, True
             # Of what is planned already ranks still tell each other what they find.
             self.has_ended = not isinstance(error, ValueError | MemoryError) or self._ahead is None
-        is_something = bool(found.to_measure or found.steps or found.failed or found.has_heard)
-        if is_something or found.is_over or found.error is not None:
-            self._found.append(found)
-            return True
-        return False
+        if progress == PlanProgress():
+            return False
+        self._reports.append(progress)
+        return True
 
-    def _work(self, found: Collected) -> None:
+    def _work(self, progress: PlanProgress) -> None:
         ahead = self._ahead = self._ahead or self._make()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._take(ahead, *self._inbox.get_nowait())
-        self._listen(found)
+        self._listen(progress)
         if self._is_planned:
             return
-        for step in self._some(ahead):
-            found.steps.append((step, self._describe(step)))
+        for step in self._next_steps(ahead):
+            progress.steps.append((step, self._describe(step)))
         while ahead.to_measure:
             ordinal = ahead.to_measure.popleft()
-            found.to_measure.append((ordinal, int(ahead.feed.order[ordinal])))
+            progress.to_measure.append((ordinal, int(ahead.feed.order[ordinal])))
         if len(ahead.failed) > self._told_failed:
             new = len(ahead.failed) - self._told_failed
-            found.failed = dict(itertools.islice(reversed(ahead.failed.items()), new))
+            progress.failed = dict(itertools.islice(reversed(ahead.failed.items()), new))
             self._told_failed += new
         if ahead.is_over:
-            found.is_over = self._is_planned = True
-            found.left_out = ahead.feed.left_out
+            progress.is_over = self._is_planned = True
+            progress.left_out = ahead.feed.left_out
 
-    def _take(self, ahead: PlanAhead, kind: str, given: Any) -> None:
+    def _take(self, ahead: PlanAhead, kind: str, content: Any) -> None:
         if kind == "measured":
-            ahead.store(*given)
+            ahead.store(*content)
         elif kind == "handed out":
-            ahead.hand_out(given)
-            self._posted = {key for key in self._posted if not _is_before(key, given - KEPT_STEPS)}
+            ahead.hand_out(content)
+            oldest = content - KEPT_STEPS
+            self._posted = {key for key in self._posted if not _is_before(key, oldest)}
         elif kind == "again":
             ahead.measure_again()
             self._told_failed, self._is_planned = 0, False
-        elif self._shares is not None and given[0] not in self._posted:
-            key, value = given
+        elif self._shares is not None and content[0] not in self._posted:
+            key, value = content
             self._posted.add(key)
             self._shares.post(f"{self._group}/{key}", value)
             self._awaited.append(key)
 
-    def _listen(self, found: Collected) -> None:
+    def _listen(self, progress: PlanProgress) -> None:
         """Look for what other ranks have said, in the order in which this one has."""
         while self._awaited and self._shares is not None:
             values = self._shares.gather(f"{self._group}/{self._awaited[0]}")
             if values is None:
                 return
             self.heard[self._awaited.pop(0)] = values
-            found.has_heard = True
+            progress.has_heard = True
 
-    def _some(self, ahead: PlanAhead) -> Iterator[PlannedStep]:
+    def _next_steps(self, ahead: PlanAhead) -> Iterator[PlannedStep]:
         """Yield some of the steps that can be planned: the first alone, so that it is there soon.
 
-        The lock of Python is free in between, and whoever wants to fork has a turn.
+        The lock of Python is free in between, and a fork has its turn.
         """
         samples = 0
         for step in ahead.steps():
@@ -265,9 +265,9 @@ def _is_before(key: str, step: int) -> bool:
 class PlanningThread(Planning):
     """Planning in a thread of its own, beside the trainer's."""
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         """Take what Planning takes; see there."""
-        super().__init__(*given)
+        super().__init__(*args)
         self._gate = threading.Lock()
         self._stopped = False
         # No threading.Event: an exception that leaves set() in its middle leaves its lock held.
@@ -282,31 +282,31 @@ class PlanningThread(Planning):
 
     def start(self) -> None:
         """Start the thread; the processes that are to have no copy of it are forked before."""
-        given = weakref.ref(self), self._bell
-        self._thread = threading.Thread(None, _run, "counterpoise planning", given, daemon=True)
+        args = weakref.ref(self), self._bell
+        self._thread = threading.Thread(None, _run, "counterpoise planning", args, daemon=True)
         self._thread.start()
 
-    def _post(self, kind: str, given: Any) -> None:
-        super()._post(kind, given)
+    def _post(self, kind: str, content: Any) -> None:
+        super()._post(kind, content)
         self._bell.put(None)
 
-    def collect(self) -> Collected | None:
+    def collect(self) -> PlanProgress | None:
         """Return what has come of it, None if nothing has."""
-        found = super().collect()
-        if found is None and self._has_told:  # set after the descriptor, so that none is missed
+        progress = super().collect()
+        if progress is None and self._has_told:  # set after the descriptor, so that none is missed
             self._has_told = False
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._tells)
-            found = super().collect()  # which may have come in between
-        return found
+            progress = super().collect()  # which may have come in between
+        return progress
 
     def rewind(self, step: int) -> bool:
         """Collect all once more from this step on, and what is to be measured."""
         if self.has_ended or self._has_failed:
             return False
         self._collected = 0
-        for place in range(len(self._found)):  # the thread may add to it meanwhile
-            self._found[place].to_measure.clear()
+        for place in range(len(self._reports)):  # the thread may add to it meanwhile
+            self._reports[place].to_measure.clear()
         self.handed_out(step)
         self._post("again", None)
         if self._thread is None:
@@ -340,7 +340,7 @@ class PlanningThread(Planning):
 
 
 def _run(planning: "weakref.ref[PlanningThread]", bell: "queue.SimpleQueue[None]") -> None:
-    """Be the thread: it ends with its planning, which nobody may have stopped."""
+    """Be the thread: it ends with its planning, also where that was never stopped."""
     while (mine := planning()) is not None and not mine._stopped and not mine.has_ended:
         while not bell.empty():
             bell.get()
@@ -359,9 +359,9 @@ _held: list[threading.Lock] = []
 
 
 def _before_fork() -> None:
-    for each in list(_running):
-        gate = each._gate
-        if each._thread is not None and gate.acquire(timeout=FORK_WAIT_S):
+    for planning in list(_running):
+        gate = planning._gate
+        if planning._thread is not None and gate.acquire(timeout=FORK_WAIT_S):
             _held.append(gate)
 
 
@@ -379,11 +379,11 @@ def _in_child() -> None:
 @atexit.register
 def _stop_all() -> None:
     """End the threads before the interpreter does: nothing else would wait for them."""
-    for each in list(_running):
-        each.stop()
+    for planning in list(_running):
+        planning.stop()
         # Others that wait for this process are told so, and the error that it ends with.
-        if each._shares is not None:
-            each._shares.close()
+        if planning._shares is not None:
+            planning._shares.close()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

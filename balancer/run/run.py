@@ -21,15 +21,15 @@ from msgspec import structs
 
 from ..planning.problem.empty_cells import Cell
 from .ahead import PlannedStep
-from .planning import Collected, Planning
+from .planning import Planning, PlanProgress
 from .steps import Contents, MicrobatchTask, OpenStep, RunSettings, StepMaker, first_fatal
 from .tasks import (
     LOOK,
     Failed,
     FailedSample,
     Killed,
+    LoadedBatch,
     LocalArrival,
-    Made,
     Measure,
     MicrobatchFacts,
     RunError,
@@ -51,30 +51,30 @@ def pack_start(start: RunStart) -> bytes:
     return json.dumps([start.epoch, structs.astuple(start.at), costs]).encode()
 
 
-def why_apart(packed: Sequence[bytes]) -> str:
+def describe_start_mismatch(packed: Sequence[bytes]) -> str:
     """Return why ranks cannot run together, "" if they can; `packed` is what each has said.
 
     >>> from ..protocol.parts import EpochPosition
     >>> starts = [RunStart(epoch, EpochPosition(0, 0, 0, 0, "")) for epoch in (1, 1, 2)]
-    >>> why_apart([pack_start(each) for each in starts[:2]])
+    >>> describe_start_mismatch([pack_start(each) for each in starts[:2]])
     ''
-    >>> print(why_apart([pack_start(each) for each in starts]))
+    >>> print(describe_start_mismatch([pack_start(each) for each in starts]))
     the ranks are not at the same position: rank 0 starts at epoch 1, step 0; rank 2 starts at \
 epoch 2, step 0: resume all of them from one ledger
     """
     first = json.loads(packed[0])
-    for rank, each in enumerate(packed):
-        other = json.loads(each)
-        if other[:2] != first[:2]:
+    for rank, text in enumerate(packed):
+        start = json.loads(text)
+        if start[:2] != first[:2]:
             listed = "; ".join(
                 f"rank {number} starts at epoch {epoch}, step {at[2]}"
-                for number, (epoch, at, _) in ((0, first), (rank, other))
+                for number, (epoch, at, _) in ((0, first), (rank, start))
             )
             return (
                 f"the ranks are not at the same position: {listed}: resume all of them from one "
                 "ledger"
             )
-        if other != first:
+        if start != first:
             return (
                 f"the ranks go by different costs of their pipeline: rank {rank} by others than "
                 "rank 0: call follow_costs() on all of them or on none, with one pipeline"
@@ -87,30 +87,30 @@ def pack_looks(marks: Any) -> bytes:
     return json.dumps([platform.node(), marks if isinstance(marks, list | tuple) else ()]).encode()
 
 
-def why_others(packed: Sequence[bytes], indexes: Sequence[int]) -> str:
+def describe_sample_mismatch(packed: Sequence[bytes], indexes: Sequence[int]) -> str:
     """Return which rank has other samples at some indexes, "" for none; `packed`: what each saw.
 
     Hosts may have other decoders: there only what these cannot change is compared.
 
-    >>> why_others([b'["a", [["1", "2"]]]', b'["b", [["1", "3"]]]'], [7])
+    >>> describe_sample_mismatch([b'["a", [["1", "2"]]]', b'["b", [["1", "3"]]]'], [7])
     ''
-    >>> why_others([b'["a", [["1", "2"]]]', b'["a", [["1", "3"]]]'], [7])[:60]
+    >>> describe_sample_mismatch([b'["a", [["1", "2"]]]', b'["a", [["1", "3"]]]'], [7])[:60]
     'of 1 samples that all ranks have loaded rank 1 has others th'
     """
-    seen: list[tuple[str, list[list[str]]]] = [json.loads(each) for each in packed]
+    seen: list[tuple[str, list[list[str]]]] = [json.loads(text) for text in packed]
     hosts = [host for host, _ in seen]
     for rank, (host, marks) in enumerate(seen):
-        for part, other in ((0, 0), (1, hosts.index(host))):
+        for part, reference in ((0, 0), (1, hosts.index(host))):
             differ = [
                 index
-                for index, here, there in zip(indexes, marks, seen[other][1], strict=False)
+                for index, here, there in zip(indexes, marks, seen[reference][1], strict=False)
                 if here[part] and there[part] and here[part] != there[part]
             ]
             if differ:
                 named = ", ".join(map(str, differ[:NAMED]))
                 return (
                     f"of {len(marks)} samples that all ranks have loaded rank {rank} has others "
-                    f"than rank {other}, or costs them otherwise: at {named}"
+                    f"than rank {reference}, or costs them otherwise: at {named}"
                     f"{' and more' * (len(differ) > NAMED)}: give all ranks the same data in the "
                     "same order (sort what a folder lists), transform and cost function; with "
                     "key= ranks compare names, and load nothing for it"
@@ -160,10 +160,10 @@ class Measuring:
         """Give portions to workers; a process that does its tasks itself does them when idle."""
         most = self._tasks.most
         while self._waiting and (idle or most > 1) and len(self.under_way) < most:
-            some = [self._waiting.popleft() for _ in range(self._next_portion(most))]
+            portion = [self._waiting.popleft() for _ in range(self._next_portion(most))]
             number = next(self._numbers)
-            self.under_way[number] = some
-            measure = Measure(self._epoch, [index for _, index in some], self.measured == 0)
+            self.under_way[number] = portion
+            measure = Measure(self._epoch, [index for _, index in portion], self.measured == 0)
             self._tasks.submit(number, measure.packed())
 
     def _next_portion(self, most: int) -> int:
@@ -174,23 +174,23 @@ class Measuring:
 
     def take(self, number: int, result: Any) -> bool:
         """Take a task's result; False if it is of none of these. Raises what measuring raised."""
-        some = self.under_way.pop(number, None)
-        if some is None:
+        portion = self.under_way.pop(number, None)
+        if portion is None:
             return False
-        if not some:  # where a sample kills, nothing is compared
+        if not portion:  # where a sample kills, nothing is compared
             self._planning.say(LOOKS, pack_looks(result))
         elif isinstance(result, Killed):
-            given_up = [ordinal for ordinal, index in some if index == result.index]
+            given_up = [ordinal for ordinal, index in portion if index == result.index]
             self._planning.measured(given_up, [self._give_up(result)] * len(given_up))
-            self._waiting.extendleft([each for each in some if each[1] != result.index])
+            self._waiting.extendleft([sample for sample in portion if sample[1] != result.index])
         elif isinstance(result, Failed):
             result.reraise()
         else:
-            self._planning.measured([ordinal for ordinal, _ in some], result.costs)
+            self._planning.measured([ordinal for ordinal, _ in portion], result.costs)
             self.differs |= result.differs
-            self.measured += len(some)
-            each_s = result.seconds / max(1, len(some))
-            self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(each_s, 1e-6))))
+            self.measured += len(portion)
+            sample_s = result.seconds / max(1, len(portion))
+            self._portion = max(1, min(MOST_PORTION, int(PORTION_S / max(sample_s, 1e-6))))
         return True
 
 
@@ -204,7 +204,7 @@ class PlannedRun:
 
     measuring: what planning has had measured. changed: samples that cost something else than was
     planned, by their index in the source. error: why no more is planned. stirred: ranks whose next
-    microbatch may be there, or another, since whoever reads this has emptied it.
+    microbatch may be there, or another, since its reader has emptied it.
     """
 
     def __init__(
@@ -288,30 +288,30 @@ class PlannedRun:
             due = task.planned if step.contents is not None else sorted(step.fatal)
             if (fatal := first_fatal(step, due)) is not None:
                 return fatal
-        if step.contents is None or task.made is None:
+        if step.contents is None or task.loaded is None:
             return None
-        if isinstance(task.made.batch, Failed):
-            return self._make_again(step, task, task.made.batch)
-        if task.load.spare and task.made.batch is None and not self._maker.is_passed_over(step):
+        if isinstance(task.loaded.batch, Failed):
+            return self._make_again(step, task, task.loaded.batch)
+        if task.load.spare and task.loaded.batch is None and not self._maker.is_passed_over(step):
             return RunError(
                 f"none of {len(task.load.indexes)} samples from ordinal {step.plan.start} of epoch "
                 f"{self._start.epoch} can be loaded, and collate_fn cannot make a batch of no "
                 "samples: repair the data, or give a layout"
             )
-        return self._maker.arrival(step, task, task.made)
+        return self._maker.arrival(step, task, task.loaded)
 
-    def waits_for(self, rank: int | None = None) -> tuple[str, bool]:
+    def describe_wait(self, rank: int | None = None) -> tuple[str, bool]:
         """Return what the next microbatch waits for, and whether other ranks have to say it."""
         head, planning = self._head(rank), self._planning
         if head is None or not self._is_agreed:
-            return planning.waits_for or "the plan of the next window", planning.awaits_ranks
+            return planning.missing or "the plan of the next window", planning.awaits_ranks
         step, task = head
         if step.is_posted and step.contents is None:
-            return planning.waits_for, True
-        who = self._tasks.who_has(task.number)
-        return f"microbatch {task.cell[1]} of step {step.plan.number} from {who}", False
+            return planning.missing, True
+        worker = self._tasks.describe_worker(task.number)
+        return f"microbatch {task.cell[1]} of step {step.plan.number} from {worker}", False
 
-    def status_of(self, rank: int) -> tuple[int, int, bool]:
+    def find_status(self, rank: int) -> tuple[int, int, bool]:
         """Return step and number of a rank's next microbatch, or -1, -1; if bytes run out."""
         head, is_full = self._head(rank), self._unsent and not self._has_room(*self._unsent[0])
         place = (-1, -1) if head is None else (head[0].plan.number, head[1].cell[1])
@@ -333,7 +333,7 @@ class PlannedRun:
             return
         self._heads[facts.rank].popleft()
         self._sent.pop(task.number, None)
-        task.made, self.is_first = None, False
+        task.loaded, self.is_first = None, False
         step.open -= 1
         while self._steps and not self._steps[0].open:
             self._count(self._steps.popleft())
@@ -352,31 +352,31 @@ class PlannedRun:
 
     def _take_plans(self) -> bool:
         came = False
-        while (found := self._planning.collect()) is not None:
-            self._take_plan(found)
+        while (progress := self._planning.collect()) is not None:
+            self._take_plan(progress)
             came = True
         return came
 
-    def _take_plan(self, found: Collected) -> None:
+    def _take_plan(self, progress: PlanProgress) -> None:
         # What was planned before is handed out first, whenever planning came upon it.
-        if isinstance(found.error, ValueError | MemoryError):
-            self.error = RunError(str(found.error))
-            self.error.__cause__ = found.error
-        elif found.error is not None:
-            self.error = found.error
-        self._failed.update(found.failed)
-        self.measuring.want(found.to_measure)
-        for plan, contents in found.steps:
+        if isinstance(progress.error, ValueError | MemoryError):
+            self.error = RunError(str(progress.error))
+            self.error.__cause__ = progress.error
+        elif progress.error is not None:
+            self.error = progress.error
+        self._failed.update(progress.failed)
+        self.measuring.want(progress.to_measure)
+        for plan, contents in progress.steps:
             if plan.number >= self._start.at.step:
                 self._add(plan, contents)
-        if found.has_heard:
+        if progress.has_heard:
             self._agree()
             for step in self._steps:
                 self._hear(step)
-        self._is_over |= found.is_over
-        if found.is_over or found.error is not None:
+        self._is_over |= progress.is_over
+        if progress.is_over or progress.error is not None:
             self.stirred.update(self._settings.played)
-        self.left_out = self.left_out or found.left_out
+        self.left_out = self.left_out or progress.left_out
 
     def _agree(self) -> None:
         """Look whether all ranks have said how they begin; RunError if not alike."""
@@ -384,8 +384,9 @@ class PlannedRun:
         if self._is_agreed or KEY not in heard or (looks and LOOKS not in heard):
             return
         self._is_agreed = True
-        if why := why_apart(heard[KEY]) or why_others(heard.get(LOOKS, ()), looks):
-            raise RunError(why)
+        mismatch = describe_start_mismatch(heard[KEY])
+        if mismatch := mismatch or describe_sample_mismatch(heard.get(LOOKS, ()), looks):
+            raise RunError(mismatch)
 
     def _add(self, plan: PlannedStep, contents: dict[Cell, Contents]) -> None:
         """Add a step; what ends the run is not made."""
@@ -402,7 +403,7 @@ class PlannedRun:
 
     def _try_settle(self, step: OpenStep) -> None:
         """Settle a step if all that this process makes of it is there, or say so to the others."""
-        if step.contents is not None or any(task.made is None for task in step.tasks):
+        if step.contents is not None or any(task.loaded is None for task in step.tasks):
             return
         if not self._settings.ranks_elsewhere:
             self._settle(step)
@@ -427,14 +428,14 @@ class PlannedRun:
         step.contents = self._maker.settled(step)
         for task in step.tasks:
             self.stirred.add(task.cell[0])
-            wanted = step.contents[task.cell].ordinals
-            has_spare = bool(wanted) or self._settings.takes_empty or task.load.spare
-            usable = tuple([each for each in task.ordinals if each not in step.all_holes])
-            if wanted != usable or not has_spare:
+            ordinals = step.contents[task.cell].ordinals
+            has_spare = bool(ordinals) or self._settings.takes_empty or task.load.spare
+            usable = tuple([ordinal for ordinal in task.ordinals if ordinal not in step.all_holes])
+            if ordinals != usable or not has_spare:
                 self._sent.pop(task.number, None)
-                self._tasks.free(None if task.made is None else task.made.batch)
-                task.ordinals, task.made = wanted, None
-                task.load = self._maker.load(step, wanted)
+                self._tasks.free(None if task.loaded is None else task.loaded.batch)
+                task.ordinals, task.loaded = ordinals, None
+                task.load = self._maker.load(step, ordinals)
                 self._unsent.appendleft((step, task))
 
     # --- tasks
@@ -444,10 +445,10 @@ class PlannedRun:
         if not (self._has_looks or self._is_agreed):
             self._has_looks = True
             self.measuring.look(self._settings.looks)
-        while self._under_way < self._tasks.most and (found := self._next_unsent()) is not None:
-            step, task = found
+        while self._under_way < self._tasks.most and (unsent := self._next_unsent()) is not None:
+            step, task = unsent
             if not task.ordinals and self._maker.is_passed_over(step):
-                task.made = Made(None)
+                task.loaded = LoadedBatch(None)
                 self.stirred.add(task.cell[0])
                 continue
             task.number = next(self._numbers)
@@ -476,12 +477,12 @@ class PlannedRun:
 
     def _has_room(self, step: OpenStep, task: MicrobatchTask) -> bool:
         """Return whether a microbatch may be made now: so many, and so many bytes, are held."""
-        limit, each = self._tasks.most_held, self._maker.mean_bytes
+        limit, mean_bytes = self._tasks.most_held, self._maker.mean_bytes
         if self._skips:
             limit += sum(step.open for step in list(self._steps)[:2])
         if len(self._sent) < limit:
-            held = self._tasks.held_bytes(len(self._sent) - self._under_way, each)
-            if held + (self._under_way + 1) * each <= self._settings.job.buffer_bytes:
+            held = self._tasks.held_bytes(len(self._sent) - self._under_way, mean_bytes)
+            if held + (self._under_way + 1) * mean_bytes <= self._settings.job.buffer_bytes:
                 return True
         # Of a step that is handed out only when all of it is there, all is needed.
         return (self._skips and step is self._steps[0]) or self._is_needed(task)
@@ -492,24 +493,24 @@ class PlannedRun:
         if isinstance(result, Killed):
             self._give_up(number, result)
             return
-        found = self._sent.get(number)
-        if found is None or found[1].made is not None:
+        sent = self._sent.get(number)
+        if sent is None or sent[1].loaded is not None:
             self._tasks.free(getattr(result, "batch", None))
             return  # of an earlier run, or made twice
-        step, task = found
+        step, task = sent
         self._under_way -= 1
-        task.made = result if type(result) is Made else Made(result)
+        task.loaded = result if type(result) is LoadedBatch else LoadedBatch(result)
         if not isinstance(result, Failed):
-            self._maker.count_bytes(step, task.made.nbytes)
-            self._compare_costs(step, task, task.made)
-            self._maker.note_failed(step, task, task.made)
+            self._maker.count_bytes(step, task.loaded.nbytes)
+            self._compare_costs(step, task, task.loaded)
+            self._maker.note_failed(step, task, task.loaded)
         self.stirred.add(task.cell[0])
         self._try_settle(step)
         self._say_labels(step)
 
     def _say_labels(self, step: OpenStep) -> None:
         """Tell the others a step's label tokens ahead of need, where collating has counted them."""
-        if (tokens := self._maker.label_tokens_of(step)) is not None:
+        if (tokens := self._maker.count_label_tokens(step)) is not None:
             self._planning.say(f"labels/{step.plan.number}", str(tokens).encode())
 
     def _give_up(self, number: int, killed: Killed) -> None:
@@ -518,19 +519,20 @@ class PlannedRun:
         step, task = self._sent.pop(number)
         self._under_way -= 1
         if not task.load.spare:  # else another will do
-            ordinal = task.ordinals[step.plan.indexes_of(task.ordinals).index(index)]
+            place = step.plan.find_indexes(task.ordinals).index(index)
+            ordinal = task.ordinals[place]
             step.holes[ordinal] = failed
             step.all_holes.add(ordinal)
             if not self._skips:
                 step.fatal[ordinal] = failed
                 return
-            task.ordinals = tuple([each for each in task.ordinals if each != ordinal])
+            task.ordinals = task.ordinals[:place] + task.ordinals[place + 1 :]
         task.load = self._maker.load(step, task.ordinals)
         self._unsent.appendleft((step, task))
 
-    def _compare_costs(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
+    def _compare_costs(self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch) -> None:
         """Note, and say once, which samples cost something else than was planned."""
-        changed, first = self._maker.changed_costs(step, task, made)
+        changed, first = self._maker.changed_costs(step, task, loaded)
         if first is not None and not self.changed and not step.fatal:
             logger.warning("sample %r %s", first.key, first.reason)
         self.changed.update(changed)
@@ -544,14 +546,14 @@ class PlannedRun:
         if rank is not None:
             heads_of_rank = self._heads[rank]
             return heads_of_rank[0] if heads_of_rank else None
-        heads = [each[0] for each in self._heads.values() if each]
-        return min(heads, key=lambda head: (head[0].plan.number, head[1].cell[1]), default=None)
+        firsts = [heads[0] for heads in self._heads.values() if heads]
+        return min(firsts, key=lambda head: (head[0].plan.number, head[1].cell[1]), default=None)
 
     def _make_again(self, step: OpenStep, task: MicrobatchTask, failed: Failed) -> Exception:
         """Return what collate_fn has raised; the microbatch is made again, for the next call."""
         task.failures += 1
         self._sent.pop(task.number, None)
-        task.made = None
+        task.loaded = None
         self._unsent.appendleft((step, task))
         try:
             failed.reraise()

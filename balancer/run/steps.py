@@ -25,8 +25,8 @@ from .tasks import (
     FailedSample,
     Killed,
     Load,
+    LoadedBatch,
     LocalArrival,
-    Made,
     MicrobatchFacts,
     RunError,
     RunStart,
@@ -61,15 +61,15 @@ def usable_cells(
         for r, rank in enumerate(step.batch.ranks)
         for m, microbatch in enumerate(rank)
     }
-    if not holes and (may_be_empty or all(cells.values())):
+    if not holes and (may_be_empty or all(cells.values())):  # the common case
         return cells
-    usable = {cell: [each for each in own if each not in holes] for cell, own in cells.items()}
+    usable = {cell: [o for o in ordinals if o not in holes] for cell, ordinals in cells.items()}
     if may_be_empty:
         return {**usable}
     return {**usable} if fill_empty(usable) is not None or has_spares else None
 
 
-def contents_of(
+def make_contents(
     step: PlannedStep, cells: Cells, played: Sequence[int], label: int, sizing: Sizing
 ) -> dict[Cell, Contents]:
     """Return what the microbatches of the ranks `played` hold, with the weights of the step.
@@ -90,7 +90,7 @@ def contents_of(
     for rank in played:
         of_rank, of_cells = of_ranks[rank].tolist(), both[rank].tolist()
         ordinals = [tuple(cells[rank, microbatch]) for microbatch in range(len(of_cells))]
-        rows, begin = step.costs_of([*chain.from_iterable(ordinals)]), 0
+        rows, begin = step.find_costs([*chain.from_iterable(ordinals)]), 0
         for microbatch, of_cell in enumerate(of_cells):
             end = begin + of_cell[0]
             costs, padding = sizing.total(rows[begin:end])
@@ -113,11 +113,12 @@ def plain_contents(
     Nothing for a step with fewer samples than microbatches, of which none may be empty.
     """
     cells = usable_cells(step, (), may_be_empty, has_spares)
-    return {} if cells is None else contents_of(step, cells, played, label, sizing)
+    return {} if cells is None else make_contents(step, cells, played, label, sizing)
 
 
 # Microbatches whose labels are counted sample by sample: what is counted wrong is so in the first.
 COMPARED = 16
+OVER_BUDGET = "over budget, and oversize is 'refuse'"
 # Keys that an error names.
 QUOTED = 8
 # The bytes of one microbatch of so many are counted; of all where the budget is for fewer.
@@ -133,7 +134,7 @@ class MicrobatchTask:
     ordinals: tuple[int, ...]
     load: Load
     number: int = -1
-    made: Made | None = None
+    loaded: LoadedBatch | None = None
     failures: int = 0
 
 
@@ -204,10 +205,7 @@ class StepMaker:
         self.deadly: set[int] = set()
 
     def open(
-        self,
-        plan: PlannedStep,
-        contents: dict[Cell, Contents],
-        failed: Mapping[int, FailedSample],
+        self, plan: PlannedStep, contents: dict[Cell, Contents], failed: Mapping[int, FailedSample]
     ) -> OpenStep:
         """Return a step, without what was handed out of it before the run began.
 
@@ -228,8 +226,8 @@ class StepMaker:
                     continue  # handed out before the run was resumed
                 cell = rank, microbatch
                 planned = plan.ordinals(*cell)
-                own = planned if step.contents is None else step.contents[cell].ordinals
-                usable = tuple([each for each in own if each not in step.all_holes])
+                ordinals = planned if step.contents is None else step.contents[cell].ordinals
+                usable = tuple([ordinal for ordinal in ordinals if ordinal not in step.all_holes])
                 step.tasks.append(MicrobatchTask(cell, planned, usable, self.load(step, usable)))
         step.open = len(step.tasks)
         return step
@@ -242,21 +240,21 @@ class StepMaker:
             return
         ordinals = plan.all_ordinals()
         # why it failed is the first reason, and of a resumed run nothing else is known
-        for each in ordinals & failed.keys():
-            found = failed[each]
-            step.holes[each] = found
-            if (found.is_io or not self._skips) and each not in resumed:
-                step.fatal[each] = found
-        for each in plan.refused:
-            step.holes[each] = self._named(plan, each, "over budget, and oversize is 'refuse'")
-        for each in (ordinals & resumed) - step.holes.keys():
-            step.holes[each] = self._named(plan, each, KNOWN_BEFORE)
+        for ordinal in ordinals & failed.keys():
+            failure = failed[ordinal]
+            step.holes[ordinal] = failure
+            if (failure.is_io or not self._skips) and ordinal not in resumed:
+                step.fatal[ordinal] = failure
+        for ordinal in plan.refused:
+            step.holes[ordinal] = self._named(plan, ordinal, OVER_BUDGET)
+        for ordinal in (ordinals & resumed) - step.holes.keys():
+            step.holes[ordinal] = self._named(plan, ordinal, KNOWN_BEFORE)
         step.all_holes = {*step.holes}
 
     def _named(self, plan: PlannedStep, ordinal: int, why: str) -> FailedSample:
-        return self.failed_at(plan.indexes_of([ordinal])[0], why)
+        return self.make_failed(plan.find_indexes([ordinal])[0], why)
 
-    def failed_at(self, index: int, why: str) -> FailedSample:
+    def make_failed(self, index: int, why: str) -> FailedSample:
         """Return that the sample at an index of the source cannot be used, and why."""
         try:
             name = str(self._settings.source.key(index))
@@ -268,15 +266,15 @@ class StepMaker:
         """Give up a sample of which too many workers have died."""
         self.deadly.add(killed.index)
         why = f"{killed.deaths} worker processes died while they worked on it"
-        return self.failed_at(killed.index, why)
+        return self.make_failed(killed.index, why)
 
     def load(self, step: OpenStep, ordinals: tuple[int, ...]) -> Load:
         """Return what a worker is to do for a microbatch of these samples."""
         settings = self._settings
         is_spare = not ordinals and not settings.takes_empty
-        indexes = step.plan.indexes_of(ordinals)
+        indexes = step.plan.find_indexes(ordinals)
         if is_spare:
-            indexes = [each for each in step.plan.spares if each not in self.deadly]
+            indexes = [index for index in step.plan.spares if index not in self.deadly]
         counts = self._compares > 0 and not is_spare
         self._compares -= counts
         self._loads += 1
@@ -296,11 +294,11 @@ class StepMaker:
                 f"usable, but step {plan.number} has fewer such samples than microbatches, and "
                 "collate_fn cannot make a batch of no samples"
             )
-            for each in plan.all_ordinals() - step.holes.keys():
-                step.holes[each] = self._named(plan, each, why)
+            for ordinal in plan.all_ordinals() - step.holes.keys():
+                step.holes[ordinal] = self._named(plan, ordinal, why)
             step.all_holes = plan.all_ordinals()
             cells = dict.fromkeys(usable_cells(plan, (), True) or {}, ())
-        return contents_of(plan, cells, self._settings.played, job.label, job.plan.sizing)
+        return make_contents(plan, cells, self._settings.played, job.label, job.plan.sizing)
 
     def count_bytes(self, step: OpenStep, nbytes: int | None) -> None:
         """Take the bytes of a microbatch's samples, where they were asked for.
@@ -324,9 +322,9 @@ class StepMaker:
         whole = next(iter(step.contents.values())).weights if step.contents else None
         return whole is not None and not whole.step_samples and not job.plan.empty_microbatches
 
-    def note_failed(self, step: OpenStep, task: MicrobatchTask, made: Made) -> None:
+    def note_failed(self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch) -> None:
         """Note the samples that a worker could not load."""
-        for place, why in made.failed:
+        for place, why in loaded.failed:
             if task.load.spare:
                 continue
             ordinal = task.ordinals[place]
@@ -335,57 +333,57 @@ class StepMaker:
             if why.is_io or not self._skips:
                 step.fatal[ordinal] = why
 
-    def label_tokens_of(self, step: OpenStep) -> int | None:
+    def count_label_tokens(self, step: OpenStep) -> int | None:
         """Return the label tokens of this process' batches of a step, where they are counted.
 
         None before all of them are made, and where some were handed out already.
         """
         if not self._counts_batches or step.contents is None:
             return None
-        made = [task.made for task in step.tasks]
-        if len(made) != step.plan.microbatches * len(self._settings.played):
+        batches = [task.loaded for task in step.tasks]
+        if len(batches) != step.plan.microbatches * len(self._settings.played):  # resumed inside
             return None
-        known = [each for each in made if each is not None and not isinstance(each.batch, Failed)]
-        is_known = len(known) == len(made) and not self.is_passed_over(step)
-        return sum(each.label_tokens or 0 for each in known) if is_known else None
+        known = [b for b in batches if b is not None and not isinstance(b.batch, Failed)]
+        is_known = len(known) == len(batches) and not self.is_passed_over(step)
+        return sum(batch.label_tokens or 0 for batch in known) if is_known else None
 
     def changed_costs(
-        self, step: OpenStep, task: MicrobatchTask, made: Made
+        self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch
     ) -> tuple[list[int], FailedSample | None]:
         """Return where in the source samples are that cost something else than was planned.
 
         And what to say of the first. Costs of an earlier epoch are planned with: if a transform
         draws them, that is wrong; where budgets are hard, it ends the run.
         """
-        if not made.costs:
+        if not loaded.costs:
             return [], None
-        bad = {place for place, _ in made.failed}
-        good = [each for place, each in enumerate(task.ordinals) if place not in bad]
-        planned = step.plan.costs_of(good)
-        differ = np.flatnonzero((np.array(made.costs, np.int64) != planned).any(axis=1)).tolist()
+        bad = {place for place, _ in loaded.failed}
+        good = [ordinal for place, ordinal in enumerate(task.ordinals) if place not in bad]
+        planned = step.plan.find_costs(good)
+        differ = np.flatnonzero((np.array(loaded.costs, np.int64) != planned).any(axis=1)).tolist()
         if not differ:
             return [], None
-        plan, place, indexes = self._settings.job.plan, differ[0], step.plan.indexes_of(good)
-        now = dict(zip(plan.resources, made.costs[place], strict=True))
+        plan, place, indexes = self._settings.job.plan, differ[0], step.plan.find_indexes(good)
+        now = dict(zip(plan.resources, loaded.costs[place], strict=True))
         was = dict(zip(plan.resources, planned[place].tolist(), strict=True))
         why = (
             f"costs {now}, and in an earlier epoch it cost {was}, which it was planned with: its "
             "transform draws what it costs, or the data have changed; give a cost that is the same "
             "in every epoch"
         )
-        failed = self.failed_at(indexes[place], why)
+        failed = self.make_failed(indexes[place], why)
         if plan.limited:
             step.fatal[good[place]] = failed
-        return [indexes[each] for each in differ], failed
+        return [indexes[row] for row in differ], failed
 
-    def arrival(self, step: OpenStep, task: MicrobatchTask, made: Made) -> LocalArrival:
+    def arrival(self, step: OpenStep, task: MicrobatchTask, loaded: LoadedBatch) -> LocalArrival:
         """Return a microbatch as it is handed out."""
         plan, (rank, microbatch) = step.plan, task.cell
         contents = (step.contents or {})[task.cell]
-        names = made.names
+        names = loaded.names
         if self._settings.named_by_index:
             is_whole = task.ordinals == contents.ordinals and not task.load.spare
-            indexes = task.load.indexes if is_whole else plan.indexes_of(contents.ordinals)
+            indexes = task.load.indexes if is_whole else plan.find_indexes(contents.ordinals)
             names = tuple(map(str, indexes))
         facts = MicrobatchFacts(
             rank=rank,
@@ -401,17 +399,17 @@ class StepMaker:
             # What ends the run is no hole: it does so again where the run is gone on with.
             step_holes=tuple(sorted(step.all_holes - step.fatal.keys())) if step.all_holes else (),
         )
-        return LocalArrival(facts, made)
+        return LocalArrival(facts, loaded)
 
     def count(self, step: OpenStep, sent: Iterable[tuple[OpenStep, MicrobatchTask]]) -> None:
-        """Count a step that was handed out, and what is ready after it, if anybody asks."""
+        """Count a step that was handed out, and what is ready after it, if stats are kept."""
         if (stats := self._settings.stats) is not None:
             stats.take_plan(step.plan, step.all_holes, self._settings.job.plan)
-            stats.ready = sum(task.made is not None for _, task in sent)
+            stats.ready = sum(task.loaded is not None for _, task in sent)
 
     def comes_again(self, step: OpenStep, task: MicrobatchTask, error: Exception) -> RunError:
         """Return the error of a microbatch that could not be made so often."""
-        indexes = step.plan.indexes_of(task.ordinals)[:QUOTED]
+        indexes = step.plan.find_indexes(task.ordinals)[:QUOTED]
         names = [str(self._settings.source.key(index)) for index in indexes]
         place = step.plan.number, task.cell[1]
         last = RunError(explain_failures(*place, names, task.failures, error), comes_again=True)

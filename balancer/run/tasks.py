@@ -68,7 +68,7 @@ class Measure(NamedTuple):
         return [MEASURE, self.epoch, int(self.again), *self.indexes]
 
 
-class Made(NamedTuple):
+class LoadedBatch(NamedTuple):
     """A microbatch that was loaded, and what was asked about it.
 
     batch: None where a sample ends the run. failed: the places of samples in the task that could
@@ -105,8 +105,8 @@ class Tasks(Protocol):
     def most_held(self) -> int:
         """How many microbatches may be under way or made, before they are handed out."""
 
-    def held_bytes(self, made: int, each: int) -> int:
-        """Return the bytes that are kept of what was made: `made` wait, of about `each` bytes."""
+    def held_bytes(self, waiting: int, mean_bytes: int) -> int:
+        """Return the bytes that are kept of what was made: `waiting` batches of `mean_bytes`."""
 
     def free(self, batch: Any) -> None:
         """Take note that a batch that was made is not wanted."""
@@ -117,7 +117,7 @@ class Tasks(Protocol):
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
         """Return the number of a task and its result, None if none comes within `seconds`."""
 
-    def who_has(self, number: int) -> str:
+    def describe_worker(self, number: int) -> str:
         """Return who works on a task, and on which sample, as text."""
 
 
@@ -145,12 +145,12 @@ class Killed:
 class OwnTasks:
     """What is made here is held by the run, and goes with it."""
 
-    def held_bytes(self, made: int, each: int) -> int:
+    def held_bytes(self, waiting: int, mean_bytes: int) -> int:
         """Return the bytes of what was made and is held."""
-        return made * each
+        return waiting * mean_bytes
 
     def free(self, batch: Any) -> None:
-        """Do nothing: nobody else keeps a batch."""
+        """Do nothing: no other process keeps a batch."""
 
 
 class InlineTasks(OwnTasks):
@@ -172,7 +172,7 @@ class InlineTasks(OwnTasks):
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:  # noqa: ARG002
         """Do the first task, and return its number and result; None if there is none.
 
-        With `seconds` 0 nothing is done: results are asked for, too, where nobody waits.
+        With `seconds` 0 nothing is done: results are asked for, too, where no loop waits.
         """
         if not seconds or not self._waiting:
             return None
@@ -182,7 +182,7 @@ class InlineTasks(OwnTasks):
         except Exception as error:
             return number, Failed(error)
 
-    def who_has(self, number: int) -> str:  # noqa: ARG002
+    def describe_worker(self, number: int) -> str:  # noqa: ARG002
         """Return who works on a task."""
         return "this process"
 
@@ -225,20 +225,20 @@ class MicrobatchFacts(ArrayRecord, frozen=True):
 
 @dataclass(slots=True)
 class LocalArrival:
-    """A microbatch that a worker has made; made: None where it was handed over already.
+    """A microbatch that a worker has made; loaded: None where it was handed over already.
 
     resources: what its costs are of, None where they are the job's. stream: of a loop over a
     stream, where this rank's is after the microbatch's step.
     """
 
     batch: MicrobatchFacts
-    made: Made | None = None
+    loaded: LoadedBatch | None = None
     resources: tuple[str, ...] | None = field(default=None, kw_only=True)
     stream: Any = field(default=None, kw_only=True)
 
-    def unpack(self) -> Made:
+    def unpack(self) -> LoadedBatch:
         """Return what was made."""
-        return self.made or Made(None)
+        return self.loaded or LoadedBatch(None)
 
 
 class RunError(Exception):

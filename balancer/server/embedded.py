@@ -28,15 +28,15 @@ READY = b"ready"
 _PR_SET_NAME = 15
 
 
-def endpoint_in(directory: str) -> str:
+def make_endpoint(directory: str) -> str:
     """Return the address of the balancer whose socket is in a directory."""
     return f"ipc://{directory}/{ENDPOINT}"
 
 
-def directory_of(endpoint: str) -> str:
+def find_directory(endpoint: str) -> str:
     """Return the directory of such an address.
 
-    >>> directory_of(endpoint_in("/tmp/sockets"))
+    >>> find_directory(make_endpoint("/tmp/sockets"))
     '/tmp/sockets'
     """
     return endpoint.removeprefix("ipc://").rpartition("/")[0]
@@ -53,31 +53,27 @@ def main(directory: str, listening: int, report: int) -> None:
         # A copy of the trainer may hold the lifeline open; this is the trainer itself.
         watched.append(os.pidfd_open(os.getppid()))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"cp-balancer", 0, 0, 0)
-    threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
+    threading.Thread(target=_end_with_trainer, args=(watched, directory), daemon=True).start()
     try:
         credentials = functools.partial(new_credentials, has_keys=False)
         logger.disabled = True  # what goes wrong trainers say
         gc.freeze()  # what has been imported stays: no collection needs to look at it
-        serve(
-            PlayedJobs(int(time.time()), credentials),
-            endpoint_in(directory),
-            lambda _: _write(report, READY),
-            descriptor=listening,
-        )
+        jobs = PlayedJobs(int(time.time()), credentials)
+        serve(jobs, make_endpoint(directory), lambda _: _write(report, READY), descriptor=listening)
     except BaseException as error:
         _write(report, f"{type(error).__name__}: {error}".encode(errors="replace"))
         raise
 
 
-def listen_in(directory: str) -> socket.socket:
-    """Return a socket that listens before the balancer does, so that nobody has to try again."""
+def open_listener(directory: str) -> socket.socket:
+    """Return a socket that listens before the balancer does, so that no peer has to try again."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(endpoint_in(directory).removeprefix("ipc://"))
+    listening.bind(make_endpoint(directory).removeprefix("ipc://"))
     listening.listen()
     return listening
 
 
-def _end_with(watched: Sequence[int], directory: str) -> None:
+def _end_with_trainer(watched: Sequence[int], directory: str) -> None:
     """Wait for the trainer's end, remove the directory and end the process."""
     poller = select.poll()
     for descriptor in watched:

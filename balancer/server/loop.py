@@ -17,7 +17,7 @@ from ..transport.keys import ServerKeys, new_pair
 from ..transport.sockets import (
     LINGER_MS,
     NO_NAME,
-    decode_from,
+    decode_routed,
     listen,
     receive_frames,
     send,
@@ -154,11 +154,11 @@ class _Shell(msgspec.Struct, frozen=True):
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
         """Handle one message; its peer is told why it may not send it, if so."""
-        peer, key, content = decode_from(frames, self.keys)
+        peer, key, content = decode_routed(frames, self.keys)
         if isinstance(content, WireError):
             reason = str(content)
         else:
-            reasons = (self._handle(peer, key, *each) for each in content)
+            reasons = (self._handle(peer, key, *received) for received in content)
             reason = next(filter(None, reasons), "")
         if reason:
             self.refused(f"{_shown(peer)}: {reason}")

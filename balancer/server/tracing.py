@@ -9,15 +9,9 @@ from ..job.effects import Send
 from ..parties.messages import WantBatches
 from ..pool.messages import COSTS, DoPart, PartBroken, PartMade, PartMeasured
 from ..protocol.messages import Message, PeerRejected
-from ..protocol.trace_messages import (
-    MICROSECONDS,
-    PartySpans,
-    StartTrace,
-    TraceReport,
-    TraceSpans,
-)
+from ..protocol.trace_messages import MICROSECONDS, PartySpans, StartTrace, TraceReport, TraceSpans
 from ..run.tasks import TASK_HEAD
-from ..transport.naming import job_of
+from ..transport.naming import read_job
 from .spans import SpanRecorder
 
 # Peers have so long to send their spans: a trainer looks at its messages between batches.
@@ -43,7 +37,7 @@ class Tracer:
         self.until: float | None = None
         self._job = ""
         self._begin_us = 0
-        self._own = SpanRecorder()
+        self._recorder = SpanRecorder()
         self._asked_by: set[bytes] = set()
         self._parties: dict[bytes, PartySpans] = {}
         self._questions, self._clocks = Counter[bytes](), dict[bytes, int]()
@@ -56,23 +50,23 @@ class Tracer:
             self._take_spans(peer, message)
             return []
         if self.until is None:
-            self._job, self._begin_us = job_of(peer), _wall_us()
-            self._own.start(message, now, self._begin_us)
-            self.until = self._own.until
-        elif self._job != job_of(peer):
+            self._job, self._begin_us = read_job(peer), _wall_us()
+            self._recorder.start(message, now, self._begin_us)
+            self.until = self._recorder.until
+        elif self._job != read_job(peer):
             return [Send(peer, PeerRejected("a trace of another job is taken: ask again later"))]
         self._asked_by.add(peer)
         return []
 
     def received(self, peer: bytes, message: Message, now: float) -> list[Send]:
         """Record a message that has come; ask its peer for its spans."""
-        if self.until is None or self._job not in ("", job_of(peer)):
+        if self.until is None or self._job not in ("", read_job(peer)):
             return []
         if isinstance(message, PartMade | PartMeasured | PartBroken):
             since, part = self._parts.pop((peer, message.number), (now, None))
             if part is not None:
                 kind = "part to measure" if part.form == COSTS else "part to load"
-                self._own.add(kind, since, now, (), part.task[TASK_HEAD:])
+                self._recorder.add(kind, since, now, (), part.task[TASK_HEAD:])
         elif not isinstance(message, WantBatches):
             return []
         if self._questions[peer] == MOST_QUESTIONS:
@@ -80,18 +74,18 @@ class Tracer:
         self._questions[peer] += 1
         if peer not in self._parties:
             name = peer.decode("ascii", "replace").rpartition("|")[2].rpartition(".")[0]
-            self._parties[peer] = PartySpans(name[:MAX_NAME], job_of(peer), 0, ())
+            self._parties[peer] = PartySpans(name[:MAX_NAME], read_job(peer), 0, ())
             self._missing.add(peer)
         return [Send(peer, StartTrace(max(0, round(1000 * (self.until - now)))))]
 
     def turned(self, began: float, now: float) -> None:
         """Record what the jobs have done from `began` to now, where it took long: they plan."""
         if self.until is not None and now - began >= TURN_S:
-            self._own.add("plan", began, now)
+            self._recorder.add("plan", began, now)
 
     def sent(self, peer: bytes, message: Message, now: float) -> None:
         """Record a message that is sent."""
-        is_traced = self._job in ("", job_of(peer)) and len(self._parts) < MAX_OPEN
+        is_traced = self._job in ("", read_job(peer)) and len(self._parts) < MAX_OPEN
         if isinstance(message, DoPart) and is_traced:
             self._parts.setdefault((peer, message.number), (now, message))
 
@@ -99,13 +93,13 @@ class Tracer:
         """Return the report for those who asked, once all peers have answered or are late."""
         if self.until is None or now < self.until + GRACE_S * bool(self._missing):
             return []
-        own = self._own.take(now)
-        mine = PartySpans("balancer", "", 0, () if own is None else own.spans)
-        others = (
+        recorded = self._recorder.take(now)
+        mine = PartySpans("balancer", "", 0, () if recorded is None else recorded.spans)
+        parties = (
             structs.replace(party, ahead_us=self._clocks.get(peer, 0))
             for peer, party in self._parties.items()
         )
-        report = TraceReport(self._begin_us, (mine, *others))
+        report = TraceReport(self._begin_us, (mine, *parties))
         sent = [Send(peer, report) for peer in self._asked_by]
         self.__init__()  # type: ignore[misc]
         return sent

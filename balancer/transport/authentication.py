@@ -18,7 +18,7 @@ from ..protocol.messages import ListJobs, Message
 from ..protocol.status_messages import GetStatus
 from ..protocol.trace_messages import StartTrace, TraceSpans
 from .keys import AllowList, ServerKeys, public_text
-from .naming import job_of
+from .naming import read_job
 from .sockets import is_readable, read_event
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -38,7 +38,7 @@ NOT_ALLOWED = "this key is not allowed (any more): ask who runs the balancer"
 class KeyAuthenticator:
     """Accepts peers by their keys; calls `rejected` with a reason for each other one.
 
-    Without keys it accepts everybody, and nobody asks.
+    Without keys it accepts all peers, and is never asked.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class KeyAuthenticator:
         """Have a poller woken up by handshakes of a listening socket, and count those that fail."""
         if self._allowed is not None:
             self._monitors.append(socket.get_monitor_socket(FAILED))
-            for each in (self._requests, *self._monitors):
-                poller.register(each, zmq.POLLIN)
+            for watched in (self._requests, *self._monitors):
+                poller.register(watched, zmq.POLLIN)
 
     def answer_requests(self) -> None:
         """Answer requests of connections that wait to be let in."""
@@ -100,7 +100,7 @@ class KeyAuthenticator:
         (role, job), kind = self._roles.get(key, ("", "")), type(message).__name__
         if not role:
             return NOT_ALLOWED
-        if job and job_of(peer) != job:
+        if job and read_job(peer) != job:
             return f"this key is for job {job} only: give each process the keys of its job"
         if not isinstance(message, KINDS_OF_ROLE.get(role, ())):
             return f"a {role}'s key may not send {kind}: give each process the keys of its role"
@@ -113,5 +113,5 @@ class KeyAuthenticator:
 
     def close(self) -> None:
         """Close the sockets."""
-        for each in (self._requests, *self._monitors):
-            each.close(linger=0)
+        for socket in (self._requests, *self._monitors):
+            socket.close(linger=0)

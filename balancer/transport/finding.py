@@ -1,8 +1,8 @@
 """Finds a balancer: by its address, by a file that says it, or by the environment.
 
 A file is for balancers whose address is known only when they run (a port that the system chooses, a
-host that a scheduler does): it writes `tcp://HOST:PORT` there, and whoever looks for it reads the
-file again while it hears nothing. A name in an address is looked up at every new connection, by
+host that a scheduler does): it writes `tcp://HOST:PORT` there, and its peers read the file again
+while they hear nothing. A name in an address is looked up at every new connection, by
 libzmq.
 """
 
@@ -16,39 +16,41 @@ MAX_ADDRESS = 300
 _FILE = "file://"
 
 
-def find_address(given: str) -> str:
+def find_address(address: str) -> str:
     """Return the address that is meant now, "" where a file does not say it (yet).
 
     >>> find_address("tcp://10.0.0.1:5555"), find_address("file:///nowhere/balancer.addr")
     ('tcp://10.0.0.1:5555', '')
     """
-    if not given.startswith(_FILE):
-        return given
+    if not address.startswith(_FILE):
+        return address
     try:
-        text = address_file(given).read_text("ascii", "replace")[: MAX_ADDRESS + 1].strip()
+        text = address_file(address).read_text("ascii", "replace")[: MAX_ADDRESS + 1].strip()
     except OSError:  # it is not there yet, or the folder is away
         return ""
     return text if text.startswith("tcp://") and len(text) <= MAX_ADDRESS else ""
 
 
-def address_file(given: str) -> Path:
+def address_file(address: str) -> Path:
     """Return the path in a file:// address; ValueError if there is none."""
-    path = Path(unquote(given.removeprefix(_FILE)))
+    path = Path(unquote(address.removeprefix(_FILE)))
     if not path.is_absolute():
-        raise ValueError(f"{given!r:.200}: write a file's address as file:///shared/balancer.addr")
+        raise ValueError(
+            f"{address!r:.200}: write a file's address as file:///shared/balancer.addr"
+        )
     return path
 
 
-def checked_address(given: str) -> str:
+def checked_address(address: str) -> str:
     """Return an address as it was given; ValueError for one that can never be right."""
-    if given.startswith(_FILE):
-        address_file(given)
-    elif not given.startswith(("tcp://", "ipc://")):
+    if address.startswith(_FILE):
+        address_file(address)
+    elif not address.startswith(("tcp://", "ipc://")):
         raise ValueError(
-            f"{given!r:.200} is not a balancer's address: give tcp://HOST:PORT, or "
+            f"{address!r:.200} is not a balancer's address: give tcp://HOST:PORT, or "
             "file:///shared/balancer.addr, which counterpoise balancer --address-file writes"
         )
-    return given
+    return address
 
 
 def write_address(path: Path, endpoint: str) -> str:
@@ -75,13 +77,13 @@ def needs_ipv6(address: str) -> bool:
     host = address.removeprefix("tcp://").rpartition(":")[0]
     if not address.startswith("tcp://") or host.startswith("["):
         return host.startswith("[")
-    if not any(each.isalpha() for each in host):
+    if not any(map(str.isalpha, host)):
         return False
     try:
-        found = {each[0] for each in socket.getaddrinfo(host, None)}
+        families = {answer[0] for answer in socket.getaddrinfo(host, None)}
     except OSError:  # it may have an address later
         return False
-    return socket.AF_INET not in found
+    return socket.AF_INET not in families
 
 
 def check_open_address(address: str, allowed: bool) -> None:

@@ -41,14 +41,14 @@ class KeyPair(msgspec.Struct, frozen=True):
 class ServerKeys(msgspec.Struct, frozen=True):
     """A balancer's own pair, and the folder of the public keys that it allows."""
 
-    own: KeyPair
+    pair: KeyPair
     allowed: Path
 
 
 class PeerKeys(msgspec.Struct, frozen=True):
     """A worker's or trainer's own pair, the balancer's public key, and the only job, if any."""
 
-    own: KeyPair
+    pair: KeyPair
     balancer: bytes
     job: str = ""
 
@@ -73,12 +73,12 @@ def server_keys(folder: Path) -> ServerKeys:
 
 def peer_keys(folder: Path, role: str) -> PeerKeys:
     """Read a worker's or trainer's folder; raise ValueError or OSError if it is not right."""
-    own, path = _own(folder, (role,)), folder / BALANCER
+    pair, path = _own(folder, (role,)), folder / BALANCER
     whose, key = _read(path)
     if whose != "balancer":
         raise ValueError(f"{path} is a {whose}'s key: copy the balancer's public key there")
     job = folder / JOB
-    return PeerKeys(own, key, checked_job(job.read_text().strip()) if job.exists() else "")
+    return PeerKeys(pair, key, checked_job(job.read_text().strip()) if job.exists() else "")
 
 
 def write_secret(folder: Path, pair: KeyPair) -> None:
@@ -101,15 +101,15 @@ def write_keys(folder: Path, named: Mapping[str, str], job: str = "") -> None:
 
     The balancer gets keys, too, if it has none. FileExistsError for a name that has some.
     """
-    own = folder / "balancer"
-    if not (own / SECRET).exists():
-        write_secret(own, new_pair("balancer"))
-        (own / ALLOWED).mkdir(exist_ok=True)
-    server = server_keys(own)
+    home = folder / "balancer"
+    if not (home / SECRET).exists():
+        write_secret(home, new_pair("balancer"))
+        (home / ALLOWED).mkdir(exist_ok=True)
+    server = server_keys(home)
     for name, role in named.items():
         pair = new_pair(role)
         write_secret(folder / name, pair)
-        write_public(folder / name / BALANCER, server.own)
+        write_public(folder / name / BALANCER, server.pair)
         write_public(server.allowed / job / f"{name}.pub", pair)
         if job:
             (folder / name / JOB).write_text(job + "\n")
@@ -124,7 +124,7 @@ class AllowList:
         self._roles: dict[bytes, tuple[str, str]] = {}
 
     def roles(self) -> dict[bytes, tuple[str, str]]:
-        """Return {public key: (role, job)}, "" for any; an unreadable file allows nobody."""
+        """Return {public key: (role, job)}, "" for any; an unreadable file allows none."""
         try:
             paths = _public_files(self._folder)
             states = [path.stat() for path in paths]
@@ -141,7 +141,7 @@ class AllowList:
         return self._roles
 
     def _readable(self, paths: list[Path]) -> list[tuple[bytes, tuple[str, str]]]:
-        found: list[tuple[bytes, tuple[str, str]]] = []
+        roles: list[tuple[bytes, tuple[str, str]]] = []
         for path in paths:
             try:
                 role, key = _read(path)
@@ -149,8 +149,8 @@ class AllowList:
                 _warn("a key is not allowed: %s", error)
             else:
                 job = "" if path.parent == self._folder else path.parent.name
-                found.append((key, (role, job)))
-        return found
+                roles.append((key, (role, job)))
+        return roles
 
 
 def _public_files(folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
 """Names of jobs, and of peers: each says in its name which job it belongs to.
 
 A peer's name (its ROUTER identity) is "JOB|REST": what serves several jobs knows from it whose a
-message is, also of a peer that it has never heard of. REST ends with what nobody can guess: who
-connects under another peer's name would get what is sent to that one.
+message is, also of a peer that it has never heard of. REST ends with what cannot be guessed: a peer
+that connects under another's name would get what is sent to that one.
 """
 
 import os
@@ -38,11 +38,11 @@ def checked_job(job: str) -> str:
 
 def default_job() -> str:
     """Return the job's name where none is given: the run id of torchrun, Slurm or Ray."""
-    found = (os.environ.get(name, "") for name in _RUN_IDS)
-    given = next((each for each in found if each not in ("", "none")), DEFAULT_JOB)
-    if given == _NO_RAY_JOB and (ray := sys.modules.get("ray")) is not None:
-        given = ray.get_runtime_context().get_job_id()
-    return re.sub(r"[^A-Za-z0-9._-]", "-", given).lstrip("._-")[:MAX_JOB] or DEFAULT_JOB
+    run_ids = (os.environ.get(name, "") for name in _RUN_IDS)
+    job = next((run_id for run_id in run_ids if run_id not in ("", "none")), DEFAULT_JOB)
+    if job == _NO_RAY_JOB and (ray := sys.modules.get("ray")) is not None:
+        job = ray.get_runtime_context().get_job_id()
+    return re.sub(r"[^A-Za-z0-9._-]", "-", job).lstrip("._-")[:MAX_JOB] or DEFAULT_JOB
 
 
 def peer_name(job: str, readable: str) -> bytes:
@@ -50,10 +50,10 @@ def peer_name(job: str, readable: str) -> bytes:
     return f"{job}{_SEPARATOR}{readable:.{_READABLE}}.{os.urandom(16).hex()}".encode()
 
 
-def job_of(peer: bytes) -> str:
+def read_job(peer: bytes) -> str:
     """Return the job in a peer's name; that of a name without one is the default.
 
-    >>> job_of(b"run-7|rank-0.1234"), job_of(b"rank-0.1234"), job_of(b"|fleet.1234")
+    >>> read_job(b"run-7|rank-0.1234"), read_job(b"rank-0.1234"), read_job(b"|fleet.1234")
     ('run-7', 'default', '')
     """
     job, separator, _ = peer.partition(_SEPARATOR.encode())

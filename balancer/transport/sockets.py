@@ -61,7 +61,7 @@ def listen(
 
     With keys it accepts only peers that an authenticator on the same context accepts.
     """
-    socket = open_router(context, keys.own if keys is not None else None)
+    socket = open_router(context, keys.pair if keys is not None else None)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.IPV6, needs_ipv6(address))
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
@@ -72,7 +72,7 @@ def listen(
 
 
 def open_router(
-    context: "zmq.Context[zmq.Socket[bytes]]", own: KeyPair | None, passwords: bool = False
+    context: "zmq.Context[zmq.Socket[bytes]]", pair: KeyPair | None, passwords: bool = False
 ) -> "zmq.Socket[bytes]":
     """Return a ROUTER that is not bound yet, with the keys of its own, if any; see `listen`.
 
@@ -81,12 +81,12 @@ def open_router(
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
     socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
-    if own is not None:
+    if pair is not None:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
     if passwords:
         socket.setsockopt(zmq.PLAIN_SERVER, 1)
-    if passwords or own is not None:
+    if passwords or pair is not None:
         socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -128,8 +128,8 @@ def connect(
     socket.setsockopt(zmq.IPV6, needs_ipv6(address))
     socket.setsockopt(zmq.ROUTING_ID, name)
     if keys is not None:
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.pair.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.pair.secret)
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.balancer)
     if password:
         socket.setsockopt(zmq.PLAIN_USERNAME, name)
@@ -156,8 +156,7 @@ def read_event(monitor: "zmq.Socket[bytes]") -> int:
 
     zmq.utils.monitor does so too, but imports asyncio and ssl, which takes a balancer's start.
     """
-    number: int = _EVENT.unpack_from(monitor.recv_multipart()[0])[0]
-    return number
+    return int(_EVENT.unpack_from(monitor.recv_multipart()[0])[0])
 
 
 class Handshakes:
@@ -268,14 +267,14 @@ def receive(socket: "zmq.Socket[bytes]") -> Received | None:
     return received[0] if received else None
 
 
-def decode_from(
+def decode_routed(
     frames: list[zmq.Frame], keys: ServerKeys | None = None
 ) -> tuple[bytes, bytes, list[Received] | WireError]:
     """Return (peer, its key, messages or their error) of a ROUTER's frames.
 
     The key is empty where no keys are used.
     """
-    key = b"" if keys is None else _key_of(frames[0])
+    key = b"" if keys is None else _read_key(frames[0])
     try:
         return frames[0].bytes, key, _decoded(frames[1:])
     except WireError as error:
@@ -283,7 +282,7 @@ def decode_from(
         return frames[0].bytes, key, WireError(str(error))
 
 
-def _key_of(frame: zmq.Frame) -> bytes:
+def _read_key(frame: zmq.Frame) -> bytes:
     """Return the key that the authenticator accepted; libzmq adds it to each frame of the peer."""
     try:
         return str(frame.get("User-Id")).encode()

@@ -69,19 +69,19 @@ def encode_all(messages: Sequence[Message]) -> list[bytes]:
     [64, 1]
     """
     frames: list[bytes] = []
-    some: list[bytes] = []
+    together: list[bytes] = []
     nbytes = 0
     for message in messages:
         header, is_small = encode(message), type(message) in TOGETHER
-        if not is_small or len(some) == MOST_TOGETHER or nbytes + len(header) > TOGETHER_BYTES:
-            frames += _join(some)
-            some, nbytes = [], 0
+        if not is_small or len(together) == MOST_TOGETHER or nbytes + len(header) > TOGETHER_BYTES:
+            frames += _join(together)
+            together, nbytes = [], 0
         if is_small:
-            some.append(header)
+            together.append(header)
             nbytes += len(header)
         else:
             frames.append(header)
-    return frames + _join(some)
+    return frames + _join(together)
 
 
 def _join(headers: list[bytes]) -> list[bytes]:
@@ -98,9 +98,10 @@ def decode_all(header: bytes | memoryview, payloads: int) -> list[Message]:
         return [message]
     if not 2 <= len(message.headers) <= MOST_TOGETHER:
         raise WireError(f"{len(message.headers)} messages in one, 2 to {MOST_TOGETHER} are allowed")
-    if other := [kind for each in message.headers if (kind := _read_kind(each)) not in _TOGETHER]:
-        raise WireError(f"{other[0]} does not travel with others")
-    return [decode(each, 0) for each in message.headers]
+    for kind in map(_read_kind, message.headers):
+        if kind not in _TOGETHER:
+            raise WireError(f"{kind} does not travel with others")
+    return [decode(inner, 0) for inner in message.headers]
 
 
 def _encodable(value: Any) -> Any:

@@ -16,7 +16,7 @@ from counterpoise.sched.bubble_filling.instance import (
     EncoderPipeline,
     FilledSchedule,
     FillProblem,
-    Work,
+    StageKernels,
 )
 from counterpoise.sched.bubble_filling.pipelines import (
     NEVER,
@@ -25,9 +25,9 @@ from counterpoise.sched.bubble_filling.pipelines import (
     enough,
     fill,
     least,
+    make_space,
     match,
     mirrored_work,
-    space_of,
 )
 from tests.sched.bubble_filling.validate import check_filled
 
@@ -61,7 +61,7 @@ def fill_optimus(problem: FillProblem, *, fine: bool = True) -> FilledSchedule:
             "Algorithm 2 as printed needs equal microbatches in any order: use fill_bubbles"
         )
     gaps = problem.gaps
-    spaces = [space_of(tuple(gaps.ranks[r] for r in group)) for group in problem.groups]
+    spaces = [make_space(tuple(gaps.ranks[r] for r in group)) for group in problem.groups]
     forward = _direction(problem, problem.forward, spaces, gaps.need_ns, fine)
     backward = []
     if len(problem.backward.resource):
@@ -73,7 +73,7 @@ def fill_optimus(problem: FillProblem, *, fine: bool = True) -> FilledSchedule:
 
 
 def _direction(
-    problem: FillProblem, work: Work, spaces: list[Space], need: Ints, fine: bool
+    problem: FillProblem, work: StageKernels, spaces: list[Space], need: Ints, fine: bool
 ) -> list[_Lane]:
     """Fill one direction of all pipelines; return them."""
     count, pipelines = problem.microbatches, problem.pipelines
@@ -110,7 +110,7 @@ def _done(lane: _Lane) -> list[int]:
     return [] if lane.between is None else lane.between.done.tolist()
 
 
-def _coarse(problem: FillProblem, work: Work, space: Space, at: int, size: int) -> _Lane:
+def _coarse(problem: FillProblem, work: StageKernels, space: Space, at: int, size: int) -> _Lane:
     """Return a lane with, for every count, the extension with which the big bubble holds it."""
     group, hop = problem.groups[at // problem.copies], problem.hop_ns
     ends = _only_first(space)

@@ -24,7 +24,7 @@ from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.loader.step.dispatch import ImageDispatch
 from counterpoise.sched.ir.registry import schedule
-from counterpoise.sched.runtime import Pipeline, TravellingImages
+from counterpoise.sched.runtime import Pipeline, StageOptions, TravellingImages
 from counterpoise.sched.simulation.costs import Costs
 from counterpoise.sched.simulation.simulator import simulate
 
@@ -120,8 +120,9 @@ class PipelinedRank:
         module = self._stage if self._at else _First(self._stage)
         self._pipes = {
             name: Pipeline(
-                mesh, schedule=_SCHEDULE, stages={self._at: module}, hidden=HIDDEN, inputs=("x",),
-                images=TravellingImages("vision", timed), deadline_s=60,
+                mesh, schedule=_SCHEDULE, stages={self._at: module}, hidden=HIDDEN,
+                encoders=TravellingImages("vision", timed), deadline_s=60,
+                run=StageOptions(inputs=("x",)),
                 loss=lambda output, labels: output.sum() + 0 * labels.sum(),
             )
             for name, timed in self._timed.items()

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from counterpoise.sched import Replan
 from counterpoise.sched.ir.program import Program
-from counterpoise.sched.runtime import EncoderSpec, Pipeline, offer
+from counterpoise.sched.runtime import EncoderSpec, Pipeline, StageOptions, offer
 
 from ..runtime.sleeping import SleepingStage
 from .cases import RANKS, EncoderCase
@@ -110,7 +110,7 @@ def sleeping_pipe(
         stages=stages,
         encoders=[_encoder(case)] if program.edges else [],
         hidden=_HIDDEN,
-        inputs=("x",),
+        run=StageOptions(inputs=("x",)),
         loss=lambda output, labels: output.sum() + 0 * labels.sum(),
         deadline_s=60,
         replan=replan,

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from counterpoise.balancer import Images
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.balance import Balance
@@ -81,7 +82,7 @@ def draw_cases(
 
 def _planned(costs: Int64, dispatch: Dispatch, ranks: int, microbatches: int) -> Int64:
     config = PlanConfig.from_balance(
-        Balance(accumulate=microbatches, dispatch=dispatch),
+        Balance(accumulate=microbatches, images=Images(dispatch=dispatch)),
         ranks=ranks, resources=_RESOURCES, samples_per_step=len(costs),
     )  # fmt: skip
     (batch,) = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches

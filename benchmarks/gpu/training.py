@@ -82,7 +82,7 @@ class Trainer:
             self.model = VisionLanguageModel(self.shape)
         fused = not task.small
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=fused)
-        transform = cp.VisionLanguage(
+        transform = cp.workers.VisionLanguage(
             tile_size=self.shape.tile, max_tiles=2 if task.small else 6,
             tokens_per_tile=self.shape.tokens_per_tile,
         )  # fmt: skip

@@ -1,10 +1,9 @@
 """`make bench NAME=transports`: the remote wing beside torch's DataLoader, on one host.
 
-Two processes share a data-parallel rank (`topology={"tp": 2}`), so that one decode serves both,
+Two processes share a data-parallel rank (`ranks={"tp": 2}`), so that one decode serves both,
 over an embedded balancer; the first has the workers that are counted, the second some of its own.
-Samples go direct (pulled from the worker that has them) or inline (through the balancer). torch's
-DataLoader takes turns, in one process. CPU time is that of all processes, for each sample that a
-process gets.
+Samples are pulled from the worker that has them. torch's DataLoader takes turns, in one process.
+CPU time is that of all processes, for each sample that a process gets.
 """
 
 import json
@@ -30,8 +29,7 @@ from counterpoise.tools.console.reporting import emit
 from .processes import cpu_s_below
 
 CELLS = ((1_000, 16), (150_000, 16), (602_112, 16))
-WAYS = ("torch", "direct", "inline")
-TRANSPORT_OF: dict[str, Any] = {"direct": "auto", "inline": "inline"}
+WAYS = ("torch", "direct")
 # Of a pass, so that none takes much longer than a second or two.
 MOST_SAMPLES, MOST_BYTES = 20_000, 1 << 30
 # The first and the last part of an epoch are not counted: processes start and end.
@@ -57,7 +55,7 @@ class Copies(Dataset[torch.Tensor]):
 @click.option("--pairs", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(workers: int, pairs: int, as_json: bool) -> None:
-    """Compare processes that share a rank, direct and inline, with torch's DataLoader.
+    """Compare processes that share a rank with torch's DataLoader.
 
     Example: make bench NAME=transports ARGS="--pairs 5 --json"
     """
@@ -124,8 +122,7 @@ def _measure(way: str, nbytes: int, batch: int, workers: int) -> dict[str, float
         dist.init_process_group("gloo")
         loader = DataLoader(
             data, batch, **given, balance=Balance(grouping="fixed", accumulate=4),
-            cost={"tokens": np.arange(count) % 97 + 1}, topology={"tp": 2},
-            transport=TRANSPORT_OF[way],
+            cost={"tokens": np.arange(count) % 97 + 1}, ranks={"tp": 2},
         )  # fmt: skip
     batches = count // batch
     begin, end, looks = batches // EDGE, batches - batches // EDGE, list[tuple[float, float]]()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from counterpoise.sched.bubble_filling.presets import model_setup
 from counterpoise.sched.bubble_filling.setup import total_ns
 from counterpoise.sched.planners.orchestration.baselines import MEGATRON_STAGES, baselines
-from counterpoise.sched.planners.orchestration.models import modules_of
+from counterpoise.sched.planners.orchestration.models import make_modules
 from counterpoise.sched.planners.orchestration.simulated import RankedLayout, plan_layouts, rerank
 from counterpoise.sched.planners.orchestration.units import OrchestrationProblem
 from counterpoise.sched.shapes import ParallelLayout, read_device, read_model
@@ -41,7 +41,7 @@ class Gain(NamedTuple):
 
 def _job(model: str, gpus: int, batch: int, frozen: tuple[str, ...] = ()) -> OrchestrationProblem:
     found = read_model(model)
-    modules = modules_of(found.freeze(*frozen), A800, found.amounts())
+    modules = make_modules(found.freeze(*frozen), A800, found.amounts())
     speed = A800.network_bytes_per_s // 10**6
     return OrchestrationProblem(modules, gpus, batch, MEMORY_BYTES, link_mb_per_s=speed)
 

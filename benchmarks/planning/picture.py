@@ -16,12 +16,13 @@ import click
 import numpy as np
 from rich.table import Table
 
-from counterpoise import Balance, DataLoader, Selection, TarDataset, VisionLanguage
+from counterpoise import Balance, DataLoader, Ranks, TarDataset
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.sched.render.elements import add, add_axis, document, new_picture
 from counterpoise.sched.render.palette import theme
 from counterpoise.tools.console.reporting import emit, progress_console
 from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.workers import Selection, VisionLanguage
 
 RANKS, EACH, ACCUMULATE = 8, 8, 4
 WAYS = {
@@ -79,7 +80,7 @@ def command(data: str | None, longest: int, out: Path | None, as_json: bool) -> 
 def _deliver(samples: Any, way: str) -> Int64:
     """Return what each rank got in each whole step: (steps, ranks, 2), own tokens and padding."""
     progress_console.print(f"delivering: {way}")
-    loader = DataLoader(samples, EACH, shuffle=True, balance=WAYS[way], virtual_ranks=RANKS)
+    loader = DataLoader(samples, EACH, shuffle=True, balance=WAYS[way], ranks=Ranks(virtual=RANKS))
     steps = []
     with closing(loader):
         for step in loader.steps():

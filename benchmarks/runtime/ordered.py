@@ -22,7 +22,7 @@ from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.sched.ir.registry import schedule
-from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.runtime import Pipeline, StageOptions
 from counterpoise.sched.simulation.cost_profile import load_profile, profile_costs
 from counterpoise.sched.simulation.simulator import simulate
 
@@ -73,8 +73,7 @@ def _case(costs: Int64, file: str, profile: str) -> OrderCase:
         grouping="fixed",
         partition="given",
         accumulate=MICROBATCHES,
-        ordering="two_opt",
-        pipeline={"schedule": "1f1b", "stages": RANKS, "profile": file},
+        pipeline=file,
     )
     config = PlanConfig.from_balance(
         balance,
@@ -114,7 +113,7 @@ class OrderedRank:
             schedule="1f1b",
             stages={self._rank: SleepingStage(forward, backward, 0)},
             hidden=HIDDEN,
-            inputs=("x",),
+            run=StageOptions(inputs=("x",)),
             loss=lambda output, labels: output.sum() + 0 * labels.sum(),
             deadline_s=60,
         )

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from counterpoise.sched.ir.program import Program
 from counterpoise.sched.ir.registry import schedule as make_program
-from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.runtime import Pipeline, StageOptions
 from counterpoise.sched.simulation.costs import Costs
 from counterpoise.sched.simulation.simulator import simulate
 
@@ -193,7 +193,7 @@ class SleepingRank:
             schedule=case.schedule,
             stages=stages,
             hidden=HIDDEN,
-            inputs=("x",),
+            run=StageOptions(inputs=("x",)),
             loss=lambda output, labels: output.sum() + 0 * labels.sum(),
             deadline_s=60,
         )

@@ -33,7 +33,7 @@ def make_loader(sizes: dict[str, int]) -> Any:
             budgets={"tokens": 400}, samples_per_step=16, accumulate=2, layout="packed"
         ),
         shuffle=True,
-        topology=sizes,
+        ranks=sizes,
     )
 
 

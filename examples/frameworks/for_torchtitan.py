@@ -26,7 +26,7 @@ class Texts(Dataset[dict[str, Any]]):
         return {"input_ids": ids, "labels": ids}
 
 
-def make_loader(rank: int, ranks: int, **_: Any) -> Any:
+def make_loader(ranks: tuple[int, int], **_: Any) -> Any:
     """Return the loader of a data-parallel rank; torchtitan also gives tokenizer and sizes."""
     return cp.DataLoader(
         Texts(),
@@ -37,11 +37,10 @@ def make_loader(rank: int, ranks: int, **_: Any) -> Any:
             samples_per_step=16,
             accumulate=2,
             layout="packed",
-            buckets={"tokens": [512]},
+            shapes=cp.Shapes(buckets={"tokens": [512]}),
             oversize="refuse",  # all batches have one length
         ),
         shuffle=True,
-        rank=rank,
         ranks=ranks,
     )
 

@@ -39,7 +39,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = accelerator.prepare(model, optimizer)
     loader = cp.adapters.prepare_accelerate(accelerator, loader.with_info())
-    rule = cp.loss_rule("accelerate", accumulate=2)
+    rule = cp.loader.loss_rule("accelerate", accumulate=2)
     for series, info in loader:
         with accelerator.accumulate(model):
             loss = rule.scale((model(series) - series).square().sum(), info, per="sample")

@@ -34,7 +34,7 @@ class Line(LightningModule):
         """Make the model, and the rule of what Lightning divides by."""
         super().__init__()
         self.line = torch.nn.Linear(1, 1)
-        self.rule = cp.loss_rule("lightning", accumulate=ACCUMULATE)
+        self.rule = cp.loader.loss_rule("lightning", accumulate=ACCUMULATE)
 
     def training_step(self, given: Any, _: int) -> torch.Tensor:
         """Return the microbatch's share of the step's mean."""

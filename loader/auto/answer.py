@@ -1,4 +1,4 @@
-"""What `auto` has to know of a data set, from the first samples of epoch 0's order.
+"""Answers what `auto` has to know of a data set, from the first samples of epoch 0's order.
 
 The processes that read them are in first_samples.py.
 """
@@ -30,10 +30,10 @@ from ...workers.discovery import (
     telling_samples,
 )
 from ...workers.sources.costs import sample_nbytes
-from ...workers.sources.failures import describe_error, kind_of, load_with_retries
+from ...workers.sources.failures import classify_failure, describe_error, load_with_retries
 from ...workers.sources.interface import Probe, SampleError, Source, checked_probe
-from ...workers.sources.labels import labels_of
-from .choice import Choice, PlanTerms, rounded_costs, said_work
+from ...workers.sources.labels import find_labels
+from .choice import Choice, PlanTerms, read_work, rounded_costs
 
 # Samples of so many microbatches are held, however large they are.
 COLLATED = 4
@@ -43,10 +43,10 @@ COLLATED = 4
 class Question:
     """The samples whose costs and work are to be found, and the plan that they are for.
 
-    order: the indices of the first samples in epoch 0's order. collate: tried where nobody has said
-    how batches are made. progress: where the worker says which sample it is at, plus 1. readers:
-    pipes from those that read for it: of samples that are loaded the first is its own, the second
-    the first reader's, and so on in turns.
+    order: the indices of the first samples in epoch 0's order. collate: tried where it is not
+    said how batches are made. progress: where the worker says which sample it is at, plus 1.
+    readers: pipes from the processes that read for it: of samples that are loaded the first is its
+    own, the second the first reader's, and so on in turns.
     """
 
     source: Source
@@ -64,8 +64,8 @@ class Question:
         return self.progress[0] - 1 if self.progress is not None and self.progress[0] else None
 
     @property
-    def where(self) -> str:
-        """Which sample the worker is at, as the end of a message."""
+    def progress_text(self) -> str:
+        """The sample that the worker is at, as the end of a message."""
         return "" if self.at is None else f", and is at sample {self.source.key(self.at)!r}"
 
 
@@ -93,73 +93,74 @@ class Unread:
 
 def answer(question: Question) -> Answer:
     """Return what the first samples say; ValueError with one line where they cannot be used."""
-    find = _known if question.source.knows_costs else _found
+    find = _take_costs if question.source.knows_costs else _find_costs
     choice, rows, held, shifted = find(question)
     _, plan = question.terms.plan(choice)
-    told = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
-    return Answer(choice, told, held, shifted)
+    outlook = forecast(plan, rows, question.terms.batch_size) if choice.varies else None
+    return Answer(choice, outlook, held, shifted)
 
 
-def _found(question: Question) -> tuple[Choice, Int64, int, bool]:
+def _find_costs(question: Question) -> tuple[Choice, Int64, int, bool]:
     """Find the costs in samples that say nothing about them; and their costs (n, resources)."""
     samples = _loaded(question, FIRST)
-    found, unknown = find_costs(samples), tuple[str, ...]()
-    found = replace(found, shift_labels=question.terms.balance.shift_labels)
-    said_costs = found.describe()
-    if said_work(question.terms.balance) is None:
-        work = recognise_work(found, samples, question.collate, question.terms.batch_size)
-        found = found.as_batched(work)
-        padded, unknown, said = work.padded, work.unrecognised, work.describe()
+    costs, unknown = find_costs(samples), tuple[str, ...]()
+    costs = replace(costs, shift_labels=question.terms.balance.shift_labels)
+    costs_text = costs.describe()
+    if read_work(question.terms.balance) is None:
+        work = recognise_work(costs, samples, question.collate, question.terms.batch_size)
+        costs = costs.as_batched(work)
+        padded, unknown, work_text = work.padded, work.unrecognised, work.describe()
     else:
-        padded, said = padded_of(said_work(question.terms.balance), found.resources), ""
-    if found.work:
-        said_costs = found.describe()
+        padded, work_text = padded_of(read_work(question.terms.balance), costs.resources), ""
+    if costs.work:
+        costs_text = costs.describe()
     elif not unknown:
-        said_costs = "nothing in the samples varies in size"
+        costs_text = "nothing in the samples varies in size"
     choice = Choice(
-        found.to_dict(), found.resources, padded, bool(found.work), said_costs, said, unknown
+        costs.to_dict(), costs.resources, padded, bool(costs.work), costs_text, work_text, unknown
     )  # fmt: skip
-    rows = [[cost[name] for name in found.resources] for cost in map(found.measure, samples)]
-    is_held = bool(found.resources) and FoundSource(question.dataset, found, None).decode_first
+    rows = [[cost[name] for name in costs.resources] for cost in map(costs.measure, samples)]
+    is_held = bool(costs.resources) and FoundSource(question.dataset, costs, None).decode_first
     held = _mean_bytes(samples) if is_held else 0
     return choice, np.array(rows, dtype=np.int64), held, are_shifted(samples)
 
 
-def _known(question: Question) -> tuple[Choice, Int64, int, bool]:
+def _take_costs(question: Question) -> tuple[Choice, Int64, int, bool]:
     """Take the costs that the data say, and find out how batches hold them."""
     source = question.source
     balance, size = question.terms.balance, question.terms.batch_size
-    is_said = said_work(balance) is not None
+    is_said = read_work(balance) is not None
     is_held = source.decode_first
     if is_held:
         samples = _loaded(question, FIRST)
         costs = [checked_probe(Probe("", source.measure(sample))).cost for sample in samples]
         sampled = costs
     else:
-        probed = {index: found.cost for index, found in _each(question, FIRST, source.probe)}
+        probed = {index: probe.cost for index, probe in _iterate(question, FIRST, source.probe)}
         costs = [*probed.values()]
-        # Batches are made and looked at only where nobody has said whether they are padded.
+        # Batches are made and looked at only where it is not said whether they are padded.
         shown = () if is_said else sorted(telling_samples([sum(cost.values()) for cost in costs]))
         question = replace(question, order=tuple([*probed][k] for k in shown))
-        some = _each(question, len(shown), loads(question)) if shown else ()
-        pairs = hold_first(some, COLLATED * size)
-        samples, sampled = [each for _, each in pairs], [probed[index] for index, _ in pairs]
+        loaded = _iterate(question, len(shown), loads(question)) if shown else ()
+        pairs = hold_first(loaded, COLLATED * size)
+        samples, sampled = [sample for _, sample in pairs], [probed[index] for index, _ in pairs]
     names = tuple(dict.fromkeys(name for cost in costs for name in cost))
     rows = np.array([[cost.get(name, 0) for name in names] for cost in costs], dtype=np.int64)
     varying = [n for n, k in zip(names, rows.T, strict=True) if n != LABEL_TOKENS and np.ptp(k)]
-    padded, unknown, said = padded_of(said_work(balance), names), tuple[str, ...](), ""
+    padded, unknown, work_text = padded_of(read_work(balance), names), tuple[str, ...](), ""
     sizes = tuple[ResourceWork, ...]()
     if samples and varying and not is_said:
         columns = {name: [cost.get(name, 0) for cost in sampled] for name in varying}
         work = recognise_work(columns, samples, question.collate, size)
         # Tiles and images always add up, whatever holds them.
-        always = (ResourceWork(n, "packed") if n in ADD_UP else work.of(n) for n in varying)
+        always = (ResourceWork(n, "packed") if n in ADD_UP else work.find(n) for n in varying)
         work = FoundWork(tuple(filter(None, always)))
-        padded, unknown, said = work.padded, work.unrecognised, work.describe()
-        sizes = tuple(each for each in work.found if each != ResourceWork(each.name, each.work))
+        padded, unknown, work_text = work.padded, work.unrecognised, work.describe()
+        plain = {ResourceWork(resource.name, resource.work) for resource in work.resources}
+        sizes = tuple(resource for resource in work.resources if resource not in plain)
         rows = rounded_costs(names, sizes, rows)
     words = ", ".join(varying) if varying else f"all samples cost alike ({', '.join(names)})"
-    choice = Choice(None, names, padded, {*varying} > {*unknown}, words, said, unknown, sizes)
+    choice = Choice(None, names, padded, {*varying} > {*unknown}, words, work_text, unknown, sizes)
     return choice, rows, _mean_bytes(samples) if is_held else 0, are_shifted(samples)
 
 
@@ -169,15 +170,16 @@ def are_shifted(samples: Sequence[Any]) -> bool:
     >>> are_shifted([{"input_ids": np.array([5, 6, 7]), "labels": np.array([6, 7, 8])}])
     True
     """
-    some = [each for each in samples if labels_of(each) is not None and "input_ids" in each]
-    rows = ({n: np.asarray(each[n])[None] for n in ("input_ids", "labels")} for each in some)
-    return {found[2] for found in map(read_batch_labels, rows) if found} - {""} == {"before"}
+    labelled = [sample for sample in samples if find_labels(sample) is not None]
+    texts = [sample for sample in labelled if "input_ids" in sample]
+    rows = ({n: np.asarray(text[n])[None] for n in ("input_ids", "labels")} for text in texts)
+    return {labels[2] for labels in map(read_batch_labels, rows) if labels} - {""} == {"before"}
 
 
 def _loaded(question: Question, most: int) -> list[Any]:
     """Return the first samples that load, at least a few, until they are too large to hold."""
-    pairs = _each(question, most, loads(question), question.readers)
-    return hold_first((each for _, each in pairs), COLLATED * question.terms.batch_size)
+    pairs = _iterate(question, most, loads(question), question.readers)
+    return hold_first((sample for _, sample in pairs), COLLATED * question.terms.batch_size)
 
 
 def loads(question: Question) -> Callable[[int], Any]:
@@ -185,15 +187,12 @@ def loads(question: Question) -> Callable[[int], Any]:
     return functools.partial(question.source.load, epoch=0, seed=question.terms.balance.seed)
 
 
-def _each(
-    question: Question,
-    most: int,
-    action: Callable[[int], Any],
-    readers: Sequence[Connection] = (),
+def _iterate(
+    question: Question, most: int, action: Callable[[int], Any], readers: Sequence[Connection] = ()
 ) -> Iterator[tuple[int, Any]]:
     """Yield index and result of an action for each of the first samples, broken ones left out.
 
-    readers: who does it, too, for samples in turns, if anybody.
+    readers: processes that do it, too, for samples in turns.
     """
     reason, count = "", 0
     for place, index in enumerate(question.order[:most]):
@@ -225,13 +224,13 @@ def attempt(action: Callable[[int], Any], index: int) -> Any:
     try:
         return load_with_retries(functools.partial(action, index), time.sleep)
     except Exception as error:
-        if kind_of(error) == "io":
-            return Unread(said_of(error), True)
+        if classify_failure(error) == "io":
+            return Unread(describe_failure(error), True)
         is_known = isinstance(error, SampleError)
         return Unread(str(error) if is_known else describe_error(error), False)
 
 
-def said_of(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """Return what an error says, and of which kind it is where that is not a caller's mistake."""
     return str(error) if isinstance(error, ValueError) else describe_error(error)
 

@@ -1,7 +1,7 @@
 """The choice that `balance="auto"` makes once, and what a user would have written instead.
 
 What samples cost, and how batches hold them, decides the plan: so it is the same on all ranks and
-stands in the ledger, from where whoever resumes takes it, whatever the first samples are then.
+stands in the ledger, from where a resumed run takes it, whatever the first samples are then.
 """
 
 import json
@@ -16,7 +16,8 @@ from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.metrics import TILE_TOKENS
-from ...balancer.planning.problem.options import ATTENTION_PAIRS, LLM, NO_WORK, Work
+from ...balancer.planning.problem.options import ATTENTION_PAIRS, LLM, NO_WORK, WorkName
+from ...balancer.planning.problem.values import Work, as_work
 from ...balancer.protocol.records import read_record
 from ...workers.discovery import FoundCosts, FoundSource, ResourceWork
 from ...workers.sources.interface import DEFAULT_COST, Source
@@ -51,7 +52,7 @@ class Choice:
     sizes: tuple[ResourceWork, ...] = ()
 
     @property
-    def found(self) -> FoundCosts | None:
+    def found_costs(self) -> FoundCosts | None:
         """The measure of samples that was found; None where the data say their costs."""
         return None if self.costs is None else FoundCosts.from_dict(self.costs)
 
@@ -65,33 +66,33 @@ class Choice:
         return read_record(cls, json.loads(text), "auto")
 
 
-def said_work(balance: Balance) -> Work | None:
+def read_work(balance: Balance) -> WorkName | None:
     """Return the work that the user has said, by a layout too; None where it is to be found."""
-    if balance.work is not None:
-        return balance.work
+    if kind := as_work(balance.work).kind:
+        return kind
     layout = as_layout(balance.layout)
     return None if layout is None else "padded" if layout.pads else "packed"
 
 
-def source_of(choice: Choice, given: Source | None, dataset: Any, key: Any) -> Source | None:
-    """Return the source with the costs of a choice; `given` is what it would be without."""
-    found = choice.found
-    if found is not None and found.resources:
-        return FoundSource(dataset, found, key)
+def make_source(choice: Choice, source: Source | None, dataset: Any, key: Any) -> Source | None:
+    """Return the source with the costs of a choice; `source` is what it would be without."""
+    found_costs = choice.found_costs
+    if found_costs is not None and found_costs.resources:
+        return FoundSource(dataset, found_costs, key)
     names = choice.resources
-    if choice.sizes and type(given) is PlainSource and (table := given.known_costs(names)):
+    if choice.sizes and type(source) is PlainSource and (table := source.known_costs(names)):
         rows = rounded_costs(names, choice.sizes, np.stack(table, axis=1))
         return PlainSource(dataset, dict(zip(names, rows.T, strict=True)), key)
-    return given
+    return source
 
 
 def rounded_costs(names: Sequence[str], sizes: Sequence[ResourceWork], rows: Int64) -> Int64:
     """Return costs (n, resources) as batches have them: rounded up, and cut."""
     rows = rows.copy()
-    for each in sizes:
-        column = rows[:, names.index(each.name)]
-        column += each.extra + -(column + each.extra) % each.multiple
-        np.minimum(column, each.limit or column, out=column)
+    for rounding in sizes:
+        column = rows[:, names.index(rounding.name)]
+        column += rounding.extra + -(column + rounding.extra) % rounding.multiple
+        np.minimum(column, rounding.limit or column, out=column)
     return rows
 
 
@@ -132,32 +133,32 @@ class PlanTerms:
         return resolved, replace(plan, padded=padded, last_step=last)
 
     def _resolved(self, choice: Choice) -> Balance:
-        """Return what a user would have written who knows the choice."""
+        """Return the Balance that a user would have written for the choice."""
         balance = self.balance
         if not choice.varies:
             if balance.budgets:
-                said = choice.work_said if choice.unrecognised else choice.costs_said
+                reason = choice.work_said if choice.unrecognised else choice.costs_said
                 raise ValueError(
-                    f"budgets limit {', '.join(balance.budgets)}, but {said}: leave budgets, or "
+                    f"budgets limit {', '.join(balance.budgets)}, but {reason}: leave budgets, or "
                     "say what samples cost, DataLoader(cost=...), and what batches are: "
                     'Balance("auto", work="padded") or work="packed"'
                 )
             return replace(
                 balance, grouping="fixed", partition="given", counts=None, work="packed",
-                time_ns=None, waits=None,
+                waits=None,
             )  # fmt: skip
         oversize = balance.oversize
         if balance.budgets and balance.counts != "free" and oversize == "alone":
             oversize = "error"  # no microbatch of equal counts is for one sample
-        given, work = balance.time_ns, {*choice.resources} - {*NO_WORK, *choice.unrecognised}
-        if given is None and work <= set(self.model_times or ()):
-            given = self.model_times
-        elif given is None and choice.unrecognised:
-            given = {name: TILE_TOKENS if name == "tiles" else 1 for name in work}
-        # cp.time_ns(model.config) may name more than samples cost
+        times_ns, work = balance.time_ns, {*choice.resources} - {*NO_WORK, *choice.unrecognised}
+        if times_ns is None and work <= set(self.model_times or ()):
+            times_ns = self.model_times
+        elif times_ns is None and choice.unrecognised:
+            times_ns = {name: TILE_TOKENS if name == "tiles" else 1 for name in work}
+        # cp.balancer.time_ns(model.config) may name more than samples cost
         names = {*work, *([ATTENTION_PAIRS] if LLM in work else [])}
-        times = {name: time for name, time in (given or {}).items() if name in names}
+        times = {name: time for name, time in (times_ns or {}).items() if name in names}
         return replace(
             balance, grouping="balanced", counts=balance.counts or "equal", oversize=oversize,
-            work="padded" if choice.padded else "packed", time_ns=times or None,
+            work=Work("padded" if choice.padded else "packed", times or None),
         )  # fmt: skip

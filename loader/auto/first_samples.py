@@ -23,7 +23,7 @@ from ...workers.processes.start_method import quiet_forks, shared_numbers, worke
 from ...workers.sources.failures import describe_error
 from ..balanced.settings import WorkerStart
 from ..plain.torch_names import begin_as_worker
-from .answer import Answer, Question, Unread, answer, attempt, loads, said_of
+from .answer import Answer, Question, Unread, answer, attempt, describe_failure, loads
 
 logger = logging.getLogger(__name__)
 LOG_S, END_S = 10.0, 5.0
@@ -42,55 +42,53 @@ def ask_worker(question: Question, start: WorkerStart, timeout_s: float | None =
     maker: Any = worker_context(start.context) or multiprocessing.get_context()
     question = replace(question, progress=shared_numbers(maker, 1))
     for left in reversed(range(start.restarts + 1)):
-        found = _ask(question, maker, start, timeout_s)
-        if isinstance(found, Answer):
-            return found
+        outcome = _ask(question, maker, start, timeout_s)
+        if isinstance(outcome, Answer):
+            return outcome
         deadly = question.at
         if not left or deadly is None or len(question.order) == 1:
             break
-        logger.warning("%s; the first samples are read again without it", found)
+        logger.warning("%s; the first samples are read again without it", outcome)
         question = replace(question, order=tuple(e for e in question.order if e != deadly))
         question.progress[0] = 0
-    raise ValueError(found)
+    raise ValueError(outcome)
 
 
 def _ask(
     question: Question, maker: Any, start: WorkerStart, timeout_s: float | None
 ) -> Answer | str:
     """Return the answer of new processes, or how they ended without one."""
-    started: list[tuple[Any, Connection]] = []  # who finds it is the last
+    started: list[tuple[Any, Connection]] = []  # the one that finds it is the last
     try:
         for number in range(1, _count_readers(question, start)):
-            started += [_start(maker, _read_for, question, start, number)]
+            started += [_start(maker, _send_samples, question, start, number)]
         question = replace(question, readers=tuple(reading for _, reading in started))
-        started.append(_start(maker, _answer_to, question, start))
+        started.append(_start(maker, _send_answer, question, start))
         finder, reading = started[-1]
         _wait(reading, question, timeout_s)
         try:
-            found: Answer | str = reading.recv()
+            outcome: Answer | str = reading.recv()
             finder.join(END_S)
         except (EOFError, OSError):
             finder.join()
             ended = finder
-            if not finder.exitcode and question.at is not None:  # who read for it has ended
+            if not finder.exitcode and question.at is not None:  # a reader has ended
                 ended, _ = started[question.order.index(question.at) % len(started) - 1]
                 ended.join(END_S)
             status: int = ended.exitcode or 0
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else ""
             how = how or f"ended with status {status}"
-            return (
-                f"the first samples could not be read: the process that read them {how}"
-                f"{question.where}"
-            )
+            where = question.progress_text
+            return f"the first samples could not be read: the process that read them {how}{where}"
     finally:
         for process, reading in started:
             reading.close()
             process.kill()
         for process, _ in started:
             process.join()
-    if isinstance(found, str):
-        raise ValueError(found)
-    return found
+    if isinstance(outcome, str):
+        raise ValueError(outcome)
+    return outcome
 
 
 def _count_readers(question: Question, start: WorkerStart) -> int:
@@ -104,10 +102,10 @@ def _count_readers(question: Question, start: WorkerStart) -> int:
     return max(1, min(start.workers, len(question.order), MOST_READERS))
 
 
-def _start(maker: Any, does: Callable[..., None], *given: Any) -> tuple[Any, Connection]:
+def _start(maker: Any, does: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
     """Start a process that is given the end of a pipe; return it, and the end to read from."""
     reading, writing = maker.Pipe(duplex=False)
-    process = maker.Process(target=does, args=(writing, *given), daemon=True)
+    process = maker.Process(target=does, args=(writing, *arguments), daemon=True)
     try:
         with quiet_forks():
             process.start()
@@ -123,7 +121,7 @@ def _start(maker: Any, does: Callable[..., None], *given: Any) -> tuple[Any, Con
 
 
 def _wait(reading: Connection, question: Question, timeout_s: float | None) -> None:
-    """Wait for an answer, or the end of who is asked; TimeoutError after `timeout_s`."""
+    """Wait for an answer, or the end of the asked process; TimeoutError after `timeout_s`."""
     since, told_s = time.monotonic(), LOG_S
     while True:
         waited = time.monotonic() - since
@@ -133,35 +131,35 @@ def _wait(reading: Connection, question: Question, timeout_s: float | None) -> N
         if timeout_s is not None and end_s == timeout_s:
             raise TimeoutError(
                 f'no batch within {timeout_s:g} s: balance="auto" reads the first samples, to find '
-                f"what they cost{question.where}"
+                f"what they cost{question.progress_text}"
             )
         logger.warning(
             'balance="auto" has read the first samples for %.0f s, to find what they cost%s',
-            told_s, question.where,
+            told_s, question.progress_text,
         )  # fmt: skip
         told_s *= 2
 
 
-def _answer_to(writing: Connection, question: Question, start: WorkerStart) -> None:
+def _send_answer(writing: Connection, question: Question, start: WorkerStart) -> None:
     """Send the answer, or in one line why there is none; what a worker process does."""
-    found: Answer | str
+    outcome: Answer | str
     try:
         _begin(question, start, 0)
-        found = answer(question)
+        outcome = answer(question)
     except Exception as error:
-        found = " ".join(said_of(error).split())
-    writing.send(found)
+        outcome = " ".join(describe_failure(error).split())
+    writing.send(outcome)
 
 
-def _read_for(writing: Connection, question: Question, start: WorkerStart, number: int) -> None:
-    """Send every so many samples, as `attempt` returns them; what the other processes do.
+def _send_samples(writing: Connection, question: Question, start: WorkerStart, number: int) -> None:
+    """Send this process' samples, as `attempt` returns them: the work of the other processes.
 
     No bytes for what cannot be pickled.
     """
     try:
         _begin(question, start, number)
     except Exception as error:
-        writing.send_bytes(pickle.dumps(Unread(said_of(error), True)))
+        writing.send_bytes(pickle.dumps(Unread(describe_failure(error), True)))
         return
     load = loads(question)
     for index in question.order[number :: _count_readers(question, start)]:
@@ -172,12 +170,12 @@ def _read_for(writing: Connection, question: Question, start: WorkerStart, numbe
         try:
             writing.send_bytes(sent)
         except OSError:
-            return  # who finds the answer has enough
+            return  # the process that finds the answer has enough
 
 
 def _begin(question: Question, start: WorkerStart, number: int) -> None:
     """Make this process a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, who ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends this
     torch.set_num_threads(1)  # the threads of a forked trainer are not here
     if start.workers:  # with none samples are loaded where there is no worker
         begin_as_worker(question.dataset, number, start.workers, question.terms.balance.seed)

@@ -5,7 +5,7 @@ torch's own samplers say no more than shuffle, seed and rank, and those a plan h
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import (
@@ -17,18 +17,20 @@ from torch.utils.data import (
 )
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
+from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.options import Waits
+from ...balancer.planning.problem.values import as_images
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.planned.measuring import MAX_THREADS, refuse_threads
 from ...workers.sources.interface import Source
-from ...workers.sources.plain import resources_of
-from ..step.ranks import RankArguments
+from ...workers.sources.plain import probe_resources
+from ..step.ranks import Ranks
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 OWN = "a balanced loader plans its own order"
 
 
-def said_or_adopted(balance: Balance, waits: Waits | None) -> Balance:
+def adopt_waits(balance: Balance, waits: Waits | None) -> Balance:
     """Return a Balance with the waits that a framework says, where the user has not said any.
 
     They change nothing where a step has one microbatch, or a partition that does not look at them.
@@ -65,17 +67,21 @@ def find_resources(
     have it): the default resources, and any other that has a budget or counts label tokens.
     """
     if source is None:
-        named = (*balance.budgets, *balance.align, *filter(None, [balance.label_tokens]))
+        named = (
+            *balance.budgets,
+            *balance.padding.multiples,
+            *filter(None, [balance.label_tokens]),
+        )
         known = (*DEFAULT_RESOURCES, IN_BATCHES)
         extra = dict.fromkeys(name for name in named if name not in known)
         return (*DEFAULT_RESOURCES, *extra)
     if balance.grouping != "fixed":
         source.refuse_unsaid_costs()
-    return resources_of(source, sleep)
+    return probe_resources(source, sleep)
 
 
 def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
-    """Return whether a balanced loader shuffles; ValueError where nobody said so.
+    """Return whether a balanced loader shuffles; ValueError without `shuffle`.
 
     torch's default is the data's order, and a training loop that forgets `shuffle` notices
     nothing: the caller has to say it. In the data's order each step has the samples that stand
@@ -113,8 +119,8 @@ def refuse_ignored(
         )
     if balance.grouping not in ("fixed", "auto"):
         # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
-        one = batch_size is None or batch_size == 1
-        if balance.samples_per_step is not None and not one:
+        is_default = batch_size is None or batch_size == 1
+        if balance.samples_per_step is not None and not is_default:
             raise ValueError(
                 f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} "
                 f"and grouping {balance.grouping!r} decides how many samples a microbatch has: "
@@ -122,7 +128,7 @@ def refuse_ignored(
             )
         # Steps would have no size.
         if balance.budgets and balance.samples_per_step is None:
-            extra = "" if one else f" instead of batch_size={batch_size}"
+            extra = "" if is_default else f" instead of batch_size={batch_size}"
             raise ValueError(
                 "budgets decide how many samples a microbatch has, and nothing says how many a "
                 "step has: give Balance(samples_per_step=...), the global batch of all ranks"
@@ -135,17 +141,16 @@ def refuse_ignored(
                     f"{name} is for a dataset in this process, and a RemoteDataset is with the "
                     f"workers: leave {name}; their transform says what a sample costs"
                 )
-    if balance.layout == "torch":
-        for name in ("pad_id", "dummy_tile"):
-            if getattr(balance, name) != getattr(DEFAULTS, name):
-                raise ValueError(
-                    f"{name} is {getattr(balance, name)}, but in layout 'torch' collate_fn makes "
-                    f"the batch: leave {name}, or use layout 'padded' or 'packed'"
-                )
+    side = as_images(balance.images).dummy_tile
+    if side and as_layout(balance.layout) is None:
+        raise ValueError(
+            f"images: dummy_tile is {side}, but in layout 'torch' collate_fn makes the batch: "
+            "leave dummy_tile, or use layout 'padded' or 'packed'"
+        )
 
 
 def check_decode_threads(
-    threads: int, balancer: str | None, workers: int, source: Source | None
+    threads: int, is_remote: bool, workers: int, source: Source | None
 ) -> None:
     """Raise ValueError for a number of decode threads that no worker of this loader can have."""
     if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
@@ -155,7 +160,7 @@ def check_decode_threads(
         )
     if threads == 1:
         return
-    if balancer is not None:
+    if is_remote:
         raise ValueError(
             f"decode_threads={threads} is for workers that this loader starts, and with balancer= "
             f"they are elsewhere: start them with `counterpoise worker --threads {threads}`"
@@ -243,12 +248,12 @@ def read_order(
             )
         return GivenOrder(sampler.shuffle, sampler.seed, sampler)
     if kind is RandomSampler:
-        own = None if sampler.generator is None else sampler.generator.initial_seed()
-        return GivenOrder(True, seed if own is None else own)
+        own_seed = None if sampler.generator is None else sampler.generator.initial_seed()
+        return GivenOrder(True, seed if own_seed is None else own_seed)
     return GivenOrder(False, seed)
 
 
-def with_seed(balance: Balance, order: GivenOrder) -> Balance:
+def take_seed(balance: Balance, order: GivenOrder) -> Balance:
     """Return the balance with an order's seed, if it has one; ValueError for two seeds."""
     if order.seed is None:
         return balance
@@ -260,15 +265,14 @@ def with_seed(balance: Balance, order: GivenOrder) -> Balance:
     return replace(balance, seed=order.seed)
 
 
-def with_rank(ranks: RankArguments, order: GivenOrder) -> RankArguments:
+def choose_ranks(ranks: Ranks, order: GivenOrder) -> Ranks:
     """Return the ranks that a DistributedSampler says, or those given; ValueError for both."""
     sampler: Any = order.follows
     if sampler is None:
         return ranks
-    given = [each.name for each in fields(ranks) if getattr(ranks, each.name) != each.default]
-    if given:
+    if ranks.of is not None or ranks.virtual is not None:
         raise ValueError(
-            f"DistributedSampler says which rank this process plays, and {given[0]} too: leave the "
+            "DistributedSampler says which rank this process plays, and ranks too: leave the "
             "sampler, and write shuffle=True"
         )
-    return replace(ranks, rank=sampler.rank, ranks=sampler.num_replicas)
+    return replace(ranks, of=(sampler.rank, sampler.num_replicas))

@@ -4,8 +4,9 @@
 data; `LoopSettings` is both parts, once the ranks of this process are known.
 """
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler
 
+from ...balancer.near_names import explain_arguments
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.protocol.job_spec import JobSpec
-from ...workers.arena.transport import Transport
 from ...workers.processes.start_method import start_method
-from ...workers.sources.failures import OnError
 from ...workers.sources.interface import Source
 from ..collate.chosen import BatchMaker, WantedFields
-from ..step.ranks import Place, RankArguments
+from ..on_error import OnError
+from ..step.ranks import Place, Ranks
 
 if TYPE_CHECKING:
     from ...balancer.transport.keys import PeerKeys  # which loads ZeroMQ
@@ -35,6 +36,54 @@ class Fleet(Protocol):
         """Return the balancer's address, and the keys with which a trainer may come."""
 
 
+@explain_arguments()
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """A balancer elsewhere, and how this run comes to it; wrong values raise ValueError.
+
+    Args:
+        address: That of a `counterpoise balancer`, or workers on a cluster that bring theirs, such
+            as `cp.fleet.Ray(workers=(4, 64))`; default COUNTERPOISE_BALANCER's.
+        job: This run's name there; default torchrun's, Slurm's or Ray's run id.
+        keys: The folder with this trainer's keys (`counterpoise keygen`); default: none is needed.
+    """
+
+    address: str | Fleet | None = None
+    _: KW_ONLY
+    job: str | None = None
+    keys: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.address is None or isinstance(self.address, str):
+            return
+        if isinstance(self.address, type) or not hasattr(self.address, "join"):
+            raise ValueError(
+                f"balancer is {self.address!r:.80}: give an address such as 'tcp://HOST:PORT', or "
+                "a fleet, cp.fleet.Ray(workers=(4, 64)), say"
+            )
+        if self.keys is not None:
+            raise ValueError(
+                f"keys is {str(self.keys)!r:.80}, and a fleet brings its balancer's keys: leave "
+                "keys, or give the address of a balancer"
+            )
+
+
+def as_balancer(balancer: "Balancer | Fleet | str | None", has_spec: bool) -> Balancer:
+    """Return a Balancer; an address or a fleet is short for it.
+
+    has_spec: workers elsewhere can open the data, so that the environment may name a balancer.
+    """
+    balancer = balancer if isinstance(balancer, Balancer) else Balancer(balancer)
+    if balancer.address is None and has_spec:
+        balancer = replace(balancer, address=os.environ.get("COUNTERPOISE_BALANCER") or None)
+    if balancer.keys is not None and balancer.address is None:
+        raise ValueError(
+            f"Balancer(keys={str(balancer.keys)!r:.80}) is for a balancer elsewhere, and no "
+            "address is given: give balancer=Balancer('tcp://HOST:PORT', keys=...)"
+        )
+    return balancer
+
+
 @dataclass(frozen=True, slots=True)
 class BalancedArguments:
     """DataLoader's arguments that torch's does not have, or that mean more when balanced."""
@@ -42,25 +91,18 @@ class BalancedArguments:
     balance: Balance
     shuffle: bool
     collate_fn: Callable[[list[Any]], Any] | None
-    ranks: RankArguments
+    ranks: Ranks
     follows: DistributedSampler[Any] | None
-    name: str
     cost: Any
     key: Callable[[int], str] | None
-    balancer: str | None
-    keys: str | Path | None
-    fleet: Fleet | None
+    balancer: Balancer
     on_error: OnError
-    dead_letter: str | None
-    max_errors: float | None
     buffer_bytes: int
     growing_data: bool
-    transport: Transport
     fields: WantedFields
     decode_threads: int
-    worker_restarts: int = 0
+    restarts: int = 0
     skip_keys: frozenset[str] = frozenset()
-    job: str | None = None
     stats: Any = None
 
 
@@ -70,7 +112,7 @@ class WorkerStart:
 
     begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
     pins: whether torch's thread pins batches. restarts: how many dead workers an epoch replaces.
-    stats: counts what the loop does; None: nobody asks.
+    stats: counts what the loop does, if that is asked for.
     """
 
     workers: int
@@ -98,7 +140,7 @@ class LoaderSettings:
     batch of no samples.
     """
 
-    given: BalancedArguments
+    arguments: BalancedArguments
     dataset: Any
     batch_size: int | None
     drop_last: bool
@@ -112,27 +154,27 @@ class LoaderSettings:
     label_tokens: str = ""
 
     @classmethod
-    def of_loader(
-        cls, loader: TorchDataLoader[Any], given: BalancedArguments, **facts: Any
+    def from_loader(
+        cls, loader: TorchDataLoader[Any], arguments: BalancedArguments, **facts: Any
     ) -> "LoaderSettings":
         """Return the settings behind a loader; facts: those that are not an argument of torch's."""
-        if given.dead_letter is not None:
+        if (dead_letter := arguments.on_error.dead_letter) is not None:
             from ...workers.sources.dead_letters import checked_path
 
-            checked_path(given.dead_letter)
+            checked_path(dead_letter)
         context: Any = loader.multiprocessing_context
         start = WorkerStart(
             loader.num_workers,
             loader.persistent_workers,
             context,
             loader.worker_init_fn if loader.num_workers else None,
-            given.decode_threads,
+            arguments.decode_threads,
             loader.pin_memory,
-            given.worker_restarts if loader.num_workers else 0,
-            given.stats,
+            arguments.restarts if loader.num_workers else 0,
+            arguments.stats,
         )
         return cls(
-            given=given,
+            arguments=arguments,
             batch_size=loader.batch_size,
             drop_last=loader.drop_last,
             start=start,

@@ -1,1 +1,1 @@
-"""What a trainer does about batches: chooses fields, takes them apart, and compares layouts."""
+"""Batches in the trainer: chooses their fields, takes them apart, and compares layouts."""

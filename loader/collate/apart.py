@@ -9,12 +9,12 @@ import numpy as np
 from ...balancer.planning.problem.layout import BUILT_IN, Layout, rules_of
 from ...workers.collate.fields import Array
 from ...workers.collate.images import COUNTS, GRIDS, IMAGE_FIELDS, TILES
-from ...workers.collate.tokens import made_fields
+from ...workers.collate.tokens import list_derived
 
 LENGTHS = "_lengths"
 
 
-def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[dict[str, Any]]:
+def take_apart(batch: Mapping[str, Any], layout: Layout | None = None) -> list[dict[str, Any]]:
     """Return the samples of a batch; ValueError for one that cannot be taken apart.
 
     layout: the one of the user's that it was made by; None: padded or packed. Each sample's first
@@ -28,13 +28,13 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
             "Balance(layout='packed')"
         )
     layout = layout or BUILT_IN["packed" if "cu_seq_lens" in batch else "padded"]
-    rules, made = rules_of(layout), made_fields(layout)
+    rules, derived = rules_of(layout), list_derived(layout)
     places = _places(batch)
     samples: list[dict[str, Any]] = [{} for _ in places]
     for name, whole in batch.items():
         of_name = name.removesuffix(LENGTHS)
         # what the layout has made follows from the samples, and is not theirs
-        if name in made or (of_name != name and of_name in batch):
+        if name in derived or (of_name != name and of_name in batch):
             continue
         # images without a rule of the user's go with their owners, below
         if name in IMAGE_FIELDS and name not in rules:
@@ -50,7 +50,8 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
             # filled up: the sizes of all axes say what was there; else laid one after another
             if lengths is not None and how == "pad":
                 sizes = np.asarray(lengths).reshape(len(samples), -1).tolist()
-                values = [each[tuple(map(slice, s))] for each, s in zip(values, sizes, strict=True)]
+                pairs = zip(values, sizes, strict=True)
+                values = [filled[tuple(map(slice, size))] for filled, size in pairs]
             elif lengths is not None:
                 values = _parts(values, lengths)
         for sample, value in zip(samples, values, strict=True):
@@ -63,7 +64,7 @@ def samples_of(batch: Mapping[str, Any], layout: Layout | None = None) -> list[d
         if owner in batch:
             owned = _parts(np.asarray(batch[owner]), counts)
             parts[pixels] = [int((o.prod(axis=1) if o.ndim > 1 else o).sum()) for o in owned]
-        for name in [each for each in parts if each in batch]:
+        for name in [field for field in parts if field in batch]:
             values = _parts(np.asarray(batch[name]), parts[name])
             for sample, value in zip(samples, values, strict=True):
                 sample[name] = value
@@ -76,11 +77,11 @@ def _places(batch: Mapping[str, Any]) -> list[tuple[int, slice]]:
         # packed: one row has all samples, each from where it begins
         lengths = np.diff(np.asarray(batch["cu_seq_lens"])).tolist()
         begins = np.asarray(batch.get("cu_seq_lens_padded", batch["cu_seq_lens"])).tolist()
-        every = [(0, slice(b, b + n)) for b, n in zip(begins, lengths, strict=False)]
+        places = [(0, slice(b, b + n)) for b, n in zip(begins, lengths, strict=False)]
     else:
         lengths = np.asarray(batch["attention_mask"]).sum(axis=1).tolist()
-        every = [(row, slice(0, length)) for row, length in enumerate(lengths)]
-    return every[: len(every) - batch.get("pad_sequences", 0)]
+        places = [(row, slice(0, length)) for row, length in enumerate(lengths)]
+    return places[: len(places) - batch.get("pad_sequences", 0)]
 
 
 def _parts(whole: Array, lengths: Any) -> list[Array]:

@@ -15,7 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import as_layout
-from ...workers.collate.stacked import EVERY, CollateFn, options_of, stacked
+from ...workers.collate.stacked import EVERY, CollateFn, list_options, stacked
 from ..step.info import StepInfo
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
@@ -63,34 +63,34 @@ class BatchMaker:
         """
         if self.draws:
             return self.collate_fn  # type: ignore[return-value]  # the user's own
-        wanted: Any = EVERY if self.fields is None or callable(self.fields) else self.fields
-        if self.balance.layout == "torch":
-            return partial(stacked, wanted)
+        chosen: Any = EVERY if self.fields is None or callable(self.fields) else self.fields
+        if as_layout(self.balance.layout) is None:
+            return partial(stacked, chosen)
         from ...workers.collate.layouts import collate_samples  # here: 'torch' needs nothing of it
 
-        return partial(collate_samples, fields=wanted, **options_of(self.balance))
+        return partial(collate_samples, fields=chosen, **list_options(self.balance))
 
     @property
     def draws(self) -> bool:
-        """Whether the function may draw random numbers: it is the user's."""
+        """Return whether the function may draw random numbers: it is the user's."""
         is_own = self.collate_fn is not None and self.collate_fn is not default_collate
-        return self.balance.layout == "torch" and is_own
+        return as_layout(self.balance.layout) is None and is_own
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return the part of a batch that the process gets; TypeError if it has no fields."""
-        wanted = self.fields(info) if callable(self.fields) else self.fields
-        if wanted is not None and not isinstance(batch, Mapping):
+        chosen = self.fields(info) if callable(self.fields) else self.fields
+        if chosen is not None and not isinstance(batch, Mapping):
             raise TypeError(
                 f"fields= chooses from a batch's fields, and collate_fn returns a "
                 f"{type(batch).__name__}: return a dict, or leave fields"
             )
-        if wanted is not None:
-            batch = ChosenBatch((name, each) for name, each in batch.items() if name in wanted)
+        if chosen is not None:
+            batch = ChosenBatch((name, value) for name, value in batch.items() if name in chosen)
         return pin(batch) if self.pins else batch  # type: ignore[no-untyped-call]
 
 
 def checked_fields(fields: Any) -> WantedFields:
-    """Return the wanted fields' names, or the function of them; ValueError for anything else."""
+    """Return the chosen fields' names, or the function of them; ValueError for anything else."""
     if fields is None or callable(fields):
         return fields  # type: ignore[no-any-return]
     if isinstance(fields, str) or not isinstance(fields, Collection):

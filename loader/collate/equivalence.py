@@ -8,7 +8,7 @@ experiments on one sample.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -25,7 +25,7 @@ from ..models.kwargs import hf_kwargs
 from ..models.proof import prove_packing
 from ..step.info import Step, moved
 from ..step.loss import scale_loss
-from .apart import samples_of
+from .apart import take_apart
 
 TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
 DROPOUT = (
@@ -68,10 +68,10 @@ def hf_loss_sum(model: Any, batch: Batch) -> Tensor:
             "batches have images, and each model takes them in its own way: give loss=, a function "
             "from (model, batch) to the sum of the losses of its label tokens"
         )
-    told = {"attention_mask": batch.get("attention_mask"), "use_cache": False}
+    arguments = {"attention_mask": batch.get("attention_mask"), "use_cache": False}
     if "cu_seq_lens" in batch:
-        told = hf_kwargs(batch, model)
-    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **told)
+        arguments = hf_kwargs(batch, model)
+    output = model(input_ids=batch["input_ids"], labels=batch["labels"], **arguments)
     count = int((batch["labels"][..., 1:] != IGNORED).sum())
     total: Tensor = output.loss * count if count else output.logits.sum() * 0.0
     return total
@@ -86,6 +86,11 @@ class Comparison:
     gradient: float
     parameter: str
     differs: bool
+
+    def __str__(self) -> str:
+        """Return a row of a table."""
+        verdict = f"differs, most in {self.parameter}" if self.differs else "same"
+        return f"{self.layout:9} loss {self.loss:.1e}  gradient {self.gradient:.1e}  {verdict}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +109,12 @@ class Equivalence:
     @property
     def ok(self) -> bool:
         """Return whether every layout gave the loss and the gradient of the single samples."""
-        return self.packing != "refused" and not any(each.differs for each in self.comparisons)
+        return self.packing != "refused" and not any(row.differs for row in self.comparisons)
 
     def __str__(self) -> str:
         """Return a table, and what differs."""
-        lines = [f"against sample by sample, within {self.tolerance:g}:"]
-        for each in self.comparisons:
-            verdict = f"differs, most in {each.parameter}" if each.differs else "same"
-            lines.append(
-                f"  {each.layout:9} loss {each.loss:.1e}  gradient {each.gradient:.1e}  {verdict}"
-            )
+        title = f"against sample by sample, within {self.tolerance:g}:"
+        lines = [title, *(f"  {comparison}" for comparison in self.comparisons)]
         packing = [f"  samples of a pack apart: {self.packing}"] if self.packing else []
         return "\n".join([*lines, *packing, *(f"  * {cause}" for cause in self.causes)])
 
@@ -128,23 +129,27 @@ def check_equivalence(
 ) -> Equivalence:
     """Compare a model's loss and gradient, sample by sample, with padded, packed and balanced.
 
-    model: not wrapped by DDP or FSDP; its mode, weights and `.grad` stay as they are. loader: a
-    balanced DataLoader with layout "padded", "packed" or a Layout that has one of them as its base,
-    whose own fields both then have; its position stays where it is. loss: a function from (model,
-    batch) to the sum of the losses of the batch's label tokens, for padded and packed batches; the
-    default is for Hugging Face causal models on text. steps: how many are compared. tolerance:
-    relative, of loss and each tensor's largest gradient; by default 1e-4, and 3e-2 for 16-bit
-    parameters. With the default loss, short samples of its own are packed too: a model that mixes
-    them is not ok, whatever the loader's samples show.
+    With the default loss short samples of its own are packed, too: a model that mixes them is not
+    ok, whatever the loader's samples show.
+
+    Args:
+        model: A model, not wrapped by DDP or FSDP; mode, weights and `.grad` stay as they are.
+        loader: A balanced DataLoader with layout "padded", "packed" or a Layout that has one of
+            them as its base; its position stays where it is.
+        loss: A function from (model, batch) to the sum of the losses of the batch's label tokens,
+            for padded and packed batches; default that of Hugging Face causal models on text.
+        steps: Number of steps that are compared; default 1.
+        tolerance: Relative distance of loss and of each tensor's largest gradient; default 1e-4,
+            and 3e-2 for 16-bit parameters.
 
     Raises ValueError for batches of another layout, for an epoch with no steps left, and for a
     model that raises for any packed batch.
     """
-    given = getattr(loader, "_given", None)
-    own = None if given is None else as_layout(given.balance.layout)
-    if own is not None and own.base is None:
+    arguments = getattr(loader, "_arguments", None)
+    layout = None if arguments is None else as_layout(arguments.balance.layout)
+    if layout is not None and layout.base is None:
         raise ValueError(
-            f"layout {own.name!r} has no base, and what it makes cannot be taken apart into "
+            f"layout {layout.name!r} has no base, and what it makes cannot be taken apart into "
             "samples with tokens: check a loader with cp.Layout(..., base='padded') or 'packed'"
         )
     first = next(iter(model.parameters()), torch.zeros(()))
@@ -160,7 +165,7 @@ def check_equivalence(
     was_training = model.training
     with torch.random.fork_rng(devices=[]):
         try:
-            return _compare(model, loss, taken, tolerance, own)
+            return _compare(model, loss, taken, tolerance, layout)
         finally:
             model.train(was_training)
 
@@ -170,17 +175,22 @@ def _compare(
     loss: LossSum,
     steps: Sequence[Step[Any]],
     tolerance: float,
-    own: Layout | None,
+    own_layout: Layout | None,
 ) -> Equivalence:
     device = next(iter(model.parameters()), torch.zeros(())).device
 
     def compute(batch: Batch) -> Tensor:
         return loss(model, moved(batch, device))
 
-    def total(base: Base, samples: Sequence[Any], **more: Any) -> Tensor:
+    def total(
+        base: Base, samples: Sequence[Any], length: int | None = None, pad_id: int = 0
+    ) -> Tensor:
         """Return the loss of a batch, whose other fields are as in the loader's own layout."""
-        layout = Layout(own.name, own.fields, base) if own and own.fields else BUILT_IN[base]
-        return compute(collate_samples(samples, layout, **more))
+        layout = BUILT_IN[base]
+        if own_layout is not None and own_layout.fields:
+            layout = Layout(own_layout.name, own_layout.fields, base)
+        layout = replace(layout, pad_id=pad_id)
+        return compute(collate_samples(samples, layout, length=length))
 
     # an empty microbatch has no sample to compare, and weighs nothing
     filled = [
@@ -190,7 +200,7 @@ def _compare(
     # each microbatch's samples, and the label tokens of its step, by which losses are divided
     groups, label_tokens = list[tuple[list[Any], int]](), 0
     for step in filled:
-        apart = [samples_of(batch, own) for batch, _ in step]
+        apart = [take_apart(batch, own_layout) for batch, _ in step]
         count = sum(int((s["labels"][1:] != IGNORED).sum()) for group in apart for s in group)
         groups += [(group, max(count, 1)) for group in apart]
         label_tokens += count
@@ -202,12 +212,12 @@ def _compare(
             raise ValueError(proof.reason)
         packing = proof.status
         causes += [proof.reason] if packing == "refused" else []
-    one = singles[0][0]
+    single = singles[0][0]
     with torch.no_grad():
-        if float(total("padded", one)) != float(total("padded", one)):
+        if float(total("padded", single)) != float(total("padded", single)):
             model.eval()
             causes.append(DROPOUT)
-    told = sum(info.label_tokens for step in filled for _, info in step)
+    counted = sum(info.label_tokens for step in filled for _, info in step)
 
     def shares() -> Iterator[Tensor]:
         """Yield what a loop with scale_loss trains on, as parts of this process' mean."""
@@ -219,8 +229,8 @@ def _compare(
                     part = scale_loss(compute(batch), info, reduction="sum")
                     yield part * (info.step_label_tokens / max(here, 1))
 
-    def means(base: Base, some: Sequence[tuple[list[Any], int]]) -> Iterator[Tensor]:
-        return (total(base, samples) / count for samples, count in some)
+    def means(base: Base, groups: Sequence[tuple[list[Any], int]]) -> Iterator[Tensor]:
+        return (total(base, samples) / count for samples, count in groups)
 
     alone = _outcome(model, means("padded", singles))
     by_layout = {base: means(base, groups) for base in BASES} | {"balanced": shares()}
@@ -228,12 +238,12 @@ def _compare(
         _distance(layout, alone, _outcome(model, losses), tolerance)
         for layout, losses in by_layout.items()
     ]
-    differing = {each.layout for each in compared if each.differs}
-    if differing and told != label_tokens:
-        causes.append(COUNTS.format(told, label_tokens))
+    differing = {comparison.layout for comparison in compared if comparison.differs}
+    if differing and counted != label_tokens:
+        causes.append(COUNTS.format(counted, label_tokens))
     if "padded" in differing:
         with torch.no_grad():
-            is_padding = _sees_padding(partial(total, "padded"), one[0], tolerance)
+            is_padding = _sees_padding(partial(total, "padded"), single[0], tolerance)
         causes.append(PADDING if is_padding else NOT_A_SUM)
     elif "packed" in differing and packing != "refused":
         causes.append(PACKED)  # else no call of hf_kwargs keeps samples apart: it is not advised
@@ -255,24 +265,24 @@ def _outcome(model: nn.Module, shares: Iterable[Tensor]) -> Outcome:
     total, sums = 0.0, {name: torch.zeros_like(p) for name, p in trained.items()}
     for loss in shares:
         total += float(loss.detach())
-        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        for name, gradient in zip(trained, found, strict=True):
+        gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        for name, gradient in zip(trained, gradients, strict=True):
             if gradient is not None:
                 sums[name] += gradient
     return total, sums
 
 
-def _distance(layout: str, alone: Outcome, found: Outcome, tolerance: float) -> Comparison:
+def _distance(layout: str, alone: Outcome, outcome: Outcome, tolerance: float) -> Comparison:
     """Return how far an outcome is from that of single samples.
 
     Relative to their loss, and to each tensor's largest value (or a thousandth of the largest of
     all, as what is zero but for rounding has no size of its own).
     """
-    loss = abs(found[0] - alone[0]) / max(abs(alone[0]), 1e-12)
+    loss = abs(outcome[0] - alone[0]) / max(abs(alone[0]), 1e-12)
     largest = {name: float(g.abs().max()) for name, g in alone[1].items() if g.numel()}
     floor = max(largest.values(), default=0.0) / 1000 or 1.0
     off = {
-        name: float((found[1][name] - alone[1][name]).abs().max()) / max(size, floor)
+        name: float((outcome[1][name] - alone[1][name]).abs().max()) / max(size, floor)
         for name, size in largest.items()
     }
     worst = max(off, key=lambda name: off[name], default="")

@@ -36,7 +36,7 @@ from ..balanced.settings import LoopSettings
 from ..balanced.source import BatchWait, MicrobatchSource, refuse_forked_copy
 from ..step import waiting
 from ..step.errors import ComesAgainError, LoaderError
-from .starts import LOST_S, MEET_S, meet_ranks, tell_way
+from .starts import LOST_S, MEET_S, log_way, meet_ranks
 from .workers import WorkerTasks
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class LocalLoop(MicrobatchSource):
     """
 
     def __init__(self, settings: LoopSettings) -> None:
-        """Take the settings; nothing is started, and nobody met, before the first run."""
+        """Take the settings; nothing is started, and no rank met, before the first run."""
         assert settings.local.source is not None
         self._job, self._local, self._place = settings.job, settings.local, settings.place
         self._source = settings.local.source
@@ -91,14 +91,14 @@ class LocalLoop(MicrobatchSource):
         """Start the next run, and its workers."""
         self._is_torn = True
         self._end_run()
-        if not self._keeps_workers:
+        if self._owner != os.getpid() or not self._local.start.persistent:
             self._end_workers()
-        own, source, place = self._local, self._source, self._place
+        local, source, place = self._local, self._source, self._place
         # The data set may be another than in the epoch before, with more samples or another table.
         if self._costs is not None and self._keeps_costs and len(self._costs) == len(source):
             self._costs.begin_epoch()
         else:
-            self._costs = LoopCosts.of_source(source, self._job.resources)
+            self._costs = LoopCosts.from_source(source, self._job.resources)
         count = self.count()
         if not 0 <= start.at.start <= count:
             raise LoaderError(
@@ -107,12 +107,13 @@ class LocalLoop(MicrobatchSource):
             )
         if self._peers is None and not place.is_alone:
             self._peers, self._shares_costs = meet_ranks(
-                self._job, source, own.dataset, place, own.given.name, self._costs, own.timeout_s
-            )
+                self._job, source, local.dataset, place, local.arguments.ranks.name, self._costs,
+                local.timeout_s,
+            )  # fmt: skip
         if self._tasks is None:
             self._tasks = self._start_workers(start.epoch)
         if self._runs == 0 and 0 in place.played:
-            tell_way(own.start.workers, self._costs, self._measures_by_loading)
+            log_way(local.start.workers, self._costs, self._source.decode_first)
         self._start_run(start, self._tasks)
         self._is_torn = False
 
@@ -152,51 +153,51 @@ class LocalLoop(MicrobatchSource):
             run.pump()
             arrival = run.head()
             if arrival is None and not run.is_at_end():
-                (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.waits_for)
+                (arrival,) = self._wait(run, timeout_s, partial(_arrived, run), run.describe_wait)
         except RunError as error:
-            raise _told(error) from error.__cause__
-        given: LocalArrival | None = self._given(run, arrival)
-        return given
+            raise _make_loader_error(error) from error.__cause__
+        delivered: LocalArrival | None = self._unwrap(run, arrival)
+        return delivered
 
     def _wait(
-        self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], waits_for: WaitsFor
+        self, run: PlannedRun, timeout_s: float | None, look: Callable[[], Any], describe: WaitsFor
     ) -> Any:
         """Return what `look` finds once it is there; in a tuple of one the error to raise."""
         log: BatchWait | None = None
         since, soon_s = time.monotonic(), min(waiting.FIRST_LOG_S, timeout_s or math.inf)
-        while (found := look()) is None:
+        while (arrived := look()) is None:
             waited = time.monotonic() - since
             if waited < soon_s and run.error is None:  # most waits are over before that
                 run.pump(soon_s - waited)
                 continue
             log = log or BatchWait(run.is_first, f"rank {', '.join(map(str, self._place.played))}")
-            what, is_of_ranks = waits_for()
+            missing, is_of_ranks = describe()
             planning = self._planning if is_of_ranks else None
             # A worker may take its time; ranks wait for each other as long as in collectives.
             limit_s = timeout_s or (math.inf if planning is None else MEET_S)
             if planning and planning.has_ended and run.error:
                 return (run.error,)
-            if planning and waited > LOST_S and planning.why_lost:
-                return (LoaderError(f"other ranks will say nothing more: waits for {what}"),)
+            if planning and waited > LOST_S and planning.lost_reason:
+                return (LoaderError(f"other ranks will say nothing more: waits for {missing}"),)
             try:
-                log.check(waited, limit_s, what)
+                log.check(waited, limit_s, missing)
             except TimeoutError as error:  # which leaves nothing half done
-                from ..peers.members import STOPPED  # here: a loop on its own meets nobody
+                from ..peers.members import STOPPED  # here: a loop on its own needs it not
 
-                advice = "" if planning is None or STOPPED in what else HELD_UP
+                advice = "" if planning is None or STOPPED in missing else HELD_UP
                 return (TimeoutError(f"{error}{advice}"),)
             run.pump(min(WAIT_S, limit_s - waited))
-        return found
+        return arrived
 
-    def _given(self, run: PlannedRun, found: Any) -> Any:
+    def _unwrap(self, run: PlannedRun, arrived: Any) -> Any:
         """Return what was waited for, or raise the error that it is."""
         # A run whose planning has ended is begun again.
-        self._is_torn = found is not None and found is run.error
-        if isinstance(found, RunError):
-            raise _told(found) from found.__cause__
-        if isinstance(found, Exception):
-            raise found
-        return found
+        self._is_torn = arrived is not None and arrived is run.error
+        if isinstance(arrived, RunError):
+            raise _make_loader_error(arrived) from arrived.__cause__
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived
 
     def release(self, arrival: LocalArrival) -> None:
         """Go on to the microbatches after this one; does nothing the second time."""
@@ -209,17 +210,17 @@ class LocalLoop(MicrobatchSource):
         self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None
     ) -> int:
         """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
-        own, run, planning = sum(tokens.values()), self._run, self._planning
+        own_tokens, run, planning = sum(tokens.values()), self._run, self._planning
         if self._peers is None or run is None or planning is None:
-            return own
-        key = f"labels/{step}"
-        planning.say(key, str(own).encode())
+            return own_tokens
+        key, waiting_for = f"labels/{step}", f"the label tokens of step {step} from "
+        planning.say(key, str(own_tokens).encode())
         self._is_torn = True
         values = self._wait(
             run, timeout_s, lambda: planning.heard.get(key),
-            lambda: (f"the label tokens of step {step} from {planning.who_lacks(key)}", True),
+            lambda: (waiting_for + planning.describe_missing(key), True),
         )  # fmt: skip
-        self._given(run, values[0])
+        self._unwrap(run, values[0])
         return sum(map(int, values))
 
     def finish(self) -> None:
@@ -242,40 +243,31 @@ class LocalLoop(MicrobatchSource):
     # --- parts
 
     @property
-    def _keeps_workers(self) -> bool:
-        is_own = self._owner == os.getpid()
-        return self._tasks is not None and self._local.start.persistent and is_own
-
-    @property
     def _keeps_costs(self) -> bool:
         """Return whether what was measured in one epoch holds in the next.
 
         What shows only when a sample is loaded is compared then; otherwise the data set of new
         workers may be another.
         """
-        return self._local.start.persistent or self._measures_by_loading
-
-    @property
-    def _measures_by_loading(self) -> bool:
-        return self._source.decode_first
+        return self._local.start.persistent or self._source.decode_first
 
     def _start_workers(self, epoch: int) -> WorkerTasks | InlineTasks:
-        own, job = self._local, self._job
+        local, job = self._local, self._job
         count: CountLabels | None = None
         if job.counts_batches:
-            from ...workers.collate.labels import count_label_tokens_of  # here: few do
+            from ...workers.collate.labels import count_batch_label_tokens  # here: few do
 
-            count = count_label_tokens_of
+            count = count_batch_label_tokens
         reader = PlannedReader(
-            own.dataset, self._source, job.resources, job.plan.seed, own.batches.in_worker,
-            job.on_error == "skip", own.takes_empty, own.batches.draws, job.shift_labels,
-            count, own.start.threads,
+            local.dataset, self._source, job.resources, job.plan.seed, local.batches.in_worker,
+            job.on_error == "skip", local.takes_empty, local.batches.draws, job.shift_labels,
+            count, local.start.threads,
         )  # fmt: skip
         self._owner = os.getpid()
-        if not own.start.workers:
+        if not local.start.workers:
             return InlineTasks(reader)
         seed = entropy(job.plan.seed, epoch, f"workers of rank {self._place.played[0]}")
-        return WorkerTasks(reader, own.start, own.prefetch, own.given.transport, seed)
+        return WorkerTasks(reader, local.start, local.prefetch, seed)
 
     def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
         job = self._job
@@ -323,7 +315,7 @@ class LocalLoop(MicrobatchSource):
             ranks_elsewhere=self._peers is not None,
             named_by_index=not is_named,
             takes_empty=self._local.takes_empty,
-            checks_costs=self._runs > 1 and self._measures_by_loading,
+            checks_costs=self._runs > 1 and self._source.decode_first,
             post_at=max(1, self._ahead_samples // 4),
             looks=tuple(spread(len(source), LOOKED_AT)) if looks else (),
             compares=self._compares,
@@ -350,13 +342,13 @@ class LocalLoop(MicrobatchSource):
             tasks.close()
 
 
-def _told(error: RunError) -> LoaderError:
+def _make_loader_error(error: RunError) -> LoaderError:
     """Return a run's error as the user gets it."""
-    told = (ComesAgainError if error.comes_again else LoaderError)(str(error))
+    loader_error = (ComesAgainError if error.comes_again else LoaderError)(str(error))
     if error.raised is not None:
-        told.raised = error.raised
-        error.raised.add_note(str(told))
-    return told
+        loader_error.raised = error.raised
+        error.raised.add_note(str(loader_error))
+    return loader_error
 
 
 def _arrived(run: PlannedRun) -> tuple[LocalArrival | Exception | None] | None:
@@ -366,22 +358,16 @@ def _arrived(run: PlannedRun) -> tuple[LocalArrival | Exception | None] | None:
 
 
 def _make_ahead(
-    start: RunStart,
-    plan: PlanConfig,
-    shuffle: bool,
-    costs: LoopCosts,
-    source: Source,
-    ahead: int,
-    shares: "Peers | None",
-    group: str,
-) -> PlanAhead:
+    start: RunStart, plan: PlanConfig, shuffle: bool, costs: LoopCosts, source: Source, ahead: int,
+    shares: "Peers | None", group: str,
+) -> PlanAhead:  # fmt: skip
     """Return the planning of an epoch from a position; shares: the ranks that measure."""
     order = epoch_order(source, plan.seed, start.epoch, shuffle)
     try:
         planner = make_planner(plan)
     except ValueError as error:
-        what = "the costs that a pipeline has measured: " if start.costs else ""
-        raise ValueError(f"{what}{error}") from error
+        prefix = "the costs that a pipeline has measured: " if start.costs else ""
+        raise ValueError(f"{prefix}{error}") from error
     feed = PlanFeed(start.epoch, order, planner, costs, start.at, source.key)
     together = min(plan.samples_per_step, MOST_MEASURED)
     return PlanAhead(feed, ahead, together, shares, group)

@@ -25,21 +25,16 @@ LOST_S = 3.0
 
 
 def meet_ranks(
-    job: JobSpec,
-    source: Source,
-    dataset: Any,
-    place: Place,
-    name: str,
-    costs: LoopCosts,
+    job: JobSpec, source: Source, dataset: Any, place: Place, name: str, costs: LoopCosts,
     timeout_s: float | None,
-) -> "tuple[Peers | None, bool]":
+) -> "tuple[Peers | None, bool]":  # fmt: skip
     """Meet the other ranks; return them, and whether they have to tell each other costs.
 
     dataset: what `source` reads. All ranks must bring the same configuration, data and, where all
     of them know them, costs. What differs in samples without keys shows when some are loaded: see
-    `why_others` of balancer/run/run.py.
+    `describe_sample_mismatch` of balancer/run/run.py.
 
-    None where nobody has to be met: all costs are known, and nothing else shows on loading. Raises
+    None where no rank has to be met: all costs are known, and nothing else shows on loading. Raises
     ValueError where they cannot find each other, LoaderError where they disagree.
     """
     says = job.on_error == "skip" or job.counts_batches
@@ -52,38 +47,38 @@ def meet_ranks(
             f"{why}: call init_process_group(), give a table of costs and on_error='raise', or "
             "start `counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
         )
-    from ..peers.joining import meet  # here: a loop on its own meets nobody
+    from ..peers.joining import meet  # here: a loop on its own needs it not
 
     facts = {
         "configuration": to_json(job),
         "data": f"{source_name(source)}, {len(source)} samples",
         "order or content of the data": KnownData(dataset, len(source), source.key).rank_identity,
     }
-    peers = meet(place, name, facts, timeout_s or MEET_S, digest_of(costs))
-    digests = peers.said
+    peers = meet(place, name, facts, timeout_s or MEET_S, digest_costs(costs))
+    digests = peers.greetings
     if all(digests) and len({*digests}) > 1:
-        other = next(rank for rank, each in enumerate(digests) if each != digests[0])
+        peer = next(peer for peer in peers.members if digests[peer.rank] != digests[0])
         raise LoaderError(
-            f"the costs of rank {other} ({peers.members[other]}) are others than those of rank 0, "
-            "so that they would plan other batches: give all the same costs"
+            f"the costs of rank {peer.rank} ({peer}) are others than those of rank 0, so that they "
+            "would plan other batches: give all the same costs"
         )
     return peers, not all(digests)
 
 
-def digest_of(costs: LoopCosts) -> str:
+def digest_costs(costs: LoopCosts) -> str:
     """Return a hash of all costs, "" where some are not known."""
     if not costs.are_all_known:
         return ""
     return digest_arrays(repr(costs.resources).encode(), costs.rows(np.arange(len(costs))))
 
 
-def tell_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
+def log_way(workers: int, costs: LoopCosts, by_loading: bool) -> None:
     """Log which way a loader goes, and what its costs take.
 
     by_loading: what a sample costs shows when it is loaded.
     """
-    who = f"{workers} worker process(es) of each rank" if workers else "each rank's own process"
-    text = f"balanced without a balancer process: {who} load and collate what the plan says"
+    loading = f"{workers} worker process(es) of each rank" if workers else "each rank's own process"
+    text = f"balanced without a balancer process: {loading} load and collate what the plan says"
     if costs.are_all_known:
         logger.info("%s; all costs are known", text)
     elif not by_loading:

@@ -17,23 +17,19 @@ from typing import Any
 import torch
 
 from ...balancer.run.tasks import TASK_HEAD, Failed, Killed, OwnTasks
+from ...workers.arena import memory
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.transport import Transport, why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import prepare_worker
 from ...workers.planned.reader import PlannedReader
 from ...workers.processes.parent_watch import begin_worker
-from ...workers.processes.start_method import (
-    quiet_forks,
-    shared_numbers,
-    worker_context,
-)
+from ...workers.processes.start_method import quiet_forks, shared_numbers, worker_context
 from ...workers.sources.randomness import own_generators
 from ..balanced.settings import WorkerStart
 from ..plain.iterators import refuse_restarts
 from ..plain.own_workers import OwnWorkers
 from ..plain.restarting import MOST_DEATHS, Death, WorkerReplacer
-from ..plain.torch_names import TorchExceptionWrapper, killed_worker
+from ..plain.torch_names import TorchExceptionWrapper, describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +46,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
     """Does tasks in worker processes, which start here; results come in the order they are made."""
 
     def __init__(
-        self,
-        reader: PlannedReader,
-        start: WorkerStart,
-        prefetch: int,
-        transport: Transport,
-        seed: int = 0,
+        self, reader: PlannedReader, start: WorkerStart, prefetch: int, seed: int = 0
     ) -> None:
         """Start the workers; raises what torch's iterator raises.
 
@@ -64,7 +55,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         """
         context: Any = worker_context(start.context)
         init_fn: Any = partial(_begin, reader, start.begin)
-        why_not = why_inline(transport)
+        why_not = memory.find_memory_file_fault()
         refuse_restarts(start.restarts, why_not)
         if not why_not:
             stats = start.stats
@@ -76,7 +67,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         self.most = self.most_held = prefetch * start.workers
         self._loads = [0] * start.workers
         # By its number: a task that is under way, and who has it.
-        self._given: dict[int, tuple[int, list[int]]] = {}
+        self._under_way: dict[int, tuple[int, list[int]]] = {}
         with quiet_forks():  # no thread of ours is in the trainer then
             super().__init__(_arguments(reader, start, prefetch, context, init_fn, seed))
             if start.restarts:
@@ -86,8 +77,8 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         self._also: int | None = None
         if not self._pin_memory:
             self._poller.register(_descriptor(self._worker_result_queue), select.POLLIN)
-        for each in self._workers:
-            self._poller.register(each.sentinel, select.POLLIN)
+        for worker in self._workers:
+            self._poller.register(worker.sentinel, select.POLLIN)
 
     def _try_put_index(self) -> None:
         """Do nothing: tasks are given by `submit`."""
@@ -96,7 +87,7 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         """Give a task to the worker that has the fewest."""
         worker = self._loads.index(min(self._loads))
         self._loads[worker] += 1
-        self._given[number] = worker, task
+        self._under_way[number] = worker, task
         self._index_queues[worker].put((number, task))
 
     def receive(self, seconds: float = 0.0, also: int | None = None) -> tuple[int, Any] | None:
@@ -105,30 +96,30 @@ class WorkerTasks(OwnWorkers, OwnTasks):
         also: a descriptor that ends the wait when it is readable. Raises RuntimeError where a
         worker has ended.
         """
-        found = self._get()
-        if found is None and seconds:
+        answer = self._get()
+        if answer is None and seconds:
             if self._pin_memory:
-                found = self._get(min(seconds, _PINNED_S))
+                answer = self._get(min(seconds, _PINNED_S))
             else:
                 self._wait(min(seconds, _LOOK_S), also)
-                found = self._get()
-            if found is None:
+                answer = self._get()
+            if answer is None:
                 self._check_workers()
-        if found is None:
+        if answer is None:
             return self._killed.popleft() if self._killed else None
-        number, result = found
-        given = self._given.pop(number, None)
-        if given is not None:
-            self._loads[given[0]] -= 1
+        number, result = answer
+        if number in self._under_way:
+            worker, _ = self._under_way.pop(number)
+            self._loads[worker] -= 1
         if isinstance(result, TorchExceptionWrapper):
             result = Failed(None, result)
         return number, result
 
-    def who_has(self, number: int) -> str:
+    def describe_worker(self, number: int) -> str:
         """Return who works on a task, and on which sample, as text."""
-        if number not in self._given:
+        if number not in self._under_way:
             return "a worker"
-        worker, task = self._given[number]
+        worker, task = self._under_way[number]
         at = self._progress[worker] - 1
         samples = [at] if at >= 0 else task[TASK_HEAD:][:_NAMED]
         named = ", ".join(map(str, samples))
@@ -136,10 +127,10 @@ class WorkerTasks(OwnWorkers, OwnTasks):
 
     def _get(self, seconds: float = 0.0) -> tuple[int, Any] | None:
         try:
-            found: tuple[int, Any] = self._data_queue.get(bool(seconds), seconds or None)
+            answer: tuple[int, Any] = self._data_queue.get(bool(seconds), seconds or None)
         except queue.Empty:
             return None
-        return found
+        return answer
 
     def _wait(self, seconds: float, also: int | None) -> None:
         if also is not None and self._also != also:
@@ -151,24 +142,23 @@ class WorkerTasks(OwnWorkers, OwnTasks):
 
     def _check_workers(self) -> None:
         """Replace workers that have ended; RuntimeError, as torch's, where they cannot be."""
-        ended = [each for each in self._workers if not each.is_alive()]
+        ended = [worker for worker in self._workers if not worker.is_alive()]
         if not ended:
             return
         if self._replacer is None:
-            killed, pids = killed_worker(self._workers), ", ".join(str(each.pid) for each in ended)
-            raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
-        for each in ended:
-            self._poller.unregister(each.sentinel)
+            raise RuntimeError(describe_exit(self._workers, ended))
+        for worker in ended:
+            self._poller.unregister(worker.sentinel)
         for death in self._replacer.replace_ended():
             self._poller.register(self._workers[death.worker].sentinel, select.POLLIN)
             self._give_again(death)
 
     def _give_again(self, death: Death) -> None:
         """Give a worker that was replaced the tasks of the one before, but for a deadly sample."""
-        tasks = {n: task for n, (owner, task) in self._given.items() if owner == death.worker}
+        tasks = {n: task for n, (owner, task) in self._under_way.items() if owner == death.worker}
         for number, task in tasks.items():
             if death.index is not None and death.index in task[TASK_HEAD:]:
-                del self._given[number]
+                del self._under_way[number]
                 self._loads[death.worker] -= 1
                 self._killed.append((number, Killed(death.index, MOST_DEATHS)))
             else:
@@ -206,7 +196,7 @@ def _arguments(
     )
 
 
-# What this worker process has entered for good: it ends when nobody refers to it.
+# What this worker process has entered for good: it ends when no reference is left.
 _entered: list[AbstractContextManager[None]] = []
 
 
@@ -221,5 +211,4 @@ def _begin(reader: PlannedReader, init_fn: Callable[[int], None] | None, number:
 def _descriptor(results: Any) -> int:
     """Return what is readable when a queue has something."""
     reader = getattr(results, "_reader", results)  # multiprocessing's own has a connection
-    found: int = reader.fileno()
-    return found
+    return int(reader.fileno())

@@ -11,29 +11,35 @@ if TYPE_CHECKING:
     from .families import LoaderCollector
     from .stats import LoopStats
 
+# True, "report", the path of a file, or "report" and a path
+KeepStats = bool | str | Path | tuple[str | Path, ...]
+
 
 class MeasuredLoader:
     """What a DataLoader counts of its loop."""
 
-    keep_stats: bool | str | Path = False
+    keep_stats: "KeepStats" = False
     _stats: "LoopStats | None" = None
     # Of a DataLoader.
     batch_size: int | None
-    name: str = ""
+    ranks: Any = None
     _late: Any
     _plain: Any
 
-    def _keep_stats(self, keep: bool | str | Path, name: str, reports: bool) -> None:
-        """Begin to count where it is asked for; reports: and say it after each epoch."""
+    def _keep_stats(self, keep: "KeepStats") -> None:
+        """Begin to count where it is asked for."""
         self.keep_stats = keep
         if keep is not False:
             from .stats import LoopStats  # here: other loops need nothing of it
 
-            path = None if keep is True else Path(keep)
-            if path is not None and not path.parent.is_dir():
-                raise ValueError(f"keep_stats={str(path)!r}: there is no folder {path.parent}")
-            self._stats = LoopStats(path, reports=reports)
-            self.name = name
+            choices: tuple[Any, ...] = keep if isinstance(keep, tuple) else (keep,)
+            paths = [Path(choice) for choice in choices if choice not in (True, "report")]
+            for path in paths:
+                if not path.parent.is_dir():
+                    raise ValueError(f"keep_stats={str(path)!r}: there is no folder {path.parent}")
+            if len(paths) > 1:
+                raise ValueError(f'keep_stats is {keep!r:.80}: give one file, and "report"')
+            self._stats = LoopStats(paths[0] if paths else None, reports="report" in choices)
 
     def stats(self, flat: bool = False) -> dict[str, Any]:
         """Return what this loop has delivered and waited for so far; metric-names.md explains it.
@@ -46,15 +52,15 @@ class MeasuredLoader:
         connection = getattr(getattr(self._late, "made", None), "_connection", None)
         if (session := getattr(connection, "session", None)) is not None:
             stats.ready = session.ready_batches
-        found = stats.summary()
-        return flattened(found) if flat else found
+        summary = stats.summary()
+        return flattened(summary) if flat else summary
 
     def report(self, forecast: str | Path | None = None) -> str:
         """Return three lines on this loop so far: data, ranks, samples; report.md explains them.
 
         The figures are those of `stats()`. forecast: the report.json of `counterpoise analyze`,
-        whose figures stand beside. ValueError without keep_stats or Balance(report=True), and for a
-        file that is no forecast.
+        whose figures stand beside. ValueError without keep_stats, and for a file that is no
+        forecast.
         """
         from .report import read_forecast, report_lines
 
@@ -70,11 +76,11 @@ class MeasuredLoader:
         from .families import LoaderCollector
 
         self._need_stats("metrics()")
-        return LoaderCollector(self.stats, self.name)
+        return LoaderCollector(self.stats, getattr(self.ranks, "name", ""))
 
-    def _need_stats(self, what: str) -> "LoopStats":
+    def _need_stats(self, method: str) -> "LoopStats":
         if self._stats is None:
-            raise ValueError(f"{what} needs counts: give DataLoader(keep_stats=True), or a file")
+            raise ValueError(f"{method} needs counts: give DataLoader(keep_stats=True), or a file")
         return self._stats
 
     def _timed(self, iterator: Iterator[Any]) -> Iterator[Any]:

@@ -1,1 +1,1 @@
-"""What Hugging Face models are told of packed samples, and whether they keep them apart then."""
+"""Arguments of Hugging Face models for packed samples, and proofs that they keep them apart."""

@@ -27,6 +27,7 @@ LARGE = 1 << 29
 # How far attention looks back: thousands of tokens, and a few in a copy.
 REACHES = ("sliding_window", "sliding_window_size", "attention_chunk_size")
 REACH = 4
+_PLAIN = str | bool | int | float
 # Attributes of a configuration that say how many layers it has.
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")
 
@@ -38,7 +39,7 @@ def small_copies(model: nn.Module, images: bool = False) -> list[Any]:
     """
     elsewhere = ("_local_tensor", "_local_shard", "ds_id")  # FSDP2, FSDP, ZeRO-3
     if any(p.is_meta or any(hasattr(p, n) for n in elsewhere) for p in model.parameters()):
-        return [lambda: _of_configuration(model)]
+        return [lambda: _make_small(model)]
     copies = [lambda: _with_values(_shortened(_shared(model), images))]
     # whole, where a layer's leaving is not understood, and the model fits in 2 s
     if sum(p.numel() for p in model.parameters() if p.device.type == "cpu") < LARGE:
@@ -48,24 +49,24 @@ def small_copies(model: nn.Module, images: bool = False) -> list[Any]:
 
 def _shared(model: nn.Module) -> nn.Module:
     """Return a copy that shares the parameters, as it computes in training."""
-    memo: dict[int, Any] = {id(each): each for each in model.parameters()}
-    made = _settled(copy.deepcopy(model, memo))
-    for module in made.modules():
+    memo: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    shared = _settled(copy.deepcopy(model, memo))
+    for module in shared.modules():
         # accelerate.prepare() leaves a forward() that calls the model itself, and not its copy
         if "_original_forward" in module.__dict__:
             module.__dict__.pop("forward", None)
-    return made
+    return shared
 
 
-def _with_values(made: nn.Module) -> nn.Module:
+def _with_values(model: nn.Module) -> nn.Module:
     """Give values to a copy's parameters that are zero everywhere."""
-    for module in made.modules():
+    for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if not parameter.flatten()[:64].any() and not parameter.any():
                 noise = torch.linspace(-0.1, 0.1, parameter.numel(), device=parameter.device)
-                own = noise.to(parameter.dtype).reshape(parameter.shape)
-                module._parameters[name] = nn.Parameter(own, requires_grad=False)
-    return made
+                values = noise.to(parameter.dtype).reshape(parameter.shape)
+                module._parameters[name] = nn.Parameter(values, requires_grad=False)
+    return model
 
 
 def _settled(model: nn.Module) -> nn.Module:
@@ -90,11 +91,8 @@ def _settled(model: nn.Module) -> nn.Module:
 
 def in_float32(model: nn.Module) -> nn.Module:
     """Return a copy of a copy, all of it float32."""
-    memo: dict[int, Any] = {
-        id(each): nn.Parameter(each.float(), requires_grad=False)
-        for each in model.parameters()
-        if each.is_floating_point()
-    }
+    floats = (parameter for parameter in model.parameters() if parameter.is_floating_point())
+    memo: dict[int, Any] = {id(p): nn.Parameter(p.float(), requires_grad=False) for p in floats}
     return copy.deepcopy(model, memo).float()
 
 
@@ -103,24 +101,24 @@ def _shortened(model: Any, images: bool) -> Any:
     ends: list[tuple[str, type[nn.Module]]] = [("get_output_embeddings", nn.Linear)]
     ends += [] if images else [("get_input_embeddings", nn.Embedding)]  # their ids are anywhere
     for name, kind in ends:
-        found = getattr(model, name)() if hasattr(model, name) else None
-        if isinstance(found, kind):
-            for each, parameter in list(found._parameters.items()):
+        end = getattr(model, name)() if hasattr(model, name) else None
+        if isinstance(end, kind):
+            for part, parameter in list(end._parameters.items()):
                 if parameter is not None and len(parameter) > TOKENS:
                     few = nn.Parameter(parameter[:TOKENS], requires_grad=False)
-                    found._parameters[each] = few
-        if isinstance(found, nn.Embedding) and (found.padding_idx or 0) >= len(found.weight):
-            found.padding_idx = None
+                    end._parameters[part] = few
+        if isinstance(end, nn.Embedding) and (end.padding_idx or 0) >= len(end.weight):
+            end.padding_idx = None
     config = getattr(model, "config", None)
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList)]
-    depths = {getattr(each, n, None) for each in configurations(config) for n in DEPTHS}
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    depths = {getattr(part, n, None) for part in configurations(config) for n in DEPTHS}
     for layers in lists:
         if len(layers) < FEW or len(layers) not in depths:
             continue
-        kept = _one_of_each([_kind(layer) for layer in layers])
-        for each in configurations(config):
-            _shorten(each, len(layers), kept)
-        chosen = [layers[place] for place in kept]
+        places = _one_of_each([_kind(layer) for layer in layers])
+        for part in configurations(config):
+            _shorten(part, len(layers), places)
+        chosen = [layers[place] for place in places]
         for new, layer in enumerate(chosen):
             for module in layer.modules():
                 if isinstance(getattr(module, "layer_idx", None), int):
@@ -133,18 +131,11 @@ def _shortened(model: Any, images: bool) -> Any:
 
 def _kind(layer: nn.Module) -> tuple[Any, ...]:
     """Return what distinguishes layers: their parts, and what is said of each but its place."""
-    return tuple(
-        (
-            name,
-            type(module),
-            *sorted(
-                (key, str(value))
-                for key, value in vars(module).items()
-                if isinstance(value, str | bool | int | float) and "idx" not in key
-            ),
-        )
-        for name, module in layer.named_modules()
-    )
+    kinds = list[Any]()
+    for name, module in layer.named_modules():
+        facts = [(key, str(fact)) for key, fact in vars(module).items() if isinstance(fact, _PLAIN)]
+        kinds.append((name, type(module), *sorted(f for f in facts if "idx" not in f[0])))
+    return tuple(kinds)
 
 
 def _one_of_each(kinds: list[Any]) -> list[int]:
@@ -154,31 +145,31 @@ def _one_of_each(kinds: list[Any]) -> list[int]:
     ([0, 2], [0, 1])
     """
     first = [place for place, kind in enumerate(kinds) if kinds.index(kind) == place]
-    others = [place for place in range(len(kinds)) if place not in first]
-    return sorted([*first, *others[: max(KEPT - len(first), 0)]])
+    repeated = [place for place in range(len(kinds)) if place not in first]
+    return sorted([*first, *repeated[: max(KEPT - len(first), 0)]])
 
 
 def configurations(config: Any) -> list[Any]:
     """Return a configuration and those in it (text, vision, audio)."""
     if not hasattr(config, "__dict__") and not isinstance(config, Mapping):
         return []
-    inside = [each for each in vars(config).values() if hasattr(each, "to_dict")]
-    return [config, *(each for one in inside for each in configurations(one))]
+    nested = [part for part in vars(config).values() if hasattr(part, "to_dict")]
+    return [config, *(part for inner in nested for part in configurations(inner))]
 
 
-def _shorten(config: Any, depth: int, kept: list[int]) -> None:
-    """Say in a configuration of `depth` layers that only `kept` are there."""
+def _shorten(config: Any, depth: int, places: list[int]) -> None:
+    """Set a configuration of `depth` layers to those at `places` only."""
     names = [name for name in DEPTHS if getattr(config, name, None) == depth]
     if not names:
         return
     for name, value in list(vars(config).items()):
         if isinstance(value, list | tuple) and len(value) == depth:
-            setattr(config, name, type(value)(value[place] for place in kept))
+            setattr(config, name, type(value)(value[place] for place in places))
     for name in names:
-        setattr(config, name, len(kept))
+        setattr(config, name, len(places))
 
 
-def _of_configuration(model: Any) -> nn.Module:
+def _make_small(model: Any) -> nn.Module:
     """Return a new model of the same class, device, dtype and attention, with few layers."""
     if hasattr(model, "get_base_model"):
         raise ValueError("its parameters are sharded, and its adapters cannot be made anew")
@@ -189,5 +180,5 @@ def _of_configuration(model: Any) -> nn.Module:
     config._attn_implementation = model.config._attn_implementation
     first = next(model.parameters())
     with torch.device("cpu" if first.is_meta else first.device):
-        made: nn.Module = type(model)(config)
-    return _settled(made.to(first.dtype))
+        small: nn.Module = type(model)(config)
+    return _settled(small.to(first.dtype))

@@ -66,14 +66,9 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     # padding between samples, for kernels that take gaps, belongs to the sample before it here
     ends, longest = batch.get("cu_seq_lens_padded", batch["cu_seq_lens"]), batch["max_length"]
     text: Tensor = batch["position_ids"]
-    told = {
-        "position_ids": text,
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }
+    arguments: dict[str, Any] = {"position_ids": text, "use_cache": False}
+    for side in ("q", "k"):
+        arguments |= {f"cu_seq_lens_{side}": ends, f"max_length_{side}": longest}
     inner = unwrapped(model)
     if inner is None and any(name in batch for *_, name in VISION):
         raise ValueError(
@@ -81,23 +76,23 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
             "which samples attend to each other: give hf_kwargs(batch, model)"
         )
     if inner is None:
-        return told
+        return arguments
     check_length(batch, inner)
-    inside = (inner, getattr(inner, "model", None), getattr(inner, "thinker", None))
-    owner, axes = next((each for each in inside if hasattr(each, "get_rope_index")), None), text
+    parts = (inner, getattr(inner, "model", None), getattr(inner, "thinker", None))
+    owner, axes = next((part for part in parts if hasattr(part, "get_rope_index")), None), text
     if "mrope_position_ids" in batch:
         axes = batch["mrope_position_ids"].reshape(-1, 1, text.shape[1])
     elif owner is not None:
         axes = torch.cat([*_axes_by_sample(batch, inner, owner, ends.tolist())], -1)
     if axes.ndim == 3:
-        told["position_ids"] = torch.cat([text[None], axes.to(text)])
+        arguments["position_ids"] = torch.cat([text[None], axes.to(text)])
     if _has_short_convolution(inner):
         lengths = ends.diff().to(text.device)
         numbers = torch.arange(len(lengths), device=lengths.device, dtype=torch.int32)
-        told["seq_idx"] = numbers.repeat_interleave(lengths)[None]
+        arguments["seq_idx"] = numbers.repeat_interleave(lengths)[None]
     taken = inspect.signature(inner.forward).parameters
-    others = taken.keys() - {"input_ids", "labels", *NEEDED}
-    fields = {k: v for k, v in batch.items() if k in others and not holds_nothing(v)}
+    extra = taken.keys() - {"input_ids", "labels", *NEEDED}
+    fields = {k: v for k, v in batch.items() if k in extra and not holds_nothing(v)}
     if getattr(getattr(inner, "config", None), "model_type", "") in NESTED:
         for name, axes_of_images in (("pixel_values", 4), ("pixel_attention_mask", 3)):
             if name in fields and fields[name].ndim == axes_of_images:
@@ -106,7 +101,7 @@ def hf_kwargs(batch: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         fields[name] = fields[name].reshape(1, -1)
     if "mm_token_type_ids" in taken:
         fields["mm_token_type_ids"] = token_types(batch, inner)
-    return fields | told
+    return fields | arguments
 
 
 def check_length(batch: Mapping[str, Any], model: Any) -> None:
@@ -128,11 +123,11 @@ def is_packed(batch: Any) -> bool:
 
 def unwrapped(model: Any) -> Any:
     """Return the model inside DDP, FSDP, DeepSpeed, torch.compile and adapters of peft."""
-    model = without_parallelism(model)
+    model = unwrap_parallelism(model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def without_parallelism(model: Any) -> Any:
+def unwrap_parallelism(model: Any) -> Any:
     """Return the model inside DDP, FSDP, DeepSpeed and torch.compile; its adapters stay."""
     while type(model).__module__.startswith(WRAPPERS):
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
@@ -149,16 +144,11 @@ def _has_short_convolution(model: Any) -> bool:
     their kernels keep apart, by seq_idx.
     """
     if model not in _CONVOLVES:
-        parts = (
-            getattr(parent, name, None)
-            for parent in (getattr(model, "model", None), model)
-            for name in ("language_model", "text_model")
-        )
-        text = next((each for each in parts if isinstance(each, nn.Module)), model)
-        _CONVOLVES[model] = any(
-            isinstance(each, nn.Conv1d) and each.groups == each.in_channels > 1
-            for each in text.modules()
-        )
+        parents, names = (getattr(model, "model", None), model), ("language_model", "text_model")
+        parts = (getattr(parent, name, None) for parent in parents for name in names)
+        text = next((part for part in parts if isinstance(part, nn.Module)), model)
+        convolutions = (module for module in text.modules() if isinstance(module, nn.Conv1d))
+        _CONVOLVES[model] = any(conv.groups == conv.in_channels > 1 for conv in convolutions)
     return _CONVOLVES[model]
 
 
@@ -171,20 +161,21 @@ def _axes_by_sample(
     batch: Mapping[str, Any], model: Any, owner: Any, ends: list[int]
 ) -> Iterator[Tensor]:
     """Yield each sample's positions (axes, 1, its tokens), by the model's get_rope_index."""
+    # Grids have no owner: a sample takes rows until they make as many patches as it has room for.
     ids, types = batch["input_ids"], token_types(batch, model)
     taken = inspect.signature(owner.get_rope_index).parameters
     grids = {name: batch.get(name) for *_, name in VISION}
-    rows = {name: iter([] if each is None else each.tolist()) for name, each in grids.items()}
+    rows = {name: iter([] if grid is None else grid.tolist()) for name, grid in grids.items()}
     seconds = batch.get("second_per_grid_ts")
     for begin, end in pairwise(ends):
-        own, own_types = ids[:, begin:end], types[:, begin:end]
-        given: dict[str, Any] = {"input_ids": own, "mm_token_type_ids": own_types}
-        given["attention_mask"] = torch.ones_like(own)
+        sample_ids, sample_types = ids[:, begin:end], types[:, begin:end]
+        arguments: dict[str, Any] = {"input_ids": sample_ids, "mm_token_type_ids": sample_types}
+        arguments["attention_mask"] = torch.ones_like(sample_ids)
         for kind, _, name in VISION:
-            left = patches = int((own_types == kind).sum()) * merge_size(model) ** 2
-            own_rows = list[list[int]]()
+            left = patches = int((sample_types == kind).sum()) * merge_size(model) ** 2
+            sample_rows = list[list[int]]()
             while left > 0 and (row := next(rows[name], None)) is not None:
-                own_rows.append(row)
+                sample_rows.append(row)
                 left -= math.prod(row)
             if left:
                 raise ValueError(
@@ -193,25 +184,25 @@ def _axes_by_sample(
                     "in the order of the samples, and one placeholder token for each patch of the "
                     "merged grid"
                 )
-            if own_rows:
-                given[name] = torch.tensor(own_rows, device=ids.device)
-            if own_rows and name == "video_grid_thw" and seconds is not None:
-                given["second_per_grid_ts"] = seconds[: len(own_rows)]
-                seconds = seconds[len(own_rows) :]
-        axes, _ = owner.get_rope_index(**{k: v for k, v in given.items() if k in taken})
+            if sample_rows:
+                arguments[name] = torch.tensor(sample_rows, device=ids.device)
+            if sample_rows and name == "video_grid_thw" and seconds is not None:
+                arguments["second_per_grid_ts"] = seconds[: len(sample_rows)]
+                seconds = seconds[len(sample_rows) :]
+        axes, _ = owner.get_rope_index(**{k: v for k, v in arguments.items() if k in taken})
         yield axes
 
 
 def token_types(batch: Mapping[str, Any], model: Any) -> Tensor:
     """Return int64 (1, tokens): 0 for text, 1 for tokens of images, 2 for those of videos."""
     ids: Tensor = batch["input_ids"]
-    given = batch.get("mm_token_type_ids")
-    if given is not None:
-        return given.reshape(1, -1).to(ids)  # type: ignore[no-any-return]
+    known = batch.get("mm_token_type_ids")
+    if known is not None:
+        return known.reshape(1, -1).to(ids)  # type: ignore[no-any-return]
     types = torch.zeros_like(ids)
     config = getattr(model, "config", None)
     for kind, names, _ in VISION:
-        token = next((t for each in names if (t := getattr(config, each, None))), None)
+        token = next((t for name in names if (t := getattr(config, name, None))), None)
         if token is not None:
             types[ids == token] = kind
     return types
@@ -220,5 +211,5 @@ def token_types(batch: Mapping[str, Any], model: Any) -> Tensor:
 def merge_size(model: Any) -> int:
     """Return how many patches a side are merged to one token of the language model."""
     vision = getattr(model.config, "vision_config", model.config)
-    sizes = (getattr(each, "spatial_merge_size", None) for each in (vision, model.config))
+    sizes = (getattr(config, "spatial_merge_size", None) for config in (vision, model.config))
     return next((int(size) for size in sizes if size), 1)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .copies import configurations, in_float32, small_copies
-from .kwargs import hf_kwargs, unwrapped, without_parallelism
+from .kwargs import hf_kwargs, unwrap_parallelism, unwrapped
 from .samples import Fields, alone, make_samples, packed
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ Samples = Sequence[list[Fields]]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a model does with packed samples; `reason` says why, and what would be right.
+    """A finding about a model and packed samples; `reason` says why, and what would be right.
 
     raises: a pack raises, where a sample alone does not.
     """
@@ -79,11 +79,11 @@ def _warn_once(reason: str) -> None:
 
 
 def prove_packing(model: Any, images: bool = False) -> Proof:
-    """Return what a model computes of packed samples, told of them by hf_kwargs."""
-    model = without_parallelism(model)
+    """Return what a model computes of packed samples with the arguments of hf_kwargs."""
+    model = unwrap_parallelism(model)
     key = _key(model, images)
     if key is None or key not in _PROVED:
-        device = next((each.device for each in model.parameters()), torch.device("cpu"))
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             _PROVED[key] = _prove(model, images)
@@ -97,27 +97,26 @@ def _key(model: Any, images: bool) -> Any:
     first = next(inner.parameters(), None)
     if not hasattr(config, "to_dict") or first is None or "forward" in vars(inner):
         return None
-    attention = [getattr(each, "_attn_implementation", "") for each in configurations(config)]
-    said = str((config.to_dict(), attention, getattr(model, "peft_config", "")))
+    attention = [getattr(part, "_attn_implementation", "") for part in configurations(config)]
+    settings = str((config.to_dict(), attention, getattr(model, "peft_config", "")))
     forward = (type(model).forward, type(inner).forward)
-    return type(inner), forward, said, first.dtype, first.device.type, images
+    return type(inner), forward, settings, first.dtype, first.device.type, images
 
 
-def _apart(one: Tensor, other: Tensor) -> Tensor:
+def _apart(logits: Tensor, reference: Tensor) -> Tensor:
     """Return each token's distance, (tokens,), of the largest value that is finite."""
-    one, other = (
-        each.double().nan_to_num(posinf=0.0, neginf=0.0, nan=1e9) for each in (one, other)
-    )
-    size = (other - other.mean(-1, keepdim=True)).abs().max().clamp(min=1e-12)
-    return ((one - other).abs().amax(-1) / size).flatten()
+    pair = (logits, reference)
+    logits, reference = (t.double().nan_to_num(nan=1e9, posinf=0.0, neginf=0.0) for t in pair)
+    size = (reference - reference.mean(-1, keepdim=True)).abs().max().clamp(min=1e-12)
+    return ((logits - reference).abs().amax(-1) / size).flatten()
 
 
 def _prove(model: Any, images: bool) -> Proof:
     inner, error = unwrapped(model), ""
-    what = "packed samples with images (or sounds)" if images else "packed samples"
-    who = type(inner).__name__
+    kind = "packed samples with images (or sounds)" if images else "packed samples"
+    name = type(inner).__name__
     if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
-        return Proof("refused", f"{who} is an encoder-decoder and takes no packs: {PADDED}")
+        return Proof("refused", f"{name} is an encoder-decoder and takes no packs: {PADDED}")
     for make in small_copies(model, images):
         try:
             small = make()
@@ -128,24 +127,24 @@ def _prove(model: Any, images: bool) -> Proof:
                 small.eval()  # what it draws at random was not found
                 separate = _separate(small, samples)
             break
-        except Exception as found:  # a model may raise anything: then nothing is known of it
-            error = f"cannot be run here ({f'{type(found).__name__}: {found}'[:300]})"
+        except Exception as failure:  # a model may raise anything: then nothing is known of it
+            error = f"cannot be run here ({f'{type(failure).__name__}: {failure}'[:300]})"
     else:
-        return Proof("not proved", f"whether {who} keeps {what} apart is not proved: it {error}")
+        return Proof("not proved", f"whether {name} keeps {kind} apart is not proved: it {error}")
     try:
         proof = _look(small, samples, separate)
-    except Exception as found:
-        reason = f"takes no packed batch: {type(found).__name__}: {found}"[:500]
+    except Exception as failure:
+        reason = f"takes no packed batch: {type(failure).__name__}: {failure}"[:500]
         proof = Proof("refused", reason, raises=True)
     if proof.status != "refused":
-        reason = f"whether {who} keeps {what} apart is not proved: it {proof.reason}"
+        reason = f"whether {name} keeps {kind} apart is not proved: it {proof.reason}"
         return Proof(proof.status, reason if proof.reason else "")
     used = getattr(getattr(unwrapped(small), "config", None), "_attn_implementation", None)
-    tried = [each for each in OTHERS if used not in (None, each)]
-    right = [each for each in tried if _works(small, each, samples)]
-    instead = "".join(f'give the model attn_implementation="{each}", or ' for each in right)
+    tried = [way for way in OTHERS if used not in (None, way)]
+    right = [way for way in tried if _works(small, way, samples)]
+    instead = "".join(f'give the model attn_implementation="{way}", or ' for way in right)
     where = f" (with {used} attention)" if used else ""
-    reason = f"{who} does not keep {what} apart{where}: it {proof.reason}; {instead}{PADDED}"
+    reason = f"{name} does not keep {kind} apart{where}: it {proof.reason}; {instead}{PADDED}"
     return Proof("refused", reason, proof.raises)
 
 
@@ -170,22 +169,22 @@ def _look(small: Any, samples: Samples, separate: list[Tensor]) -> Proof:
 def _compare(
     small: Any, samples: Samples, separate: list[Tensor], tolerance: float, is_rough: bool = False
 ) -> Proof:
-    """Return whether logits of packed samples are their own, and no other's business.
+    """Return whether logits of packed samples are their own, whatever the others are.
 
     In two orders, as what is counted from the start of a pack may be right for its first sample.
     is_rough: rounding may send single tokens elsewhere (routers of experts): the middle of each
     sample's tokens is compared with those of the sample alone.
     """
-    kept, others = samples
-    for order in (range(len(kept)), range(len(kept))[::-1]):
-        pack, own = [kept[number] for number in order], [separate[number] for number in order]
-        found, after = _in_pack(small, pack), _in_pack(small, [others[order[0]], *pack[1:]])
-        moved = max(float(_apart(*each).max()) for each in zip(after[1:], found[1:], strict=True))
+    originals, changed = samples
+    for order in (range(len(originals)), range(len(originals))[::-1]):
+        pack, expected = [originals[k] for k in order], [separate[k] for k in order]
+        logits, after = _in_pack(small, pack), _in_pack(small, [changed[order[0]], *pack[1:]])
+        moved = max(float(_apart(*pair).max()) for pair in zip(after[1:], logits[1:], strict=True))
         if moved > tolerance:
             reason = f"mixes them: a sample's tokens move another's logits by {moved:.1e}"
             return Proof("refused", reason)
-        apart = [_apart(*each) for each in zip(found, own, strict=True)]
-        off = max(float(each.median() if is_rough else each.max()) for each in apart)
+        apart = [_apart(*pair) for pair in zip(logits, expected, strict=True)]
+        off = max(float(far.median() if is_rough else far.max()) for far in apart)
         if not off <= tolerance:  # NaN, too
             return Proof(
                 "refused",
@@ -193,8 +192,8 @@ def _compare(
                 "masks of images, or what is after them)",
             )
     # last, as models that leak need not be looked at; any window sees the tokens before the last
-    sample = {**kept[0], "input_ids": kept[0]["input_ids"].clone()}
-    sample["input_ids"][:, -3:-1] = others[0]["input_ids"][:, -3:-1]
+    sample = {**originals[0], "input_ids": originals[0]["input_ids"].clone()}
+    sample["input_ids"][:, -3:-1] = changed[0]["input_ids"][:, -3:-1]
     moved = float(_apart(_logits(small, alone(small, sample))[:, -1:], separate[0][:, -1:]).max())
     if moved < VISIBLE * tolerance:
         return Proof("not proved", f"is moved by its own earlier tokens by {moved:.1e} only")
@@ -204,32 +203,30 @@ def _compare(
 def _works(small: Any, attention: str, samples: Samples) -> bool:
     """Return whether a copy keeps samples apart with another attention implementation."""
     try:
-        other = copy.deepcopy(small)
-        for each in configurations(unwrapped(other).config):
-            each._attn_implementation = attention
-        return _look(other, samples, _separate(other, samples)).status == "exact"
+        copied = copy.deepcopy(small)
+        for config in configurations(unwrapped(copied).config):
+            config._attn_implementation = attention
+        return _look(copied, samples, _separate(copied, samples)).status == "exact"
     except Exception:  # not every model has it
         return False
 
 
 def _separate(model: Any, samples: Samples) -> list[Tensor]:
-    return [_logits(model, alone(model, each)) for each in samples[0]]
+    return [_logits(model, alone(model, sample)) for sample in samples[0]]
 
 
 def _in_pack(model: Any, samples: Sequence[Fields]) -> list[Tensor]:
-    """Return the logits of each of some samples in one pack."""
+    """Return the logits of each sample in one pack."""
     batch = packed(samples)
-    given = {k: v for k, v in batch.items() if k not in ("cu_seq_lens", "max_length")}
-    logits = _logits(model, given | hf_kwargs(batch, model))
-    return [*torch.split(logits, [each["input_ids"].shape[1] for each in samples], dim=1)]
+    fields = {k: v for k, v in batch.items() if k not in ("cu_seq_lens", "max_length")}
+    logits = _logits(model, fields | hf_kwargs(batch, model))
+    return [*torch.split(logits, [sample["input_ids"].shape[1] for sample in samples], dim=1)]
 
 
-def _logits(model: Any, given: Fields) -> Tensor:
+def _logits(model: Any, fields: Fields) -> Tensor:
     """Return logits (1, tokens, vocabulary); ValueError for a forward() that gives no such."""
-    output, shape = model(**given), tuple(given["input_ids"].shape)
-    logits = (
-        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    )
+    out, shape = model(**fields), tuple(fields["input_ids"].shape)
+    logits = out.get("logits") if isinstance(out, Mapping) else getattr(out, "logits", None)
     if not isinstance(logits, Tensor) or tuple(logits.shape[:2]) != shape:
         raise ValueError(f"forward() gives no logits of {shape} tokens")
     return logits

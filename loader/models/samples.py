@@ -34,25 +34,22 @@ def make_samples(model: Any, images: bool) -> tuple[list[Fields], list[Fields]]:
     if len(ids) < 2:
         raise ValueError(f"its vocabulary has {len(ids)} tokens without a meaning of their own")
     places = torch.arange(sum(LENGTHS), device=ids.device)
-    samples, others = (
-        [
-            _with_media(inner, text, before if images else (), number + 2 * shift)
-            for number, (text, before) in enumerate(
-                zip(torch.split(ids[(places + shift) % len(ids)], [*LENGTHS]), IMAGES, strict=True)
-            )
-        ]
-        for shift in (0, len(ids) // 2)
-    )
+    variants: tuple[list[Fields], list[Fields]] = [], []
+    for variant, shift in zip(variants, (0, len(ids) // 2), strict=True):
+        texts = torch.split(ids[(places + shift) % len(ids)], [*LENGTHS])
+        for number, (text, before) in enumerate(zip(texts, IMAGES, strict=True)):
+            media = before if images else ()
+            variant.append(_with_media(inner, text, media, number + 2 * shift))
     if "token_type_ids" in inspect.signature(inner.forward).parameters:
         # a field of the samples, which their processor gives: Gemma 3 trains with it only
-        for sample in (*samples, *others):
+        for sample in (*variants[0], *variants[1]):
             sample["token_type_ids"] = token_types(sample, inner)
-    return samples, others
+    return variants
 
 
 def packed(samples: Sequence[Fields]) -> Fields:
     """Return samples as a packed batch: concatenated, images too, in the contract's form."""
-    lengths = [each["input_ids"].shape[1] for each in samples]
+    lengths = [sample["input_ids"].shape[1] for sample in samples]
     device = samples[0]["input_ids"].device
     batch = {
         "position_ids": torch.cat([torch.arange(n, device=device) for n in lengths])[None],
@@ -65,41 +62,42 @@ def packed(samples: Sequence[Fields]) -> Fields:
 def joined(samples: Sequence[Fields]) -> Fields:
     """Return the fields of samples, or images, concatenated; of those that have them."""
     fields = {name: [s[name] for s in samples if name in s] for s in samples for name in s}
-    return {name: torch.cat(each, dim=int(name in PER_TOKEN)) for name, each in fields.items()}
+    return {name: torch.cat(parts, dim=int(name in PER_TOKEN)) for name, parts in fields.items()}
 
 
 def alone(model: Any, sample: Fields) -> Fields:
     """Return what a processor would give the model for one sample."""
-    inner, given = unwrapped(model), dict(sample)
+    inner, fields = unwrapped(model), dict(sample)
     taken = inspect.signature(inner.forward).parameters
     if "mm_token_type_ids" in taken:
-        given["mm_token_type_ids"] = token_types(sample, inner)
-    more = {"attention_mask": torch.ones_like(given["input_ids"]), "use_cache": False}
-    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
-    return given | {name: value for name, value in more.items() if takes_all or name in taken}
+        fields["mm_token_type_ids"] = token_types(sample, inner)
+    more = {"attention_mask": torch.ones_like(fields["input_ids"]), "use_cache": False}
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
+    return fields | {name: value for name, value in more.items() if takes_all or name in taken}
 
 
 def _ordinary_tokens(model: Any) -> Tensor:
     """Return token ids of a model's vocabulary that its configuration does not mention."""
+    # Without an accessor the first embedding is the text's.
     embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
     if embedding is None:
         embedding = next((m for m in model.modules() if isinstance(m, torch.nn.Embedding)), None)
     known = configurations(getattr(model, "config", None))
-    sizes = (getattr(each, "vocab_size", None) for each in known)
+    sizes = (getattr(config, "vocab_size", None) for config in known)
     size = getattr(embedding, "num_embeddings", None) or next(filter(None, sizes), 0)
     meant: set[int] = set()
-    for each in known:
-        for name, value in vars(each).items():
+    for config in known:
+        for name, value in vars(config).items():
             if name.endswith(("token_id", "token_index", "token_ids")):
                 meant |= set(value) if isinstance(value, list | tuple) else {value}
-    ids = [each for each in range(3, min(int(size), TOKENS)) if each not in meant]
+    ids = [number for number in range(3, min(int(size), TOKENS)) if number not in meant]
     step = max(len(ids) // (2 * sum(LENGTHS)), 1)
     return torch.tensor(ids[::step], device=next(model.parameters()).device)
 
 
-def _token(model: Any, what: str) -> int | None:
-    names = (f"{what}_token_id", f"{what}_token_index")
-    return next((t for each in names if (t := getattr(model.config, each, None)) is not None), None)
+def _token(model: Any, medium: str) -> int | None:
+    names = (f"{medium}_token_id", f"{medium}_token_index")
+    return next((t for name in names if (t := getattr(model.config, name, None)) is not None), None)
 
 
 def _with_media(model: Any, ids: Tensor, places: Sequence[int], number: int) -> Fields:
@@ -127,9 +125,9 @@ def _image(model: Any, number: int) -> tuple[Fields, int]:
     errors = []
     for fields in _forms(model, number):
         taken = inspect.signature(model.get_image_features).parameters
-        given = {name: value for name, value in fields.items() if name in taken}
+        arguments = {name: value for name, value in fields.items() if name in taken}
         try:
-            features = model.get_image_features(**given)
+            features = model.get_image_features(**arguments)
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
             continue
@@ -139,10 +137,10 @@ def _image(model: Any, number: int) -> tuple[Fields, int]:
     raise ValueError(f"its images have no known form: {'; '.join(errors)[:200]}")
 
 
-def _check_size(model: Any, count: int, what: str) -> None:
-    size = sum(each.numel() for each in model.parameters())
+def _check_size(model: Any, count: int, medium: str) -> None:
+    size = sum(parameter.numel() for parameter in model.parameters())
     if count > MANY_TOKENS and size > LARGE and next(model.parameters()).device.type == "cpu":
-        raise ValueError(f"{what} is {count} tokens, too many for a CPU and {size} parameters")
+        raise ValueError(f"{medium} is {count} tokens, too many for a CPU and {size} parameters")
 
 
 def _sound(model: Any, number: int) -> tuple[Fields, int]:
@@ -152,13 +150,13 @@ def _sound(model: Any, number: int) -> tuple[Fields, int]:
     """
     config = getattr(model.config, "audio_config", None)
     taken = inspect.signature(model.forward).parameters
-    mask = next((each for each in taken if each in SOUND_MASKS), None)
+    mask = next((name for name in taken if name in SOUND_MASKS), None)
     if config is None or mask is None or "input_features" not in taken:
         raise ValueError("its sounds have no known form: input_features with a mask of frames")
     bands = getattr(config, "num_mel_bins", None) or 128
     frames = 2 * (getattr(config, "max_source_positions", None) or 1500)
     _check_size(model, frames // 2, "a sound, filled up,")
-    heard = 32 + 16 * (number % 2)
+    heard = 32 + 16 * (number % 2)  # frames of sound: two lengths, as masks may fit one by chance
     first = next(model.parameters())
     values = torch.arange(bands * frames, dtype=torch.float32) * (0.37 + number)
     real = torch.arange(frames, device=first.device) < heard
@@ -167,8 +165,8 @@ def _sound(model: Any, number: int) -> tuple[Fields, int]:
     if hasattr(model, "get_audio_features"):
         features = model.get_audio_features(**fields)
         return fields, _rows(getattr(features, "pooler_output", features))
-    counts = (getattr(each, "_get_feat_extract_output_lengths", None) for each in model.modules())
-    lengths = next(each for each in counts if each is not None)(torch.tensor(heard))
+    counters = (getattr(m, "_get_feat_extract_output_lengths", None) for m in model.modules())
+    lengths = next(count for count in counters if count is not None)(torch.tensor(heard))
     return fields, int(lengths[-1])
 
 

@@ -39,7 +39,7 @@ FIRST_OF_RANK_S, LATER_OF_RANK_S, LATER_S = 2.5e-4, 5e-4, 0.02
 HEAR_S, HEAR_OF_RANK_S, LOOK_OF_RANK_S = 1.0, 0.002, 0.01
 # A blocked request to the store is worth telling from here on.
 STORE_S = 2.0
-# Who waits for nobody has nothing to do for so long.
+# A rank that waits for none has nothing to do for so long.
 IDLE_S = 1.0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,7 +63,7 @@ class _Wait:
 class Peers:
     """The ranks of a loader that have met. One thread at a time may use it.
 
-    members: all of them, in order. said: what each said when it came.
+    members: all of them, in order. greetings: what each said when it came.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Peers:
         members: tuple[Peer, ...],
         rank: int,
         entries: Entries,
-        said: tuple[str, ...] = ("",),
+        greetings: tuple[str, ...] = ("",),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`entries` are the loader's."""
-        self.members, self.rank, self.said = members, rank, said
+        self.members, self.rank, self.greetings = members, rank, greetings
         self._entries, self._clock = entries, clock
         self._waits: dict[str, _Wait] = {}
         # Groups that this rank has begun and not ended, and those that it has ended.
@@ -86,11 +86,11 @@ class Peers:
         # What was left word of, by rank; how processes of this machine are; when to hear again.
         self._word: dict[int, str] = {}
         machine = members[rank].machine
-        self._near = [each for each in members if machine and each.machine == machine]
+        self._near = [peer for peer in members if machine and peer.machine == machine]
         self._seen: dict[int, str] = {}
         self._hear_at = 0.0
         entries.state.owner = self._store_owner
-        # Others wait for this rank: they have to know, too, when nobody refers to it any more.
+        # Others wait for this rank: they have to know, too, when it is dropped without `close`.
         self._leaving: weakref.finalize[..., Any] = weakref.finalize(
             self, _leave, os.getpid(), rank, len(members), entries, self._waits, self._begun
         )
@@ -102,12 +102,12 @@ class Peers:
 
     def post(self, key: str, value: bytes) -> None:
         """Give the others this rank's value for a key. ValueError if it was given before."""
-        if _group_of(key) in self._ended:
+        if _read_group(key) in self._ended:
             raise ValueError(f"key {key!r} is of a group that this rank has ended")
         if key in self._waits:
             raise ValueError(f"key {key!r} was posted already: each rank posts a key once")
         now = self._clock()
-        self._begun.add(_group_of(key))
+        self._begun.add(_read_group(key))
         wait = self._waits[key] = _Wait(now, now + max(HEAR_S, self.ranks * LOOK_OF_RANK_S))
         self._entries.append(f"key/{key}", self.rank, value)
         if self._entries.add(f"key/{key}/posted") == self.ranks:
@@ -124,7 +124,8 @@ class Peers:
         if wait is None:
             return None
         if wait.values is None and now >= wait.poll_at:
-            wait.values = _read(entries, key)
+            packed = entries.find(f"key/{key}/all")
+            wait.values = None if packed is None else _decode(zlib.decompress(packed))
             if wait.values is None:
                 self._find_missing(entries, key, wait, now)
             wait.poll_at = now + pause_after(now - wait.since, self.ranks)
@@ -145,7 +146,7 @@ class Peers:
             return
         self._ended.add(group)
         self._begun.discard(group)
-        keys = [key for key in self._waits if _group_of(key) == group]
+        keys = [key for key in self._waits if _read_group(key) == group]
         for key in keys:
             del self._waits[key]
         with contextlib.suppress(LoaderError):  # a store that is gone has no entries left
@@ -156,10 +157,10 @@ class Peers:
         next_at, self._next_at = self._next_at, math.inf
         return min(IDLE_S, max(0.0, next_at - self._clock()))
 
-    def why_missing(self, key: str) -> str:
+    def describe_missing(self, key: str) -> str:
         """Return which ranks have not posted a key, as far as is known; "" if none is missing.
 
-        It asks nobody, and may be called while another thread waits for the store.
+        It asks no rank, and may be called while another thread waits for the store.
         """
         wait = self._waits.get(key)
         if wait is None:
@@ -175,9 +176,9 @@ class Peers:
                 )
         return "; ".join(parts)
 
-    def why_lost(self, key: str) -> str:
+    def explain_loss(self, key: str) -> str:
         """Return why a key will never be complete, as far as is known; "" while it may be."""
-        missing = self.why_missing(key)
+        missing = self.describe_missing(key)
         return missing if ENDED in missing or CLOSED in missing else ""
 
     def close(self) -> None:
@@ -197,8 +198,8 @@ class Peers:
         if now >= self._hear_at:
             self._hear_at = now + hear_s
             if self._hear(entries):
-                for other in self._waits.values():
-                    other.look_at = now
+                for late in self._waits.values():
+                    late.look_at = now
         if now >= wait.look_at:
             wait.look_at = now + max(HEAR_S, self.ranks * LOOK_OF_RANK_S)
             posted = entries.collect(f"key/{key}", self.ranks)
@@ -213,10 +214,10 @@ class Peers:
                 entries.append("word", self.ranks + peer.rank, state.encode())
         if not entries.has_some("word"):
             return False
-        told = entries.collect("word", 2 * self.ranks)
+        words = entries.collect("word", 2 * self.ranks)
         # What a rank has said itself says more than what others have seen of it.
-        both = ((rank, told.get(rank) or told.get(self.ranks + rank)) for rank in range(self.ranks))
-        word = {rank: text.decode() for rank, text in both if text}
+        texts = {n: words.get(n) or words.get(self.ranks + n) for n in range(self.ranks)}
+        word = {rank: text.decode() for rank, text in texts.items() if text}
         self._word, is_new = word, word != self._word
         return is_new
 
@@ -237,10 +238,10 @@ def pause_after(waited_s: float, ranks: int) -> float:
     return min(max(ranks * FIRST_OF_RANK_S, waited_s / 4), most)
 
 
-def _group_of(key: str) -> str:
+def _read_group(key: str) -> str:
     """Return the group of a key, "" if it is in none.
 
-    >>> _group_of("epoch 3/costs/17"), _group_of("costs")
+    >>> _read_group("epoch 3/costs/17"), _read_group("costs")
     ('epoch 3', '')
     """
     return key.partition("/")[0] if "/" in key else ""
@@ -257,28 +258,17 @@ def _end_group(entries: Entries, group: str, keys: Iterable[str], rank: int, ran
         entries.delete(f"end/{group}/ended")
 
 
-def _read(entries: Entries, key: str) -> tuple[bytes, ...] | None:
-    """Return all values of a key, None until they are there."""
-    packed = entries.find(f"key/{key}/all")
-    return None if packed is None else _decode(zlib.decompress(packed))
-
-
 def _delete(entries: Entries, key: str, ranks: int) -> None:
-    """Delete all entries of a key, whoever has made one."""
+    """Delete all entries of a key, of all ranks."""
     entries.delete(f"key/{key}", numbers=ranks)
     entries.delete(f"key/{key}/posted", f"key/{key}/all", f"key/{key}/read")
 
 
 def _leave(
-    pid: int,
-    rank: int,
-    ranks: int,
-    entries: Entries,
-    waits: dict[str, _Wait],
-    begun: set[str],
+    pid: int, rank: int, ranks: int, entries: Entries, waits: dict[str, _Wait], begun: set[str],
     why: str = "",
-) -> None:
-    """Leave word that a rank takes no part any more; as a finalizer it waits for nobody.
+) -> None:  # fmt: skip
+    """Leave word that a rank takes no part any more; as a finalizer it does not wait.
 
     A value is sent to the store without an answer. What has one is done by `delete_left`.
     """
@@ -286,12 +276,12 @@ def _leave(
         return
     with contextlib.suppress(LoaderError):
         entries.append("word", rank, (CLOSED + why).encode())
-    unread = {group: [key for key in waits if _group_of(key) == group] for group in {"", *begun}}
+    unread = {group: [key for key in waits if _read_group(key) == group] for group in {"", *begun}}
     _left.append((entries, rank, ranks, unread))
 
 
 # What is to be deleted of loaders that were closed or dropped. A finalizer may not wait for the
-# store: whoever opens or closes a loader next does.
+# store: the next loader that opens or closes does.
 _left: deque[tuple[Entries, int, int, dict[str, list[str]]]] = deque()
 os.register_at_fork(after_in_child=_left.clear)
 

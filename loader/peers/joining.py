@@ -27,9 +27,9 @@ NAMED_RANKS, NAMED_LOADERS = 8, 8
 SHOWN_CHARACTERS = 60
 
 # What a rank tells of itself: who it is, a digest of its facts, and what it says to all.
-_Entry = tuple[Peer, str, str]
+_Arrival = tuple[Peer, str, str]
 _encode = msgspec.msgpack.encode
-_decode = msgspec.msgpack.Decoder(_Entry).decode
+_decode = msgspec.msgpack.Decoder(_Arrival).decode
 
 
 def meet(
@@ -38,7 +38,7 @@ def meet(
     """Return the ranks of a loader, once all have come; called by each of them, in any order.
 
     name: the loader's. facts: what all must bring alike, by name, as JSON objects or other texts.
-    says: a short text for all, see Peers.said. Raises LoaderError if ranks do not come within
+    says: a short text for all, see Peers.greetings. Raises LoaderError if ranks do not come within
     `timeout_s`, or bring other facts: it names them; ValueError if there is no process group to
     find them by.
     """
@@ -85,33 +85,33 @@ def join(
             # Who comes later shall not start without this rank.
             came = entries.collect("ranks", ranks)
             missing = [rank for rank in range(ranks) if rank not in came]
-            reason = _why_late(root, name, point.processes, missing, timeout_s)
+            reason = _explain_delay(root, name, point.processes, missing, timeout_s)
             entries.set("given up", reason)
             raise LoaderError(reason)
         yield pause_after(waited, ranks)
     if given_up := entries.find("given up"):
         raise LoaderError(given_up.decode())
     packed = entries.collect("ranks", ranks)
-    told = [_decode(packed[rank]) for rank in range(ranks)]
-    _check_facts(entries, name, facts, me, told)
+    arrivals = [_decode(packed[rank]) for rank in range(ranks)]
+    _check_facts(entries, name, facts, me, arrivals)
     if entries.add("met") == ranks:
         entries.delete("ranks", numbers=ranks)
         entries.delete("arrived", "all", "met", f"facts/{digest(text)}", f"fact/{digest(text)}")
-    members = tuple(each for each, _, _ in told)
-    return Peers(members, me, entries, tuple(said for _, _, said in told), clock)
+    members, _, greetings = zip(*arrivals, strict=True)
+    return Peers(members, me, entries, greetings, clock)
 
 
 def _check_facts(
-    entries: Entries, name: str, facts: Mapping[str, str], me: int, told: Sequence[_Entry]
+    entries: Entries, name: str, facts: Mapping[str, str], me: int, arrivals: Sequence[_Arrival]
 ) -> None:
     """Raise LoaderError if a rank has brought other facts than this one."""
-    others = [entry for entry in told if entry[1] != told[me][1]]
-    if not others:
+    differing = [arrival for arrival in arrivals if arrival[1] != arrivals[me][1]]
+    if not differing:
         return
-    theirs = json.loads(entries.get(f"fact/{others[0][1]}"))
+    theirs = json.loads(entries.get(f"fact/{differing[0][1]}"))
     # More ranks may differ, in something else: only those like the first are named.
     fact = next(key for key in {**facts, **theirs} if facts.get(key) != theirs.get(key))
-    named = [peer for peer, digested, _ in others if digested == others[0][1]]
+    named = [peer for peer, digested, _ in differing if digested == differing[0][1]]
     raise LoaderError(
         f"{list_names(named, NAMED_RANKS)} opened loader {name!r} with another {fact} than rank "
         f"{me}: {describe_difference(facts.get(fact), theirs.get(fact))}: give all ranks the same, "
@@ -129,7 +129,7 @@ def _record_process(root: Entries, peer: Peer, name: str, count: int) -> None:
     root.set(f"process/{peer.process}", json.dumps([peer, latest]))
 
 
-def _why_late(
+def _explain_delay(
     root: Entries, name: str, processes: Sequence[int], missing: list[int], timeout_s: float
 ) -> str:
     """Return which ranks have not come, and where their processes were seen."""
@@ -147,11 +147,11 @@ def _describe_missing(root: Entries, rank: int, process: int) -> str:
     text = root.find(f"process/{process}")
     if text is None:
         return f"rank {rank} (process {process}, which has opened no loader)"
-    told, counts = json.loads(text)
+    fields, counts = json.loads(text)
     opened = [
         f"{name!r}" if count == 1 else f"{name!r} {count} times" for name, count in counts.items()
     ]
-    peer = Peer(*told)._replace(rank=rank)
+    peer = Peer(*fields)._replace(rank=rank)
     return f"{str(peer)[:-1]}, which has opened {list_names(opened)})"
 
 

@@ -72,7 +72,7 @@ def this_machine() -> str:
 def own_failure() -> str:
     """Return the error that this process is about to end with, in brackets; "" if there is none.
 
-    Where nobody has caught it, that is found out when the interpreter ends.
+    One that is not caught is known when the interpreter ends.
     """
     error = sys.exception() or getattr(sys, "last_value", None)
     if error is None or isinstance(error, SystemExit | StopIteration | GeneratorExit):

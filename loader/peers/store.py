@@ -63,17 +63,17 @@ def open_point(place: Place, timeout_s: float) -> MeetingPoint:
             f"this process is {place}, and without torch.distributed ranks cannot find each other: "
             "call torch.distributed.init_process_group() before the loader is first used"
         )
-    store, members, name = store_of(place)
+    store, members, name = find_store(place)
     if len(members) != place.ranks or members[place.played[0]] != dist.get_rank():
         raise ValueError(
             f"this process is {place}, and process {dist.get_rank()} of the group of processes "
-            f"{members}: leave rank= and ranks=, or give the group of these ranks"
+            f"{members}: leave ranks=, or give the group of these ranks"
         )
     connected, has_ended = _own_connection(store, timeout_s)
     return MeetingPoint(connected, f"counterpoise/{name}", place.played[0], members, has_ended)
 
 
-def store_of(place: Place) -> tuple[Any, tuple[int, ...], str]:
+def find_store(place: Place) -> tuple[Any, tuple[int, ...], str]:
     """Return the store of a place's process group, the members, and what tells both from others."""
     group: Any = place.group if place.group is not None else dist.group.WORLD
     members = place.members or tuple(range(dist.get_world_size()))
@@ -94,13 +94,13 @@ def _own_connection(store: Any, timeout_s: float) -> tuple[Any, Callable[[], boo
         innermost = innermost.underlying_store
     if not hasattr(innermost, "port"):
         return store, lambda: False  # files and memory need no connection
-    before = _sockets_to(innermost.port)
+    before = _find_sockets(innermost.port)
     if hasattr(store, "clone"):
         connected = store.clone()
     else:
         address = innermost.host, innermost.port
         connected = type(innermost)(*address, is_master=False, wait_for_workers=False)
-    new = _sockets_to(innermost.port) - before
+    new = _find_sockets(innermost.port) - before
     if len(new) != 1:  # another thread connects, too: whose is whose is not known
         return connected, lambda: False
     (descriptor,) = new
@@ -108,16 +108,16 @@ def _own_connection(store: Any, timeout_s: float) -> tuple[Any, Callable[[], boo
     return connected, functools.partial(_has_ended, descriptor)
 
 
-def _sockets_to(port: int) -> set[int]:
+def _find_sockets(port: int) -> set[int]:
     """Return the descriptors of sockets that are connected to a port."""
-    found = set()
+    descriptors = set()
     for link in list(Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(OSError):  # closed meanwhile, or not connected
             if str(link.readlink()).startswith("socket:"):
-                with socket.socket(fileno=os.dup(int(link.name))) as each:
-                    if each.getpeername()[1:2] == (port,):
-                        found.add(int(link.name))
-    return found
+                with socket.socket(fileno=os.dup(int(link.name))) as connection:
+                    if connection.getpeername()[1:2] == (port,):
+                        descriptors.add(int(link.name))
+    return descriptors
 
 
 def _limit_answers(descriptor: int, timeout_s: float) -> None:
@@ -126,9 +126,9 @@ def _limit_answers(descriptor: int, timeout_s: float) -> None:
     Without it a rank that runs the store and is stopped would hold up all others for ever.
     """
     timeout_s = min(timeout_s, MAX_TIMEOUT_S)
-    with socket.socket(fileno=os.dup(descriptor)) as each:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
         limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def _has_ended(descriptor: int) -> bool:
@@ -224,7 +224,7 @@ class Entries:
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{key}"
 
-    def _ask(self, request: Callable[..., _T], *given: Any) -> _T:
+    def _ask(self, request: Callable[..., _T], *args: Any) -> _T:
         # Asked first: torch would write its stack to the standard error.
         if not self.state.lost and self.state.has_ended():
             self._lose("the connection was closed")
@@ -232,7 +232,7 @@ class Entries:
             raise LoaderError(self.state.lost)
         self.state.asking_since = self.state.clock()
         try:
-            return request(*given)
+            return request(*args)
         except RuntimeError as error:  # of torch: the connection is lost, or was not answered
             self._lose(str(error).partition("Exception raised")[0].strip().rstrip("."))
             raise LoaderError(self.state.lost) from error

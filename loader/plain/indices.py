@@ -20,9 +20,9 @@ from .order import (
     describe_order,
     draw_seed,
     drawing_sampler,
-    drawn_from,
+    inner_sampler,
     own_shuffler,
-    states_of,
+    read_states,
 )
 from .state import Iteration, PlainState
 
@@ -59,32 +59,32 @@ class Indices:
         yield from itertools.repeat(NOT_YOUR_TURN, current.start.turn)
         waiting = frozenset(current.start.waiting)
         top = current.start.batches + len(waiting)
-        own = self._state.own_generator
-        current.states = states_of(current.generators)
-        for number, index in _draw(self._sampler, current, min(waiting, default=top), own):
+        stand_in = self._state.own_generator
+        current.states = read_states(current.generators)
+        for number, index in _draw(self._sampler, current, min(waiting, default=top), stand_in):
             if number >= top or number in waiting:
                 current.drawn += 1
                 yield NumberedIndex(number, index) if self._numbered else index
 
 
 def _draw(
-    sampler: Any, current: Iteration, first: int, own: torch.Generator
+    sampler: Any, current: Iteration, first: int, stand_in: torch.Generator
 ) -> Iterator[tuple[int, Any]]:
     """Yield a sampler's batches from the number `first` on, numbered; note what stateful ones give.
 
-    own: what stands for torch's own generator.
+    stand_in: what stands for torch's own generator.
     What was handed out is skipped, unless the sampler itself goes on where it was. Raises
     ValueError for a sampler that draws another order, or has fewer batches.
     """
     # torch's own batches are cut here, so that the sampler's iterator can be seen.
-    source, before = drawn_from(sampler), current.start.sampler
+    source, before = inner_sampler(sampler), current.start.sampler
     by_sampler = before is not None and before.sampler is not None and is_stateful(source)
     if before is not None and by_sampler:
         source.load_state_dict(before.sampler)
     current.order = describe_order(source)
     if first and before is None:
         check_same_order(current.start.order, current.order, current.start.batches)
-    drawn: Any = _begin(source, current, own)
+    drawn: Any = _begin(source, current, stand_in)
     by_iterator = before is not None and before.iterator is not None and is_stateful(drawn)
     if before is not None and by_iterator:
         drawn.load_state_dict(before.iterator)
@@ -111,21 +111,21 @@ def _draw(
     current.is_over = True
 
 
-def _begin(source: Any, current: Iteration, own: torch.Generator) -> Iterator[Any]:
+def _begin(source: Any, current: Iteration, stand_in: torch.Generator) -> Iterator[Any]:
     """Return an iterator over a sampler's indices; the default shuffle's seed is noted or set."""
     drawing = drawing_sampler(source)
     if drawing is None or drawing.generator is not None:
         return iter(source)
-    generator = own
+    generator = stand_in
     if own_shuffler(drawing) is not None:
-        before, seed = own.get_state(), draw_seed(own)  # as torch would
+        before, seed = stand_in.get_state(), draw_seed(stand_in)  # as torch would
         if current.seed is None:
             current.seed = seed
-            if own is torch.default_generator:
-                own.set_state(before)
+            if stand_in is torch.default_generator:
+                stand_in.set_state(before)
                 return iter(source)
-        if current.was_drawn and own is torch.default_generator:
-            own.set_state(before)
+        if current.was_drawn and stand_in is torch.default_generator:
+            stand_in.set_state(before)
         generator = torch.Generator().manual_seed(current.seed)
     drawing.generator = generator
     indices = iter(source)

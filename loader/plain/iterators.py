@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
+from ...workers.arena import memory
 from ...workers.arena.context import ArenaContext
-from ...workers.arena.transport import why_inline
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import Envelope, StartPosition, is_stateful, prepare_worker
 from ...workers.batches.map_reader import MapReader, NumberedIndex
@@ -29,12 +29,7 @@ from ..step.waiting import WaitLog
 from .indices import Indices
 from .own_workers import OwnWorkers
 from .state import Iteration, PlainState
-from .torch_names import (
-    TorchExceptionWrapper,
-    TorchInlineIterator,
-    is_profiled,
-    killed_worker,
-)
+from .torch_names import TorchExceptionWrapper, TorchInlineIterator, is_profiled, killed_worker
 
 if TYPE_CHECKING:
     from ...workers.batches.stream_reader import StreamReader
@@ -93,12 +88,12 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
             init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
         if isinstance(reader, MapReader):
             if loader._restarts:
-                refuse_restarts(loader._restarts, why_inline(loader.transport))
+                refuse_restarts(loader._restarts, memory.find_memory_file_fault())
                 reader.progress = shared_numbers(context, loader.num_workers)
         elif reader is not None and loader.persistent_workers:
             state.epoch = reader.epoch = shared_numbers(context, 1)
             state.epoch[0] = -1
-        if not why_inline(getattr(loader, "transport", "auto")):
+        if not memory.find_memory_file_fault():
             stats = getattr(loader, "_stats", None)
             work = None if stats is None else stats.new_workers(context, loader.num_workers)
             init_fn = Beginning(TorchExceptionWrapper, init_fn, work)
@@ -116,16 +111,11 @@ def _reader(loader: Any, state: PlainState, current: Iteration) -> "Reader | Non
     if isinstance(dataset, IterableDataset):
         from ...workers.batches.stream_reader import StreamReader  # here: only streams need it
 
+        batch_size = None if loader.batch_sampler is None else loader.batch_size
         return StreamReader(
-            dataset,
-            loader.collate_fn,
-            None if loader.batch_sampler is None else loader.batch_size,
-            loader.drop_last,
-            state.on_error,
-            start,
-            carries,
-            state.stream_state,
-        )
+            dataset, loader.collate_fn, batch_size, loader.drop_last, state.on_error, start,
+            carries, state.stream_state,
+        )  # fmt: skip
     watches = (bool(loader._restarts) and carries) or reads_stores(dataset)
     if watches or is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
         return MapReader(dataset, loader.collate_fn, state.on_error, start, carries)
@@ -136,12 +126,12 @@ def _out_of_order(loader: Any) -> bool:
     return loader.num_workers > 1 and not loader.in_order
 
 
-def refuse_restarts(worker_restarts: int, why_inline: str) -> None:
-    """Raise ValueError where workers cannot be replaced: torch's own queues carry the batches."""
-    if worker_restarts and why_inline:
+def refuse_restarts(worker_restarts: int, reason: str) -> None:
+    """Raise ValueError where, for a reason, torch's own queues carry the batches."""
+    if worker_restarts and reason:
         raise ValueError(
             f"worker_restarts={worker_restarts} needs shared memory, since torch's own queues have "
-            f"locks that a killed worker keeps: {why_inline}; give worker_restarts=0"
+            f"locks that a killed worker keeps: {reason}; give worker_restarts=0"
         )
 
 
@@ -248,13 +238,13 @@ class WorkersIterator(_Counting, OwnWorkers):  # type: ignore[misc]
         return index
 
     def _try_get_data(self, timeout: float = LOOK_S) -> tuple[bool, Any]:
-        found: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-        if found[0]:
-            self._asked_for.pop(found[1][0], None)
+        arrival: tuple[bool, Any] = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        if arrival[0]:
+            self._asked_for.pop(arrival[1][0], None)
             self._log, self._waited_s = WaitLog(is_first=False), 0.0
         else:
             self._tell_wait(timeout)
-        return found
+        return arrival
 
     def _tell_wait(self, waited_s: float) -> None:
         """Log, now and then, for which worker and samples the next batch waits."""

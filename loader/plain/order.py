@@ -38,7 +38,7 @@ _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _DEPTH = 3
 
 
-def drawn_from(index_sampler: Any) -> Any:
+def inner_sampler(index_sampler: Any) -> Any:
     """Return the sampler that indices are drawn from: the one inside torch's own batches."""
     batched = type(index_sampler) is BatchSampler
     return index_sampler.sampler if batched else index_sampler
@@ -55,59 +55,58 @@ def drawing_sampler(sampler: Any) -> Any:
 
 def own_shuffler(sampler: Any) -> RandomSampler | None:
     """Return the sampler if it draws its seed from torch's own generator, else None."""
-    own = isinstance(sampler, RandomSampler) and sampler.generator is None
-    return sampler if own else None
+    return sampler if isinstance(sampler, RandomSampler) and sampler.generator is None else None
 
 
-def generators_of(loader: Any, own: torch.Generator) -> list[torch.Generator]:
+def find_generators(loader: Any, stand_in: torch.Generator) -> list[torch.Generator]:
     """Return what seeds of workers are drawn from, and what the order is, if that is another.
 
-    own: what stands for torch's own generator. None where nothing that is drawn matters.
+    stand_in: what stands for torch's own generator. None where nothing that is drawn matters.
     """
     sampler = drawing_sampler(loader._index_sampler)
     pipes = isinstance(loader.dataset, IterDataPipe | MapDataPipe)  # torch draws more for them
     if pipes or (sampler is None and not loader.num_workers):
         return []
-    workers = own if loader.generator is None else loader.generator
+    workers = stand_in if loader.generator is None else loader.generator
     order = workers if sampler is None else sampler.generator
-    order = own if order is None else order
+    order = stand_in if order is None else order
     return [workers] if order is workers else [workers, order]
 
 
 def foresee(
-    loader: Any, own: torch.Generator, has_seed: bool
+    loader: Any, stand_in: torch.Generator, has_seed: bool
 ) -> tuple[int, int, tuple[bytes, ...]]:
     """Return what an iterator would draw now: workers' seed, shuffle's, and states between them.
 
     has_seed: whether the workers' has been drawn. Generators stay as they are.
     """
-    workers = own if loader.generator is None else loader.generator
-    before = own.get_state(), workers.get_state()
+    workers = stand_in if loader.generator is None else loader.generator
+    before = stand_in.get_state(), workers.get_state()
     seed = 0 if has_seed else draw_seed(workers)
-    states = states_of(generators_of(loader, own))
-    shuffle = draw_seed(own)
-    own.set_state(before[0])
+    states = read_states(find_generators(loader, stand_in))
+    shuffle = draw_seed(stand_in)
+    stand_in.set_state(before[0])
     workers.set_state(before[1])
     return seed, shuffle, states
 
 
-def states_of(generators: list[torch.Generator]) -> tuple[bytes, ...]:
+def read_states(generators: list[torch.Generator]) -> tuple[bytes, ...]:
     """Return the states of generators as they are now."""
-    return tuple(each.get_state().numpy().tobytes() for each in generators)
+    return tuple(generator.get_state().numpy().tobytes() for generator in generators)
 
 
 def take_place(states: list[torch.Tensor], loader: Any) -> torch.Generator:
     """Set the generators of a loader to states; return what then stands for torch's own."""
-    standard = own = torch.default_generator
-    for generator, state in zip(generators_of(loader, own), states, strict=False):
+    standard = stand_in = torch.default_generator
+    for generator, state in zip(find_generators(loader, stand_in), states, strict=False):
         if generator is standard:
             before = standard.get_state()
             draw_seed(standard)  # as for the workers
-            is_there = any(torch.equal(each, state) for each in (before, standard.get_state()))
+            is_there = torch.equal(before, state) or torch.equal(standard.get_state(), state)
             standard.set_state(before)
-            generator = own = standard if is_there else torch.Generator()
+            generator = stand_in = standard if is_there else torch.Generator()
         generator.set_state(state)
-    return own
+    return stand_in
 
 
 @functools.lru_cache(maxsize=8)
@@ -128,11 +127,11 @@ def unpack_state(text: str) -> torch.Tensor:
     try:
         halves = zlib.decompressobj().decompress(base64.b85decode(text), 1 << 16)
         state = np.frombuffer(halves, np.uint32).reshape(2, -1).T.copy().view(np.uint8).ravel()
-        found = torch.from_numpy(state)
-        torch.Generator().set_state(found)
+        tensor = torch.from_numpy(state)
+        torch.Generator().set_state(tensor)
     except (ValueError, zlib.error, RuntimeError) as error:
         raise ValueError(f"ledger.generators has no state of a torch.Generator: {error}") from None
-    return found
+    return tensor
 
 
 def draw_seed(generator: torch.Generator) -> int:
@@ -150,17 +149,17 @@ def describe_order(sampler: Any, depth: int = _DEPTH) -> str:
     """
     # A BalancedBatchSampler raises for batch_size, which frameworks read before they shard it.
     names = [n for n in _SETTINGS if n != "batch_size" or not hasattr(sampler, "is_planned")]
-    found = {name: getattr(sampler, name, None) for name in names}
-    told = [f"{name}={value}" for name, value in found.items() if type(value) in (bool, int)]
+    settings = {name: getattr(sampler, name, None) for name in names}
+    facts = [f"{name}={value}" for name, value in settings.items() if type(value) in (bool, int)]
     if type(sampler) is RandomSampler and own_shuffler(sampler) is None:
-        told.append("generator")  # whose state is the ledger's; the default seeds one
+        facts.append("generator")  # whose state is the ledger's; the default seeds one
     data = getattr(sampler, "data_source", None)  # which may be ordered by its own epoch
     if hasattr(data, "set_epoch") and type(epoch := getattr(data, "epoch", None)) is int:
-        told.append(f"data.epoch={epoch}")
+        facts.append(f"data.epoch={epoch}")
     inner = getattr(sampler, "sampler", None)
     if inner is not None and inner is not sampler and depth:
-        told.append(f"sampler={describe_order(inner, depth - 1)}")
-    return f"{type(sampler).__name__}({', '.join(told)})"
+        facts.append(f"sampler={describe_order(inner, depth - 1)}")
+    return f"{type(sampler).__name__}({', '.join(facts)})"
 
 
 def check_same_order(then: str | None, now: str, batches: int) -> None:
@@ -187,7 +186,7 @@ def known_data(dataset: Any) -> KnownData:
     return KnownData(dataset, samples)
 
 
-def batch_size_of(loader: Any) -> int | None:
+def read_batch_size(loader: Any) -> int | None:
     """Return the size of batches that torch's own sampler makes; None of a user's sampler."""
     batches = loader.batch_sampler
     return batches.batch_size if type(batches) is BatchSampler else loader.batch_size

@@ -49,7 +49,7 @@ class OwnWorkers(TorchWorkersIterator):
             del self._pin_memory_thread  # a finalizer, in the thread that torch would wait for
             self._pin_memory_thread_done_event.set()
         until = time.monotonic() + END_S
-        self._workers = [Ending(each, until) for each in workers]  # type: ignore[misc]
+        self._workers = [Ending(worker, until) for worker in workers]  # type: ignore[misc]
         super()._shutdown_workers()
         end_processes(workers)
         if replacer is not None:
@@ -57,8 +57,8 @@ class OwnWorkers(TorchWorkersIterator):
 
     def processes(self) -> set[Any]:
         """Return the workers, and what starts others in their place."""
-        others = [] if self._replacer is None else [self._replacer.template.process]
-        return {*self._workers, *others}
+        templates = [] if self._replacer is None else [self._replacer.template.process]
+        return {*self._workers, *templates}
 
     def is_own(self) -> bool:
         """Return whether the workers are this process', which is no forked child of it."""
@@ -89,20 +89,20 @@ def _take_from_torch(iterator: OwnWorkers) -> None:
 
 def _leave_to_parent() -> None:
     """Make a forked child end nothing: the workers are its parent's, which it may leave by exit."""
-    for each in list(_all):
-        _take_from_torch(each)
+    for iterator in list(_all):
+        _take_from_torch(iterator)
         # At a process' exit multiprocessing ends those that are here.
-        process._children.difference_update(each.processes())  # type: ignore[attr-defined]
+        process._children.difference_update(iterator.processes())  # type: ignore[attr-defined]
     _all.clear()
 
 
 @atexit.register
 def _end_all() -> None:
     """End the workers before multiprocessing does, which would wait for ever for one that hangs."""
-    for each in list(_all):
-        if not each._shutdown:
-            _take_from_torch(each)
-            end_processes(each.processes())
+    for iterator in list(_all):
+        if not iterator._shutdown:
+            _take_from_torch(iterator)
+            end_processes(iterator.processes())
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

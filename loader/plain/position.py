@@ -6,15 +6,15 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, SequentialSampler
 
-from ...workers.batches.envelope import state_of
+from ...workers.batches.envelope import read_state
 from ..resume.ledger import PlainLedger, SamplerState, check_same, check_same_data, read_ledger
 from .order import (
-    batch_size_of,
     drawing_sampler,
-    drawn_from,
+    inner_sampler,
     is_stream,
     known_data,
     own_shuffler,
+    read_batch_size,
     unpack_state,
 )
 
@@ -25,12 +25,12 @@ def read_position(loader: Any, state: Any, growing: bool = False) -> PlainLedger
     growing: whether the data may have become more since.
     """
     ledger = read_ledger(state, PlainLedger)
-    check_same(ledger, {"batch_size": batch_size_of(loader)})
+    check_same(ledger, {"batch_size": read_batch_size(loader)})
     _check_readers(ledger, loader)
     _check_order(ledger, loader)
     for text in ledger.generators:
         unpack_state(text)
-    why_not = _why_not_grown(ledger, loader)
+    why_not = _describe_growth_obstacle(ledger, loader)
     check_same_data(ledger, known_data(loader.dataset), growing, why_not)
     return ledger
 
@@ -53,11 +53,11 @@ def _check_readers(ledger: PlainLedger, loader: Any) -> None:
         )
 
 
-def _why_not_grown(ledger: PlainLedger, loader: Any) -> str:
+def _describe_growth_obstacle(ledger: PlainLedger, loader: Any) -> str:
     """Return why the position cannot be gone on from in data that have grown, "" if it can."""
     if not ledger.batches and not ledger.readers:
         return ""
-    if type(drawn_from(loader._index_sampler)) is not SequentialSampler:
+    if type(inner_sampler(loader._index_sampler)) is not SequentialSampler:
         return "a sampler's order inside an epoch is another with more samples"
     size = 1 if loader.batch_sampler is None else loader.batch_sampler.batch_size
     handed_out = ledger.batches + len(ledger.waiting)
@@ -72,7 +72,7 @@ def _check_order(ledger: PlainLedger, loader: Any) -> None:
     """
     if not ledger.batches or ledger.order is None or ledger.sampler is not None:
         return
-    sampler = drawn_from(loader._index_sampler)
+    sampler = inner_sampler(loader._index_sampler)
     now, handed_out = type(sampler).__name__, ledger.batches + len(ledger.waiting)
     if ledger.order.partition("(")[0] != now:
         raise ValueError(
@@ -94,19 +94,20 @@ def state_of_sampler(current: Any) -> SamplerState | None:
     """Return the state of the sampler of an Iteration, if it has one: it is asked for it now."""
     is_over = current.is_over
     if current.sampler is not None:
-        own, iterator = map(state_of, current.sampler)
+        sampler, iterator = map(read_state, current.sampler)
     elif (before := current.start.sampler) is not None:
-        own, iterator, is_over = before.sampler, before.iterator, before.is_over
+        sampler, iterator, is_over = before.sampler, before.iterator, before.is_over
     else:
         return None
     drawn = tuple(_plain_index(batch) for _, batch in sorted(current.pending.items()))
     # as it is now: states may be changed in place afterwards
-    state: SamplerState = pickle.loads(pickle.dumps(SamplerState(own, iterator, drawn, is_over)))
-    return state
+    state = SamplerState(sampler, iterator, drawn, is_over)
+    copied: SamplerState = pickle.loads(pickle.dumps(state))
+    return copied
 
 
 def _plain_index(index: Any) -> Any:
     """Return the index of a sample, or a list of them, with numbers as JSON has them."""
     if type(index) is list:
-        return [_plain_index(each) for each in index]
+        return [_plain_index(number) for number in index]
     return int(index) if isinstance(index, Integral) else index

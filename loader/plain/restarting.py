@@ -20,16 +20,10 @@ from ...workers.batches.envelope import Envelope
 from ...workers.batches.map_reader import SEVERAL, NumberedIndex
 from ...workers.processes.worker_template import WorkerTemplate
 from ...workers.sources.failures import SkippedSample
-from ...workers.sources.offered import key_of
+from ...workers.sources.offered import find_key_function
 from ..step.errors import LoaderError
 from .iterators import WorkersIterator
-from .torch_names import (
-    ResumeIteration,
-    child_reports,
-    holds_dataset,
-    killed_worker,
-    worker_loop,
-)
+from .torch_names import ResumeIteration, child_reports, describe_exit, holds_dataset, worker_loop
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +68,12 @@ class WorkerReplacer:
     def replace_ended(self) -> list[Death]:
         """Replace the workers that have ended; RuntimeError, as torch's, where they are too many.
 
-        Tasks that nobody has read are forgotten: all of such a worker are to be given again.
+        Tasks that were not read are forgotten: all of such a worker are to be given again.
         """
         workers: list[Any] = self._iterator._workers
-        ended = [number for number, each in enumerate(workers) if not each.is_alive()]
+        ended = [number for number, worker in enumerate(workers) if not worker.is_alive()]
         if len(ended) > self._restarts:
-            killed = killed_worker(workers)
-            pids = ", ".join(str(workers[number].pid) for number in ended)
-            raise RuntimeError(killed or f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+            raise RuntimeError(describe_exit(workers, [workers[number] for number in ended]))
         return [self._replace(number) for number in ended]
 
     def _replace(self, worker: int) -> Death:
@@ -94,9 +86,9 @@ class WorkerReplacer:
             self._restarts -= 1
         self._progress[worker] = SEVERAL if worker in self._one_at_a_time else 0
         index = mark - 1
-        what = f" while it worked on sample {index}" if index >= 0 else ""
+        place = f" while it worked on sample {index}" if index >= 0 else ""
         pid = workers[worker].pid
-        logger.warning("worker %d (pid %d) has died%s, and is started again", worker, pid, what)
+        logger.warning("worker %d (pid %d) has died%s, and is started again", worker, pid, place)
         self._iterator._index_queues[worker].discard()
         workers[worker] = self.template.start(worker)
         if index < 0:
@@ -142,7 +134,7 @@ class RestartingIterator(WorkersIterator):
     _replacer: WorkerReplacer | None = None
 
     def _begun(self, loader: Any, arguments: Any) -> None:
-        self._name_of = key_of(loader.dataset)
+        self._name_of = find_key_function(loader.dataset)
         progress = arguments.reader.progress
         context = arguments.multiprocessing_context
         self._replacer = WorkerReplacer(self, context, loader._restarts, progress)
@@ -150,12 +142,12 @@ class RestartingIterator(WorkersIterator):
         if not self._pin_memory:
             results: Any = self._worker_result_queue
             self._poller.register(results, select.POLLIN)
-        for each in self._workers:
-            self._poller.register(each.sentinel, select.POLLIN)
+        for worker in self._workers:
+            self._poller.register(worker.sentinel, select.POLLIN)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         # By its number: a task that is under way; what a batch lacks; what takes a batch's place.
-        self._given: dict[int, Any] = {}
+        self._under_way: dict[int, Any] = {}
         self._holes: dict[int, tuple[SkippedSample, ...]] = {}
         self._instead: deque[tuple[Any, Any]] = deque()
         self._resumes = not first_iter
@@ -170,7 +162,7 @@ class RestartingIterator(WorkersIterator):
         number = self._send_idx
         super()._try_put_index()
         if self._send_idx > number:
-            self._given[number] = self._asked
+            self._under_way[number] = self._asked
 
     def _try_get_data(self, timeout: float = 5.0) -> tuple[bool, Any]:
         """Return whether something has come within `timeout` seconds, and what."""
@@ -179,19 +171,19 @@ class RestartingIterator(WorkersIterator):
             left = max(0.0, until - time.monotonic())
             self._poller.poll(1000 * (min(left, _PINNED_S) if self._pin_memory else left))
             try:
-                found = self._data_queue.get(block=False)
+                answer = self._data_queue.get(block=False)
             except queue.Empty:
                 self._replace_ended()
                 if time.monotonic() >= until:
                     self._tell_wait(timeout)
                     return False, None
                 continue
-            number, data = found
+            number, data = answer
             if not isinstance(number, int):
                 if self._resumes:
-                    return True, found  # a worker goes on to the next iteration
+                    return True, answer  # a worker goes on to the next iteration
                 continue  # one for which another has answered
-            if self._given.pop(number, None) is None:
+            if self._under_way.pop(number, None) is None:
                 continue  # made twice
             self._asked_for.pop(number, None)
             self._waited_s = 0.0
@@ -201,11 +193,11 @@ class RestartingIterator(WorkersIterator):
 
     def _replace_ended(self) -> None:
         replacer = self._replacer
-        if replacer is None or all(each.is_alive() for each in self._workers):
+        if replacer is None or all(worker.is_alive() for worker in self._workers):
             return
-        for each in self._workers:
-            if not each.is_alive():
-                self._poller.unregister(each.sentinel)
+        for worker in self._workers:
+            if not worker.is_alive():
+                self._poller.unregister(worker.sentinel)
         for death in replacer.replace_ended():
             self._poller.register(self._workers[death.worker].sentinel, select.POLLIN)
             self._give_again(death)
@@ -214,41 +206,41 @@ class RestartingIterator(WorkersIterator):
 
     def _give_again(self, death: Death) -> None:
         """Give a worker that was replaced the tasks of the one before, but for a deadly sample."""
-        for number, task in list(self._given.items()):
+        for number, task in list(self._under_way.items()):
             owner = self._task_info.get(number, (None,))[0]
             if owner != death.worker:
                 continue
             if death.index is not None and death.index in _indexes(task):
-                task = self._without(number, task, death.index)
+                task = self._leave_out(number, task, death.index)
             if task is not None:
                 self._index_queues[death.worker].put((number, task))
 
-    def _without(self, number: int, task: Any, index: int) -> Any:
+    def _leave_out(self, number: int, task: Any, index: int) -> Any:
         """Return a task without a sample that is given up; None if nothing of it is left to do."""
         name = str(self._name_of(index)) if callable(self._name_of) else str(index)
         why = f"{MOST_DEATHS} worker processes died while they worked on it"
         if self._state.left_out is None:
-            del self._given[number]
+            del self._under_way[number]
             self._instead.append((number, _Lost(LoaderError(f"sample {name!r}: {why}"))))
             return None
         hole = SkippedSample(name, why, "code")
-        rest = [each for each in _indexes(task) if each != index]
-        if not rest:
-            del self._given[number]
+        indexes = [usable for usable in _indexes(task) if usable != index]
+        if not indexes:
+            del self._under_way[number]
             place = task.number if isinstance(task, NumberedIndex) else -1
             self._instead.append((number, Envelope(None, place, 0, (hole,), empty=True)))
             return None
         self._holes[number] = (*self._holes.get(number, ()), hole)
-        self._given[number] = (
-            NumberedIndex(task.number, rest) if isinstance(task, NumberedIndex) else rest
+        self._under_way[number] = (
+            NumberedIndex(task.number, indexes) if isinstance(task, NumberedIndex) else indexes
         )
-        return self._given[number]
+        return self._under_way[number]
 
     def _process_data(self, data: Any, *worker: int) -> Any:  # torch 2.6 does not say of which
-        found = super()._process_data(data, *worker)  # type: ignore[no-untyped-call]
-        if isinstance(found, _Lost):
-            raise found.error
-        return found
+        batch = super()._process_data(data, *worker)  # type: ignore[no-untyped-call]
+        if isinstance(batch, _Lost):
+            raise batch.error
+        return batch
 
 
 def _indexes(task: Any) -> Sequence[Any]:

@@ -13,23 +13,18 @@ from typing import Any
 
 import torch
 
-from ...workers.batches.envelope import (
-    Envelope,
-    LoadedState,
-    ReaderPosition,
-    loses_samples,
-)
-from ...workers.sources.failures import OnError
+from ...workers.batches.envelope import Envelope, LoadedState, ReaderPosition, loses_samples
+from ...workers.sources.failures import ErrorAction
 from ..resume.ledger import PlainLedger, write_ledger
 from .order import (
-    batch_size_of,
     drawing_sampler,
+    find_generators,
     foresee,
-    generators_of,
     is_stream,
     known_data,
     own_shuffler,
     pack_state,
+    read_batch_size,
     take_place,
     unpack_state,
 )
@@ -52,7 +47,7 @@ class Iteration:
     order: those of its ledger now; None while undecided.
     readers: where the readers are, packed, by number; live: asks the only reader, where it is in
     this process. stays: how many workers go on to the next iteration, 0 if they end.
-    generators: what `order.generators_of` returns; states: theirs when the sampler began, None
+    generators: what `order.find_generators` returns; states: theirs when the sampler began, None
     until then; was_drawn: whether the data set's state has set torch's generator, as it was when
     the order had been drawn.
     sampler: a stateful one and its iterator, once they have given more than at the start; pending:
@@ -140,11 +135,9 @@ class Iteration:
         positions = self.positions(max(1, self.stays), finished)
         # Workers state their positions before they find the end; others are not to look for it.
         is_at_end = self.live is not None or not finished
-        over = [replace(each, over=True, ended=each.ended or is_at_end) for each in positions]
+        over = [replace(at, over=True, ended=at.ended or is_at_end) for at in positions]
         workers = self.worker_seed if self.stays else None
-        return Iteration(
-            worker_seed=workers, readers={n: each.pack() for n, each in enumerate(over)}
-        )
+        return Iteration(worker_seed=workers, readers={n: at.pack() for n, at in enumerate(over)})
 
     def _forget(self) -> None:
         for number in [n for n in self.pending if n < self._top and n not in self.waiting]:
@@ -177,9 +170,9 @@ class PlainState:
         self.__dict__.update(state, own_generator=torch.default_generator)
 
     @property
-    def on_error(self) -> OnError:
+    def on_error(self) -> ErrorAction:
         """The policy for samples that cannot be used."""
-        return "raise" if self.left_out is None else self.left_out.on_error
+        return "raise" if self.left_out is None else self.left_out.on_error.action
 
     def begin(self, loader: Any) -> Iteration:
         """Begin an iteration, from the loaded ledger if there is one; it is then current."""
@@ -195,7 +188,7 @@ class PlainState:
                     type(loader.dataset).__name__,
                     " (its shuffle buffer is not in it)" * loses,
                 )
-        elif self.current.begun:
+        elif self.current.begun:  # the one before was left early
             self.current = self.current.following(finished=False)
         self.current.begun = True
         self.place_generators(loader)
@@ -211,14 +204,14 @@ class PlainState:
         """Set a ledger's generators; once more where a data set's state has set torch's own."""
         if self._states:
             self.own_generator = take_place(self._states, loader)
-        self.current.generators = generators_of(loader, self.own_generator)
+        self.current.generators = find_generators(loader, self.own_generator)
 
     def follow_torchs_generator(self, loader: Any) -> None:
         """Note that a data set's state has set torch's own, as it was inside the iteration."""
         self.current.was_drawn = True
         if own_shuffler(drawing_sampler(loader._index_sampler)) is not None:  # its seed is known
             self.own_generator = torch.default_generator
-            self.current.generators = generators_of(loader, self.own_generator)
+            self.current.generators = find_generators(loader, self.own_generator)
 
     def set_epoch(self, dataset: Any, epoch: int) -> bool:
         """Choose a data set's epoch, if it has any; return whether workers that stay see it."""
@@ -267,15 +260,15 @@ class PlainState:
             samples=current.samples if current.begun else data.samples,
             data=data.identity,
             worker_seed=current.worker_seed,
-            generators=tuple(pack_state(each) for each in current.states),
+            generators=tuple(pack_state(state) for state in current.states),
             batches=current.batches,
             waiting=tuple(current.waiting),
-            batch_size=batch_size_of(loader),
+            batch_size=read_batch_size(loader),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
             order=current.order,
             sampler=state_of_sampler(current),
             turn=current.turn % count if in_turns else 0,
-            readers=tuple(each.check_known() for each in current.positions(count)),
+            readers=tuple(position.check_known() for position in current.positions(count)),
         )
         return write_ledger(ledger)
 

@@ -14,10 +14,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.worker import _ResumeIteration, _worker_loop
-from torch.utils.data.dataloader import (
-    _MultiProcessingDataLoaderIter,
-    _SingleProcessDataLoaderIter,
-)
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 TorchInlineIterator = _SingleProcessDataLoaderIter
 TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceback to the trainer
@@ -35,6 +32,13 @@ def begin_as_worker(dataset: Any, number: int, workers: int, seed: int) -> None:
     """Make get_worker_info() of this process say what it says in worker `number` of `workers`."""
     info: Any = torch_worker.WorkerInfo
     torch_worker._worker_info = info(id=number, num_workers=workers, seed=seed, dataset=dataset)
+
+
+def describe_exit(workers: list[Any], ended: list[Any]) -> str:
+    """Return torch's text for workers that have ended, some of them perhaps by a signal."""
+    pids = ", ".join(str(worker.pid) for worker in ended)
+    unexpected = f"DataLoader worker (pid(s) {pids}) exited unexpectedly"
+    return killed_worker(workers) or unexpected
 
 
 def killed_worker(workers: list[Any]) -> str | None:

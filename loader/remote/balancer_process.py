@@ -58,7 +58,7 @@ class EmbeddedBalancer:
     def __init__(self) -> None:
         """Start the process and return at once; workers may connect to `endpoint` already."""
         self._ends = _start()
-        self.endpoint = embedded.endpoint_in(self._ends.directory)
+        self.endpoint = embedded.make_endpoint(self._ends.directory)
         self._finalizer = weakref.finalize(self, _end, self._ends)
         self._finalizer.atexit = False  # _end_all is later than the end of connections
 
@@ -84,7 +84,7 @@ class EmbeddedBalancer:
             )
             if not select.select([ends.report], [], [], timeout_s - soon)[0]:
                 raise RuntimeError(f"the balancer's process was not ready after {timeout_s:.0f} s")
-        reason = self._why_not_ready()
+        reason = self._read_refusal()
         if reason:
             raise RuntimeError(reason)
 
@@ -96,7 +96,7 @@ class EmbeddedBalancer:
         if not select.select([ends.report], [], [], 0)[0]:
             return ""
         if not ends.is_ready:  # who waits for the job, not for the process, learns it here
-            return self._why_not_ready()
+            return self._read_refusal()
         text = os.read(ends.report, _MESSAGE_BYTES).decode(errors="replace")
         return f"the balancer failed: {text}" if text else self._how_it_ended()
 
@@ -104,7 +104,7 @@ class EmbeddedBalancer:
         """End the process and wait until it is gone."""
         self._finalizer()
 
-    def _why_not_ready(self) -> str:
+    def _read_refusal(self) -> str:
         """Read the first report; return "" if it says that the balancer serves."""
         ends = self._ends
         text = os.read(ends.report, len(embedded.READY))  # another report may follow at once
@@ -154,7 +154,7 @@ def _start() -> _Ends:
     watching, lifeline = os.pipe()
     reading, report = os.pipe()
     try:
-        with embedded.listen_in(directory) as listening:
+        with embedded.open_listener(directory) as listening:
             call = f"m.main({directory!r}, {listening.fileno()}, {report})"
             process = subprocess.Popen(
                 clean_command(embedded.__name__, call),

@@ -66,7 +66,7 @@ class TrainerConnection(MicrobatchSource):
         peer = peer_name(job_name, f"rank-{place.played[0]}.{os.getpid()}")
         self._sockets = RankSockets(endpoint, peer, self._inbox, keys)
         self._sockets.patience_s = patience_s
-        self._puller = PiecePuller(self._sockets, self._inbox, reader.job.transport)
+        self._puller = PiecePuller(self._sockets, self._inbox)
         self._is_draining = False
         self._is_first = True  # nothing of the run has been handed out yet
         self._has_failed = False  # and its error was raised
@@ -119,10 +119,8 @@ class TrainerConnection(MicrobatchSource):
             if (incoming := session.peek()) is None:
                 return None
             if self._arrival is None or self._arrival[0] is not incoming:
-                arrival = PulledArrival(
-                    incoming.give.facts, incoming, self._reader, self._inbox.epoch
-                )
-                self._arrival = incoming, arrival
+                facts, epoch = incoming.give.facts, self._inbox.epoch
+                self._arrival = incoming, PulledArrival(facts, incoming, self._reader, epoch)
             if self._inbox.trace.until is not None:
                 self._inbox.trace.ready(incoming.give, asked)
             return self._arrival[1]
@@ -206,7 +204,7 @@ class TrainerConnection(MicrobatchSource):
                 self._has_failed = True
                 self._fail(self.session.failure)
             waited = time.monotonic() - started
-            log.check(waited, limit_s, self._waits_for())
+            log.check(waited, limit_s, self._describe_wait())
             left_s = min(BEAT_S, limit_s - waited + 0.001)
             ready = self._sockets.link().poller.poll(PAUSE_MS)
             if not ready:  # of what was asked for all may be here
@@ -214,15 +212,15 @@ class TrainerConnection(MicrobatchSource):
                 ready = self._sockets.link().poller.poll(int(1000 * left_s) + 1)
             # First: what the balancer has said last tells more than that it has ended.
             self._drain(waits=not ready)
-            if any(each in self._sockets.watched for each, _ in ready):
+            if any(source in self._sockets.watched for source, _ in ready):
                 self._check_processes()
             if not ready:
                 self._check_silence()
 
-    def _waits_for(self) -> str:
+    def _describe_wait(self) -> str:
         """Return in a few words what is missing for the next batch."""
         asked = self.session.waiting or f"the balancer at {self.endpoint} to answer"
-        return self._puller.waits_for() or asked
+        return self._puller.describe_wait() or asked
 
     def _check_processes(self) -> None:
         if reason := self._watch():
@@ -239,13 +237,11 @@ class TrainerConnection(MicrobatchSource):
             self._sockets.drop(is_gone=True)
         if silent > PATIENCE_S:
             self._sockets.give_up()
-            what = "has not answered for", "is it running, and is the address right?"
+            problem, advice = "has not answered for", "is it running, and is the address right?"
             if self._inbox.awaits_restart:
-                what = (
-                    "was stopped, and has not been started again for",
-                    "start it, and then the trainer",
-                )
-            self._fail(f"the balancer at {self.endpoint} {what[0]} {silent:.0f} s: {what[1]}")
+                problem = "was stopped, and has not been started again for"
+                advice = "start it, and then the trainer"
+            self._fail(f"the balancer at {self.endpoint} {problem} {silent:.0f} s: {advice}")
 
     def _fail(self, reason: str) -> NoReturn:
         raise (ComesAgainError if self.session.comes_again else LoaderError)(reason)

@@ -37,19 +37,18 @@ def connect(settings: LoopSettings, keys: PeerKeys | None = None) -> MicrobatchS
     Processes find each other in a key-value store, whenever each of them comes. Raises LoaderError
     and ValueError that say what to do.
     """
-    local, place, given = settings.local, settings.place, settings.local.given
-    way = given.transport if given.transport in ("direct", "inline") else "auto"
-    job, start = replace(settings.job, transport=way), local.start
-    if given.balancer is not None:
-        address = given.balancer
-        if given.fleet is not None:
-            address, keys = given.fleet.join()
+    local, place, job, start = settings.local, settings.place, settings.job, settings.local.start
+    balancer = local.arguments.balancer
+    if balancer.address is not None:
+        address, is_fleet = balancer.address, not isinstance(balancer.address, str)
+        if not isinstance(address, str):
+            address, keys = address.join()
         logger.info(
-            "remote wing: goes through the balancer at %s, because %s was given",
-            address, "fleet=" if given.fleet else f"balancer= or {BALANCER_VARIABLE}",
+            "remote wing: goes through the balancer at %s, because %s was given", address,
+            "balancer=, a fleet," if is_fleet else f"balancer= or {BALANCER_VARIABLE}",
         )  # fmt: skip
-        address, of_keys = checked_address(address), keys.job if keys else ""
-        name = checked_job(given.job or of_keys or default_job())
+        address, job_of_keys = checked_address(address), keys.job if keys else ""
+        name = checked_job(balancer.job or job_of_keys or default_job())
         reader = BatchReader(job, local.batches, local.takes_empty)
         return TrainerConnection(address, place, reader, local.prefetch, _own_name(), name, keys)
     if local.source is None:
@@ -68,9 +67,10 @@ def connect(settings: LoopSettings, keys: PeerKeys | None = None) -> MicrobatchS
     )  # fmt: skip
     # Without reading it: whether what looks the same is the same workers' fingerprints say.
     data = f"{source_name(local.source)}, {len(local.source)} samples"
-    peers = Rendezvous(meeting, given.name, {"data": data, "configuration": to_json(job)})
-    balancer = _start_balancer(peers) if peers.claim() else None
-    endpoint = balancer.endpoint if balancer else peers.wait_for_address()
+    facts = {"data": data, "configuration": to_json(job)}
+    peers = Rendezvous(meeting, local.arguments.ranks.name, facts)
+    embedded = _start_balancer(peers) if peers.claim() else None
+    endpoint = embedded.endpoint if embedded else peers.wait_for_address()
     # fields are each process' own: workers of all make whole batches
     config = WorkerConfig(
         settings.job, local.source, endpoint, start.begin, start.threads,
@@ -78,7 +78,7 @@ def connect(settings: LoopSettings, keys: PeerKeys | None = None) -> MicrobatchS
     )  # fmt: skip
     reader = BatchReader(job, local.batches, local.takes_empty, on_host=True)
     return HostConnection(
-        start, config, balancer, place, reader, local.prefetch, _own_name(), peers
+        start, config, embedded, place, reader, local.prefetch, _own_name(), peers
     )
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import _utils
 from ...balancer.job.messages import JoinPool, LeavePool
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.run.tasks import RunStart
-from ...balancer.server.embedded import directory_of
+from ...balancer.server.embedded import find_directory
 from ...balancer.transport.naming import DEFAULT_JOB, peer_name
 from ...workers.arena.worker import replace_stacking
 from ...workers.codec.local_frames import encode_local
@@ -30,7 +30,7 @@ from ...workers.planned.reader import Collate
 from ...workers.processes.pool import Pool, PoolEndedError, WorkerSlot
 from ...workers.processes.start_method import quiet_forks
 from ...workers.serving.frame_store import FrameStore
-from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
+from ...workers.serving.server import FramesWay, PullServer
 from ...workers.sources.failures import locate_error
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import own_generators
@@ -80,12 +80,14 @@ class LocalProcesses:
 
     def descriptors(self) -> set[int]:
         """Return what to poll: if one is readable, `failure` may have a reason."""
-        return {each.fileno() for each in (self.balancer, self.pool) if each is not None}
+        return {process.fileno() for process in self._running()}
 
     def failure(self) -> str:
         """Return why the run cannot go on, empty while it can."""
-        reasons = (each.failure() for each in (self.balancer, self.pool) if each is not None)
-        return next(filter(None, reasons), "")
+        return next(filter(None, (process.failure() for process in self._running())), "")
+
+    def _running(self) -> list[EmbeddedBalancer | Pool]:
+        return [process for process in (self.balancer, self.pool) if process is not None]
 
     def end_workers(self) -> tuple[str, ...]:
         """End the workers and wait until they are gone; return their names."""
@@ -119,20 +121,20 @@ class HostConnection(TrainerConnection):
     def begin(self, start: RunStart) -> None:
         """Start the workers, while this connection has no sockets, and the next run."""
         with self._lock():
-            if self._processes.pool is None or not self._start.persistent:
+            processes = self._processes
+            if processes.pool is None or not self._start.persistent:
                 self._end_workers()
-                ended = self._processes.names
+                ended = processes.names
                 self._sockets.link()  # the job is to be there when its workers come
                 self._sockets.suspend()
                 run = -1 if self._start.persistent else self.session.run + 1
+                config = replace(self._config, run=run)
                 try:
                     with self._peers.telling():
-                        self._processes.pool, self._processes.names = _start_workers(
-                            self._start, replace(self._config, run=run)
-                        )
+                        processes.pool, processes.names = _start_workers(self._start, config)
                 except RuntimeError as error:  # as if it had come after they were ready
                     raise LoaderError(str(error)) from error
-                self._sockets.watch(self._processes.descriptors())
+                self._sockets.watch(processes.descriptors())
                 if ended:  # again: of the connection that was suspended not all may have been read
                     self._sockets.link().send(LeavePool(ended))
             super().begin(start)
@@ -163,7 +165,7 @@ class HostConnection(TrainerConnection):
 
     def _check_silence(self) -> None:
         self._check_processes()
-        if reason := self._peers.why_apart():
+        if reason := self._peers.explain_absence():
             self._sockets.give_up()
             self._fail(reason)
         super()._check_silence()
@@ -194,10 +196,10 @@ def _start_workers(start: WorkerStart, config: WorkerConfig) -> tuple[Pool, tupl
     config = replace(config, pool=f"{os.getpid()}-{next(_pools)}")
     with quiet_forks():
         pool = Pool(_work, config, start.workers, start.context, RESTARTS)
-    return pool, tuple(_name_of(config.pool, slot) for slot in range(start.workers))
+    return pool, tuple(_worker_name(config.pool, slot) for slot in range(start.workers))
 
 
-def _name_of(pool: str, slot: int) -> str:
+def _worker_name(pool: str, slot: int) -> str:
     """Return the name of the worker that a pool on this host has in a slot."""
     return f"{socket.gethostname()}/{pool}/{slot}"
 
@@ -224,7 +226,7 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
 def _serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
     """Do parts of microbatches; return why the balancer has ended it."""
     replace_stacking()
-    way, name = _open_way(config), _name_of(config.pool, slot.index)
+    way, name = _open_way(config), _worker_name(config.pool, slot.index)
     # One that is started in the place of another comes later, on the same machine's clock.
     hello = JoinPool(
         name, time.monotonic_ns(), way.text, way.address, way.key, config.job.buffer_bytes,
@@ -242,8 +244,8 @@ def _serve_parts(config: WorkerConfig, slot: WorkerSlot) -> str:
 
 def _open_way(config: WorkerConfig) -> FramesWay:
     """Return how this worker's frames travel: trainers of this host pull over a unix socket."""
-    address = f"ipc://{directory_of(config.endpoint)}/worker.{os.getpid()}"
+    address = f"ipc://{find_directory(config.endpoint)}/worker.{os.getpid()}"
     try:
-        return pulled_from(PullServer(address, None, FrameStore()), address)
+        return FramesWay(PullServer(address, None, FrameStore()), address)
     except OSError as error:
-        return relayed(f"no socket: {error}")
+        return FramesWay(None, why=f"no socket: {error}")

@@ -55,6 +55,7 @@ class Inbox:
             case RelayedPiece(rank=rank, index=index, version=version, piece=number):
                 batch = self.session.lacks(rank, index, version)
                 give = None if batch is None else batch.give
+                # It may be late: of a run before, or of pieces that were made again.
                 if give is not None and give.run == message.run and number < len(give.pieces):
                     pull = PieceToPull(rank, index, version, number, give.pieces[number])
                     self.take_piece(pull, give, payloads, "what the balancer has sent on")

@@ -34,7 +34,7 @@ def memory_limit(mounted: Path = MOUNTED, groups: str | None = None) -> int | No
         path = Path("/proc/self/cgroup")
         groups = path.read_text() if path.exists() else ""
     limits = [_limit(file) for line in groups.splitlines() for file in _files(mounted, line)]
-    return min((each for each in limits if each is not None), default=None)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _files(mounted: Path, line: str) -> Iterator[Path]:

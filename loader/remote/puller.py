@@ -39,7 +39,7 @@ UNUSED_S = 60.0
 _MADE = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _REASONS: dict[int, str] = {
     zmq.EVENT_DISCONNECTED: "the connection has ended",
-    zmq.EVENT_CONNECT_RETRIED: "nobody listens there, or the way is closed",
+    zmq.EVENT_CONNECT_RETRIED: "no process listens there, or the way is closed",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the worker does not let this rank in",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "what listens there is no worker of this job",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "what listens there ends the connection",
@@ -52,7 +52,7 @@ class _Pull:
     """A piece that was asked for; numbers: of the frames that were, frames: all that are here."""
 
     piece: PieceToPull
-    wanted: Container[str] | None
+    fields: Container[str] | None
     numbers: Sequence[int]
     frames: list[Any]
 
@@ -64,10 +64,10 @@ class _Pull:
         announced, sizes = self.piece.piece.frames, [len(frame) for frame in frames]
         if sizes != [announced[number] for number in self.numbers]:
             raise CodecError(f"it sends {sizes!s:.80} bytes for what was announced")
-        is_head = self.wanted is not None and self.numbers[0] == 0
+        is_head = self.fields is not None and self.numbers[0] == 0
         for number, frame in zip(self.numbers, frames, strict=True):
             self.frames[number] = frame
-        return reader.frames_of(frames[0], announced, self.wanted)[1:] if is_head else ()
+        return reader.list_frames(frames[0], announced, self.fields)[1:] if is_head else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +90,8 @@ class _Worker:
 class PiecePuller:
     """The connections to workers, by token."""
 
-    def __init__(self, sockets: RankSockets, inbox: Inbox, transport: str) -> None:
-        self._sockets, self._inbox, self._transport = sockets, inbox, transport
+    def __init__(self, sockets: RankSockets, inbox: Inbox) -> None:
+        self._sockets, self._inbox = sockets, inbox
         self._workers: dict[int, _Worker] = {}
         # How often workers that were connected to have not answered; why others are out of reach.
         self._silences: dict[int, int] = {}
@@ -99,7 +99,7 @@ class PiecePuller:
         self._last = 0
         sockets.before_closing = self.close
 
-    def waits_for(self) -> str:
+    def describe_wait(self) -> str:
         """Return in a few words what is on its way here, "" if nothing is."""
         waiting = sum(len(worker.pulls) for worker in self._workers.values())
         return f"answers of workers to {waiting} pulls" if waiting else ""
@@ -130,12 +130,12 @@ class PiecePuller:
         server = self._inbox.servers.get(token)
         if lacking is None:
             return
-        if server is None or self._transport == "inline" or token in self._unreachable:
+        if server is None or token in self._unreachable:
             session.note_lost(piece, self._unreachable.get(token, ""))  # "": tell where it is
             return
-        wanted = self._inbox.reader.wanted(lacking.give, self._inbox.epoch)
+        fields = self._inbox.reader.needed_fields(lacking.give, self._inbox.epoch)
         count = len(piece.piece.frames)
-        pull = _Pull(piece, wanted, range(count) if wanted is None else (0,), [None] * count)
+        pull = _Pull(piece, fields, range(count) if fields is None else (0,), [None] * count)
         try:
             worker = self._workers.get(token) or self._connect(server)
         except (ValueError, zmq.ZMQError) as error:
@@ -149,8 +149,8 @@ class PiecePuller:
             worker.since = time.monotonic()
         self._last += 1
         worker.pulls[self._last] = pull
-        some = () if len(pull.numbers) == len(pull.frames) else tuple(pull.numbers)
-        asked = PullFrames(self._last, worker.server.token, pull.piece.piece.serial, some)
+        numbers = () if len(pull.numbers) == len(pull.frames) else tuple(pull.numbers)
+        asked = PullFrames(self._last, worker.server.token, pull.piece.piece.serial, numbers)
         worker.asking.append(asked)
 
     def _send(self, worker: _Worker) -> None:
@@ -170,8 +170,8 @@ class PiecePuller:
         monitor, poller = socket.get_monitor_socket(), self._sockets.link().poller
         worker = _Worker(server, socket, monitor, poller, time.monotonic())
         self._workers[server.token] = worker
-        for each in (socket, monitor):
-            poller.register(each, zmq.POLLIN)
+        for watched in (socket, monitor):
+            poller.register(watched, zmq.POLLIN)
         return worker
 
     # --- answers
@@ -244,7 +244,7 @@ class PiecePuller:
                 self._begin(piece)
             return
         times = f" {silences} times in a row" if worker.is_connected else ""
-        # On this host nobody listens for one that has ended.
+        # On this host no process listens for one that has ended.
         is_known = token in self._silences or self._inbox.reader.on_host
         is_gone = is_known and not worker.is_connected
         self._give_up(worker.server, f"{reason}{times}", pieces, is_gone)
@@ -264,9 +264,9 @@ class PiecePuller:
             self._inbox.session.note_lost(piece, shown)
 
     def _close(self, worker: _Worker) -> None:
-        for each in (worker.socket, worker.monitor):
-            if each in worker.poller:  # else a signal's handler has raised in between
-                worker.poller.unregister(each)
+        for socket in (worker.socket, worker.monitor):
+            if socket in worker.poller:  # else a signal's handler has raised in between
+                worker.poller.unregister(socket)
         if not worker.socket.closed:
             worker.socket.disable_monitor()
         worker.monitor.close(linger=0)

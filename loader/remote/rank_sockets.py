@@ -50,10 +50,10 @@ class RankSockets:
         self.owner = os.getpid()
         self._is_copy = False
         self.session = session
-        self._given = endpoint
+        self._address = endpoint
         self._endpoint = ""
         self.name = name
-        self.before_closing: Callable[[], None] = _nothing
+        self.before_closing: Callable[[], None] = lambda: None
         self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._link: Link | None = None
@@ -94,23 +94,23 @@ class RankSockets:
 
     def has_moved(self) -> bool:
         """Return whether the balancer is known to be elsewhere than this is connected to."""
-        return find_address(self._given) not in ("", self._endpoint)
+        return find_address(self._address) not in ("", self._endpoint)
 
     def _find(self) -> str:
         """Return the balancer's address, once there is one; LoaderError after PATIENCE_S."""
         began, pause_s, log = time.monotonic(), 0.1, WaitLog(is_first=True)
-        while not (found := find_address(self._given)):
+        while not (address := find_address(self._address)):
             waited = time.monotonic() - began
             if waited > PATIENCE_S:
                 raise LoaderError(
-                    f"{self._given} has said no balancer's address for {waited:.0f} s"
+                    f"{self._address} has said no balancer's address for {waited:.0f} s"
                 )
             if log.is_due(waited):
                 text = "has waited %.0f s for a balancer's address in %s"
-                logger.warning(text, waited, self._given)
+                logger.warning(text, waited, self._address)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
-        return found
+        return address
 
     def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
         """Return the context of the link's sockets."""
@@ -159,18 +159,14 @@ class RankSockets:
         self._link = self._context = None
 
 
-def _nothing() -> None:
-    """Close nothing."""
-
-
 # Every rank's sockets in this process.
 _all: "weakref.WeakSet[RankSockets]" = weakref.WeakSet()
 
 
 def _mark_copies() -> None:
     """Mark what a forked child has of its parent's: to ask for the process at each call costs."""
-    for each in list(_all):
-        each._is_copy = True
+    for sockets in list(_all):
+        sockets._is_copy = True
 
 
 os.register_at_fork(after_in_child=_mark_copies)
@@ -182,15 +178,15 @@ def closed_sockets() -> Iterator[None]:
 
     Those that another thread is using at this moment stay open.
     """
-    held = [each for each in list(_all) if each.lock.acquire(blocking=False)]
-    suspended = [each for each in held if each.suspend()]
+    held = [sockets for sockets in list(_all) if sockets.lock.acquire(blocking=False)]
+    suspended = [sockets for sockets in held if sockets.suspend()]
     try:
         yield
     finally:
-        for each in suspended:
-            each.link()
-        for each in held:
-            each.lock.release()
+        for sockets in suspended:
+            sockets.link()
+        for sockets in held:
+            sockets.lock.release()
 
 
 register_quiet(closed_sockets)

@@ -1,6 +1,6 @@
 """Lets processes find what one of them does for all, by the group's key-value store.
 
-Whoever claims a loader first does it, and publishes the answer; the others wait for it, whenever
+The first that claims a loader does it, and publishes the answer; the others wait for it, whenever
 each comes, and some may never. So processes that share ranks find the balancer of their host, and
 ranks what samples cost. Loaders are told apart as in loader/peers: by their name, and by how many
 of that name a process opened before. What they are made of must be the same; who differs from the
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ..peers.joining import describe_difference
 from ..peers.members import ENDED, Peer, this_machine, this_process
-from ..peers.store import Entries, MeetingPoint, store_of
+from ..peers.store import Entries, MeetingPoint, find_store
 from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 
@@ -45,7 +45,7 @@ def open_meeting(place: Place) -> MeetingPoint:
             "several ranks without torch.distributed cannot find each other: start "
             "`counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
         )
-    store, members, label = store_of(place)
+    store, members, label = find_store(place)
     me = members.index(dist.get_rank())
     return MeetingPoint(store, f"counterpoise/shared/{label}", me, members)
 
@@ -77,7 +77,7 @@ class Rendezvous:
         if self._entries.add("claims") == 1:
             self._set("owner", [self._me, self._facts])
             return True
-        owner, facts = self._wait_for("owner", "begun", DEADLINE_S)
+        owner, facts = self._await_entry("owner", "begun", DEADLINE_S)
         self.owner = Peer(*owner)
         for fact, text in self._facts.items():
             if (theirs := facts.get(fact)) != text:
@@ -113,7 +113,7 @@ class Rendezvous:
 
         task: what it was to do. If all processes come, the last to know deletes all.
         """
-        return self._wait_for("answer", task, deadline_s)
+        return self._await_entry("answer", task, deadline_s)
 
     def forget(self) -> None:
         """Have no more use for the answer; once no process has, nothing is left of it."""
@@ -133,11 +133,11 @@ class Rendezvous:
                 "address as balancer='tcp://HOST:PORT'"
             )
         self._socket = Path(endpoint.removeprefix("ipc://"))
-        if reason := self.why_apart():
+        if reason := self.explain_absence():
             raise LoaderError(reason)
         return endpoint
 
-    def why_apart(self) -> str:
+    def explain_absence(self) -> str:
         """Return why this loader's balancer or peers will never come, "" while they may."""
         # First: the owner may have ended because another cannot go on.
         if (failed := self._entries.find("failed")) is not None:
@@ -157,16 +157,16 @@ class Rendezvous:
             )
         return ""
 
-    def _wait_for(self, what: str, task: str, deadline_s: float) -> Any:
+    def _await_entry(self, key: str, task: str, deadline_s: float) -> Any:
         """Return what a peer has published, once it has; LoaderError if it never will."""
         until = time.monotonic() + deadline_s
-        while (answer := self._entries.find(what)) is None:
-            if reason := self.why_apart():
+        while (answer := self._entries.find(key)) is None:
+            if reason := self.explain_absence():
                 raise LoaderError(reason)
             if time.monotonic() > until:
-                who = self.owner.as_process if self.owner else "a process"
+                owner = self.owner.as_process if self.owner else "a process"
                 raise LoaderError(
-                    f"{who} claimed this loader and has not {task} within {deadline_s:.0f} s, is "
+                    f"{owner} claimed this loader and has not {task} within {deadline_s:.0f} s, is "
                     f"it alive? {self._advice}"
                 )
             time.sleep(POLL_S)

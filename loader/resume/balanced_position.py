@@ -19,7 +19,7 @@ class ResumePosition:
 
     served: ranks of a process that plays several which have had the place's microbatch already;
     holes: ordinals of the samples that could not be used of the step that is begun. left_out: how
-    many samples of the epoch are holes so far; unusable: those that nobody asked to leave out.
+    many samples of the epoch are holes so far; unusable: those that were not asked to be left out.
     stream: of a loop over a stream, where this rank's was before the place's step.
     """
 
@@ -55,7 +55,7 @@ class ResumePosition:
     def refuse_late_skips(self, skipped: tuple[int, ...], plan: PlanConfig) -> None:
         """Raise ValueError where a step that was begun would lose samples: its weights are out."""
         step = range(self.place.start, self.place.start + plan.samples_per_step)
-        late = [each for each in skipped if each in step and each not in self.holes]
+        late = [ordinal for ordinal in skipped if ordinal in step and ordinal not in self.holes]
         if self.is_inside_step and plan.mode == "exact" and late:
             raise ValueError(
                 f"skip_keys names {len(late)} samples of step {self.place.step}, and the ledger "
@@ -150,7 +150,7 @@ def read_position(
     _check_plan(ledger, plan, played)
     if data.samples is None:  # `check_counted` compares it when the workers have said it
         data = replace(data, samples=ledger.samples)
-    check_same_data(ledger, data, growing, _why_not_grown(ledger))
+    check_same_data(ledger, data, growing, _describe_growth_obstacle(ledger))
     place = EpochPosition(
         ledger.start, ledger.window_step, ledger.step, ledger.microbatch, ledger.costs
     )
@@ -167,7 +167,7 @@ def needed_samples(ledger: BalancedLedger | None, growing: bool) -> int:
 def check_counted(ledger: BalancedLedger, data: KnownData, growing: bool) -> None:
     """Raise ValueError for a ledger of other data, once the workers have counted the samples."""
     if ledger.samples is not None:
-        check_same_data(ledger, data, growing, _why_not_grown(ledger))
+        check_same_data(ledger, data, growing, _describe_growth_obstacle(ledger))
 
 
 def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
@@ -191,11 +191,11 @@ def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
     if ledger.served and played != plan.ranks:
         raise ValueError(
             f"the ledger was saved when {ledger.served} of {plan.ranks} virtual ranks had been "
-            "served: resume with virtual_ranks, or save when all have been"
+            "served: resume with Ranks(virtual=...), or save when all have been"
         )
 
 
-def _why_not_grown(ledger: BalancedLedger) -> str:
+def _describe_growth_obstacle(ledger: BalancedLedger) -> str:
     """Return why the position cannot be gone on from in data that have grown, "" if it can."""
     if ledger.step == 0 and not is_inside(ledger):
         return ""

@@ -192,7 +192,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {
-        name: [_plain(each) for each in v] if isinstance(v, tuple) else _plain(v)
+        name: [_plain(inner) for inner in v] if isinstance(v, tuple) else _plain(v)
         for name, v in values.items()
     }
     return with_digest({"version": LEDGER_VERSION, "kind": ledger.kind, **listed})
@@ -230,22 +230,22 @@ def _digested(name: str, value: Any) -> Any:
     if name in _STATES:
         return value is None
     if isinstance(value, Mapping):
-        return {each: _digested(each, inner) for each, inner in value.items()}
-    return [_digested("", each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _digested(key, inner) for key, inner in value.items()}
+    return [_digested("", inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 L = TypeVar("L", bound=Ledger)
 _KINDS: dict[str, type[Ledger]] = {
-    each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger, StreamLedger)
+    cls.kind: cls for cls in (BalancedLedger, PlainLedger, SamplerLedger, StreamLedger)
 }
 
 
-def read_ledger(state: Any, wanted: type[L]) -> L:
+def read_ledger(state: Any, needed: type[L]) -> L:
     """Return the ledger in `state`; ValueError where it is none, or of another kind or version."""
     ledger = parse_ledger(state)
-    if not isinstance(ledger, wanted):
+    if not isinstance(ledger, needed):
         raise ValueError(
-            f"the ledger's kind is {ledger.kind!r}, needed is {wanted.kind!r}: it was written by "
+            f"the ledger's kind is {ledger.kind!r}, needed is {needed.kind!r}: it was written by "
             f"{WRITERS[ledger.kind]}, and only such a one can continue there"
         )
     if isinstance(ledger, PlannedLedger):
@@ -287,9 +287,9 @@ def parse_ledger(state: Any) -> Ledger:
     # here, as only a loop that is resumed reads one
     from ...balancer.protocol.records import read_record
 
-    found = {name: value for name, value in state.items() if name not in ("version", "kind", CHECK)}
+    checked = {name: value for name, value in state.items() if name not in _APART}
     try:
-        ledger = read_record(_KINDS[kind], found, "ledger")
+        ledger = read_record(_KINDS[kind], checked, "ledger")
     except ValueError as error:  # first, since it names the field
         raise ValueError(f"not a ledger of counterpoise: {error}") from None
     if not is_as_written(state):
@@ -302,12 +302,12 @@ def parse_ledger(state: Any) -> Ledger:
 
 def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
     """Raise ValueError with the names of fields that differ from what the loader has now."""
-    other = [name for name, value in current.items() if getattr(ledger, name) != value]
-    if other:
-        pairs = (f"{name} was {getattr(ledger, name)!r} and is {current[name]!r}" for name in other)
+    differing = [name for name, value in current.items() if getattr(ledger, name) != value]
+    if differing:
+        pairs = (f"{n} was {getattr(ledger, n)!r} and is {current[n]!r}" for n in differing)
         raise ValueError(
             f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
-            f"the same {', '.join(other).replace('digest', PLAN_OPTIONS)}"
+            f"the same {', '.join(differing).replace('digest', PLAN_OPTIONS)}"
         )
 
 
@@ -339,5 +339,5 @@ def _have_grown(ledger: Ledger, now: KnownData) -> bool:
         return False
     first = now.identity_of_first(ledger.samples)
     # Where the data cannot say what they were, their class is the same at least.
-    kept = first if first is not None else now.identity.partition(" ")[0]
-    return ledger.data == kept or (first is None and ledger.data.partition(" ")[0] == kept)
+    identity = first if first is not None else now.identity.partition(" ")[0]
+    return ledger.data == identity or (first is None and ledger.data.partition(" ")[0] == identity)

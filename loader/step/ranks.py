@@ -11,11 +11,13 @@ encoders and generator work for all data-parallel indexes, and get the batches o
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
+
+from ...balancer.near_names import explain_arguments
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -104,8 +106,9 @@ class Topology:
         names = getattr(self.dims, "mesh_dim_names", None)
         if names is None:
             raise ValueError(
-                f"topology is {self.dims!r}: needed is a DeviceMesh with mesh_dim_names, or the "
-                "size of each dimension such as {'dp': 2, 'tp': 2}"
+                f"ranks is {self.dims!r:.80}: needed is a DeviceMesh with mesh_dim_names, the size "
+                "of each dimension such as {'dp': 2, 'tp': 2}, a process group, or (3, 8) for rank "
+                "3 of 8"
             )
         return tuple(names)
 
@@ -134,8 +137,8 @@ class Topology:
             is_data = _is_data(name) if self.data is None else name in self.data
             number, count = along[is_data]
             along[is_data] = number * size + int(place), count * size
-        (sharer, sharers), (own, ranks) = along
-        return Place((own,), ranks, sharer, sharers, members=members)
+        (sharer, sharers), (played, ranks) = along
+        return Place((played,), ranks, sharer, sharers, members=members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +154,18 @@ class UnitTopology:
             raise ValueError(
                 f"topology: the units have {units.processes} processes, but the job has {world}"
             )
-        played: list[range] = [units.replicas(each) for each in range(units.ranks)]
-        own = played[units.rank_of(rank)]
+        played: list[range] = [units.replicas(number) for number in range(units.ranks)]
+        here = played[units.rank_of(rank)]
         # Those of encoders follow each replica's, so they have the same number in all of these.
         sharing = [
             process
             for number, indexes in enumerate(played)
-            if own[0] in indexes
+            if here[0] in indexes
             for process in units.processes_of(number)
         ]
         ranks = 1 + max(indexes[-1] for indexes in played)
         sharer, members = sharing.index(rank), tuple(range(world))
-        return Place(tuple(own), ranks, sharer, len(sharing), members=members)
+        return Place(tuple(here), ranks, sharer, len(sharing), members=members)
 
 
 def as_topology(topology: Any) -> Topology | UnitTopology:
@@ -177,84 +180,108 @@ def _is_data(name: str) -> bool:
     return name in DATA_DIMS or name.startswith("dp_")
 
 
+@explain_arguments()
 @dataclass(frozen=True, slots=True)
-class RankArguments:
-    """The arguments of a loader that say which ranks it plays; ValueError if they contradict.
+class Ranks:
+    """The data-parallel ranks that this process plays; ValueError for contradictions.
 
-    dispatch: what travels between these ranks, as in Balance.
+    Args:
+        of: What says this process' rank: a DeviceMesh with named dimensions; sizes of dimensions
+            such as {"dp": 2, "tp": 2}; a Topology; a pipeline's Units; the data-parallel process
+            group, as in DDP; or (3, 8) for rank 3 of 8. Default: torch.distributed's, or 0 of 1.
+        virtual: This process plays so many ranks; default: those that `of` says.
+        name: Tells loaders over the same data apart that not all processes open; default "".
+
+    >>> Ranks((3, 8)).find()
+    Place(played=(3,), ranks=8, sharer=0, sharers=1, group=None, members=())
     """
 
-    rank: int | None = None
-    ranks: int | None = None
-    virtual_ranks: int | None = None
-    process_group: Any = None
-    topology: Any = None
-    dispatch: str = "samples"
+    of: Any = None
+    _: KW_ONLY
+    virtual: int | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
-        if self.virtual_ranks is not None:
-            if self.rank is not None or self.ranks is not None:
+        if self.virtual is not None:
+            if self.of is not None:
                 raise ValueError(
-                    "virtual_ranks plays all ranks in this process: leave rank and ranks"
+                    f"Ranks({self.of!r:.40}, virtual={self.virtual}): virtual plays all ranks in "
+                    "this process, and another value says which rank it plays: leave one of them"
                 )
-            if self.virtual_ranks < 1:
-                raise ValueError(f"virtual_ranks is {self.virtual_ranks}, it must be positive")
-        if (self.rank is None) != (self.ranks is None):
-            raise ValueError("rank and ranks belong together: give both, or neither")
-        if self.rank is not None and self.ranks is not None and not 0 <= self.rank < self.ranks:
-            raise ValueError(f"rank is {self.rank}, allowed are 0 to {self.ranks - 1}")
-        # These are asked for the rank at the first use: a number beside them could contradict them.
-        for name in ("process_group", "topology"):
-            if self.are_given and getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name} says which rank this process plays: leave rank, ranks, virtual_ranks"
-                )
-        if self.topology is not None:
-            object.__setattr__(self, "topology", as_topology(self.topology))
-        # images travel between all ranks of a mesh
-        is_units = self.dispatch == "images" and isinstance(self.topology, UnitTopology)
-        if is_units and not getattr(self.topology.units, "spread", False):
+            if type(self.virtual) is not int or self.virtual < 1:
+                raise ValueError(f"virtual is {self.virtual!r}, needed is a positive integer")
+        if type(self.of) is int and not _is_group(self.of):
             raise ValueError(
-                "dispatch is 'images', and the topology is units whose encoders get whole "
-                "microbatches: give Units spread=True, or use dispatch 'samples'"
+                f"ranks is {self.of}: write ranks=(rank, {self.of}) for one rank of {self.of}, or "
+                f"ranks=Ranks(virtual={self.of}) where this process plays all of them"
             )
+        if isinstance(self.of, tuple):
+            _check_numbers(self.of)
+        elif self.of is not None and not _is_group(self.of):
+            object.__setattr__(self, "of", as_topology(self.of))
 
     @property
-    def are_given(self) -> bool:
-        """True if the ranks are given as numbers: nobody has to be asked."""
-        return self.rank is not None or self.virtual_ranks is not None
+    def are_numbers(self) -> bool:
+        """True if the ranks are numbers, for which torch.distributed is not asked."""
+        return self.virtual is not None or isinstance(self.of, tuple)
+
+    def check_dispatch(self, dispatch: str) -> None:
+        """Raise ValueError where images travel between ranks that get whole microbatches."""
+        # images travel between all ranks of a mesh
+        is_units = dispatch == "images" and isinstance(self.of, UnitTopology)
+        if is_units and not getattr(self.of.units, "spread", False):
+            raise ValueError(
+                "dispatch is 'images', and ranks are units whose encoders get whole microbatches: "
+                "give Units spread=True, or use dispatch 'samples'"
+            )
 
     def find(self) -> Place:
-        """Return the ranks of this process, asking torch.distributed unless they are given.
+        """Return the ranks of this process, asking torch.distributed unless they are numbers.
 
         Raises ValueError if this process is one of several and cannot know which.
         """
-        if self.virtual_ranks is not None:
-            return Place(tuple(range(self.virtual_ranks)), self.virtual_ranks)
-        if self.rank is not None and self.ranks is not None:
-            return Place((self.rank,), self.ranks)
+        if self.virtual is not None:
+            return Place(tuple(range(self.virtual)), self.virtual)
+        if isinstance(self.of, tuple):
+            return Place((self.of[0],), self.of[1])
+        is_group = self.of is None or _is_group(self.of)
         if not has_process_group():
             world = os.environ.get("WORLD_SIZE", "")
-            if self.process_group is not None or (world.isdecimal() and int(world) > 1):
+            if world.isdecimal() and int(world) > 1:
                 raise ValueError(
-                    f"WORLD_SIZE is {world or 'not set'}, but this process has no process group, "
-                    "so its data-parallel rank is not known: call "
+                    f"WORLD_SIZE is {world}, but this process has no process group, so its "
+                    "data-parallel rank is not known: call "
                     "torch.distributed.init_process_group() before the loader is first used, or "
-                    "give rank= and ranks="
+                    "give ranks=(rank, number of ranks)"
                 )
-            alone: Place = Place((0,), 1) if self.topology is None else self.topology.seat(0, 1)
-            return alone
-        if self.topology is None:
-            return _in_group(self.process_group)
-        place: Place = self.topology.seat(dist.get_rank(), dist.get_world_size())
-        if self.process_group is not None:
-            grouped = _in_group(self.process_group)
-            if (place.played, place.ranks) != (grouped.played, grouped.ranks):
-                raise ValueError(
-                    f"topology makes this process {place}, and process_group {grouped}: give one "
-                    "of them, or the data-parallel group of this topology"
-                )
-        return place
+            return Place((0,), 1) if is_group else self.of.seat(0, 1)
+        if is_group:
+            return _in_group(self.of)
+        return self.of.seat(dist.get_rank(), dist.get_world_size())  # type: ignore[no-any-return]
+
+
+def as_ranks(ranks: Any) -> Ranks:
+    """Return Ranks; whatever says a rank is short for it, and None for the default.
+
+    >>> as_ranks((3, 8))
+    Ranks(of=(3, 8), virtual=None, name='')
+    """
+    return ranks if isinstance(ranks, Ranks) else Ranks(ranks)
+
+
+def _check_numbers(numbers: tuple[Any, ...]) -> None:
+    if len(numbers) != 2 or any(type(number) is not int for number in numbers):
+        raise ValueError(f"ranks is {numbers!r:.80}: give (rank, number of ranks), such as (3, 8)")
+    rank, ranks = numbers
+    if not 0 <= rank < ranks:
+        raise ValueError(f"ranks is {numbers}: of {ranks} ranks, rank may be 0 to {ranks - 1}")
+
+
+def _is_group(of: Any) -> bool:
+    """Return whether a value is a process group, also where this process is not in it."""
+    if not dist.is_available():
+        return False
+    return isinstance(of, dist.ProcessGroup) or of == dist.GroupMember.NON_GROUP_MEMBER
 
 
 def check_same_place(before: Place | None, now: Place, advice: str) -> None:
@@ -275,8 +302,8 @@ def _in_group(group: Any) -> Place:
     rank = dist.get_rank(group)
     if rank < 0:
         raise ValueError(
-            f"this process has global rank {dist.get_rank()} and is not in process_group: give "
-            "the data-parallel group that it is in"
+            f"this process has global rank {dist.get_rank()} and is not in the process group "
+            "of ranks=: give the data-parallel group that it is in"
         )
     # torch 2.6 takes no None for the group of all processes here.
     members = tuple(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.parts import EpochPosition, Hole, Weights
-from ...balancer.run.run import pack_start, why_apart
-from ...balancer.run.tasks import LocalArrival, Made, MicrobatchFacts, RunStart
+from ...balancer.run.run import describe_start_mismatch, pack_start
+from ...balancer.run.tasks import LoadedBatch, LocalArrival, MicrobatchFacts, RunStart
 from ..balanced.settings import LoopSettings
 from ..balanced.source import BatchWait, MicrobatchSource, refuse_forked_copy
 from ..local.starts import LOST_S, MEET_S
@@ -56,9 +56,9 @@ class StreamLoop(MicrobatchSource):
     """
 
     def __init__(self, settings: LoopSettings, packs: PackLoader) -> None:
-        """Start nothing, and meet nobody, before the first run. packs: gives this rank's packs."""
+        """Start nothing, and meet no rank, before the first run. packs: gives this rank's packs."""
         local, job = settings.local, settings.job
-        self._job, self._packs, self._name = job, packs, local.given.name
+        self._job, self._packs, self._name = job, packs, local.arguments.ranks.name
         # Makes a batch of no samples.
         self._collate = local.batches.in_worker if local.takes_empty else None
         self._seat, self._timeout_s = settings.place, local.timeout_s
@@ -69,7 +69,7 @@ class StreamLoop(MicrobatchSource):
         # The step that the run has begun in, and how many of its microbatches were handed out.
         self._began = 0, 0
         # This rank's values under keys of the run, and those of all ranks: said and heard once.
-        self._said: set[str] = set()
+        self._posted: set[str] = set()
         self._heard: dict[str, tuple[bytes, ...]] = {}
         self._is_torn = self._has_all = self._is_over = self._is_first = True
         # A batch of one sample that was in a pack before, from the end of a reader.
@@ -89,7 +89,7 @@ class StreamLoop(MicrobatchSource):
         self._end_run()
         if self._peers is None and not self._seat.is_alone:
             self._peers = self._meet()
-        self._runs, self._said, self._heard = self._runs + 1, set(), {}
+        self._runs, self._posted, self._heard = self._runs + 1, set(), {}
         self._say("start", pack_start(start))
         self._begin_packs(start)
         return self._place
@@ -119,7 +119,7 @@ class StreamLoop(MicrobatchSource):
         """Return the next microbatch; see MicrobatchSource."""
         while not self._ready and not self._is_over:
             self._take_packs()
-            ready = self._made(self._agreed(timeout_s))
+            ready = self._make_arrivals(self._agree(timeout_s))
             begun, handed_out = self._began
             self._ready = deque(ready[handed_out if self._step == begun else 0 :])
             self._is_over = not ready
@@ -138,7 +138,7 @@ class StreamLoop(MicrobatchSource):
         # By the microbatch's own step: what an exception leaves in its middle is called again.
         key = f"step/{facts.step}"
         self._heard.pop(key, None)
-        self._said.discard(key)
+        self._posted.discard(key)
         self._clear(arrival.stream, facts.step + 1)
 
     def finish(self) -> None:
@@ -182,35 +182,35 @@ class StreamLoop(MicrobatchSource):
                 self._taken.append(pack)
         self._is_torn = False
 
-    def _agreed(self, timeout_s: float | None) -> list[Share]:
+    def _agree(self, timeout_s: float | None) -> list[Share]:
         """Return what all ranks have of the step."""
         packs = self._taken
         is_whole, has_filling = len(packs) == self._accumulate, self._collate or self._spare
         mine = Share(
             len(packs),
-            sum(len(each.keys) for each in packs),
-            sum(each.label_tokens for each in packs),
-            sum(len(each.holes) for each in packs) + len(self._late_holes),
+            sum(len(pack.keys) for pack in packs),
+            sum(pack.label_tokens for pack in packs),
+            sum(len(pack.holes) for pack in packs) + len(self._late_holes),
             is_whole or has_filling is not None,
-            tuple(each.mark for each in packs if each.mark),
+            tuple(pack.mark for pack in packs if pack.mark),
         )
         key, shares = f"step/{self._step}", [mine]
         if self._peers is not None:
             self._say(key, json.dumps(mine).encode())
-            if self._is_first and (why := why_apart(self._hear("start", timeout_s))):
+            if self._is_first and (why := describe_start_mismatch(self._hear("start", timeout_s))):
                 raise LoaderError(why)
-            shares = [Share(*json.loads(each)) for each in self._hear(key, timeout_s)]
-        if self._is_first:
+            shares = [Share(*json.loads(text)) for text in self._hear(key, timeout_s)]
+        if self._is_first:  # only the first packs have marks
             _tell_same_data(shares)
         return shares
 
-    def _made(self, shares: list[Share]) -> list[LocalArrival]:
+    def _make_arrivals(self, shares: list[Share]) -> list[LocalArrival]:
         """Return the step's microbatches of this rank; none where the run is over."""
-        n_holes, n_packs = sum(each.holes for each in shares), sum(each.packs for each in shares)
-        is_short = min(each.packs for each in shares) < self._accumulate
+        n_holes, n_packs = sum(s.holes for s in shares), sum(s.packs for s in shares)
+        is_short = min(share.packs for share in shares) < self._accumulate
         if not (n_packs or n_holes) or (is_short and self._job.plan.drop_last):
             return []
-        starved = [str(rank) for rank, each in enumerate(shares) if not each.can_fill]
+        starved = [str(rank) for rank, share in enumerate(shares) if not share.can_fill]
         if n_packs and starved:
             raise LoaderError(
                 f"rank {', '.join(starved)} has no sample in its stream, others have, and "
@@ -220,8 +220,9 @@ class StreamLoop(MicrobatchSource):
         begin, (rank,) = self._place.left_out, self._seat.played
         after, following = self._step + 1, self._packs.place(begin + n_holes)
         mine = shares[rank if len(shares) > 1 else 0]
-        whole = sum(each.samples for each in shares), sum(each.label_tokens for each in shares)
+        whole = sum(s.samples for s in shares), sum(s.label_tokens for s in shares)
         packs = [*self._taken]
+        # All ranks have the same number of microbatches, and the last takes holes without a pack.
         packs += [self._weightless() for _ in range(self._accumulate - len(packs))]
         packs[-1] = packs[-1]._replace(holes=(*packs[-1].holes, *self._late_holes))
         ready = []
@@ -238,13 +239,11 @@ class StreamLoop(MicrobatchSource):
                 padding=tuple(pack.padding.get(name, 0) for name in resources),
                 after=EpochPosition(0, after, after, 0, ""),
                 keys=tuple(pack.keys),
-                holes=tuple(Hole(0, each.key, each.reason, each.source) for each in pack.holes),
+                holes=tuple(Hole(0, hole.key, hole.reason, hole.source) for hole in pack.holes),
                 step_holes=tuple(range(begin, begin + n_holes)),
             )
-            arrival = LocalArrival(
-                facts, Made(pack.batch), resources=resources or None, stream=following
-            )
-            ready.append(arrival)
+            loaded = LoadedBatch(pack.batch)
+            ready.append(LocalArrival(facts, loaded, resources=resources or None, stream=following))
         return ready
 
     def _weightless(self) -> Pack:
@@ -260,14 +259,14 @@ class StreamLoop(MicrobatchSource):
                 "several ranks without torch.distributed cannot find each other, to end their "
                 "streams together: call init_process_group()"
             )
-        from ..peers.joining import meet  # here: a loop on its own meets nobody
+        from ..peers.joining import meet  # here: a loop on its own needs it not
 
         facts = {"configuration": to_json(self._job)}
         return meet(self._seat, self._name, facts, self._timeout_s or MEET_S)
 
     def _say(self, key: str, value: bytes) -> None:
-        if self._peers is not None and key not in self._said:
-            self._said.add(key)
+        if self._peers is not None and key not in self._posted:
+            self._posted.add(key)
             self._peers.post(f"{self._runs}/{key}", value)
 
     def _hear(self, key: str, timeout_s: float | None) -> tuple[bytes, ...]:
@@ -277,13 +276,13 @@ class StreamLoop(MicrobatchSource):
         since, limit_s = time.monotonic(), timeout_s or MEET_S
         of = f"what other ranks say of step {self._step}"
         while peers is not None and key not in self._heard:
-            if (found := peers.gather(name)) is not None:
-                self._heard[key] = found
+            if (values := peers.gather(name)) is not None:
+                self._heard[key] = values
                 break
             waited = time.monotonic() - since
-            if waited > LOST_S and (why := peers.why_lost(name)):
+            if waited > LOST_S and (why := peers.explain_loss(name)):
                 raise LoaderError(f"other ranks will say nothing more: {why}")
-            log.check(waited, limit_s, f"{of}: {peers.why_missing(name)}")
+            log.check(waited, limit_s, f"{of}: {peers.describe_missing(name)}")
             time.sleep(peers.pause_s())
         return self._heard[key]
 
@@ -293,11 +292,11 @@ def _tell_same_data(shares: list[Share]) -> None:
     marks = [mark for share in shares for mark in share.marks]
     if len({*marks}) == len(marks):
         return
-    own = [len({*share.marks}) < len(share.marks) for share in shares]
+    is_in_one_rank = any(len({*share.marks}) < len(share.marks) for share in shares)
     logger.warning(
         "the streams of %s begin with the same sample: if they read the same data, each sample is "
         "trained on several times. Give each rank and worker a part of its own: "
         "datasets.distributed.split_dataset_by_node(data, rank, world_size) for Hugging Face's, "
         "nodesplitter=wds.split_by_node for webdataset, every n-th sample in an __iter__ of yours",
-        "workers of a rank" if any(own) else "ranks",
+        "workers of a rank" if is_in_one_rank else "ranks",
     )

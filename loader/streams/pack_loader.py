@@ -17,12 +17,11 @@ from torch.utils.data import get_worker_info
 
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.parts import EpochPosition
-from ...workers.arena.transport import Transport
 from ...workers.batches.envelope import is_stateful, loses_samples
 from ...workers.sources.data_identity import KnownData
 from ..balanced.settings import LoopSettings
 from ..plain.iterators import InlineIterator, WorkersIterator
-from ..plain.order import states_of
+from ..plain.order import read_states
 from ..plain.position import read_position
 from ..plain.state import Iteration, PlainState
 from ..resume.balanced_position import ResumePosition
@@ -50,9 +49,7 @@ class PackLoader(TorchDataLoader[Any]):
 
     _restarts = 0
 
-    def __init__(
-        self, stream: PackedStream, like: TorchDataLoader[Any], transport: Transport, packs: int
-    ) -> None:
+    def __init__(self, stream: PackedStream, like: TorchDataLoader[Any], packs: int) -> None:
         """Take torch's settings of `like`, the user's loader; packs: that a step takes."""
         workers = like.num_workers
         # A step's packs are held in any case before its first one is handed out.
@@ -65,7 +62,6 @@ class PackLoader(TorchDataLoader[Any]):
             multiprocessing_context=like.multiprocessing_context,
             persistent_workers=like.persistent_workers, prefetch_factor=ahead if workers else None,
         )  # fmt: skip
-        self.transport = transport
         self._stats = getattr(like, "_stats", None)
         self._state = PlainState()
         # The iteration that was begun last, also when it is at its end.
@@ -84,7 +80,7 @@ class PackLoader(TorchDataLoader[Any]):
             self.load(self.ledger(at))
         iterator, self._iteration = iter(self), self._state.current
         if self._iteration.states is None:  # before anything else draws from the generators
-            self._iteration.states = states_of(self._iteration.generators)
+            self._iteration.states = read_states(self._iteration.generators)
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
@@ -96,7 +92,7 @@ class PackLoader(TorchDataLoader[Any]):
         self._iterator = None
 
     def leave(self) -> None:
-        """Note that the epoch is over, where packs are left that nobody will have."""
+        """Note that the epoch is over, where packs are left that no loop will take."""
         if self._state.current.begun:
             self._state.current = self._state.current.following(finished=False)
 
@@ -128,7 +124,7 @@ class PackLoader(TorchDataLoader[Any]):
             samples=None,
             data=data.identity,
             epoch=epoch,
-            digest=_digest_of(job),
+            digest=_digest_job(job),
             rank=settings.place.played[0],
             ranks=job.plan.ranks,
             workers=self.num_workers,
@@ -153,7 +149,7 @@ class PackLoader(TorchDataLoader[Any]):
             "workers": self.num_workers,
         }
         _check_readers(ledger, here)
-        check_same(ledger, {"digest": _digest_of(job)})
+        check_same(ledger, {"digest": _digest_job(job)})
         check_same_data(ledger, data)
         read_position(self, ledger.stream)
         self._tell_read_again(ledger.stream)
@@ -172,7 +168,7 @@ class PackLoader(TorchDataLoader[Any]):
         In this process a data set that keeps its place has moved on.
         """
         is_kept = not self.num_workers and is_stateful(self._data) and at is not None
-        if is_kept and not any(each["dataset"] for each in _begins_of(self.ledger(at))):
+        if is_kept and not any(begin["dataset"] for begin in _find_begins(self.ledger(at))):
             raise LoaderError(
                 "an exception has left the first step of this iteration half read, and the stream "
                 "keeps its place, which is further: call iter() again"
@@ -180,8 +176,8 @@ class PackLoader(TorchDataLoader[Any]):
 
     def _tell_read_again(self, ledger: dict[str, Any]) -> None:
         """Log that a stream without a state is read again, up to where a ledger is."""
-        begins = _begins_of(ledger)
-        has_state = all(each["iterator"] or each["dataset"] for each in begins)
+        begins = _find_begins(ledger)
+        has_state = all(begin["iterator"] or begin["dataset"] for begin in begins)
         if begins and (loses_samples(self._data) or not has_state):
             logger.warning(
                 "%s has no state_dict(), nor has its iterator, or a shuffle buffer is not in it: "
@@ -191,17 +187,15 @@ class PackLoader(TorchDataLoader[Any]):
             )
 
 
-def _digest_of(job: JobSpec) -> str:
+def _digest_job(job: JobSpec) -> str:
     return job.plan.digest() + job.label_source
 
 
 def _check_readers(ledger: StreamLedger, here: dict[str, int]) -> None:
     """Raise ValueError for a ledger of another rank, or of other numbers of ranks or workers."""
-    other = [name for name, value in here.items() if getattr(ledger, name) != value]
-    if other:
-        pairs = "; ".join(
-            f"{name} was {getattr(ledger, name)} and is {here[name]}" for name in other
-        )
+    differing = [name for name, value in here.items() if getattr(ledger, name) != value]
+    if differing:
+        pairs = "; ".join(f"{n} was {getattr(ledger, n)} and is {here[n]}" for n in differing)
         raise ValueError(
             f"a stream's ledger is of one rank and its workers, each of which was at a place of "
             f"its own ({pairs}): save state_dict() on every rank, and resume each with its own, "
@@ -209,9 +203,9 @@ def _check_readers(ledger: StreamLedger, here: dict[str, int]) -> None:
         )
 
 
-def _begins_of(ledger: dict[str, Any]) -> list[dict[str, Any]]:
+def _find_begins(ledger: dict[str, Any]) -> list[dict[str, Any]]:
     """Return where the readers that have read something begin, if they go on at a ledger."""
-    states = [each["iterator"] for each in ledger["readers"] if each["iterator"]]
+    states = [reader["iterator"] for reader in ledger["readers"] if reader["iterator"]]
     return [state["from"] for state in states if state["read"] or state["from"]["read"]]
 
 

@@ -7,7 +7,7 @@ still fits (best fit). So packs are full, and what was read longest ago is nearl
 waits, which bounds what a resumed run reads again.
 
 A window is not filled at once: before a pack at most two packs' worth of samples is read, so that
-nobody waits for a whole window, at the start or later. In a full window it is what the pack before
+no loop waits for a whole window, at the start or later. In a full window it is what the pack before
 has taken.
 """
 
@@ -49,21 +49,22 @@ def choose(waiting: Sequence[Costs], limits: Limits) -> list[int]:
     >>> choose([(6,), (2,), (5,), (6,)], Limits((12,), (True,)))
     [0, 3]
     """
-    taken, kept = [0], _Taken(waiting[0], limits)
+    taken, pack = [0], _Taken(waiting[0], limits)
     if not limits.allow(waiting[0]):
         return taken
     if any(limits.padded):
-        rest = sorted(range(1, len(waiting)), key=lambda place: _unlike(waiting, place, limits))
+        candidates = [*range(1, len(waiting))]
+        candidates.sort(key=lambda place: _unlike(waiting, place, limits))
     else:
         means = [ROOM * sum(column) / len(waiting) for column in zip(*waiting, strict=True)]
-        place, rest = 1, []
-        while place < len(waiting) and all(map(ge, kept.room, means)):
-            (taken if kept.takes(waiting[place]) else rest).append(place)
+        place, candidates = 1, []
+        while place < len(waiting) and all(map(ge, pack.room, means)):
+            (taken if pack.takes(waiting[place]) else candidates).append(place)
             place += 1
-        room, rest = kept.room, [*rest, *range(place, len(waiting))]
-        rest = [each for each in rest if all(map(le, waiting[each], room))]
-        rest.sort(key=lambda each: -_size(waiting[each], limits))
-    taken += [each for each in rest if kept.takes(waiting[each])]
+        room, candidates = pack.room, [*candidates, *range(place, len(waiting))]
+        candidates = [place for place in candidates if all(map(le, waiting[place], room))]
+        candidates.sort(key=lambda place: -_size(waiting[place], limits))
+    taken += [place for place in candidates if pack.takes(waiting[place])]
     return sorted(taken)
 
 
@@ -90,11 +91,11 @@ class _Taken:
         self.room = tuple(map(sub, self.room, costs))
         if any(self._limits.padded):
             self._largest = tuple(map(max, self._largest, costs))
-            each = [most // (self._count + 1) for most in self._limits.budgets]
+            shares = [most // (self._count + 1) for most in self._limits.budgets]
             self.room = tuple(
                 room if not is_padded else share if largest <= share else -1
                 for room, is_padded, share, largest in zip(
-                    self.room, self._limits.padded, each, self._largest, strict=True
+                    self.room, self._limits.padded, shares, self._largest, strict=True
                 )
             )
 
@@ -155,12 +156,12 @@ class PackWindow:
     def take(self) -> list[Any]:
         """Return the samples of the next pack, in order of arrival, and hold them no more."""
         places = choose(self._costs, self.limits)
-        found = [self._held[place] for place in places]
+        pack = [self._held[place] for place in places]
         for place in reversed(places):
             del self.numbers[place], self._costs[place], self._held[place]
-        self._bytes -= sum(nbytes for _, nbytes in found)
+        self._bytes -= sum(nbytes for _, nbytes in pack)
         self.begin_reading()
-        return [sample for sample, _ in found]
+        return [sample for sample, _ in pack]
 
     def begin_reading(self) -> None:
         """Note that what is held was read before the pack that comes next."""

@@ -19,10 +19,10 @@ from ...balancer.planning.problem.shapes import Sizing
 from ...workers.batches.envelope import LoadedState, ReaderPosition, StartPosition, reader_number
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.batches.tolerant_stream import Item
-from ...workers.collate.labels import count_label_tokens_of
+from ...workers.collate.labels import count_batch_label_tokens
 from ...workers.sources.costs import checked_cost, checked_measure, checked_name, sample_nbytes
-from ...workers.sources.data_identity import content_of
-from ...workers.sources.failures import OnError, SkippedSample
+from ...workers.sources.data_identity import summarize_content
+from ...workers.sources.failures import ErrorAction, SkippedSample
 from ...workers.sources.fingerprint import digest
 from ...workers.sources.interface import SampleError
 from ...workers.sources.labels import with_label_tokens
@@ -56,7 +56,7 @@ class PackSettings:
     oversize: str = "alone"
     label_tokens: str | None = None
     shift_labels: bool = True
-    on_error: OnError = "raise"
+    on_error: ErrorAction = "raise"
     most_bytes: int = 1 << 62
 
 
@@ -102,8 +102,8 @@ def own_costs(sample: Any) -> dict[str, int]:
             'such as lambda sample: {"tokens": len(sample["tokens"])}'
         )
     tiles: Any = sample.get("pixel_values")
-    found = {"tiles": len(tiles)} if getattr(tiles, "ndim", 0) == TILE_AXES else {}
-    return {"tokens": len(sample["input_ids"]), **found}
+    tile_costs = {"tiles": len(tiles)} if getattr(tiles, "ndim", 0) == TILE_AXES else {}
+    return {"tokens": len(sample["input_ids"]), **tile_costs}
 
 
 class PackedStream(IterableDataset[Any]):
@@ -153,7 +153,7 @@ class PackIterator:
         if self._due is None:
             self._due = self._next_samples()
         try:
-            pack = self._collated(self._due)
+            pack = self._make_pack(self._due)
         except Exception as raised:
             in_worker = get_worker_info() is not None
             error = _wrapped(where=f"in reader {reader_number()}") if in_worker else raised
@@ -173,25 +173,25 @@ class PackIterator:
         self._has_told_end = True
         return [] if self._last is None else [self._last]
 
-    def _collated(self, held: list[Held]) -> Pack:
-        settings, samples = self._settings, [each.sample for each in held]
-        if self._has_told_end:
+    def _make_pack(self, held: list[Held]) -> Pack:
+        settings, samples = self._settings, [waiting.sample for waiting in held]
+        if self._has_told_end:  # the batch of such a pack only fills a step up
             has_batch = bool(samples) and not settings.takes_empty
             batch = settings.collate(samples) if has_batch else None
             return Pack(batch, (), {}, {}, 0, tuple(self._holes), is_end=True)
         batch, label = settings.collate(samples), settings.label_tokens
-        costs = [each.costs for each in held]
-        sums = {name: sum(each.get(name, 0) for each in costs) for each in costs for name in each}
-        limited = [tuple(each[name] for name in settings.resources) for each in costs]
+        costs = [waiting.costs for waiting in held]
+        sums = {name: sum(row.get(name, 0) for row in costs) for row in costs for name in row}
+        limited = [tuple(row[name] for name in settings.resources) for row in costs]
         loads, padding = settings.sizing.total(np.array(limited, np.int64))
         return Pack(
             batch,
-            tuple(each.key for each in held),
+            tuple(waiting.key for waiting in held),
             sums | dict(zip(settings.resources, loads, strict=True)),
             dict(zip(settings.resources, padding, strict=True)),
             sums[label]
             if label is not None
-            else count_label_tokens_of(batch, samples, settings.shift_labels),
+            else count_batch_label_tokens(batch, samples, settings.shift_labels),
             tuple(self._holes),
             self._mark,
         )
@@ -202,7 +202,7 @@ class PackIterator:
             read, waits = self._again
             return {"from": self._from, "read": read, "waits": f"{waits:x}"}
         # A pack that could not be collated is due: its samples wait, too.
-        due = () if self._has_told_end else (each.number for each in self._due or ())
+        due = () if self._has_told_end else (waiting.number for waiting in self._due or ())
         numbers = sorted((*self._window.numbers, *due))
         # One sample is read again in any case: a rank that is at its end may need it.
         oldest = min([*numbers[:1], self._read - 1])
@@ -249,15 +249,15 @@ class PackIterator:
         if isinstance(item, SampleError):
             raise item
         if isinstance(item, Item):
-            sample, holes, is_found = item.sample, [*item.holes], item.found
+            sample, holes, is_found = item.sample, [*item.holes], item.has_sample
         if is_found and (hole := self._take(number, sample, waits)) is not None:
             holes.append(hole)
         if not is_known:
             self._holes += holes
             if number == self._from["read"] == 0 and is_found:
-                self._mark = digest([content_of(sample)])
+                self._mark = digest([summarize_content(sample)])
         # Before the first sample a data set may still state the end of another iteration. That
-        # sample is in the first pack, so that nobody goes on before it.
+        # sample is in the first pack, so that no run goes on before it.
         if self._read == 1 or self._read - self._marks[-1][0] >= MARK_EVERY:
             self._marks.append((self._read, self._reader.position()))
 
@@ -273,11 +273,12 @@ class PackIterator:
             if settings.on_error == "raise":
                 raise
             return SkippedSample(key, error.reason, "data", error.source)
-        row = np.array([[costs[each] for each in settings.resources]], np.int64)
+        row = np.array([[costs[name] for name in settings.resources]], np.int64)
         limited = tuple(settings.sizing.rounded(row)[0].tolist())
+        # "alone": the window gives it a pack of its own.
         if settings.oversize != "alone" and not limits.allow(limited):
             named = zip(settings.resources, limited, limits.budgets, strict=True)
-            over = ", ".join(f"{n:,} {each} of {most:,}" for each, n, most in named if n > most)
+            over = ", ".join(f"{n:,} {name} of {most:,}" for name, n, most in named if n > most)
             why = f"over budget ({over}), and oversize is {settings.oversize!r}"
             if settings.oversize == "refuse":
                 return SkippedSample(key, why, "data")
@@ -290,9 +291,9 @@ class PackIterator:
     def _costs(self, sample: Any, key: str) -> dict[str, int]:
         """Return what a sample costs; ValueError where a resource with a budget is not known."""
         settings = self._settings
-        found = own_costs(sample) if settings.cost is None else settings.cost(sample)
-        costs = with_label_tokens(checked_measure(found), sample, settings.shift_labels)
-        costs = {checked_name(n, key): checked_cost(n, each, key) for n, each in costs.items()}
+        measured = own_costs(sample) if settings.cost is None else settings.cost(sample)
+        costs = with_label_tokens(checked_measure(measured), sample, settings.shift_labels)
+        costs = {checked_name(n, key): checked_cost(n, cost, key) for n, cost in costs.items()}
         needed = (*settings.resources, *filter(None, [settings.label_tokens]))
         if missing := [name for name in needed if name not in costs]:
             raise ValueError(
@@ -304,4 +305,4 @@ class PackIterator:
 
 
 def _as_dict(position: ReaderPosition) -> dict[str, Any]:
-    return {each.name: getattr(position, each.name) for each in fields(position)}
+    return {field.name: getattr(position, field.name) for field in fields(position)}

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.layout import as_layout
 from ...balancer.planning.problem.options import Waits
 from ...balancer.protocol.job_spec import IN_BATCHES, JobSpec
 from ...workers.sources.data_identity import KnownData
@@ -25,26 +26,26 @@ from .reader import PackedStream, PackSettings
 # The options of a Balance that mean something for a stream; seed: of nothing, as its order is its
 # own, but sweeps and frameworks give one to every loader.
 OPTIONS = (
-    "budgets", "accumulate", "work", "align", "cp", "buckets", "max_shapes", "oversize", "layout",
-    "pad_id", "dummy_tile", "label_tokens", "shift_labels", "seed", "report",
+    "budgets", "accumulate", "oversize", "seed", "label_tokens", "layout", "work", "shapes",
+    "images",
 )  # fmt: skip
 EXAMPLE = 'balance=cp.Balance(budgets={"tokens": 4096}, layout="packed")'
 
 
 # Arguments of a DataLoader that have no meaning for one, and their defaults.
 WITHOUT_MEANING = {
-    "balancer": None, "keys": None, "key": None, "growing_data": False, "decode_threads": 1,
+    "balancer": None, "key": None, "growing_data": False, "decode_threads": 1,
 }  # fmt: skip
 
 
 def check_stream(
-    balance: Balance, batch_size: int | None, shuffle: bool | None, others: Mapping[str, Any]
+    balance: Balance, batch_size: int | None, shuffle: bool | None, arguments: Mapping[str, Any]
 ) -> None:
     """Raise ValueError where more is asked for than a stream can be packed by.
 
-    others: a DataLoader's arguments that torch's does not have.
+    arguments: a DataLoader's arguments that torch's does not have.
     """
-    if others["skip_keys"]:
+    if arguments["skip_keys"]:
         raise ValueError("skip_keys is for samples with keys, and those of a stream have none")
     if not balance.budgets:
         raise ValueError(
@@ -68,14 +69,19 @@ def check_stream(
             "shuffle=True, and a stream has an order of its own: leave shuffle, and let the stream "
             "shuffle (data.shuffle(buffer_size=...) of Hugging Face and webdataset)"
         )
-    options = {option.name: getattr(balance, option.name) for option in fields(Balance)}
+    names = [field.name for field in fields(Balance)] + ["time_ns", "dispatch", "all_or_none"]
+    options = {name: getattr(balance, name) for name in names}
     allowed = {"counts": "free"}  # as it is
     meant = {
         name: value
         for name, value in options.items()
         if name not in OPTIONS and value not in (getattr(DEFAULTS, name), allowed.get(name))
     }
-    meant |= {name: others[name] for name, no in WITHOUT_MEANING.items() if others[name] != no}
+    meant |= {
+        name: arguments[name]
+        for name, default in WITHOUT_MEANING.items()
+        if arguments[name] != default
+    }
     for name, value in meant.items():
         raise ValueError(
             f"{name} is {value!r}, and a stream is packed as it comes, on each rank by its own "
@@ -97,15 +103,15 @@ def make_stream_loader(
     if len(place.played) > 1 or place.sharers > 1:
         raise ValueError(
             f"this process is {place}, and each rank has a stream of its own: leave "
-            "virtual_ranks, and dimensions other than data parallelism in topology"
+            "Ranks(virtual=...), and dimensions other than data parallelism in ranks"
         )
-    balance = local.given.balance
+    balance = local.arguments.balance
     job = JobSpec(
         # What all ranks must have alike; nothing is planned with it.
         plan=PlanConfig.from_balance(
             balance, ranks=place.ranks, resources=local.resources, drop_last=local.drop_last
         ),
-        on_error=local.given.on_error,
+        on_error=local.arguments.on_error.action,
         label_tokens="",
         shift_labels=balance.shift_labels,
     )
@@ -116,40 +122,41 @@ def make_stream_loader(
 
 
 def settings_of_stream(
-    loader: TorchDataLoader[Any], given: BalancedArguments
+    loader: TorchDataLoader[Any], arguments: BalancedArguments
 ) -> tuple[LoaderSettings, PackLoader]:
     """Return the settings of the loop over `loader`'s stream; ValueError for what cannot be."""
-    balance = given.balance
-    if given.cost is not None and not callable(given.cost):
+    balance = arguments.balance
+    if arguments.cost is not None and not callable(arguments.cost):
         raise ValueError(
-            f"cost is a {type(given.cost).__name__}, and samples of a stream have no index in a "
-            "table: give a function from a sample to its costs"
+            f"cost is a {type(arguments.cost).__name__}, and samples of a stream have no index in "
+            "a table: give a function from a sample to its costs"
         )
-    if isinstance(given.max_errors, float):
+    if isinstance(part := arguments.on_error.max_errors, float):
         raise ValueError(
-            f"max_errors={given.max_errors} is a part of the samples, and a stream does not say "
+            f"max_errors={part} is a part of the samples, and a stream does not say "
             "how many it has: give a count"
         )
-    takes_empty = balance.layout != "torch" or takes_nothing(given.collate_fn)
-    batches, resources = BatchMaker(balance, given.collate_fn, given.fields), tuple(balance.budgets)
+    takes_empty = as_layout(balance.layout) is not None or takes_nothing(arguments.collate_fn)
+    batches = BatchMaker(balance, arguments.collate_fn, arguments.fields)
+    resources = tuple(balance.budgets)
     sizing = PlanConfig.from_balance(balance, ranks=1, resources=resources).sizing
     padded = tuple(column in sizing.padded for column in range(len(resources)))
     settings = PackSettings(
         limits=Limits(tuple(balance.budgets.values()), padded),
         sizing=sizing,
         resources=resources,
-        cost=given.cost,
+        cost=arguments.cost,
         collate=batches.in_worker,
         takes_empty=takes_empty,
         oversize=balance.oversize,
         label_tokens=None if balance.label_tokens == IN_BATCHES else balance.label_tokens,
         shift_labels=balance.shift_labels,
-        on_error=given.on_error,
-        most_bytes=given.buffer_bytes // max(1, loader.num_workers),
+        on_error=arguments.on_error.action,
+        most_bytes=arguments.buffer_bytes // max(1, loader.num_workers),
     )
     stream, accumulate = PackedStream(loader.dataset, settings), int(balance.accumulate)
-    local = LoaderSettings.of_loader(
-        loader, given, dataset=loader.dataset, source=None, resources=resources, batches=batches,
-        takes_empty=takes_empty,
+    local = LoaderSettings.from_loader(
+        loader, arguments, dataset=loader.dataset, source=None, resources=resources,
+        batches=batches, takes_empty=takes_empty,
     )  # fmt: skip
-    return local, PackLoader(stream, loader, given.transport, accumulate)
+    return local, PackLoader(stream, loader, accumulate)

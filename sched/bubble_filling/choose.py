@@ -101,8 +101,8 @@ def scan(
     `executable`: only whole layers, between passes, as a runtime runs any.
     """
     host_of = host_of or shared_hosts(setup, whole_passes=executable)
-    wanted = plans(setup) if candidates is None else candidates
-    pairs = [(plan, host_of(plan)) for plan in wanted]
+    candidates = plans(setup) if candidates is None else candidates
+    pairs = [(plan, host_of(plan)) for plan in candidates]
     pairs.sort(key=lambda p: (p[1].gaps.step_ns, -p[0].tensor, p[0].stages))
     chosen: list[Chosen] = []
     refused: list[tuple[EncoderPlan, str]] = []
@@ -129,5 +129,5 @@ def scan(
             filled = fill_bubbles(problem)
             chosen.append(Chosen(plan, splitting, filled, host, need))
             best = min(best, filled.step_ns)
-    chosen.sort(key=lambda one: one.filled.step_ns)
+    chosen.sort(key=lambda plan: plan.filled.step_ns)
     return PlanScan(tuple(chosen), tuple(refused), skipped)

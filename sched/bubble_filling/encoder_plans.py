@@ -93,8 +93,8 @@ def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
     stacks = setup.encoder_stacks(plan.tensor)
     share = plan.tensor * plan.stages
     held, trained = (
-        sum(s.layer.parameters * s.layers for s in stacks if every or s.trainable) // share
-        for every in (True, False)
+        sum(s.layer.parameters * s.layers for s in stacks if with_frozen or s.trainable) // share
+        for with_frozen in (True, False)
     )
     return held * setup.encoder_gather_ns // 10**9, trained * setup.encoder_scatter_ns // 10**9
 
@@ -157,21 +157,21 @@ def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
     pipelines = (setup.stages // plan.stages) * (setup.tensor // plan.tensor)
     stacks = setup.encoder_stacks(plan.tensor)
     encoder = sum(
-        _states(setup, one, plan.stages * plan.tensor, setup.data * pipelines) for one in stacks
+        _states(setup, stack, plan.stages * plan.tensor, setup.data * pipelines) for stack in stacks
     )
-    trained = [one for one in stacks if one.trainable]
-    encoder += max((one.layer.at_work_bytes(plan.recompute) for one in trained), default=0)
-    kept = sum(
-        (one.layer.checkpoint_bytes if plan.recompute else one.layer.saved_bytes)
-        * (one.layers // plan.stages)
-        for one in trained
+    trained = [stack for stack in stacks if stack.trainable]
+    encoder += max((stack.layer.at_work_bytes(plan.recompute) for stack in trained), default=0)
+    activations = sum(
+        (stack.layer.checkpoint_bytes if plan.recompute else stack.layer.saved_bytes)
+        * (stack.layers // plan.stages)
+        for stack in trained
     )
     # The optimizer's states are sharded over all copies, so they are no more than with one.
     share = setup.stages * setup.tensor
-    one_copy = sum(_states(setup, one, share, 0) for one in stacks)
+    one_copy = sum(_states(setup, stack, share, 0) for stack in stacks)
     alone = _states(setup, setup.model, share, 0) + one_copy
     copies = (pipelines - 1) * one_copy / max(1, alone)
-    return Memory(model, encoder, kept, setup.memory_bytes, copies)
+    return Memory(model, encoder, activations, setup.memory_bytes, copies)
 
 
 def _states(setup: FillSetup, stack: Stack, share: int, replicas: int) -> int:
@@ -195,8 +195,8 @@ def plan_problem(
 
     Raises ValueError if the plan's sizes do not divide the model's, or it does not fit the memory.
     """
-    if what := _mismatch(setup, plan.stages, plan.tensor):
-        raise ValueError(what)
+    if mismatch := _mismatch(setup, plan.stages, plan.tensor):
+        raise ValueError(mismatch)
     need = memory(setup, plan, host)
     if need.microbatches < 1:
         raise ValueError(
@@ -212,7 +212,7 @@ def plan_problem(
     gather, scatter = encoder_collectives(setup, plan)
     return FillProblem(
         gaps=host.gaps,
-        groups=groups_of(setup.stages, plan.stages),
+        groups=group_ranks(setup.stages, plan.stages),
         copies=setup.tensor // plan.tensor,
         forward=make_work(forward, splitting=splitting, collective_ns=gather),
         backward=make_work(backward, splitting=splitting, collective_ns=scatter, backward=True),
@@ -220,15 +220,15 @@ def plan_problem(
         nominal_ns=nominal,
         # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
         most=need.microbatches if backward else None,
-        encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
+        encoders=tuple((stack.layers // plan.stages, stack.trainable) for stack in stacks),
         slower=setup.contention.permille,
     )
 
 
-def groups_of(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
+def group_ranks(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of each encoder pipeline of `width` ranks.
 
-    >>> groups_of(4, 2)
+    >>> group_ranks(4, 2)
     ((0, 1), (2, 3))
     """
     return tuple(tuple(range(first, first + width)) for first in range(0, ranks, width))

@@ -20,6 +20,7 @@ before the pass' end waits for it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -28,9 +29,9 @@ from ..ir.program import NO_MICROBATCH, Edge, Pass, Program
 from ..simulation.costs import Costs
 from ..simulation.simulator import simulate
 from ..simulation.timeline import Slot
-from .encoder_plans import Host, groups_of
+from .encoder_plans import Host, group_ranks
 from .gaps import Ints, find_gaps
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, StageKernels
 from .search import Effort, fill_bubbles
 from .setup import Kernel
 
@@ -44,10 +45,10 @@ def fill_program(host: Host, filled: FilledSchedule) -> Program:
     # Other copies of the pipelines, on other tensor-parallel GPUs, do the same.
     for p in filled.pipelines:
         if p.copy == 0:
-            for rank, place, what in _places(filled, host, p):
-                timed[rank].append((place, what))
+            for rank, place, pass_ in _places(filled, host, p):
+                timed[rank].append((place, pass_))
             edges += _edges(filled, host, p)
-    rows = tuple(tuple(what for _, what in sorted(row, key=lambda one: one[0])) for row in timed)
+    rows = tuple(tuple(pass_ for _, pass_ in sorted(row, key=itemgetter(0))) for row in timed)
     # By what they join, so that a line of the text form holds the edges of one kind.
     edges.sort(key=lambda e: (e.source.stage, e.source.kind, e.target.stage, e.source.microbatch))
     name = f"{host.program.name} with encoders"
@@ -67,9 +68,9 @@ def _places(
     never = host.timeline.makespan_ns
     # By direction and microbatch, of what follows: its rank, its start, and the latest place.
     follows: dict[tuple[str, int], tuple[int, int, int]] = {}
-    for rank, start, end, what in sorted(_passes(filled, p), key=lambda one: one[2], reverse=True):
-        key, place = (what.kind[:2], what.microbatch), (end, 0)
-        last = needed[what.microbatch] if key[0] == "EF" else never
+    for rank, start, end, pass_ in sorted(_passes(filled, p), key=itemgetter(2), reverse=True):
+        key, place = (pass_.kind[:2], pass_.microbatch), (end, 0)
+        last = needed[pass_.microbatch] if key[0] == "EF" else never
         there, begins, limit = follows.get(key, (rank, last, last))
         at = int(np.searchsorted(ends[rank], end))
         if at < len(ends[rank]):
@@ -78,17 +79,17 @@ def _places(
             if inside and slot.end_ns <= (limit if there == rank else min(limit, begins)):
                 place = (slot.end_ns, end)
         follows[key] = rank, start, min(limit, place[0] if place[1] else end - 1)
-        yield rank, place, what
+        yield rank, place, pass_
 
 
 def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, int, Pass]]:
     """Yield rank, planned start and end, and pass of every encoder layer."""
     up, down = filled.problem.forward.layers, filled.problem.backward.layers
     encoders = filled.problem.layers_of_encoders()
-    every = [number for layers, _ in encoders for number in layers]
+    all_layers = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]
     for direction, numbers, sizes, starts, ends in (
-        ("EF", every, up, p.forward, p.forward_end),
+        ("EF", all_layers, up, p.forward, p.forward_end),
         ("EB", trained[::-1], down, p.backward, p.backward_end),
     ):
         last = np.cumsum(sizes, dtype=np.int64) - 1
@@ -103,8 +104,8 @@ def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, i
 def _entering(host: Host) -> list[Slot]:
     """Return the passes that need features, the forwards of the first stage, as they begin."""
     row = host.timeline.ranks[host.gaps.first_rank]
-    found = (slot for slot in row if slot.what.stage == 0 and slot.what.kind == "F")
-    return sorted(found, key=lambda slot: (slot.start_ns, slot.what))
+    slots = (slot for slot in row if slot.what.stage == 0 and slot.what.kind == "F")
+    return sorted(slots, key=lambda slot: (slot.start_ns, slot.what))
 
 
 def _edges(filled: FilledSchedule, host: Host, p: EncoderPipeline) -> Iterator[Edge]:
@@ -161,7 +162,7 @@ def encoder_times(costs: Costs, layers: Sequence[int], *, width: int = 1) -> lis
     >>> encoder_times(costs, [1, 1])[1]
     EncoderTimes(forward_ns=(6,), backward_ns=(9,), permille=())
     """
-    found, first = [], 0
+    encoders, first = [], 0
     for count in layers:
         share = count // width
         places = [(n // share, layer_kind("", first + n % share)) for n in range(count)]
@@ -174,9 +175,9 @@ def encoder_times(costs: Costs, layers: Sequence[int], *, width: int = 1) -> lis
                 f"the costs have no times of {count} encoder layers in pipelines of {width} ranks, "
                 f"from EF{layer_kind('', first)} on; they have {' '.join(costs.pass_ns)}"
             )
-        found.append(EncoderTimes(forward, backward if any(backward) else ()))
+        encoders.append(EncoderTimes(forward, backward if any(backward) else ()))
         first += share
-    return found
+    return encoders
 
 
 def _mean(costs: Costs, kind: str, position: int, width: int) -> int:
@@ -188,8 +189,8 @@ def _mean(costs: Costs, kind: str, position: int, width: int) -> int:
         if table.ndim < 2 and table.size == 1
         else table.reshape(len(table), -1)
     )
-    own = rows[position::width] if len(rows) > 1 else rows
-    return int(own[own > 0].mean()) if (own > 0).any() else 0
+    times = rows[position::width] if len(rows) > 1 else rows
+    return int(times[times > 0].mean()) if (times > 0).any() else 0
 
 
 def fill_between_passes(
@@ -207,25 +208,25 @@ def fill_between_passes(
     ranks = len(program.ranks)
     if width < 1 or ranks % width:
         raise ValueError(f"encoder pipelines of {width} ranks do not divide {ranks}; use a divisor")
-    for one in encoders:
-        if len(one.forward_ns) % width:
-            raise ValueError(f"{len(one.forward_ns)} layers do not divide into {width} stages")
-        if len(one.permille) not in (0, program.microbatches):
+    for encoder in encoders:
+        if len(encoder.forward_ns) % width:
+            raise ValueError(f"{len(encoder.forward_ns)} layers do not divide into {width} stages")
+        if len(encoder.permille) not in (0, program.microbatches):
             raise ValueError(
-                f"{len(one.permille)} costs for {program.microbatches} microbatches; give all"
+                f"{len(encoder.permille)} costs for {program.microbatches} microbatches; give all"
             )
     timeline = simulate(program, costs)
     # Without a word about what is inside, a pass computes from its start to its end.
     host = Host(program, costs, timeline, find_gaps(timeline, inside or {}))
-    forward = _work([one.forward_ns for one in encoders], encoders, ranks, width)
-    trained = [one for one in encoders if one.backward_ns]
-    rising = _work([one.backward_ns for one in trained], trained, ranks, width)
+    forward = _work([encoder.forward_ns for encoder in encoders], encoders, ranks, width)
+    trained = [encoder for encoder in encoders if encoder.backward_ns]
+    rising = _work([encoder.backward_ns for encoder in trained], trained, ranks, width)
     # Backwards go down.
     backward = replace(rising, ns=np.ascontiguousarray(rising.ns[:, :, ::-1]))
     total = forward.ns.sum(axis=(0, 2)) + backward.ns.sum(axis=(0, 2))
     problem = FillProblem(
         gaps=host.gaps,
-        groups=groups_of(ranks, width),
+        groups=group_ranks(ranks, width),
         copies=1,
         forward=forward,
         backward=backward,
@@ -233,24 +234,26 @@ def fill_between_passes(
         # Of a stage: the mean over the ranks, whose layers may differ.
         nominal_ns=np.broadcast_to(total // ranks, (program.microbatches,)),
         fixed=True,
-        encoders=tuple((len(one.forward_ns) // width, bool(one.backward_ns)) for one in encoders),
+        encoders=tuple(
+            (len(part.forward_ns) // width, bool(part.backward_ns)) for part in encoders
+        ),
     )
     return host, fill_bubbles(problem, Effort(max(1, timeline.makespan_ns // 10_000)))
 
 
 def _work(
     times: Sequence[tuple[int, ...]], encoders: Sequence[EncoderTimes], ranks: int, width: int
-) -> Work:
+) -> StageKernels:
     """Return whole layers as kernels, (ranks, microbatches or 1, layers of a stage)."""
     rows: list[Ints] = []
-    equal = not any(one.permille for one in encoders)
+    equal = not any(encoder.permille for encoder in encoders)
     for position in range(width):
         parts = []
-        for layers, one in zip(times, encoders, strict=True):
+        for layers, encoder in zip(times, encoders, strict=True):
             share = len(layers) // width
-            own = np.array(layers[position * share : (position + 1) * share], np.int64)
-            scale = np.array([1000] if equal else one.permille or [1000], np.int64)
-            parts.append(own[None] * scale[:, None] // 1000)
+            layer_ns = np.array(layers[position * share : (position + 1) * share], np.int64)
+            scale = np.array([1000] if equal else encoder.permille or [1000], np.int64)
+            parts.append(layer_ns[None] * scale[:, None] // 1000)
         most = max((len(part) for part in parts), default=1)
         wide = [np.broadcast_to(part, (most, part.shape[1])) for part in parts]
         rows.append(np.concatenate(wide, axis=1) if wide else np.zeros((1, 0), np.int64))
@@ -258,7 +261,7 @@ def _work(
     ns = np.maximum(np.stack([rows[rank % width] for rank in range(ranks)]), 1)
     count = ns.shape[2]
     none = np.zeros(count, np.int64)
-    return Work(none, np.ascontiguousarray(ns), none, layers=(1,) * count)
+    return StageKernels(none, np.ascontiguousarray(ns), none, layers=(1,) * count)
 
 
 def with_encoders(

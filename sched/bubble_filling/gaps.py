@@ -66,8 +66,8 @@ def with_collectives(program: Program) -> Program:
     """
     rows = []
     for rank, row in enumerate(program.ranks):
-        own = program.stages_of(rank)[0]
-        rows.append((Pass(own, GATHER), *row, Pass(own, SCATTER)))
+        stage = program.stages_of(rank)[0]
+        rows.append((Pass(stage, GATHER), *row, Pass(stage, SCATTER)))
     return replace(program, ranks=tuple(rows))
 
 
@@ -82,12 +82,12 @@ def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gap
     rank = timeline.placement[0]
     need, gradient = {}, {}
     for slot in timeline.ranks[rank]:
-        what = slot.what
-        if what.stage == 0 and what.microbatch != NO_MICROBATCH:
-            if what.kind == "F":
-                need[what.microbatch] = slot.start_ns
-            elif what.kind in BACKWARD:
-                gradient[what.microbatch] = slot.end_ns
+        pass_ = slot.what
+        if pass_.stage == 0 and pass_.microbatch != NO_MICROBATCH:
+            if pass_.kind == "F":
+                need[pass_.microbatch] = slot.start_ns
+            elif pass_.kind in BACKWARD:
+                gradient[pass_.microbatch] = slot.end_ns
     # Without a forward at stage 0 nothing says when encoder output is needed.
     if not need:
         raise ValueError("the timeline has no forward at stage 0, so no encoder output is needed")
@@ -111,16 +111,12 @@ def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kern
     for name in names:
         nodes = np.flatnonzero((kinds == name) & (finish > begin))
         kernels = inside.get(name) or (Kernel(name, "compute", 1),)
-        until = np.concatenate(([0], np.cumsum([one.ns for one in kernels]))).astype(np.int64)
-        codes = [COMPUTING if one.resource == "compute" else COMMUNICATING for one in kernels]
+        until = np.concatenate(([0], np.cumsum([kernel.ns for kernel in kernels]))).astype(np.int64)
+        codes = [COMPUTING if kernel.resource == "compute" else COMMUNICATING for kernel in kernels]
         length = (finish - begin)[nodes, None]
         at = begin[nodes, None] + _scaled(until, length)  # (passes, kernels + 1)
         parts.append(
-            (
-                at[:, :-1].ravel(),
-                at[:, 1:].ravel(),
-                np.tile(np.array(codes, np.int64), len(nodes)),
-            )
+            (at[:, :-1].ravel(), at[:, 1:].ravel(), np.tile(np.array(codes, np.int64), len(nodes)))
         )
     start, end, kind = (
         np.concatenate([part[i] for part in parts] or [np.empty(0, np.int64)]) for i in range(3)
@@ -132,8 +128,8 @@ def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kern
 def _scaled(until: Ints, length: Ints) -> Ints:
     """Return until x length / total; whole parts and remainders apart, so nothing overflows."""
     total = int(until[-1])
-    whole, rest = np.divmod(length, total)
-    return until * whole + until * rest // total
+    whole, remainder = np.divmod(length, total)
+    return until * whole + until * remainder // total
 
 
 def fill_holes(start: Ints, end: Ints, kind: Ints, step_ns: int) -> Stretches:

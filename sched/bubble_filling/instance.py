@@ -10,7 +10,7 @@ from .setup import Kernel, Splitting, pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class StageKernels:
     """The kernels of one direction of the encoders on one stage, in order.
 
     `resource` (kernels): 0 computes, 1 communicates. `ns` (ranks or 1, microbatches or 1, kernels).
@@ -36,7 +36,7 @@ def make_work(
     splitting: Splitting | None = None,
     collective_ns: int = 0,
     backward: bool = False,
-) -> Work:
+) -> StageKernels:
     """Return work made of layers' kernels, the same for every microbatch.
 
     `collective_ns`: of the encoders' parameters or, `backward`, of their gradients.
@@ -46,9 +46,9 @@ def make_work(
     """
     rows = [
         [
-            (int(one.resource == "communication"), ns)
-            for one in layer
-            for ns in pieces(one, splitting)
+            (int(kernel.resource == "communication"), ns)
+            for kernel in layer
+            for ns in pieces(kernel, splitting)
         ]
         for layer in layers
     ]
@@ -56,7 +56,7 @@ def make_work(
     count = len(table)
     # The collective arrives layer by layer, so each kernel waits for its share of it.
     release = np.arange(1, count + 1, dtype=np.int64) * collective_ns // max(1, count)
-    return Work(
+    return StageKernels(
         np.ascontiguousarray(table[:, 0]),
         np.ascontiguousarray(table[None, None, :, 1]),
         release[::-1] if backward else release,
@@ -81,8 +81,8 @@ class FillProblem:
     gaps: Gaps
     groups: tuple[tuple[int, ...], ...]
     copies: int
-    forward: Work
-    backward: Work
+    forward: StageKernels
+    backward: StageKernels
     hop_ns: int
     nominal_ns: Ints
     fixed: bool = False
@@ -106,12 +106,12 @@ class FillProblem:
 
         On a stage layers are numbered encoder by encoder.
         """
-        one = ((len(self.forward.layers), bool(self.backward.layers)),)
-        found, start = [], 0
-        for count, trained in self.encoders or one:
-            found.append((range(start, start + count), trained))
+        whole = ((len(self.forward.layers), bool(self.backward.layers)),)
+        layers, start = [], 0
+        for count, trained in self.encoders or whole:
+            layers.append((range(start, start + count), trained))
             start += count
-        return tuple(found)
+        return tuple(layers)
 
     @property
     def microbatches(self) -> int:
@@ -129,7 +129,7 @@ class FillProblem:
         total = int(np.broadcast_to(self.nominal_ns, (self.microbatches,)).sum())
         return total // self.pipelines
 
-    def row(self, microbatch: int, work: Work) -> int:
+    def row(self, microbatch: int, work: StageKernels) -> int:
         """Return the row of `work.ns` that holds a microbatch's times."""
         return microbatch if work.ns.shape[1] > 1 else 0
 

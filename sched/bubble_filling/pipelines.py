@@ -24,7 +24,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from .gaps import FREE, Ints, Stretches
-from .instance import FillProblem, Work
+from .instance import FillProblem, StageKernels
 from .kernels import place
 
 
@@ -90,20 +90,20 @@ class Placed:
     left: Space
 
 
-def space_of(stretches: tuple[Stretches, ...]) -> Space:
+def make_space(stretches: tuple[Stretches, ...]) -> Space:
     """Return the stretches of a pipeline's ranks side by side, padded to equal length."""
-    count = np.array([len(one.start) for one in stretches], np.int64)
+    count = np.array([len(rank.start) for rank in stretches], np.int64)
     shape = (len(stretches), int(count.max()))
     start, end, kind = (np.zeros(shape, np.int64) for _ in range(3))
-    for row, one in enumerate(stretches):
-        start[row, : count[row]] = one.start
-        end[row, : count[row]] = one.end
-        kind[row, : count[row]] = one.kind
+    for row, rank in enumerate(stretches):
+        start[row, : count[row]] = rank.start
+        end[row, : count[row]] = rank.end
+        kind[row, : count[row]] = rank.kind
     return Space(start, end, kind, count)
 
 
 def fill(
-    space: Space, work: Work, ranks: tuple[int, ...], rows: Ints, extension: int, hop: int,
+    space: Space, work: StageKernels, ranks: tuple[int, ...], rows: Ints, extension: int, hop: int,
     stop: int = NEVER, slower: tuple[int, int] = (0, 0),
 ) -> Placed:  # fmt: skip
     """Place microbatches (rows of `work`) with the first gap extended by `extension` ns.
@@ -124,16 +124,16 @@ def fill(
     return Placed(out, took, done, placed, Space(start, space.end, space.kind, space.count))
 
 
-def mirrored_work(work: Work) -> Work:
+def mirrored_work(work: StageKernels) -> StageKernels:
     """Return backward kernels in the order of the mirrored clock."""
-    return Work(
+    return StageKernels(
         np.ascontiguousarray(work.resource[::-1]),
         np.ascontiguousarray(work.ns[:, :, ::-1]),
         np.ascontiguousarray(work.release[::-1]),
     )
 
 
-def enough(problem: FillProblem, work: Work, most: int) -> int:
+def enough(problem: FillProblem, work: StageKernels, most: int) -> int:
     """Return an extension in which everything fits one after another."""
     if not len(work.resource):
         return 0

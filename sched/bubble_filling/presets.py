@@ -41,8 +41,8 @@ def exposed_ns(device: Device, size: int, ranks: int, product_ns: int, chunks: i
         return 0
     latency = device.gather_ns(0, ranks)
     whole = device.gather_ns(size, ranks) - latency
-    one = whole // chunks + latency
-    return one + max(0, (chunks - 1) * one + product_ns // chunks - product_ns)
+    chunk_ns = whole // chunks + latency
+    return chunk_ns + max(0, (chunks - 1) * chunk_ns + product_ns // chunks - product_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,9 @@ def model_setup(
     host = model.language
     cut = _cut(host, model, device, layout, amounts, chunks)
 
-    def encoder(one: SubModel, width: int) -> Stack:
-        narrow = _cut(one, model, device, replace(layout, tp=width), amounts, chunks)
-        return Stack(narrow.layer(one), len(one.layers), not one.frozen)
+    def encoder(part: SubModel, width: int) -> Stack:
+        narrow = _cut(part, model, device, replace(layout, tp=width), amounts, chunks)
+        return Stack(narrow.layer(part), len(part.layers), not part.frozen)
 
     held = cut.cost.parameters * -(-len(host.layers) // layout.pp)
     gather, scatter = (
@@ -176,7 +176,7 @@ def model_setup(
         tensor=layout.tp,
         data=layout.replicas,
         model=Stack(cut.layer(host), len(host.layers)),
-        encoders={n: tuple(encoder(one, n) for one in model.encoders) for n in widths},
+        encoders={n: tuple(encoder(part, n) for part in model.encoders) for n in widths},
         recompute=layout.recompute == "all",
         hop_ns=device.send_ns(cut.cost.output_bytes),
         gather_ns=gather,
@@ -270,4 +270,4 @@ def make_setup(name: str, case: Case, device: Device, chunks: int = 1) -> FillSe
 
 def _in_full(part: SubModel) -> SubModel:
     """Return a part whose attention is counted in full, as the paper does."""
-    return replace(part, layers=tuple(replace(one, causal=False) for one in part.layers))
+    return replace(part, layers=tuple(replace(layer, causal=False) for layer in part.layers))

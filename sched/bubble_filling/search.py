@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .gaps import COMMUNICATING, FREE
-from .instance import EncoderPipeline, FilledSchedule, FillProblem, Work
+from .instance import EncoderPipeline, FilledSchedule, FillProblem, StageKernels
 from .kernels import check_work
-from .pipelines import NEVER, Placed, Space, enough, fill, least, match, mirrored_work, space_of
+from .pipelines import NEVER, Placed, Space, enough, fill, least, make_space, match, mirrored_work
 
 # The microbatches of each pipeline, in the order of forwards and of backwards.
 Lists = tuple[tuple[int, ...], ...]
@@ -41,14 +41,15 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSc
     """
     count, stages = problem.microbatches, len(problem.groups[0])
     kernels = len(problem.forward.resource) + len(problem.backward.resource)
-    what = f"filling {count} microbatches of {kernels} kernels on {stages} stages"
-    check_work(what, _PLAIN_S * count * kernels * stages)
+    task = f"filling {count} microbatches of {kernels} kernels on {stages} stages"
+    check_work(task, _PLAIN_S * count * kernels * stages)
     search = _Search(problem, effort or Effort())
     best: FilledSchedule | None = None
     for lists in search.candidates():
-        found = search.evaluate(lists, best)
-        if best is None or (found is not None and found.step_ns < best.step_ns):
-            best = found
+        filled = search.evaluate(lists, best)
+        if best is None or (filled is not None and filled.step_ns < best.step_ns):
+            best = filled
+        # Nothing is shorter than the step without encoders.
         if best is not None and best.step_ns == problem.gaps.step_ns:
             break
     if best is None:
@@ -71,7 +72,8 @@ class _Search:
     def __init__(self, problem: FillProblem, effort: Effort) -> None:
         self.problem, self.effort = problem, effort
         self.spaces = [
-            space_of(tuple(problem.gaps.ranks[rank] for rank in group)) for group in problem.groups
+            make_space(tuple(problem.gaps.ranks[rank] for rank in group))
+            for group in problem.groups
         ]
         self.mirrored = mirrored_work(problem.backward)
 
@@ -86,19 +88,16 @@ class _Search:
             until = [count * k // pipelines for k in range(pipelines + 1)]
             yield _sizes([b - a for a, b in itertools.pairwise(until)])
             return
-        given = list(range(self.problem.microbatches))
-        cost = [self._cost(microbatch) for microbatch in given]
-        longest = sorted(given, key=lambda m: (-cost[m], m))
-        for order in dict.fromkeys((tuple(longest), tuple(given))):
+        microbatches = list(range(self.problem.microbatches))
+        cost = [self._cost(microbatch) for microbatch in microbatches]
+        longest = sorted(microbatches, key=lambda m: (-cost[m], m))
+        for order in dict.fromkeys((tuple(longest), tuple(microbatches))):
             yield tuple(tuple(sorted(row)) for row in self._deal(order, cost))
 
     def _cost(self, microbatch: int) -> int:
         problem = self.problem
-        total = 0
-        for work in (problem.forward, problem.backward):
-            if len(work.resource):
-                total += int(work.per_microbatch_ns[problem.row(microbatch, work)])
-        return total
+        both = (work for work in (problem.forward, problem.backward) if len(work.resource))
+        return sum(int(work.per_microbatch_ns[problem.row(microbatch, work)]) for work in both)
 
     def _deal(self, order: Sequence[int], cost: Sequence[int]) -> list[list[int]]:
         rows: list[list[int]] = [[] for _ in range(self.problem.pipelines)]
@@ -127,7 +126,7 @@ class _Search:
         forward = self._forward(lists, before)
         done = self._by_microbatch(lists, forward)
         # Backwards go as late as possible into what forwards left: the same on a mirrored clock.
-        spaces = [one.left.mirrored(gaps.step_ns) for one in forward]
+        spaces = [placed.left.mirrored(gaps.step_ns) for placed in forward]
         after = 0
         if len(problem.backward.resource):
             high = enough(problem, problem.backward, count)
@@ -139,10 +138,10 @@ class _Search:
                 limit,
                 self.effort.tolerance_ns,
             )
-        found = self._places(lists, done, spaces, after)
-        if found is None:
+        placed = self._places(lists, done, spaces, after)
+        if placed is None:
             return None
-        pipelines = self._pipelines(lists, forward, found[1], found[0])
+        pipelines = self._pipelines(lists, forward, placed[1], placed[0])
         return FilledSchedule(problem, pipelines, before, after)
 
     def _forward(self, lists: Lists, extension: int, stop: int = NEVER) -> list[Placed]:
@@ -150,7 +149,7 @@ class _Search:
         return self._run(self.problem.forward, lists, extension, stop, spaces)
 
     def _run(
-        self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space]
+        self, work: StageKernels, lists: Lists, extension: int, stop: int, spaces: Sequence[Space]
     ) -> list[Placed]:
         """Place every pipeline's microbatches; equal work in one space is placed once."""
         problem = self.problem
@@ -181,8 +180,8 @@ class _Search:
 
     def _by_microbatch(self, lists: Lists, placed: Sequence[Placed]) -> list[int]:
         done = [0] * self.problem.microbatches
-        for row, one in zip(lists, placed, strict=True):
-            for microbatch, end in zip(row, one.done.tolist(), strict=True):
+        for row, pipeline in zip(lists, placed, strict=True):
+            for microbatch, end in zip(row, pipeline.done.tolist(), strict=True):
                 done[microbatch] = end
         return done
 
@@ -248,9 +247,9 @@ class _Search:
                     continue
                 seen.add(moved)
                 tried += 1
-                found = self.evaluate(moved, best)
-                if found is not None and found.step_ns < best.step_ns:
-                    best, better = found, True
+                filled = self.evaluate(moved, best)
+                if filled is not None and filled.step_ns < best.step_ns:
+                    best, better = filled, True
                     break
         return best
 

@@ -86,13 +86,13 @@ class Splitting:
 
 def total_ns(kernels: Iterable[Kernel]) -> int:
     """Return the time of all kernels."""
-    return sum(one.ns for one in kernels)
+    return sum(kernel.ns for kernel in kernels)
 
 
-def pieces(one: Kernel, how: Splitting | None) -> tuple[int, ...]:
+def pieces(kernel: Kernel, how: Splitting | None) -> tuple[int, ...]:
     """Return the times of a kernel's pieces, rounded up."""
-    ns = one.ns
-    if how is None or not one.splittable or ns <= how.longest_ns:
+    ns = kernel.ns
+    if how is None or not kernel.splittable or ns <= how.longest_ns:
         return (ns,)
     count = -(-ns // how.longest_ns)
     return (-(-ns * (100 + how.slower_percent) // (100 * count)) + how.launch_ns,) * count
@@ -155,14 +155,14 @@ class FillSetup:
         if not self.encoders or not all(self.encoders.values()):
             raise ValueError("the profile is empty: it has no encoders")
         # An encoder without a forward would be filled in no time at all.
-        encoders = [one for row in self.encoders.values() for one in row]
+        encoders = [stack for row in self.encoders.values() for stack in row]
         for stack in encoders:
             if not stack.layer.forward or stack.layers < 1:
                 raise ValueError(f"the profile is empty: encoder {stack.layer.name} has no kernels")
         for stack in (self.model, *encoders):
-            for one in stack.layer.forward + stack.layer.backward:
-                if one.resource not in RESOURCES or type(one.ns) is not int or one.ns < 1:
-                    raise ValueError(f"{one}: give compute or communication and at least 1 ns")
+            for kernel in stack.layer.forward + stack.layer.backward:
+                if kernel.resource not in RESOURCES or type(kernel.ns) is not int or kernel.ns < 1:
+                    raise ValueError(f"{kernel}: give compute or communication and at least 1 ns")
 
     def encoder_stacks(self, tensor: int) -> tuple[Stack, ...]:
         """Return the encoders over `tensor` GPUs. Raises ValueError if that was not measured."""

@@ -61,9 +61,9 @@ def _joined(rank: int, kind: str, order: tuple[int, ...], begin: Ints, end: Ints
         breaks = np.flatnonzero(begin[at, 1:] > end[at, :-1]) + 1
         first = np.concatenate(([0], breaks)).astype(np.int64)
         last = np.concatenate((breaks - 1, [begin.shape[1] - 1])).astype(np.int64)
-        what = Pass(rank, kind, microbatch)
+        pass_ = Pass(rank, kind, microbatch)
         times = zip(begin[at, first].tolist(), end[at, last].tolist(), strict=True)
-        yield from (Slot(what, a, b) for a, b in times)
+        yield from (Slot(pass_, a, b) for a, b in times)
 
 
 def _merged(host: tuple[Slot, ...], guests: list[Slot]) -> Iterator[Slot]:
@@ -95,19 +95,19 @@ def bubble_causes(gaps: Gaps, timeline: Timeline) -> tuple[dict[str, int], ...]:
     collectives, the only ones where a guest may compute but not communicate.
     """
     result = []
-    for row, one in zip(timeline.ranks, gaps.ranks, strict=True):
-        length = one.end - one.start
+    for row, stretches in zip(timeline.ranks, gaps.ranks, strict=True):
+        length = stretches.end - stretches.start
         gather, scatter = (
             sum(slot.end_ns - slot.start_ns for slot in row if slot.what.kind == kind)
             for kind in (GATHER, SCATTER)
         )
-        free = length * (one.kind == FREE)
+        free = length * (stretches.kind == FREE)
         last = 0 if len(length) == 1 else int(free[-1])
         causes = {
             "gather_ns": gather,
             "warmup_ns": max(0, int(free[0]) - gather),
             "steady_ns": int(np.sum(free[1:-1])),
-            "tensor_ns": int(length[one.kind == COMMUNICATING].sum()),
+            "tensor_ns": int(length[stretches.kind == COMMUNICATING].sum()),
             "cooldown_ns": max(0, last - scatter),
             "scatter_ns": scatter,
         }

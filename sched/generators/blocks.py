@@ -77,7 +77,7 @@ class BuildingBlock:
 
 def repeat(block: BuildingBlock) -> Program:
     """Return the program of a block: each rank's passes in the order of their nominal times."""
-    rows = tuple(tuple(item for _, _, item in sorted(row)) for row in block.rows)
+    rows = tuple(tuple(pass_ for _, _, pass_ in sorted(row)) for row in block.rows)
     return Program(rows, block.placement, block.microbatches, block.barriers, block.name)
 
 
@@ -87,9 +87,9 @@ def block_1f1b(*, ranks: int, microbatches: int, pace: Pace) -> BuildingBlock:
         ranks=ranks, microbatches=microbatches, extra_warmup=pace.delay
     )
 
-    def slot(item: Pass) -> int:
-        warmup = ranks - 1 - item.stage + pace.delay
-        return item.microbatch + (warmup if item.kind == "B" else 0)
+    def slot(pass_: Pass) -> int:
+        warmup = ranks - 1 - pass_.stage + pace.delay
+        return pass_.microbatch + (warmup if pass_.kind == "B" else 0)
 
     return _block(program, pace, slot, pace.forward)
 
@@ -109,11 +109,11 @@ def block_interleaved(
     span = max(size, ranks)  # fewer microbatches than ranks leave slots empty
     ahead = 2 if warmup == "megatron" else 1
 
-    def slot(item: Pass) -> int:
-        chunk, rank = divmod(item.stage, ranks)
-        around, offset = divmod(item.microbatch, size)
+    def slot(pass_: Pass) -> int:
+        chunk, rank = divmod(pass_.stage, ranks)
+        around, offset = divmod(pass_.microbatch, size)
         begin = around * span * chunks + offset
-        if item.kind == "F":
+        if pass_.kind == "F":
             return begin + chunk * span
         first = (chunks - 1) * span + ahead * (ranks - 1 - rank) + pace.delay
         return first + begin + (chunks - 1 - chunk) * span
@@ -129,11 +129,11 @@ def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> BuildingBloc
     """
     interval = pace.forward + pace.backward + pace.output
     room = pace.forward + pace.backward
-    last, every = program.stages - 1, range(program.microbatches)
+    last, microbatches = program.stages - 1, range(program.microbatches)
 
-    def at(item: Pass) -> int:
-        inside = pace.forward if item.kind == "B" else 0
-        return program.placement[item.stage] * shift + slot(item) * interval + inside
+    def at(pass_: Pass) -> int:
+        inside = pace.forward if pass_.kind == "B" else 0
+        return program.placement[pass_.stage] * shift + slot(pass_) * interval + inside
 
     def place(times: list[int]) -> tuple[tuple[int, ...], ...]:
         """Return for each rank the first free time for other passes from each of these times on."""
@@ -145,15 +145,15 @@ def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> BuildingBloc
         )
 
     rows: list[tuple[Timed, ...]] = [
-        tuple((at(item), 2, item) for item in row) for row in program.ranks
+        tuple((at(pass_), 2, pass_) for pass_ in row) for row in program.ranks
     ]
     return BuildingBlock(
         name=program.name,
         placement=program.placement,
         microbatches=program.microbatches,
         rows=tuple(rows),
-        output_at=place([at(Pass(last, "F", m)) + pace.forward for m in every]),
-        input_at=place([at(Pass(0, "F", m)) - 2 * interval for m in every]),
-        gradient_at=place([at(Pass(0, "B", m)) + pace.backward + interval for m in every]),
+        output_at=place([at(Pass(last, "F", m)) + pace.forward for m in microbatches]),
+        input_at=place([at(Pass(0, "F", m)) - 2 * interval for m in microbatches]),
+        gradient_at=place([at(Pass(0, "B", m)) + pace.backward + interval for m in microbatches]),
         step=interval,
     )

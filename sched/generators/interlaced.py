@@ -36,4 +36,4 @@ def _row(rank: int, ranks: int, microbatches: int) -> tuple[Pass, ...]:
         pair = [Pass(rank, "F", interval - rank // 2), Pass(rank, "B", interval - backward)]
         vocabulary = [Pass(rank, kind, interval - output) for kind in "ST"]
         row += pair[:: -1 if rank % 2 else 1] + vocabulary
-    return tuple(item for item in row if 0 <= item.microbatch < microbatches)
+    return tuple(pass_ for pass_ in row if 0 <= pass_.microbatch < microbatches)

@@ -33,10 +33,10 @@ class VRow:
 
     def weights(self, chunk: int | None = None) -> None:
         """Add the W that has been pending longest (of that chunk), if any is."""
-        for item in self.pending:
-            if chunk is None or item.stage == self.stages[chunk]:
-                self.passes.append(item)
-                self.pending.remove(item)
+        for pass_ in self.pending:
+            if chunk is None or pass_.stage == self.stages[chunk]:
+                self.passes.append(pass_)
+                self.pending.remove(pass_)
                 return
 
     def count(self, kind: str, chunk: int) -> int:

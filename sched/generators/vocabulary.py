@@ -121,10 +121,17 @@ def vocabulary(
 ) -> Program:
     """Return the program of a schedule built from blocks, with vocabulary passes.
 
-    `base`: "1f1b", "interleaved" or "v-half". `form`: "naive", "alg1" or "alg2". `pace`: the times
-    of passes, its delay set by the form; of several patterns 1F1B's is the one of the shortest
-    step at these times. Without it the pattern is one for a backward of two forwards. Raises
-    ValueError for other names.
+    Args:
+        base: "1f1b", "interleaved" or "v-half".
+        form: Of the output layer: "naive", "alg1" or "alg2".
+        ranks: Their number in the pipeline.
+        microbatches: Their number in a step.
+        pace: The times of passes, its delay set by the form; of several patterns 1F1B's is the one
+            of the shortest step at these times. Default: a backward of two forwards.
+        inputs: True for passes of the input layer, too; default False.
+        options: Of the schedule, such as chunks.
+
+    Raises ValueError for other names.
 
     >>> program = vocabulary("1f1b", "alg1", ranks=2, microbatches=3)
     >>> print(*program.ranks[1])
@@ -136,7 +143,7 @@ def vocabulary(
         raise ValueError(f"unknown form {form!r} of the output layer; give {', '.join(FORMS)}")
     chosen = FORMS[form]
 
-    def made(pace: Pace, count: int) -> Program:
+    def build(pace: Pace, count: int) -> Program:
         pace = replace(pace, delay=chosen.delay)
         block = with_output(
             BLOCKS[base](ranks=ranks, microbatches=count, pace=pace, **options), chosen
@@ -145,12 +152,12 @@ def vocabulary(
 
     if pace is None or base != "1f1b":
         # In the other blocks no pace changes the order.
-        return made(pace or _PACE, microbatches)
+        return build(pace or _PACE, microbatches)
     costs = _costs(pace, chosen)
     # Few microbatches show which pattern is the best: it repeats.
     count = min(microbatches, 4 * ranks)
-    best = min(_paces(pace), key=lambda one: simulate(made(one, count), costs).makespan_ns)
-    return made(best, microbatches)
+    best = min(_paces(pace), key=lambda trial: simulate(build(trial, count), costs).makespan_ns)
+    return build(best, microbatches)
 
 
 _PACE = Pace(10, 20, 4)
@@ -176,16 +183,16 @@ def _costs(pace: Pace, form: Form) -> Costs:
     return Costs(passes | {kind: pace.output * thirds for kind, thirds in output})
 
 
-def form_of(program: Program) -> str:
+def output_form(program: Program) -> str:
     """Return a program's form of the output layer, "interlaced", or "" if it has none.
 
-    >>> form_of(vocabulary("1f1b", "alg1", ranks=2, microbatches=3))
+    >>> output_form(vocabulary("1f1b", "alg1", ranks=2, microbatches=3))
     'alg1'
     """
     if any(barrier.blocking for barrier in program.barriers):
         return "interlaced"
-    own = set(program.barriers) - set(INPUT_BARRIERS)
-    return next((name for name, form in FORMS.items() if own and own >= set(form.barriers)), "")
+    used = set(program.barriers) - set(INPUT_BARRIERS)
+    return next((name for name, form in FORMS.items() if used and used >= set(form.barriers)), "")
 
 
 def with_output(block: BuildingBlock, form: Form) -> BuildingBlock:
@@ -205,7 +212,7 @@ def with_output(block: BuildingBlock, form: Form) -> BuildingBlock:
 
 def with_inputs(block: BuildingBlock) -> BuildingBlock:
     """Return the block with the passes and barriers of an input embedding."""
-    kinds = {item.kind for row in block.rows for _, _, item in row}
+    kinds = {pass_.kind for row in block.rows for _, _, pass_ in row}
     backward = "I" if "I" in kinds else "B"
     rows = tuple(
         (
@@ -221,20 +228,20 @@ def with_inputs(block: BuildingBlock) -> BuildingBlock:
 
 def _register(base: str, form: Form) -> None:
     """Register a form of the output layer on a schedule under a name such as `1f1b-alg1`."""
-    made = partial(vocabulary, base, form.name)
+    generate = partial(vocabulary, base, form.name)
 
     def plain(*, ranks: int, microbatches: int, inputs: bool = False) -> Program:
-        return made(ranks=ranks, microbatches=microbatches, inputs=inputs)
+        return generate(ranks=ranks, microbatches=microbatches, inputs=inputs)
 
     def chunked(*, ranks: int, microbatches: int, inputs: bool = False, chunks: int = 2) -> Program:
-        return made(ranks=ranks, microbatches=microbatches, inputs=inputs, chunks=chunks)
+        return generate(ranks=ranks, microbatches=microbatches, inputs=inputs, chunks=chunks)
 
     def paced(
         *, ranks: int, microbatches: int, inputs: bool = False,
         forward: int = 0, backward: int = 0, output: int = 0,
     ) -> Program:  # fmt: skip
         pace = Pace(forward, backward, output) if forward or backward or output else None
-        return made(ranks=ranks, microbatches=microbatches, pace=pace, inputs=inputs)
+        return generate(ranks=ranks, microbatches=microbatches, pace=pace, inputs=inputs)
 
     text = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
     # Algorithm 2's second collective is not waited for between passes: one barrier is left.

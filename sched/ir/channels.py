@@ -65,9 +65,9 @@ def message_channels(graph: Nodes) -> Iterator[Messages]:
     size = 1 + max(len(graph.program.ranks), len(graph.program.placement))
     sends = _join([*_stage_ends(graph, "SEND"), *_edge_ends(graph, "SEND_X_")])
     receives = _join([*_stage_ends(graph, "RECV"), *_edge_ends(graph, "RECV_X_")])
-    own, other = sends.source * size + sends.target, receives.source * size + receives.target
-    for channel in np.union1d(own, other).tolist():
-        here, there = own == channel, other == channel
+    sent, received = sends.source * size + sends.target, receives.source * size + receives.target
+    for channel in np.union1d(sent, received).tolist():
+        here, there = sent == channel, received == channel
         source, target = divmod(channel, size)
         yield Messages(
             source,
@@ -110,17 +110,17 @@ def _edge_ends(graph: Nodes, prefix: str) -> Iterator[_Ends]:
     carriers = {code: name for code, name in enumerate(graph.kinds) if name.startswith(prefix)}
     if not carriers:
         return
-    wanted: dict[Pass, list[int]] = {}
+    readers: dict[Pass, list[int]] = {}
     number: dict[Pass, int] = {}
     for source, target in crossing_results(graph.program):
-        wanted.setdefault(source, []).append(target)
+        readers.setdefault(source, []).append(target)
         number.setdefault(source, len(number))
     rows: list[tuple[int, int, int, int]] = []
     for node in np.flatnonzero(np.isin(graph.kind, list(carriers))).tolist():
         name = carriers[int(graph.kind[node])].removeprefix(prefix)
         source = Pass(int(graph.stage[node]), name, int(graph.microbatch[node]))
         here, home = int(graph.rank[node]), graph.program.rank_of(source)
-        targets = wanted.get(source, [])
+        targets = readers.get(source, [])
         if prefix == "RECV_X_":
             targets = [target for target in targets if target == here]
         rows += [(node, home, target, -1 - number[source]) for target in targets]
@@ -144,7 +144,7 @@ def entered_collectives(program: Program) -> dict[str, dict[int, list[Collective
 
     Before lowering, a rank enters a barrier with the pass that the barrier comes after.
     """
-    present = {item.kind for row in program.ranks for item in row} if program.barriers else set()
+    present = {pass_.kind for row in program.ranks for pass_ in row} if program.barriers else set()
     # The barriers that a rank enters with a pass of a kind.
     entered_by: dict[str, list[Barrier]] = {}
     for barrier in program.barriers:
@@ -152,11 +152,11 @@ def entered_collectives(program: Program) -> dict[str, dict[int, list[Collective
             entered_by.setdefault(barrier.name, []).append(barrier)
         elif barrier.source == "every":
             entered_by.setdefault(barrier.after, []).append(barrier)
-    found: dict[str, dict[int, list[CollectiveEntry]]] = {}
+    collectives: dict[str, dict[int, list[CollectiveEntry]]] = {}
     for rank, row in enumerate(program.ranks if entered_by else ()):
-        for position, item in enumerate(row):
-            for barrier in entered_by.get(item.kind, ()):
-                by_rank = found.setdefault(barrier.communicator or barrier.name, {})
-                entry = CollectiveEntry(position, (barrier.name, item.microbatch))
+        for position, pass_ in enumerate(row):
+            for barrier in entered_by.get(pass_.kind, ()):
+                by_rank = collectives.setdefault(barrier.communicator or barrier.name, {})
+                entry = CollectiveEntry(position, (barrier.name, pass_.microbatch))
                 by_rank.setdefault(rank, []).append(entry)
-    return found
+    return collectives

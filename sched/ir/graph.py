@@ -75,7 +75,7 @@ class _Builder:
     """Collect the edges of a graph under construction."""
 
     def __init__(self, program: Program) -> None:
-        rows = [item for row in program.ranks for item in row]
+        rows = [pass_ for row in program.ranks for pass_ in row]
         codes: dict[str, int] = {}
         self.program = program
         self.kind = np.array([codes.setdefault(p.kind, len(codes)) for p in rows], np.int64)
@@ -105,14 +105,14 @@ class _Builder:
 
     def find_nodes(self, names: tuple[str, ...], stage: Ints, microbatch: Ints) -> Ints:
         """Return, for each place, the node of the first of these kinds that is there, else -1."""
-        found = np.full(len(stage), -1, np.int64)
+        nodes = np.full(len(stage), -1, np.int64)
         inside = (stage >= 0) & (stage < self.table_rows)
         inside &= (microbatch >= 0) & (microbatch < self.program.microbatches)
         for name in reversed(names):
             if name in self.tables:
                 hit = self.tables[name][stage[inside], microbatch[inside]]
-                found[inside] = np.where(hit >= 0, hit, found[inside])
-        return found
+                nodes[inside] = np.where(hit >= 0, hit, nodes[inside])
+        return nodes
 
     def add_edges(self, source: Ints, target: Ints, sender: Ints | None = None) -> None:
         """Add edges; `sender`: the sending ranks of those that cross ranks, -1 for the others."""
@@ -166,11 +166,11 @@ class _Builder:
 
     def add_program_edges(self) -> None:
         """Add the program's own edges."""
-        found = [(self._find(edge.source), self._find(edge.target)) for edge in self.program.edges]
-        pairs = np.array([pair for pair in found if min(pair) >= 0], np.int64).reshape(-1, 2)
-        source, target = pairs[:, 0], pairs[:, 1]
+        pairs = [(self._find(edge.source), self._find(edge.target)) for edge in self.program.edges]
+        joined = np.array([pair for pair in pairs if min(pair) >= 0], np.int64).reshape(-1, 2)
+        source, target = joined[:, 0], joined[:, 1]
         # A source that is not there; `references` reports edges whose target is not.
-        lost = [target for source, target in found if source < 0 <= target]
+        lost = [target for source, target in pairs if source < 0 <= target]
         self.missing.append(np.array(lost, np.int64))
         crosses = self.rank[source] != self.rank[target]
         if not self.lowered:
@@ -181,11 +181,11 @@ class _Builder:
         send, receive = self._edge_messages(source, target)
         self._add_messages_between(source, send, receive, target)
 
-    def _find(self, item: Pass) -> int:
+    def _find(self, pass_: Pass) -> int:
         """Return the node of a pass, -1 if it is not in the program."""
-        table = self.tables.get(item.kind)
-        inside = item.stage < self.table_rows and 0 <= item.microbatch < self.program.microbatches
-        return int(table[item.stage, item.microbatch]) if table is not None and inside else -1
+        table = self.tables.get(pass_.kind)
+        inside = pass_.stage < self.table_rows and 0 <= pass_.microbatch < self.program.microbatches
+        return int(table[pass_.stage, pass_.microbatch]) if table is not None and inside else -1
 
     def _edge_messages(self, source: Ints, target: Ints) -> tuple[Ints, Ints]:
         """Return the SENDs of these passes' results and their RECVs at the targets, -1 if none."""
@@ -194,14 +194,14 @@ class _Builder:
         # A result may go to several ranks, so the receiving rank is part of the key.
         columns = (self.kind, self.stage, self.microbatch, self.rank)
         keys = zip(*(column[nodes].tolist() for column in columns), strict=True)
-        found = dict(zip(keys, nodes.tolist(), strict=True))
+        node_by_key = dict(zip(keys, nodes.tolist(), strict=True))
 
         def ends(end: str, at: Ints) -> Ints:
             names = (f"{end}_X_{self.kinds[code]}" for code in self.kind[source].tolist())
             codes = (self.codes.get(name, -1) for name in names)
             columns = (self.stage[source], self.microbatch[source], self.rank[at])
             keys = zip(codes, *(column.tolist() for column in columns), strict=True)
-            return np.array([found.get(key, -1) for key in keys], np.int64)
+            return np.array([node_by_key.get(key, -1) for key in keys], np.int64)
 
         return ends("SEND", source), ends("RECV", target)
 
@@ -275,11 +275,11 @@ class _Builder:
             raise ValueError(
                 f"barrier {barrier.name} follows {barrier.after}; add that barrier too"
             )
-        every = np.arange(self.program.microbatches)
-        self.add_edges(base[barrier.after] + every, base[barrier.name] + every)
+        microbatches = np.arange(self.program.microbatches)
+        self.add_edges(base[barrier.after] + microbatches, base[barrier.name] + microbatches)
         by_rank = started.setdefault(barrier.communicator or barrier.name, {})
         # Rank -1: no rank starts it.
-        by_rank.setdefault(-1, []).append((every, base[barrier.name] + every))
+        by_rank.setdefault(-1, []).append((microbatches, base[barrier.name] + microbatches))
 
     def _at(self, where: str, name: str) -> Ints:
         """Return the passes of a kind, on every rank or only at the first or last stage."""

@@ -39,12 +39,18 @@ class Need:
 class Kind:
     """A kind of pass.
 
-    `scope`: its stage number is a model stage or a rank. `takes` names buffers that a pass takes
-    when it starts, `frees` those that are gone when it ends, and `leaves` those that it has by then
-    made of them; `reads` those that it needs and a later pass frees. Their sizes are part of the
-    costs. `once`: done once a step, so its passes have no
-    microbatch. `role`: compute passes belong to a schedule; lowering adds the others, which take no
-    time of the rank unless the costs have any.
+    Args:
+        name: As in the text form of its passes.
+        description: In a few words.
+        scope: "stage" or "rank": what its passes' stage number is; default "stage".
+        role: "compute" (the default) for passes of a schedule; lowering adds the others, which take
+            no time of the rank unless the costs have any.
+        needs: What a pass waits for; default: nothing.
+        takes: Buffers that a pass takes when it starts; their sizes are part of the costs.
+        frees: Buffers that are gone when it ends.
+        once: True if it is done once a step, without a microbatch; default False.
+        leaves: Buffers that it has made of those when it ends.
+        reads: Buffers that it needs and a later pass frees.
     """
 
     name: str
@@ -71,11 +77,7 @@ def _after(kind: str) -> tuple[Need, ...]:
 _KINDS = (
     Kind("F", "forward", needs=_FORWARD, takes=("activation",)),
     Kind(
-        "B",
-        "backward",
-        needs=_BACKWARD,
-        takes=("recomputed",),
-        frees=("activation", "recomputed"),
+        "B", "backward", needs=_BACKWARD, takes=("recomputed",), frees=("activation", "recomputed")
     ),
     # As it works back through the layers, what it saves for W takes the place of activations.
     Kind(
@@ -131,8 +133,8 @@ def kind(name: str) -> Kind:
     >>> kind("W").frees
     ('weight',)
     """
-    if found := _REGISTRY.get(name) or _by_rule(name):
-        return found
+    if registered := _REGISTRY.get(name) or _by_rule(name):
+        return registered
     known = " ".join(_REGISTRY)
     raise ValueError(f"unknown kind {name!r}; known are {known} (register_kind adds)")
 
@@ -156,15 +158,20 @@ def is_ranked(name: str) -> bool:
     return is_kind(name) and kind(name).scope == "rank"
 
 
+def is_compute(name: str) -> bool:
+    """Return whether this kind's passes belong to a schedule, and are not added by lowering."""
+    return is_kind(name) and kind(name).role == "compute"
+
+
 def layer_kind(direction: str, layer: int) -> str:
     """Return the kind of an encoder layer's forward ("EF") or backward ("EB").
 
     >>> layer_kind("EF", 0), layer_kind("EB", 27)
     ('EF_A', 'EB_AB')
     """
-    letters, rest = "", layer + 1
-    while rest:
-        rest, digit = divmod(rest - 1, 26)
+    letters, remaining = "", layer + 1
+    while remaining:
+        remaining, digit = divmod(remaining - 1, 26)
         letters = chr(ord("A") + digit) + letters
     return f"{direction}_{letters}"
 
@@ -192,8 +199,8 @@ def _by_rule(name: str) -> Kind | None:
     carried = kind(message[2])
     # Both ends are named by the pass whose result they carry, so a RECV is on another rank.
     if message[1] == "SEND":
-        what = f"send the result of {carried.name} along the program's edges"
-        return Kind(name, what, carried.scope, "send", needs=_after(carried.name))
+        purpose = f"send the result of {carried.name} along the program's edges"
+        return Kind(name, purpose, carried.scope, "send", needs=_after(carried.name))
     return Kind(name, f"receive the result of {carried.name}", carried.scope, "receive")
 
 
@@ -209,9 +216,9 @@ def _layer(direction: str, letters: str) -> Kind:
         return Kind(name, f"encoder layer {letters} forward", "rank", needs=needs, takes=buffer)
     # Only the program knows which layer is the topmost.
     above = Need((layer_kind("EB", number + 1),), "same", required=False)
-    own = Need((f"EF_{letters}",), "same")
-    what = f"encoder layer {letters} backward"
-    return Kind(name, what, "rank", needs=(own, above), frees=buffer)
+    forward = Need((f"EF_{letters}",), "same")
+    purpose = f"encoder layer {letters} backward"
+    return Kind(name, purpose, "rank", needs=(forward, above), frees=buffer)
 
 
 def kinds() -> tuple[Kind, ...]:

@@ -43,7 +43,7 @@ class Pass:
         return format_pass(self)
 
 
-def format_pass(item: Pass) -> str:
+def format_pass(pass_: Pass) -> str:
     """Return a pass as stage, kind, microbatch.
 
     >>> format_pass(Pass(stage=12, kind="SEND_F", microbatch=7))
@@ -51,8 +51,8 @@ def format_pass(item: Pass) -> str:
     >>> format_pass(Pass(stage=0, kind="O"))
     '0O'
     """
-    tail = "" if item.microbatch == NO_MICROBATCH else item.microbatch
-    return f"{item.stage}{item.kind}{tail}"
+    tail = "" if pass_.microbatch == NO_MICROBATCH else pass_.microbatch
+    return f"{pass_.stage}{pass_.kind}{tail}"
 
 
 def parse_pass(text: str) -> Pass:
@@ -82,10 +82,14 @@ Shape = Literal["loop", "v"]
 class Barrier:
     """A collective of all ranks with stages, once a microbatch, on a communicator of its own.
 
-    It starts when the pass `after` has ended on every rank (or on the first or last stage, or
-    when another barrier has ended); the passes of `before` wait for it. With a `blocking` barrier
-    the ranks wait too; the others run beside the passes. `communicator`: the name of the
-    communicator it runs on; by default it has one of its own.
+    Args:
+        name: Of the barrier, which is the kind of its passes in a lowered program.
+        after: The kind of the passes, or the barrier, at whose end it starts.
+        source: Where these have to have ended: on "every" rank, at the "first" or the "last" stage;
+            "barrier" if `after` is one.
+        before: (where, kind) of the passes that wait for it.
+        blocking: True if the ranks wait, too; default False: it runs beside the passes.
+        communicator: The name of the communicator it runs on; default: one of its own.
 
     >>> str(Barrier("CX", "F", "last", (("every", "S"),)))
     'CX = last F -> every S'
@@ -160,9 +164,13 @@ def parse_edge(text: str) -> Edge:
 class Program:
     """Every rank's passes in order.
 
-    `ranks[r]`: the passes of rank r. `placement[s]`: the rank that holds stage s.
-    `microbatches`: their number in a step; they are numbered from 0. `edges`: what passes need
-    besides the needs of their kinds.
+    Args:
+        ranks: The passes of each rank, in order.
+        placement: The rank that holds each stage.
+        microbatches: Their number in a step; they are numbered from 0.
+        barriers: The collectives between passes; default: none.
+        name: Of the schedule; default "".
+        edges: What passes need besides the needs of their kinds; default: nothing.
     """
 
     ranks: tuple[tuple[Pass, ...], ...]
@@ -190,14 +198,14 @@ class Program:
         """Return the number of a stage among the chunks of its rank."""
         return self.placement[:stage].count(self.placement[stage])
 
-    def rank_of(self, item: Pass) -> int:
+    def rank_of(self, pass_: Pass) -> int:
         """Return the rank that runs a pass, -1 if there is no such stage or rank.
 
         (A RECV of an edge's message is elsewhere: it is named by the pass whose result it brings.)
         """
-        if is_staged(item.kind):
-            return self.placement[item.stage] if item.stage < self.stages else -1
-        return item.stage if item.stage < len(self.ranks) else -1
+        if is_staged(pass_.kind):
+            return self.placement[pass_.stage] if pass_.stage < self.stages else -1
+        return pass_.stage if pass_.stage < len(self.ranks) else -1
 
     @property
     def passes(self) -> int:
@@ -247,7 +255,7 @@ def format_program(program: Program) -> str:
     )
     head += [f"edges: {' '.join(map(str, run))}" for _, run in runs]
     # All cells are as wide as the widest, so that columns line up.
-    rows = [[str(item) for item in row] for row in program.ranks]
+    rows = [[str(pass_) for pass_ in row] for row in program.ranks]
     width = max((len(cell) for row in rows for cell in row), default=0)
     label = len(str(len(rows) - 1))
     grid = [

@@ -50,8 +50,8 @@ def schedules() -> tuple[Schedule, ...]:
     return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
 
 
-def schedule(name: str, *, ranks: int, microbatches: int, **options: int | str | bool) -> Program:
-    """Return the program of a registered schedule.
+def schedule(name: str, ranks: int, microbatches: int, **options: int | str | bool) -> Program:
+    """Return the program of a registered schedule; a `partial` of it has options.
 
     Raises ValueError for an unknown name or option, for sizes below one, and for sizes that the
     schedule does not support.
@@ -65,12 +65,12 @@ def schedule(name: str, *, ranks: int, microbatches: int, **options: int | str |
     """
     if name not in _REGISTRY:
         raise ValueError(f"unknown schedule {name!r}; known are {', '.join(sorted(_REGISTRY))}")
-    found = _REGISTRY[name]
+    registered = _REGISTRY[name]
     if ranks < 1 or microbatches < 1:
         raise ValueError(
             f"{name} got {ranks} ranks and {microbatches} microbatches; give at least one of each"
         )
-    if unknown := set(options) - set(found.options):
-        allowed = ", ".join(found.options) or "none"
+    if unknown := set(options) - set(registered.options):
+        allowed = ", ".join(registered.options) or "none"
         raise ValueError(f"{name} has no option {sorted(unknown)[0]!r}; its options: {allowed}")
-    return found.generate(ranks=ranks, microbatches=microbatches, **options)
+    return registered.generate(ranks=ranks, microbatches=microbatches, **options)

@@ -31,7 +31,7 @@ def write_csv(program: Program) -> str:
     >>> write_csv(Program((row,), (0,), 1))
     '0F0,0B0\n'
     """
-    present = {item.kind for row in program.ranks for item in row}
+    present = {pass_.kind for row in program.ranks for pass_ in row}
     if foreign := sorted(present - set(TORCH_KINDS)):
         raise ValueError(
             f"torch's CSV has no kind {', '.join(foreign)}; it has {' '.join(TORCH_KINDS)}: "
@@ -41,7 +41,7 @@ def write_csv(program: Program) -> str:
         raise ValueError("torch adds the messages itself: export the program without --lower")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([format_pass(item) for item in row] for row in program.ranks)
+    writer.writerows([format_pass(pass_) for pass_ in row] for row in program.ranks)
     return text.getvalue()
 
 
@@ -56,7 +56,7 @@ def read_csv(text: str, name: str = "") -> Program:
     """
     lines = csv.reader(io.StringIO(text))
     rows = tuple(_read_row(rank, cells) for rank, cells in enumerate(lines))
-    numbers = [item.microbatch for row in rows for item in row]
+    numbers = [pass_.microbatch for row in rows for pass_ in row]
     microbatches = max(numbers, default=NO_MICROBATCH) + 1
     if not microbatches:
         raise ValueError("the CSV has no passes; give one row per rank, with cells such as 0F0")
@@ -70,27 +70,27 @@ def _read_row(rank: int, cells: list[str]) -> tuple[Pass, ...]:
         words = (word.strip() for word in (group[1] if group else cell).split(";"))
         place = f"rank {rank}, cell {number}"
         row.extend(_read_pass(word, place) for word in words if word)
-    return tuple(item for item in row if item.kind not in WAITS)
+    return tuple(pass_ for pass_ in row if pass_.kind not in WAITS)
 
 
 def _read_pass(word: str, place: str) -> Pass:
     try:
-        item = parse_pass(word)
+        pass_ = parse_pass(word)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
-    if item.kind not in (*TORCH_KINDS, *WAITS):
+    if pass_.kind not in (*TORCH_KINDS, *WAITS):
         known = " ".join(TORCH_KINDS)
-        raise ValueError(f"{place}: torch has no kind {item.kind!r}, it has {known}")
-    return item
+        raise ValueError(f"{place}: torch has no kind {pass_.kind!r}, it has {known}")
+    return pass_
 
 
 def _placement(rows: tuple[tuple[Pass, ...], ...]) -> tuple[int, ...]:
     holder: dict[int, int] = {}
     for rank, row in enumerate(rows):
-        for item in row:
-            if holder.setdefault(item.stage, rank) != rank:
+        for pass_ in row:
+            if holder.setdefault(pass_.stage, rank) != rank:
                 raise ValueError(
-                    f"stage {item.stage} is on rank {holder[item.stage]} and on rank {rank}; "
+                    f"stage {pass_.stage} is on rank {holder[pass_.stage]} and on rank {rank}; "
                     "keep each stage on one rank"
                 )
     missing = next((stage for stage in range(len(holder)) if stage not in holder), None)

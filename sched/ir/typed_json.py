@@ -24,8 +24,8 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _LONGEST = 60
 
 
-def read_json(text: str, kind: type[T], what: str) -> T:
-    """Return the value of type `kind` that JSON text holds; `what` names the text in errors.
+def read_json(text: str, kind: type[T], source: str) -> T:
+    """Return the value of type `kind` that JSON text holds; `source` names the text in errors.
 
     Keys of mappings are converted to ints where the type asks for ints. Raises ValueError, in one
     line, for text that is not JSON, for a value of another type, and for unknown fields.
@@ -42,13 +42,13 @@ def read_json(text: str, kind: type[T], what: str) -> T:
     try:
         raw = json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{what} is not JSON: {error}") from None
+        raise ValueError(f"{source} is not JSON: {error}") from None
     try:
         value = _convert(raw, kind)
     except msgspec.ValidationError:
-        raise ValueError(f"{what}: {_explain(raw, kind, [])}") from None
+        raise ValueError(f"{source}: {_explain(raw, kind, [])}") from None
     if unknown := _unknown_field(raw, kind, []):
-        raise ValueError(f"{what}: {unknown}")
+        raise ValueError(f"{source}: {unknown}")
     return value
 
 
@@ -82,7 +82,7 @@ def _explain(raw: Any, kind: Any, steps: list[Step]) -> str:
     for step, part, of in _parts(raw, kind):
         if _fault(part, of):
             return _explain(part, of, [*steps, step])
-    where, (fault, _, place) = _where(steps), _fault(raw, kind).partition(" - at ")
+    where, (fault, _, place) = _format_path(steps), _fault(raw, kind).partition(" - at ")
     if place.startswith("key"):
         key = next(key for key in raw if _fault({key: raw[key]}, kind))
         return f"{where} has the key {json.dumps(key)}; {fault.replace('Expected', 'expected')}"
@@ -109,6 +109,7 @@ def _parts(raw: Any, kind: Any) -> Iterable[tuple[Step, Any, Any]]:
         return [(key, raw[key], of[1]) for key in raw] if origin in (dict, Mapping) else ()
     if not isinstance(raw, list) or origin not in (tuple, list):
         return ()
+    # A tuple may name a type for each part; lists, and tuples of any length, one for all.
     of = of if len(of) > 1 and of[1] is not ... else of[:1] * len(raw)
     return zip(range(len(raw)), raw, of, strict=False)
 
@@ -131,12 +132,12 @@ def _unknown_field(raw: Any, kind: Any, steps: list[Step]) -> str:
     """Return the error for the first field that a struct or dataclass lacks, "" without any."""
     fields = _fields(_bare(kind))
     if fields and (unknown := [name for name in raw or () if name not in fields]):
-        return _unknown(_where(steps), unknown[0], fields)
-    found = (_unknown_field(part, of, [*steps, step]) for step, part, of in _parts(raw, kind))
-    return next(filter(None, found), "")
+        return _unknown(_format_path(steps), unknown[0], fields)
+    messages = (_unknown_field(part, of, [*steps, step]) for step, part, of in _parts(raw, kind))
+    return next(filter(None, messages), "")
 
 
-def _where(steps: Sequence[Step]) -> str:
+def _format_path(steps: Sequence[Step]) -> str:
     """Return a path in words: passes.F[0].fixed."""
     words = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return words.removeprefix(".") or "it"

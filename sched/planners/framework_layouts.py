@@ -20,7 +20,7 @@ from .stage_split import Sizes
 class ModuleNames:
     """A framework's names of a model's modules: before, within, and behind the layers.
 
-    `layer`: with {} for the number. `encoder`: the image encoder's, in front of `first`. `every`:
+    `layer`: with {} for the number. `encoder`: the image encoder's, in front of `first`. `shared`:
     modules that all stages need.
     """
 
@@ -28,7 +28,7 @@ class ModuleNames:
     layer: str
     last: tuple[str, ...]
     encoder: str
-    every: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
 
 
 TORCHTITAN = ModuleNames(("tok_embeddings",), "layers.{}", ("norm", "lm_head"), "vision_encoder")
@@ -49,10 +49,10 @@ def merge_encoder(layers: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
     >>> [(layer.kind, layer.forward_ns) for layer in merged]
     [('encoder', 4), ('language', 3)]
     """
-    own = [layer for layer in layers if layer.kind == ENCODER]
-    if not own:
+    encoder = [layer for layer in layers if layer.kind == ENCODER]
+    if not encoder:
         return tuple(layers)
-    return (merged(own), *(layer for layer in layers if layer.kind != ENCODER))
+    return (merged(encoder), *(layer for layer in layers if layer.kind != ENCODER))
 
 
 def decoder_layers(layers: Sequence[LayerCost], sizes: Sizes) -> Sizes:
@@ -66,13 +66,13 @@ def decoder_layers(layers: Sequence[LayerCost], sizes: Sizes) -> Sizes:
     """
     counts = []
     for stage, (start, end) in enumerate(pairwise(accumulate(sizes, initial=0))):
-        own = [layer for layer in layers[start:end] if layer.kind != ENCODER]
-        if stage and len(own) < end - start:
+        decoders = [layer for layer in layers[start:end] if layer.kind != ENCODER]
+        if stage and len(decoders) < end - start:
             raise ValueError(
                 f"stage {stage} has encoder layers; the frameworks keep the encoder whole on the "
                 "first stage: split with --whole-encoder"
             )
-        counts.append(len(own))
+        counts.append(len(decoders))
     return tuple(counts)
 
 
@@ -127,4 +127,4 @@ def module_names(
     parts = [[names.layer.format(number) for number in range(*bound)] for bound in bounds]
     parts[0][:0] = [*([names.encoder] if encoder else []), *names.first]
     parts[-1] += names.last
-    return [[*part, *names.every] for part in parts]
+    return [[*part, *names.shared] for part in parts]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..ir.typed_json import Whole
-from ..shapes import LayerCost, ParallelLayout, in_flight, memory_of
+from ..shapes import LayerCost, ParallelLayout, chain_memory, in_flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def savings(
 
     >>> stages = (Stage(("vit", "vit"), 2, 100), Stage(("vit", "llm"), 1, 100))
     >>> trials = (Trial(0, {"vit": 1}, 160), Trial(1, {"vit": 1, "llm": 1}, 150))
-    >>> {kind: one.saved_bytes for kind, one in savings(stages, trials, {}).items()}
+    >>> {kind: saving.saved_bytes for kind, saving in savings(stages, trials, {}).items()}
     {'llm': 20, 'vit': 30}
     """
     kinds = sorted({kind for stage in stages for kind in stage.layers})
@@ -93,12 +93,12 @@ def savings(
             f"the trials do not tell {', '.join(kinds)} apart: keep some layers of each kind, in "
             "numbers that differ between stages"
         )
-    found = np.linalg.lstsq(np.array(rows, float), np.array(more, float), rcond=None)[0]
-    if found.min() < 0:
-        kind = kinds[int(found.argmin())]
+    solution = np.linalg.lstsq(np.array(rows, float), np.array(more, float), rcond=None)[0]
+    if solution.min() < 0:
+        kind = kinds[int(solution.argmin())]
         raise ValueError(f"the trials say that keeping a {kind} layer frees memory; measure again")
     # Up, but for what the solver's own rounding adds: a byte too few could be over the limit.
-    sizes = [int(np.ceil(np.round(size, 3))) for size in found]
+    sizes = [int(np.ceil(np.round(size, 3))) for size in solution]
     return {
         kind: Saving(size, forward_ns.get(kind, 1)) for kind, size in zip(kinds, sizes, strict=True)
     }
@@ -137,16 +137,16 @@ def tighten(
 def all_or_nothing(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int) -> Policy:
     """Return the usual policy: recompute every layer of a stage, unless all can be kept."""
     nothing = Policy((), predicted_bytes(stage, saving, ()))
-    every = tuple(range(len(stage.layers)))
+    all_layers = tuple(range(len(stage.layers)))
     if nothing.predicted_bytes <= limit_bytes:
         return nothing
-    return Policy(every, predicted_bytes(stage, saving, every))
+    return Policy(all_layers, predicted_bytes(stage, saving, all_layers))
 
 
 def predicted_bytes(stage: Stage, saving: Mapping[str, Saving], recompute: Sequence[int]) -> int:
     """Return the bytes that a stage uses with these layers recomputed."""
-    kept = set(range(len(stage.layers))) - set(recompute)
-    more = sum(saving[stage.layers[at]].saved_bytes for at in kept)
+    positions = set(range(len(stage.layers))) - set(recompute)
+    more = sum(saving[stage.layers[at]].saved_bytes for at in positions)
     working = stage.working_bytes if recompute else 0
     return stage.base_bytes - stage.working_bytes + working + stage.live * more
 
@@ -182,12 +182,12 @@ def _most_time(counts: Mapping[str, int], saving: Mapping[str, Saving], room: in
     """
     states: list[tuple[int, int, int, tuple[int, ...]]] = [(0, 0, 0, ())]
     for kind, count in counts.items():
-        one = saving[kind]
+        gain = saving[kind]
         grown = [
-            (size + k * one.saved_bytes, time + k * one.forward_ns, layers + k, (*taken, k))
+            (size + k * gain.saved_bytes, time + k * gain.forward_ns, layers + k, (*taken, k))
             for size, time, layers, taken in states
             for k in range(count + 1)
-            if size + k * one.saved_bytes <= room
+            if size + k * gain.saved_bytes <= room
         ]
         grown.sort(key=lambda state: (state[0], -state[1], -state[2]))
         states, best = [], (-1, -1)
@@ -210,18 +210,18 @@ def modelled_stages(
         raise ValueError(f"vpp is {layout.vpp}; recomputation is planned for one stage a rank")
     kinds = _kinds(layers)
     saving = {
-        kind: Saving(max(0, one.activation_bytes - one.input_bytes), one.recompute_ns)
-        for kind, one in zip(kinds, layers, strict=True)
+        kind: Saving(max(0, layer.activation_bytes - layer.input_bytes), layer.recompute_ns)
+        for kind, layer in zip(kinds, layers, strict=True)
     }
     flights = in_flight(layout.schedule, layout.pp, 1, layout.microbatches)
-    none, every = (memory_of(layers, replace(layout, recompute=r)) for r in ("none", "all"))
+    keeping, again = (chain_memory(layers, replace(layout, recompute=r)) for r in ("none", "all"))
     stages = []
-    for own, live, kept, again in zip(
-        layout.ranges(len(layers)), flights, none, every, strict=True
+    for positions, live, plain, full in zip(
+        layout.ranges(len(layers)), flights, keeping, again, strict=True
     ):
         # Only a rank that recomputes needs room for a whole layer.
-        more = max(0, again.working - kept.working)
-        stages.append(Stage(tuple(kinds[at] for at in own), live[0][0], again.total, more))
+        more = max(0, full.working - plain.working)
+        stages.append(Stage(tuple(kinds[at] for at in positions), live[0][0], full.total, more))
     return tuple(stages), saving
 
 
@@ -232,10 +232,10 @@ def exact_policies(
 
     The plan counts the largest layer's working set wherever a stage recomputes any.
     """
-    chosen = replace(layout, recompute=tuple(one.recompute for one in policies))
-    sizes = (one.total for one in memory_of(layers, chosen))
+    exact = replace(layout, recompute=tuple(policy.recompute for policy in policies))
+    sizes = (rank_memory.total for rank_memory in chain_memory(layers, exact))
     return tuple(
-        replace(one, predicted_bytes=size) for one, size in zip(policies, sizes, strict=True)
+        replace(policy, predicted_bytes=size) for policy, size in zip(policies, sizes, strict=True)
     )
 
 

@@ -32,7 +32,7 @@ import msgspec
 
 from ..ir.program import place
 from ..ir.typed_json import Whole
-from ..shapes import Device, LayerCost, ParallelLayout, partition, step_of
+from ..shapes import Device, LayerCost, ParallelLayout, partition, simulate_step
 
 Sizes = tuple[int, ...]
 # ns^2 of variance that weigh as much as a byte: an ms^2 to a MiB, rounded.
@@ -40,11 +40,7 @@ _NS2_PER_BYTE = 10**12 // 2**20
 
 
 def balanced_partition(
-    layers: Sequence[LayerCost],
-    stages: int,
-    step_ns: Callable[[Sizes], int],
-    *,
-    keep: int = 15,
+    layers: Sequence[LayerCost], stages: int, step_ns: Callable[[Sizes], int], *, keep: int = 15
 ) -> tuple[tuple[Sizes, int], ...]:
     """Return OmniBal's `keep` candidates with their step times, the fastest first.
 
@@ -53,10 +49,10 @@ def balanced_partition(
     whole encoder, many are. Raises ValueError for fewer layers than stages.
     """
     usual = (method(layers, stages) for method in BASELINES.values())
-    found = dict.fromkeys((*candidates(layers, stages, keep=keep), *usual))
-    timed = [(sizes, step_ns(sizes)) for sizes in found]
+    splits = dict.fromkeys((*candidates(layers, stages, keep=keep), *usual))
+    timed = [(sizes, step_ns(sizes)) for sizes in splits]
     times = [layer.forward_ns for layer in layers]
-    return tuple(sorted(timed, key=lambda one: (one[1], variance(times, one[0]))))
+    return tuple(sorted(timed, key=lambda timing: (timing[1], variance(times, timing[0]))))
 
 
 def candidates(
@@ -107,8 +103,8 @@ def even_stages(layers: int, stages: int) -> Sizes:
     (3, 2, 2)
     """
     _check(range(layers), stages)
-    size, rest = divmod(layers, stages)
-    return (size + 1,) * rest + (size,) * (stages - rest)
+    size, extra = divmod(layers, stages)
+    return (size + 1,) * extra + (size,) * (stages - extra)
 
 
 def profile_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
@@ -138,8 +134,8 @@ def variance(amounts: Sequence[int], sizes: Sizes) -> float:
     >>> variance([1, 1, 1, 3], (3, 1)), variance([1, 1, 1, 3], (2, 2))
     (0.0, 2.0)
     """
-    sums = _sums(amounts, sizes)
-    return sum((len(sums) * one - sum(sums)) ** 2 for one in sums) / len(sums) ** 2
+    sums = [sum(amounts[a:b]) for a, b in pairwise([0, *accumulate(sizes)])]
+    return sum((len(sums) * total - sum(sums)) ** 2 for total in sums) / len(sums) ** 2
 
 
 def traffic_bytes(layers: Sequence[LayerCost], sizes: Sizes) -> int:
@@ -154,7 +150,7 @@ def step_timer(
 
     def step_ns(sizes: Sizes) -> int:
         cut = replace(layout, stages=sizes)
-        return step_of([layers] * cut.microbatches, device, cut).total_ns
+        return simulate_step([layers] * cut.microbatches, device, cut).total_ns
 
     return step_ns
 
@@ -162,11 +158,6 @@ def step_timer(
 def _check(amounts: Sequence[object], stages: int) -> None:
     if stages < 1 or len(amounts) < stages:
         raise ValueError(f"{len(amounts)} layers do not fill {stages} stages; use fewer stages")
-
-
-def _sums(amounts: Sequence[int], sizes: Sizes) -> list[int]:
-    ends = [0, *accumulate(sizes)]
-    return [sum(amounts[a:b]) for a, b in pairwise(ends)]
 
 
 def _least(
@@ -220,7 +211,7 @@ class StageLayers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 class SplitPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Every stage's layers. Raises ValueError for stages that do not follow each other.
 
-    >>> split_of((2, 1)).stages[1].numbers
+    >>> make_split((2, 1)).stages[1].numbers
     range(2, 3)
     """
 
@@ -249,7 +240,7 @@ class SplitPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         return sum(stage.layers for stage in self.stages)
 
 
-def split_of(sizes: Sizes, recompute: Sequence[Sequence[int]] = ()) -> SplitPlan:
+def make_split(sizes: Sizes, recompute: Sequence[Sequence[int]] = ()) -> SplitPlan:
     """Return the plan of stages with these numbers of layers.
 
     `recompute`: for each stage the positions of the layers to recompute, none by default.
@@ -258,13 +249,12 @@ def split_of(sizes: Sizes, recompute: Sequence[Sequence[int]] = ()) -> SplitPlan
     again = recompute or [()] * len(sizes)
     return SplitPlan(
         tuple(
-            StageLayers(number, first[number], size, tuple(own))
-            for number, (size, own) in enumerate(zip(sizes, again, strict=True))
+            StageLayers(number, first[number], size, tuple(positions))
+            for number, (size, positions) in enumerate(zip(sizes, again, strict=True))
         )
     )
 
 
 def dump_split(plan: SplitPlan) -> Mapping[str, Any]:
     """Return a plan for a JSON file, which `read_stages` reads."""
-    found: Mapping[str, Any] = msgspec.to_builtins(plan)
-    return found
+    return dict(msgspec.to_builtins(plan))

@@ -22,11 +22,11 @@ def add(parent: Element, name: str, words: str = "", **attributes: str | float) 
         key.rstrip("_").replace("_", "-"): value if isinstance(value, str) else number(value)
         for key, value in attributes.items()
     }
-    found = SubElement(parent, name, written)
-    found.text = words or None
+    element = SubElement(parent, name, written)
+    element.text = words or None
     if parent.tag == "svg":
-        found.tail = "\n"
-    return found
+        element.tail = "\n"
+    return element
 
 
 def add_axis(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from ..ir.kinds import is_kind, is_staged, kind
+from ..ir.kinds import is_compute, is_kind, is_staged, kind
 from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
 from .palette import PAINTS
@@ -30,10 +30,10 @@ def rows(timeline: Timeline) -> tuple[Row, ...]:
 
     Sends, receives and entries into collectives that take no time of the rank are left out.
     """
-    ranks = (
-        Row(f"rank {rank}", tuple(slot for slot in slots if _is_seen(slot)))
-        for rank, slots in enumerate(timeline.ranks)
-    )
+    ranks = []
+    for rank, row in enumerate(timeline.ranks):
+        seen = (s for s in row if s.end_ns > s.start_ns or is_compute(s.what.kind))
+        ranks.append(Row(f"rank {rank}", tuple(seen)))
     lanes = (
         Row(name, slots, lane=True)
         for name, slots in sorted(timeline.lanes.items())
@@ -42,16 +42,11 @@ def rows(timeline: Timeline) -> tuple[Row, ...]:
     return (*ranks, *lanes)
 
 
-def _is_seen(slot: Slot) -> bool:
-    name = slot.what.kind
-    return slot.end_ns > slot.start_ns or (is_kind(name) and kind(name).role == "compute")
-
-
 def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:
     """Return the kinds of passes that are drawn, in the palette's order, then by name."""
-    found = {slot.what.kind for t in timelines for row in rows(t) for slot in row.slots}
+    kinds = {slot.what.kind for t in timelines for row in rows(t) for slot in row.slots}
     order = {name: place for place, name in enumerate(PAINTS)}
-    return tuple(sorted(found, key=lambda name: (order.get(name, len(order)), name)))
+    return tuple(sorted(kinds, key=lambda name: (order.get(name, len(order)), name)))
 
 
 def chunks(timeline: Timeline) -> int:
@@ -59,15 +54,15 @@ def chunks(timeline: Timeline) -> int:
     return max(map(timeline.placement.count, timeline.placement), default=1)
 
 
-def chunk_of(what: Pass, placement: tuple[int, ...]) -> int:
+def chunk_number(pass_: Pass, placement: tuple[int, ...]) -> int:
     """Return the number of a pass's chunk on its rank; 0 for work that is not divided by stages.
 
-    >>> chunk_of(Pass(3, "F", 0), (0, 1, 1, 0))
+    >>> chunk_number(Pass(3, "F", 0), (0, 1, 1, 0))
     1
     """
-    if not is_staged(what.kind) or what.stage >= len(placement):
+    if not is_staged(pass_.kind) or pass_.stage >= len(placement):
         return 0
-    return placement[: what.stage].count(placement[what.stage])
+    return placement[: pass_.stage].count(placement[pass_.stage])
 
 
 def label(slot: Slot, bare: bool) -> str:
@@ -76,10 +71,10 @@ def label(slot: Slot, bare: bool) -> str:
     >>> label(Slot(Pass(2, "F", 3), 0, 1), bare=True)
     'F3'
     """
-    what = slot.what
+    pass_ = slot.what
     if not bare:
-        return format_pass(what)
-    return what.kind + ("" if what.microbatch == NO_MICROBATCH else str(what.microbatch))
+        return format_pass(pass_)
+    return pass_.kind + ("" if pass_.microbatch == NO_MICROBATCH else str(pass_.microbatch))
 
 
 def word(name: str) -> str:

@@ -9,12 +9,12 @@ from ..simulation.timeline import Bubbles, Timeline
 class MemoryUnit:
     """The unit of a timeline's memory: `size` of its numbers are one unit.
 
-    `word` names several units, `one` a single unit.
+    `word` names several units, `single` one of them.
     """
 
     word: str = "bytes"
     size: int = 1
-    one: str = "byte"
+    single: str = "byte"
 
 
 BYTES = MemoryUnit()
@@ -58,7 +58,8 @@ def format_memory(held: int, unit: MemoryUnit = BYTES) -> str:
     ('1.5 GiB', '4.5 tiles')
     """
     if unit.word != "bytes":
-        return f"{_three_digits(held / unit.size)} {unit.one if held == unit.size else unit.word}"
+        word = unit.single if held == unit.size else unit.word
+        return f"{_three_digits(held / unit.size)} {word}"
     value, name = float(held), "B"
     for name in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or name == "TiB":

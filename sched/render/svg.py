@@ -14,7 +14,7 @@ from ..ir.program import NO_MICROBATCH
 from ..simulation.timeline import Slot, Timeline
 from .elements import add, add_axis, document, new_picture
 from .palette import ink, paint, theme, tint
-from .picture import chunk_of, chunks, kind_names, label, nice_step, rows, word
+from .picture import chunk_number, chunks, kind_names, label, nice_step, rows, word
 from .summary import BYTES, MemoryUnit, figures, format_time
 
 # Widths and heights in pixels.
@@ -106,7 +106,7 @@ class _Drawing:
             add(self.root, "text", row.label, x=MARGIN, y=top + height / 2 + 4)
             add(self.root, "rect", class_="row", rx=2, **place)
             for slot in row.slots:
-                fill = self.fill(slot.what.kind, chunk_of(slot.what, timeline.placement))
+                fill = self.fill(slot.what.kind, chunk_number(slot.what, timeline.placement))
                 self._pass(slot, fill, row.lane, top, height)
             top += height
         return bottom

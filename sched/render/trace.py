@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from ..ir.kinds import BACKWARD, is_staged
 from ..ir.program import NO_MICROBATCH, Pass, format_pass
 from ..simulation.timeline import Slot, Timeline
-from .picture import chunk_of, label, rows
+from .picture import chunk_number, label, rows
 
 Event = dict[str, object]
 
@@ -23,7 +23,8 @@ def render_trace(timelines: Sequence[Timeline]) -> str:
     """Return the trace as JSON text. Raises ValueError without timelines."""
     if not timelines:
         raise ValueError("nothing to draw: got no timelines; give at least one")
-    events = [event for number, one in enumerate(timelines) for event in trace_events(one, number)]
+    numbered = enumerate(timelines)
+    events = [event for number, timeline in numbered for event in trace_events(timeline, number)]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":"))
 
 
@@ -39,8 +40,8 @@ def trace_events(timeline: Timeline, process: int = 0) -> Iterator[Event]:
     yield from _memory(timeline, process)
 
 
-def _name(what: str, process: int, thread: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+def _name(target: str, process: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": target, "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _complete(slot: Slot, timeline: Timeline, process: int, thread: int, lane: bool) -> Event:
@@ -48,7 +49,7 @@ def _complete(slot: Slot, timeline: Timeline, process: int, thread: int, lane: b
     if slot.what.microbatch != NO_MICROBATCH:
         about["microbatch"] = slot.what.microbatch
     if is_staged(slot.what.kind) and not lane:
-        about["chunk"] = chunk_of(slot.what, timeline.placement)
+        about["chunk"] = chunk_number(slot.what, timeline.placement)
     return {
         "ph": "X",
         "name": label(slot, lane),
@@ -64,17 +65,17 @@ def _complete(slot: Slot, timeline: Timeline, process: int, thread: int, lane: b
 def _arrows(timeline: Timeline, process: int) -> Iterator[Event]:
     """Yield an arrow for every output that leaves its rank, to the pass that uses it."""
     number = process << 32
-    found = {slot.what: (rank, slot) for rank, row in enumerate(timeline.ranks) for slot in row}
-    for what, (rank, slot) in found.items():
+    places = {slot.what: (rank, slot) for rank, row in enumerate(timeline.ranks) for slot in row}
+    for pass_, (rank, slot) in places.items():
         # To the next stage's forward, or from a backward to the one before.
-        step, kinds = (1, ("F",)) if what.kind == "F" else (-1, BACKWARD)
-        users = (Pass(what.stage + step, kind, what.microbatch) for kind in kinds)
-        for user in users if what.kind == "F" or what.kind in BACKWARD else ():
-            if user not in found or found[user][0] == rank:
+        step, kinds = (1, ("F",)) if pass_.kind == "F" else (-1, BACKWARD)
+        users = (Pass(pass_.stage + step, kind, pass_.microbatch) for kind in kinds)
+        for user in users if pass_.kind == "F" or pass_.kind in BACKWARD else ():
+            if user not in places or places[user][0] == rank:
                 continue
-            there, taken = found[user]
+            there, taken = places[user]
             number += 1
-            both: Event = {"name": format_pass(what), "cat": "flow", "id": number, "pid": process}
+            both: Event = {"name": format_pass(pass_), "cat": "flow", "id": number, "pid": process}
             yield {**both, "ph": "s", "tid": rank, "ts": slot.start_ns / 1000}
             yield {**both, "ph": "f", "bp": "e", "tid": there, "ts": taken.start_ns / 1000}
 

@@ -32,13 +32,17 @@ MakeProgram = Callable[[int, int, Costs], Program]
 class Replan:
     """Settings of how a pipeline follows the times that it measures.
 
-    `program`: makes the program of (ranks, microbatches, costs), such as `with_encoders` of them;
-    None leaves the program, and a loader that follows the pipeline orders by the profile alone.
-    `profile`: what passes are thought to cost before the first step. `threshold`: the share by
-    which a measured step has to be away from the simulated one. `window`: the steps whose median
-    is looked at, one window after another. `gain`: the share of the step that a new plan has to
-    save, in simulation, to be taken. `measure`: gives a step's passes with their times, from the
-    step's number and the host's own; for devices that have a clock of their own.
+    Args:
+        program: Makes the program of (ranks, microbatches, costs), such as `with_encoders` of them;
+            None leaves it, and a loader that follows the pipeline orders by the profile alone.
+        profile: The CostProfile that holds before the first step.
+        threshold: The share by which a step has to differ from the simulated one; default 0.1.
+        window: Steps whose median is compared, one window after another; default 3.
+        gain: The share of the simulated step that a new plan has to save; default 0.01.
+        measure: From a step's number and the host's passes with times, those of a device that has a
+            clock of its own; default: the host's.
+
+    Raises ValueError for shares and windows that make no sense.
     """
 
     program: MakeProgram | None
@@ -70,11 +74,15 @@ class Replan:
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """A plan, or costs to order by, taken before the job's step `step` (from 0), and what it saves.
+    """A plan, or costs to order by, that a pipeline has taken, and what it saves.
 
-    `before_ns`, `after_ns`: the step under both plans, simulated with the measured times.
-    `measured_before_ns`, `measured_after_ns`: medians of the windows before and after; the latter
-    is 0 until that window is over.
+    Args:
+        step: The number of the job's step before which it was taken, from 0.
+        digest: Of the programs of the plan.
+        before_ns: The step under the old plan, simulated with the measured times.
+        after_ns: The step under the new one, likewise.
+        measured_before_ns: The median step of the window before.
+        measured_after_ns: That of the window after, 0 until it is over.
     """
 
     step: int
@@ -114,7 +122,7 @@ class PlanState:
     changes: tuple[PlanChange, ...] = ()
 
 
-def digest_of(programs: Mapping[int, Program]) -> str:
+def digest_programs(programs: Mapping[int, Program]) -> str:
     """Return a digest of programs, by number of microbatches: 16 hexadecimal digits."""
     text = "\n\n".join(f"{count}\n{program}" for count, program in sorted(programs.items()))
     return _digest(text)
@@ -144,7 +152,7 @@ class Decision:
 
 def first_state(settings: Replan, programs: Mapping[int, Program]) -> PlanState:
     """Return the state of a job before its first step."""
-    return PlanState(digest_of(programs), tuple(sorted(programs)), settings.profile)
+    return PlanState(digest_programs(programs), tuple(sorted(programs)), settings.profile)
 
 
 def observe(
@@ -155,7 +163,7 @@ def observe(
     if len(window) < settings.window:
         return replace(state, window=window), None
     state = _reported(replace(state, window=()), window)
-    ratio = median_low(PERMILLE * one.span_ns // max(1, one.expected_ns) for one in window)
+    ratio = median_low(PERMILLE * step.span_ns // max(1, step.expected_ns) for step in window)
     # In whole thousandths, so that all machines decide alike.
     if abs(ratio - state.usual) * PERMILLE <= round(PERMILLE * settings.threshold) * state.usual:
         return state, None
@@ -205,4 +213,4 @@ def _reported(state: PlanState, window: Sequence[Observation]) -> PlanState:
 def _median_span(window: Sequence[Observation]) -> int:
     """Return the median step, of those with as many microbatches as the last one."""
     last = window[-1].microbatches
-    return median_low(one.span_ns for one in window if one.microbatches == last)
+    return median_low(step.span_ns for step in window if step.microbatches == last)

@@ -7,6 +7,7 @@ does not depend on what the microbatches held. A step is as long as the longest 
 first pass to its last, which needs no common clock.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ..ir.kinds import is_kind, kind
+from ..ir.kinds import is_compute
 from ..ir.program import Pass, Program, parse_pass
 from ..simulation.cost_profile import CostFunction, CostProfile, Resources, profile_costs
 from ..simulation.costs import Costs
@@ -60,18 +61,18 @@ class StepKeys:
         `held`: the resources of the pipeline's microbatches. `expected_ns`: the simulated step,
         which the first rank of each pipeline says for all.
         """
-        found = [0] * self.width
-        own = [slot for slot in slots if key_of(slot.what) in self.place]
-        for what, start_ns, end_ns in own:
-            at = self.place[key_of(what)]
-            found[at] += end_ns - start_ns
-            entry = profile.entries(what.kind)[what.stage]
-            found[len(self.passes) + at] += entry.cost_of(held[what.microbatch])
-        if own:
-            found[2 * len(self.passes) + rank] = own[-1].end_ns - own[0].start_ns
+        row = [0] * self.width
+        measured = [slot for slot in slots if pass_key(slot.what) in self.place]
+        for pass_, start_ns, end_ns in measured:
+            at = self.place[pass_key(pass_)]
+            row[at] += end_ns - start_ns
+            entry = profile.entries(pass_.kind)[pass_.stage]
+            row[len(self.passes) + at] += entry.evaluate(held[pass_.microbatch])
+        if measured:
+            row[2 * len(self.passes) + rank] = measured[-1].end_ns - measured[0].start_ns
         if rank == 0:
-            found[-2:] = [expected_ns, 1]
-        return found
+            row[-2:] = [expected_ns, 1]
+        return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,28 +105,25 @@ class Observation:
         )
 
 
-def keys_of(program: Program) -> StepKeys:
+def step_keys(program: Program) -> StepKeys:
     """Return what is measured of a program: its computing passes.
 
     >>> from counterpoise.sched import schedule
-    >>> keys_of(schedule("1f1b", ranks=2, microbatches=3)).passes["1B"]
+    >>> step_keys(schedule("1f1b", ranks=2, microbatches=3)).passes["1B"]
     3
     """
-    found: dict[Key, int] = {}
-    for row in program.ranks:
-        for item in row:
-            if is_kind(item.kind) and kind(item.kind).role == "compute":
-                found[key_of(item)] = found.get(key_of(item), 0) + 1
-    return StepKeys(dict(sorted(found.items())), len(program.ranks), program.microbatches)
+    computing = (pass_ for row in program.ranks for pass_ in row if is_compute(pass_.kind))
+    counts = Counter(map(pass_key, computing))
+    return StepKeys(dict(sorted(counts.items())), len(program.ranks), program.microbatches)
 
 
-def key_of(item: Pass) -> Key:
+def pass_key(pass_: Pass) -> Key:
     """Return the key of a pass.
 
-    >>> key_of(Pass(2, "EF_A", 7))
+    >>> pass_key(Pass(2, "EF_A", 7))
     '2EF_A'
     """
-    return f"{item.stage}{item.kind}"
+    return f"{pass_.stage}{pass_.kind}"
 
 
 def expected_step(program: Program, profile: CostProfile, held: Sequence[Resources]) -> int:
@@ -155,12 +153,12 @@ def scaled_profile(profile: CostProfile, window: Sequence[Observation]) -> CostP
 
 
 def _entry(entry: CostFunction, key: Key, window: Sequence[Observation]) -> CostFunction:
-    known = [one for one in window if one.passes.get(key)]
-    if not known:
+    steps = [step for step in window if step.passes.get(key)]
+    if not steps:
         return entry
-    if not all(one.predicted[key] for one in known):
-        return CostFunction(_mean_ns(key, known))
-    factor = median_low(one.measured[key] * _MILLION // one.predicted[key] for one in known)
+    if not all(step.predicted[key] for step in steps):
+        return CostFunction(_mean_ns(key, steps))
+    factor = median_low(step.measured[key] * _MILLION // step.predicted[key] for step in steps)
     return CostFunction(
         entry.fixed * factor // _MILLION,
         {name: rate * factor // _MILLION for name, rate in entry.per_thousand.items()},
@@ -176,18 +174,19 @@ def mean_costs(profile: CostProfile, window: Sequence[Observation]) -> Costs:
 
     Transfers and collectives are the profile's.
     """
-    keys = {key for one in window for key in one.passes}
+    keys = {key for step in window for key in step.passes}
     times: dict[str, list[int]] = {}
     for key in keys:
-        what = parse_pass(key)
-        found = times.setdefault(what.kind, [0] * profile.rows(what.kind))
-        found[what.stage] = _mean_ns(key, window)
+        pass_ = parse_pass(key)
+        row = times.setdefault(pass_.kind, [0] * profile.rows(pass_.kind))
+        row[pass_.stage] = _mean_ns(key, window)
     ordered: Mapping[str, list[int]] = dict(sorted(times.items()))
     return Costs(ordered, p2p_ns=profile.p2p_ns, collective_ns=dict(profile.collectives))
 
 
 def _mean_ns(key: Key, window: Sequence[Observation]) -> int:
-    return median_low(one.measured[key] // one.passes[key] for one in window if key in one.passes)
+    steps = (step for step in window if key in step.passes)
+    return median_low(step.measured[key] // step.passes[key] for step in steps)
 
 
 def nearby(costs: Costs) -> Iterator[Costs]:
@@ -207,13 +206,13 @@ def nearby(costs: Costs) -> Iterator[Costs]:
 
 def _alike(row: Any) -> list[int]:
     """Return times with each replaced by the mean of those that are up to 5 % above the least."""
-    found: dict[int, int] = {}
-    rest = sorted(row)
-    while rest:
-        group = [ns for ns in rest if 100 * ns <= 105 * rest[0]]
-        found |= dict.fromkeys(group, sum(group) // len(group))
-        rest = rest[len(group) :]
-    return [found[ns] for ns in row]
+    means: dict[int, int] = {}
+    remaining = sorted(row)
+    while remaining:
+        group = [ns for ns in remaining if 100 * ns <= 105 * remaining[0]]
+        means |= dict.fromkeys(group, sum(group) // len(group))
+        remaining = remaining[len(group) :]
+    return [means[ns] for ns in row]
 
 
 def _rounded(row: Any, digits: int) -> list[int]:

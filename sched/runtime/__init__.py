@@ -10,6 +10,7 @@ from .families.description import DecoderFamily, ImageFamily
 from .families.table import adapt, families
 from .links.process_groups import PeerLostError
 from .pipeline import Pipeline, StepResult
+from .settings import HiddenStates, StageModules, StageOptions, StepLoss
 from .stage.generator import GeneratorSpec
 from .stage.splitting import split
 from .tensor.overlap import OverlappedColwiseParallel, OverlappedRowwiseParallel
@@ -22,6 +23,7 @@ __all__ = [
     "DecoderFamily",
     "EncoderSpec",
     "GeneratorSpec",
+    "HiddenStates",
     "ImageFamily",
     "LossOptions",
     "OverlappedColwiseParallel",
@@ -29,6 +31,9 @@ __all__ = [
     "PeerLostError",
     "Pipeline",
     "PipelineStalledError",
+    "StageModules",
+    "StageOptions",
+    "StepLoss",
     "StepResult",
     "TravellingImages",
     "UnitSize",

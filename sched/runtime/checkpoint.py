@@ -18,11 +18,12 @@ from typing import Any, BinaryIO
 import torch
 import torch.distributed as dist
 
-from ..ir.program import Program, parse_program
+from ..ir.program import parse_program
 from .files import new_folder, on_all_ranks, written
 from .job.start import ResumedSchedule
 from .model_state import RankState, join_states, names_taken
 from .pipeline import Pipeline
+from .settings import ScheduleFunction, as_function
 
 _PROGRAMS, _STATE, _UNITS, _EXTRA = "programs.json", "plan.json", "units.json", "extra.json"
 _CHECKSUMS = "checksums.json"
@@ -67,8 +68,8 @@ def save_checkpoint(
 
     with new_folder(pipe, Path(folder), deadline_s, finish) as (making, together):
         for part in (write_texts, write_state):
-            for found in together(part):
-                sums |= found
+            for digests in together(part):
+                sums |= digests
 
 
 class _Hashing:
@@ -126,7 +127,7 @@ def load_checkpoint(
     folder = Path(folder)
     sums = _read_checksums(folder)
     files = sorted(name for name in sums if name.endswith(".pt"))
-    what = f"load {folder}"
+    task = f"load {folder}"
     loaded: list[RankState] = []
 
     def verify() -> None:
@@ -139,7 +140,7 @@ def load_checkpoint(
             torch.load(folder / name, map_location="cpu", mmap=True, weights_only=True)
             for name in files
         )
-        loaded.append(join_states([RankState(**found) for found in maps]))
+        loaded.append(join_states([RankState(**parts) for parts in maps]))
         return names_taken(pipe.held(), loaded[0].model)
 
     def take() -> None:
@@ -148,15 +149,15 @@ def load_checkpoint(
             pipe.replanner.load(_read_text(folder, _STATE, sums))
 
     extra: dict[str, Any] = json.loads(_read_text(folder, _EXTRA, sums))
-    on_all_ranks(pipe, what, deadline_s, verify)
-    known = frozenset[str]().union(*on_all_ranks(pipe, what, deadline_s, read))
-    if others := sorted(set(loaded[0].model) - known):
+    on_all_ranks(pipe, task, deadline_s, verify)
+    known = frozenset[str]().union(*on_all_ranks(pipe, task, deadline_s, read))
+    if unknown := sorted(set(loaded[0].model) - known):
         raise ValueError(
-            f"{folder} has {', '.join(others[:3])}{' ...' if others[3:] else ''} "
-            f"({len(others)} tensors), which no rank's modules have; it is another model's: make "
+            f"{folder} has {', '.join(unknown[:3])}{' ...' if unknown[3:] else ''} "
+            f"({len(unknown)} tensors), which no rank's modules have; it is another model's: make "
             "the model that was saved"
         )
-    on_all_ranks(pipe, what, deadline_s, take)
+    on_all_ranks(pipe, task, deadline_s, take)
     return extra
 
 
@@ -166,8 +167,8 @@ def _read_checksums(folder: Path) -> dict[str, str]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no checkpoint (no {_CHECKSUMS})")
     try:
-        found = json.loads(path.read_text("utf-8"))
-        sums = {str(name): str(digest) for name, digest in found.items()}
+        digests = json.loads(path.read_text("utf-8"))
+        sums = {str(name): str(digest) for name, digest in digests.items()}
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); load an older checkpoint") from error
     # A file of another name would not be missed where a layout can do without it.
@@ -195,25 +196,23 @@ def _compare(path: Path, digest: str, sums: Mapping[str, str]) -> None:
 
 
 def resumed_schedule(
-    checkpoint: str | Path | None,
-    schedule: str | Callable[[int, int], Program],
-    options: Mapping[str, Any] | None = None,
+    checkpoint: str | Path | None, schedule: str | ScheduleFunction
 ) -> ResumedSchedule:
     """Return a schedule for `Pipeline` that goes on with the programs of a checkpoint.
 
-    `schedule`, `options`: as for Pipeline; it makes the programs of other numbers of ranks and
-    microbatches than were saved, and all of them if `checkpoint` is None. Raises FileNotFoundError
-    for a folder that is no checkpoint, and ValueError for damaged files.
+    `schedule`: as for Pipeline; it makes the programs of other numbers of ranks and microbatches
+    than were saved, and all of them if `checkpoint` is None. Raises FileNotFoundError for a folder
+    that is no checkpoint, and ValueError for damaged files.
     """
     if checkpoint is None:
-        return ResumedSchedule({}, schedule, options or {})
+        return ResumedSchedule({}, as_function(schedule))
     folder = Path(checkpoint)
     sums = _read_checksums(folder)
     in_units = _UNITS in sums
     texts = json.loads(_read_text(folder, _UNITS if in_units else _PROGRAMS, sums))
     programs = [parse_program(text) for text in texts.values()]
     saved = {(len(program.ranks), program.microbatches): program for program in programs}
-    return ResumedSchedule(saved, schedule, options or {}, in_units)
+    return ResumedSchedule(saved, as_function(schedule), in_units)
 
 
 def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:
@@ -232,11 +231,11 @@ def newest_checkpoint(root: str | Path, prefix: str = "step-") -> Path | None:
     """
     whole = {path.parent.name: path.parent for path in Path(root).glob(f"*/{_CHECKSUMS}")}
     pattern = re.compile(re.escape(prefix) + "([0-9]+)")
-    found = {name: int(match[1]) for name in whole if (match := pattern.fullmatch(name))}
-    others = sorted(name for name in whole if not name.endswith(".partial"))
-    if others and not found:
+    numbers = {name: int(match[1]) for name in whole if (match := pattern.fullmatch(name))}
+    names = sorted(name for name in whole if not name.endswith(".partial"))
+    if names and not numbers:
         raise ValueError(
-            f"no checkpoint in {root} is called {prefix}NUMBER, but there is {others[0]}; call "
+            f"no checkpoint in {root} is called {prefix}NUMBER, but there is {names[0]}; call "
             "them so, or give their prefix="
         )
-    return whole[max(found, key=lambda name: (found[name], name))] if found else None
+    return whole[max(numbers, key=lambda name: (numbers[name], name))] if numbers else None

@@ -70,7 +70,7 @@ class Op(NamedTuple):
     delivered: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
-        """Return a line for people who read a list."""
+        """Return a line of a list, to be read."""
         reads, writes = (", ".join(map(str, values)) for values in (self.reads, self.writes))
         return f"{self.what}({reads})" + (f" -> {writes}" if writes else "")
 
@@ -87,8 +87,8 @@ def collectives(program: Program) -> dict[str, Collective]:
     """Return the collective of each barrier by its name.
 
     >>> from counterpoise.sched import schedule
-    >>> for name, found in collectives(schedule("1f1b-alg1", ranks=4, microbatches=4)).items():
-    ...     print(name, found.operation, found.root)
+    >>> for name, collective in collectives(schedule("1f1b-alg1", ranks=4, microbatches=4)).items():
+    ...     print(name, collective.operation, collective.root)
     CX broadcast 3
     CS gather 0
     CG sum 3
@@ -124,7 +124,7 @@ def compile_program(
     1B0(1activation0) -> 1B0
     1SEND_B0(1B0)
     """
-    wanted = tuple(input_gradient or (True,) * (program.stages + 1))
+    gradients = tuple(input_gradient or (True,) * (program.stages + 1))
     program = lowered(program)
     sources: dict[Pass, list[Pass]] = {}
     for source, target in program.edges:
@@ -132,8 +132,8 @@ def compile_program(
     targets: dict[Pass, list[int]] = {}
     for source, there in crossing_results(program):
         targets.setdefault(source, []).append(there)
-    own, ends = frozenset(program.ranks[rank]), {"first": 0, "last": program.stages - 1}
-    facts = _Facts(program, rank, wanted, sources, targets, own, ends)
+    row, ends = frozenset(program.ranks[rank]), {"first": 0, "last": program.stages - 1}
+    facts = _Facts(program, rank, gradients, sources, targets, row, ends)
     ops = [op for item in program.ranks[rank] if (op := facts.operation(item))]
     read = {value for op in ops for value in op.reads}
     # Results that none reads are left out; collectives end with their value.
@@ -168,15 +168,15 @@ class _Facts:
     """The facts that the operations of a rank follow from.
 
     `sources`, `targets`: of the program's edges, by pass the passes whose results it takes, and the
-    ranks that it sends its own to. `own`: the rank's passes. `ends`: the stages that barriers name.
+    ranks that it sends its own to. `row`: its own. `ends`: the stages that barriers name.
     """
 
     program: Program
     rank: int
-    wanted: tuple[bool, ...]
+    input_gradient: tuple[bool, ...]
     sources: Mapping[Pass, Sequence[Pass]]
     targets: Mapping[Pass, Sequence[int]]
-    own: frozenset[Pass]
+    row: frozenset[Pass]
     ends: Mapping[str, int]
 
     def operation(self, item: Pass) -> Op | None:
@@ -200,8 +200,8 @@ class _Facts:
             return Op(item, writes=(value,), source=self.program.rank_of(source))
         step = 1 if name == "F" else -1
         # SEND is named by the stage that made the value, RECV by the one that uses it.
-        made, peer = (item.stage, item.stage + step) if sends else (item.stage - step,) * 2
-        value = _result(name, made, item.microbatch)
+        maker, peer = (item.stage, item.stage + step) if sends else (item.stage - step,) * 2
+        value = _result(name, maker, item.microbatch)
         if not self._flows(value):
             return None
         if sends:
@@ -212,12 +212,12 @@ class _Facts:
         """Return a rank's entry into a collective: it reads the rank's contribution, if any."""
         if not self._carries(barrier):
             return None
-        made = "C" if barrier.source == "barrier" else barrier.after
+        source_kind = "C" if barrier.source == "barrier" else barrier.after
         stage, holder = self.rank, self.rank
         if barrier.source in self.ends:
             stage = self.ends[barrier.source]
             holder = self.program.placement[stage]
-        reads = (_result(made, stage, item.microbatch),) if holder == self.rank else ()
+        reads = (_result(source_kind, stage, item.microbatch),) if holder == self.rank else ()
         return Op(item, reads, (Value(barrier.name, self.rank, item.microbatch),))
 
     def _reads(self, item: Pass, known: Kind) -> Iterable[Value]:
@@ -228,11 +228,11 @@ class _Facts:
             yield Value(name, stage, microbatch)
         for need in known.needs:
             # What a pass of the same stage leaves behind is read as a buffer.
-            kept = need.where == "same" and any(_buffers(kind(name)) for name in need.kinds)
-            if kept and not need.result:
+            is_buffer = need.where == "same" and any(_buffers(kind(name)) for name in need.kinds)
+            if is_buffer and not need.result:
                 continue
             # What is not required is waited for where it is in the rank's list.
-            if not (need.required or any(replace(item, kind=k) in self.own for k in need.kinds)):
+            if not (need.required or any(replace(item, kind=k) in self.row for k in need.kinds)):
                 continue
             there = stage + {"same": 0, "previous": -1, "next": 1}[need.where]
             if 0 <= there < self.program.stages or known.scope == "rank":
@@ -254,15 +254,15 @@ class _Facts:
         yield Value(f"X_{item.kind}", item.stage, item.microbatch)
 
     def _flows(self, value: Value) -> bool:
-        """Return whether anybody wants a value: gradients of inputs are not always wanted."""
-        return value.name != "B" or self.wanted[value.stage]
+        """Return whether a pass reads a value: gradients of inputs are not always computed."""
+        return value.name != "B" or self.input_gradient[value.stage]
 
     def _carries(self, barrier: Barrier) -> bool:
         """Return whether a barrier carries something: one that carries gradients may not."""
         if barrier.after in BACKWARD and barrier.source in self.ends:
-            return self.wanted[self.ends[barrier.source]]
+            return self.input_gradient[self.ends[barrier.source]]
         if any(name in BACKWARD for _, name in barrier.before):
-            return self.wanted[-1]
+            return self.input_gradient[-1]
         return True
 
 
@@ -301,13 +301,13 @@ def with_deliveries(lists: Lists) -> list[tuple[Op, ...]]:
     read = [
         {value: at for at in reversed(range(len(ops))) for value in ops[at].reads} for ops in lists
     ]
-    return [tuple(_filled_in(ops, rank, lists, read)) for rank, ops in enumerate(lists)]
+    return [tuple(_add_deliveries(ops, rank, lists, read)) for rank, ops in enumerate(lists)]
 
 
-def _filled_in(
+def _add_deliveries(
     ops: Sequence[Op], rank: int, lists: Lists, read: Sequence[Mapping[Value, int]]
 ) -> Iterator[Op]:
-    found: dict[int, dict[int, int]] = {}
+    delivered: dict[int, dict[int, int]] = {}
     for target in sorted({target for op in ops for target in op.targets}):
         sends = [at for at, op in enumerate(ops) if target in op.targets]
         answers = [at for at, op in enumerate(lists[target]) if rank in op.targets]
@@ -316,6 +316,6 @@ def _filled_in(
             for answer in answers[(first := bisect_right(answers, taken)) : first + 1]:
                 there = read[rank].get(lists[target][answer].reads[0], len(ops))
                 # Later sends overwrite earlier ones, which are over too.
-                found.setdefault(there, {})[target] = at
+                delivered.setdefault(there, {})[target] = at
     for at, op in enumerate(ops):
-        yield op._replace(delivered=tuple(sorted(found[at].items()))) if at in found else op
+        yield op._replace(delivered=tuple(sorted(delivered[at].items()))) if at in delivered else op

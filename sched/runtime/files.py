@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def on_all_ranks(
-    pipe: Pipeline, what: str, deadline_s: float | None, work: Callable[[], _T]
+    pipe: Pipeline, task: str, deadline_s: float | None, work: Callable[[], _T]
 ) -> list[_T]:
     """Return what all ranks' parts of a work return. Where one fails, all raise and name it."""
     result: Any = None
@@ -27,13 +27,13 @@ def on_all_ranks(
         failed = error
     kind = next((k for k in (ValueError, OSError) if isinstance(failed, k)), RuntimeError)
     text = "" if failed is None else f"{type(failed).__name__}: {failed}"
-    rows = pipe.exchange((kind, text, result), what, deadline_s)
+    rows = pipe.exchange((kind, text, result), task, deadline_s)
     if failed is not None:
         raise failed
     bad = [(rank, kind, text) for rank, (kind, text, _) in enumerate(rows) if text]
     if bad:
-        found = "; ".join(f"rank {rank}: {text}" for rank, _, text in bad)
-        raise bad[0][1](f"could not {what}: {found}")
+        faults = "; ".join(f"rank {rank}: {text}" for rank, _, text in bad)
+        raise bad[0][1](f"could not {task}: {faults}")
     return [result for _, _, result in rows]
 
 

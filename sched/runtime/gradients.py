@@ -28,7 +28,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .links.process_groups import add_up, ranks_of, report_lost, wait_for
+from .links.process_groups import add_up, group_ranks, report_lost, wait_for
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -66,10 +66,10 @@ def dividing_groups(parameter: Tensor) -> list[dist.ProcessGroup]:
 def likeness(parameter: nn.Parameter) -> str:
     """Return what must be the same on all ranks that have a parameter, in words."""
     kind = "trained" if parameter.requires_grad else "frozen"
-    found = f"{kind} {parameter.dtype} of shape {tuple(parameter.shape)}"
+    text = f"{kind} {parameter.dtype} of shape {tuple(parameter.shape)}"
     if not isinstance(parameter, DTensor):
-        return found
-    return f"{found} divided as {', '.join(map(str, parameter.placements))}"
+        return text
+    return f"{text} divided as {', '.join(map(str, parameter.placements))}"
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -77,12 +77,12 @@ def is_sharded(module: nn.Module) -> bool:
     return any(True for _ in _sharded(module))
 
 
-def refuse_sharded(module: nn.Module, what: str, whose: str) -> None:
+def refuse_sharded(module: nn.Module, subject: str, whose: str) -> None:
     """Raise ValueError for a module with FSDP2 that some ranks do not run. `whose`: the ranks."""
     if is_sharded(module):
         raise ValueError(
-            f"{what} is sharded with FSDP2, whose collectives ranks {whose} would not enter; give "
-            "the plain module, the pipeline sums its gradients over all ranks that have a copy"
+            f"{subject} is sharded with FSDP2, whose collectives ranks {whose} would not enter; "
+            "give the plain module, the pipeline sums its gradients over all ranks that have a copy"
         )
 
 
@@ -98,15 +98,15 @@ def parameters_of_fsdp(module: nn.Module, lanes: dist.ProcessGroup | None) -> fr
     """
     if not is_sharded(module):
         return frozenset()
-    own = ranks_of(lanes)
-    return frozenset(id(p) for p in module.parameters() if _mesh_ranks(p) not in (None, own))
+    lane_ranks = group_ranks(lanes)
+    return frozenset(id(p) for p in module.parameters() if _mesh_ranks(p) not in (None, lane_ranks))
 
 
 def sharded_over(modules: Mapping[int, nn.Module], ranks: frozenset[int]) -> frozenset[int]:
     """Return the `id` of parameters in FSDP2's modules that only these processes divide."""
     parts = (part for module in modules.values() for part in module.modules())
-    every = (p for part in parts if isinstance(part, FSDPModule) for p in part.parameters())
-    return frozenset(id(p) for p in every if _mesh_ranks(p) == ranks)
+    parameters = (p for part in parts if isinstance(part, FSDPModule) for p in part.parameters())
+    return frozenset(id(p) for p in parameters if _mesh_ranks(p) == ranks)
 
 
 def _mesh_ranks(tensor: Tensor) -> frozenset[int] | None:
@@ -208,15 +208,15 @@ class EarlierGradients:
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         # once each, though stages may share it
-        self._kept = [(parameter, parameter.grad) for parameter in dict.fromkeys(parameters)]
+        self._put_aside = [(parameter, parameter.grad) for parameter in dict.fromkeys(parameters)]
 
     def __enter__(self) -> None:
-        for parameter, _ in self._kept:
+        for parameter, _ in self._put_aside:
             parameter.grad = None
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        kept, self._kept = self._kept, []
-        for parameter, earlier in kept:
+        put_aside, self._put_aside = self._put_aside, []
+        for parameter, earlier in put_aside:
             if raised is None and earlier is not None and parameter.grad is not None:
                 earlier.add_(parameter.grad)  # in the memory of the earlier
             if raised is not None or earlier is not None:
@@ -268,25 +268,25 @@ def in_several(modules: Sequence[nn.Module]) -> frozenset[int]:
 class SummedParameters:
     """The gradients that this rank sums, over replicas and over copies.
 
-    `stages`: by number; FSDP2 sums by itself what it shards of them. `others`: encoder layers and
-    the vocabulary's shard. `lanes`: over which tensor parallelism divides them. `late`: the `id` of
-    stages' parameters whose gradients are whole after the last pass only. `copies`: of which other
-    ranks of the pipeline have copies.
+    `stages`: by number; what FSDP2 shards of them it sums. `other_modules`: encoders' layers
+    and the vocabulary's shard. `lanes`: over which tensor parallelism divides them. `late`: the
+    `id` of stages' parameters whose gradients are whole after the last pass only. `copies`: of
+    which other ranks of the pipeline have copies.
     """
 
     stages: Mapping[int, nn.Module]
-    others: Sequence[nn.Module]
+    other_modules: Sequence[nn.Module]
     lanes: dist.ProcessGroup | None
     late: frozenset[int]
     copies: Collection[nn.Parameter]
 
-    def of_stage(self, stage: int) -> Iterator[nn.Parameter]:
+    def stage_parameters(self, stage: int) -> Iterator[nn.Parameter]:
         """Yield those of a stage that are summed over replicas right after its last pass."""
         yield from (p for p in self._own(self.stages[stage]) if id(p) not in self.late)
 
     def after_passes(self) -> Iterator[nn.Parameter]:
         """Yield those that are summed over replicas when all passes are over."""
-        yield from (p for module in self.others for p in module.parameters())
+        yield from (p for module in self.other_modules for p in module.parameters())
         for module in self.stages.values():
             yield from (p for p in self._own(module) if id(p) in self.late)
 
@@ -294,14 +294,14 @@ class SummedParameters:
         """Yield all that are summed, over `replicas` too or over copies alone."""
         if replicas:
             for stage in self.stages:
-                yield from self.of_stage(stage)
+                yield from self.stage_parameters(stage)
             yield from self.after_passes()
         yield from self.copies
 
     def _own(self, module: nn.Module) -> Iterator[nn.Parameter]:
         """Yield what FSDP2 does not sum."""
-        others = parameters_of_fsdp(module, self.lanes)
-        yield from (p for p in module.parameters() if id(p) not in others)
+        summed_by_fsdp = parameters_of_fsdp(module, self.lanes)
+        yield from (p for p in module.parameters() if id(p) not in summed_by_fsdp)
 
 
 def clip_gradients(
@@ -323,7 +323,7 @@ def clip_gradients(
     counted_elsewhere = {id(p) for p in shared}
     device = next((p.device for p in unique.values()), torch.device("cpu"))
     zero = torch.zeros((), device=device)
-    own_ranks = ranks_of(pipelines[0])
+    own_ranks = group_ranks(pipelines[0])
     # By the groups that add up before the pipeline. Processes of one enter the same ones in one
     # order, so parameters without a gradient count: others may have one.
     squares: dict[tuple[dist.ProcessGroup, ...], Tensor] = {(): zero}
@@ -331,7 +331,7 @@ def clip_gradients(
         if number in counted_elsewhere:
             continue
         dividing = dividing_groups(parameter)
-        outside = (g for g in dividing if not own_ranks >= ranks_of(g))
+        outside = (g for g in dividing if not own_ranks >= group_ranks(g))
         groups, square = tuple(outside), zero
         if parameter.grad is not None:
             square = local_part(parameter.grad).float().pow(2).sum()

@@ -50,13 +50,13 @@ class HeldModules:
 
     def called(self) -> dict[str, nn.Parameter]:
         """Return the parameters by what errors call them."""
-        found = {
-            f"{name} of {what}": parameter
-            for what, _, module in self.modules()
+        parameters = {
+            f"{name} of {label}": parameter
+            for label, _, module in self.modules()
             for name, parameter in module.named_parameters()
         }
         rows = {} if self.shard is None else dict(self.shard.named_parameters())
-        return found | {f"{name} of the vocabulary": p for name, p in rows.items()}
+        return parameters | {f"{name} of the vocabulary": p for name, p in rows.items()}
 
     def saved(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield what this rank saves: what the tensors' names begin with, and their module."""
@@ -65,12 +65,12 @@ class HeldModules:
 
     def named_parameters(self) -> dict[int, NamedParameter]:
         """Return the parameters by their `id`. A tied one has several names."""
-        found: dict[int, NamedParameter] = {}
+        by_id: dict[int, NamedParameter] = {}
         for name, parameter, sharding in self._parameters():
-            before = found.get(id(parameter))
+            before = by_id.get(id(parameter))
             names = (*before.names, name) if before is not None else (name,)
-            found[id(parameter)] = NamedParameter(parameter, tuple(dict.fromkeys(names)), sharding)
-        return found
+            by_id[id(parameter)] = NamedParameter(parameter, tuple(dict.fromkeys(names)), sharding)
+        return by_id
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter, Sharding | None]]:
         for _, start, module in self.modules():
@@ -109,27 +109,27 @@ def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> Ran
     rows: dict[str, int] = {}
     if held.shard is not None:
         for name, parameter, sharding in held.shard.named_rows():
-            own = parameter.detach()[: sharding.real]
-            _refuse_second(name, model, own)
-            model[name] = own
+            real_rows = parameter.detach()[: sharding.real]
+            _refuse_second(name, model, real_rows)
+            model[name] = real_rows
             # A rank whose rows are all padding begins where the layer ends.
             rows[name] = min(sharding.start, sharding.size)
     if optimizer is None:
         return RankState(model, {}, (), rows)
-    named = held.named_parameters()
+    by_id = held.named_parameters()
     # A tied parameter is written under each of its names: other layouts may have the copies on
     # different ranks. The optimizer's state is saved where the parameter is.
     state = {
-        name: {key: _unpadded(one, key, value) for key, value in kept.items()}
-        for parameter, kept in optimizer.state.items()
-        for one in [_known(named, parameter)]
-        for name in one.names
+        name: {key: _unpadded(named, key, value) for key, value in tensors.items()}
+        for parameter, tensors in optimizer.state.items()
+        for named in [_known(by_id, parameter)]
+        for name in named.names
         if name in model
     }
     groups = tuple(
         {
             **{key: value for key, value in group.items() if key not in ("params", "param_names")},
-            "names": [name for p in group["params"] for name in _known(named, p).names],
+            "names": [name for p in group["params"] for name in _known(by_id, p).names],
         }
         for group in optimizer.param_groups
     )
@@ -138,42 +138,42 @@ def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> Ran
 
 def names_taken(held: HeldModules, model: Mapping[str, Any]) -> frozenset[str]:
     """Return what a rank takes of a whole model's state. Raises ValueError if it does not fit."""
-    found: set[str] = set()
-    for what, start, module in held.modules():
-        found |= _fitting(what, {start + n: v for n, v in module.state_dict().items()}, model)
+    names: set[str] = set()
+    for label, start, module in held.modules():
+        names |= _fitting(label, {start + n: v for n, v in module.state_dict().items()}, model)
     if held.shard is not None:
         rows = {
             n: p.new_empty(()).expand(s.size, *p.shape[1:]) for n, p, s in held.shard.named_rows()
         }
-        found |= _fitting("the vocabulary", rows, model)
-    return frozenset(found)
+        names |= _fitting("the vocabulary", rows, model)
+    return frozenset(names)
 
 
-def _fitting(what: str, own: Mapping[str, Any], model: Mapping[str, Any]) -> set[str]:
+def _fitting(label: str, tensors: Mapping[str, Any], model: Mapping[str, Any]) -> set[str]:
     """Return the names of tensors. Raises ValueError for those that are not in the model so."""
-    if missing := sorted(set(own) - set(model)):
+    if missing := sorted(set(tensors) - set(model)):
         raise ValueError(
-            f"the checkpoint has no {', '.join(missing)}, which {what} has; give stages and "
+            f"the checkpoint has no {', '.join(missing)}, which {label} has; give stages and "
             "encoders whose tensors have the names that they have in the whole model"
         )
-    for name, value in own.items():
+    for name, value in tensors.items():
         saved = model[name]
         both = isinstance(value, Tensor) and isinstance(saved, Tensor)
         if both and value.shape != saved.shape:
             raise ValueError(
-                f"the checkpoint has {name} of shape {tuple(saved.shape)}, {what} of "
+                f"the checkpoint has {name} of shape {tuple(saved.shape)}, {label} of "
                 f"{tuple(value.shape)}; make the model that was saved"
             )
-    return set(own)
+    return set(tensors)
 
 
 def load_model(held: HeldModules, model: Mapping[str, Any]) -> None:
     """Load a rank's part of a whole model's state. Raises ValueError if it does not fit."""
     names_taken(held, model)
     for _, start, module in held.modules():
-        own = module.state_dict()
+        tensors = module.state_dict()
         module.load_state_dict(
-            {name: placed_as(model[start + name], old) for name, old in own.items()}
+            {name: placed_as(model[start + name], old) for name, old in tensors.items()}
         )
     if held.shard is not None:
         with torch.no_grad():
@@ -195,15 +195,15 @@ def whole(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _refuse_second(name: str, found: Mapping[str, Any], value: Any) -> None:
+def _refuse_second(name: str, tensors: Mapping[str, Any], value: Any) -> None:
     """Raise ValueError if a name stands for another tensor already."""
-    other = found.get(name)
-    if not isinstance(other, Tensor) or not isinstance(value, Tensor):
+    earlier = tensors.get(name)
+    if not isinstance(earlier, Tensor) or not isinstance(value, Tensor):
         return
-    if local_part(other).data_ptr() != local_part(value).data_ptr():
+    if local_part(earlier).data_ptr() != local_part(value).data_ptr():
         raise ValueError(
             f"two tensors of this rank are called {name!r}; name a stage's tensors as in the whole "
-            "model, such as layers.7.up.weight, or nobody can tell them apart in a checkpoint"
+            "model, such as layers.7.up.weight, or a checkpoint cannot tell them apart"
         )
 
 
@@ -216,18 +216,18 @@ def _known(named: Mapping[int, NamedParameter], parameter: Tensor) -> NamedParam
     return named[id(parameter)]
 
 
-def _unpadded(one: NamedParameter, key: str, value: Any) -> Any:
+def _unpadded(named: NamedParameter, key: str, value: Any) -> Any:
     """Return what an optimizer keeps for a parameter, without rows of padding."""
     value = whole(value)
-    if one.sharding is None or not isinstance(value, Tensor) or not value.dim():
+    if named.sharding is None or not isinstance(value, Tensor) or not value.dim():
         return value
-    if value.shape != one.parameter.shape:
+    if value.shape != named.parameter.shape:
         raise ValueError(
-            f"the optimizer keeps {key} of shape {tuple(value.shape)} for rows of {one.names[0]} "
-            f"of shape {tuple(one.parameter.shape)}; other ranks cannot take their part of it. "
+            f"the optimizer keeps {key} of shape {tuple(value.shape)} for rows of {named.names[0]} "
+            f"of shape {tuple(named.parameter.shape)}; other ranks cannot take their part of it. "
             "Divided layers need an optimizer that keeps a value for each weight, such as AdamW"
         )
-    return value[: one.sharding.real]
+    return value[: named.sharding.real]
 
 
 def join_states(parts: Sequence[RankState]) -> RankState:
@@ -245,14 +245,14 @@ def join_states(parts: Sequence[RankState]) -> RankState:
     }
     optimizer = {}
     for name in _names(parts, "optimizer"):
-        kept = [part.optimizer.get(name, {}) for part in parts]
+        states = [part.optimizer.get(name, {}) for part in parts]
         # What an optimizer keeps for a divided layer is divided like the layer's rows.
-        keys = dict.fromkeys(key for one in kept for key in one)
-        found = starts.get(name, [None] * len(parts))
+        keys = dict.fromkeys(key for state in states for key in state)
+        first_rows = starts.get(name, [None] * len(parts))
         optimizer[name] = {
             key: _join(
                 f"{key} of {name}",
-                [(one.get(key), at) for one, at in zip(kept, found, strict=True)],
+                [(state.get(key), at) for state, at in zip(states, first_rows, strict=True)],
             )
             for key in keys
         }
@@ -263,9 +263,9 @@ def _names(parts: Iterable[RankState], field: str) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in getattr(part, field)))
 
 
-def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
+def _join(name: str, pieces: Sequence[tuple[Any, int | None]]) -> Any:
     """Return one value of those that ranks have, each with its first row if it is a part."""
-    there = [(value, at) for value, at in found if value is not None]
+    there = [(value, at) for value, at in pieces if value is not None]
     values = [value for value, _ in there]
     # An optimizer's step count is a tensor without dimensions, the same on all ranks.
     divided = [
@@ -277,11 +277,11 @@ def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
         if any(not same(values[0], value) for value in values[1:]):
             raise ValueError(
                 f"ranks have different values of {name!r}; name the tensors of stages as in the "
-                "whole model, and say which parameters ranks share (Pipeline(shared=...))"
+                "whole model, and say which parameters ranks share (StageModules(..., shared=...))"
             )
         return values[0]
     divided.sort(key=lambda item: item[0])
-    # Rows of a missing rank would be zeros that nobody notices, so each part begins where the one
+    # Rows of a missing rank would be zeros without an error, so each part begins where the one
     # before ends.
     row = 0
     for at, value in divided:
@@ -294,11 +294,11 @@ def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
     return torch.cat([value for _, value in divided])
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Return whether two values are equal, tensors bit by bit."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-    return bool(one == other)
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return left.shape == right.shape and left.dtype == right.dtype and torch.equal(left, right)
+    return bool(left == right)
 
 
 def settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,8 +319,8 @@ def _groups(parts: Sequence[RankState]) -> tuple[Mapping[str, Any], ...]:
         first = settings(groups[0])
         # A rank that loads takes one rank's settings, so all must have the same.
         for group in groups[1:]:
-            other = settings(group)
-            if keys := [key for key in first if not same(first[key], other.get(key))]:
+            theirs = settings(group)
+            if keys := [key for key in first if not same(first[key], theirs.get(key))]:
                 raise ValueError(
                     f"ranks have different values of {', '.join(keys)} in group {number} of their "
                     "optimizers; give them the same"
@@ -332,49 +332,47 @@ def _groups(parts: Sequence[RankState]) -> tuple[Mapping[str, Any], ...]:
 
 def load_optimizer(held: HeldModules, optimizer: torch.optim.Optimizer, state: RankState) -> None:
     """Load a rank's part of a whole state. Raises ValueError for other groups of parameters."""
-    named = held.named_parameters()
-    kept: dict[int, dict[str, Any]] = {}
+    by_id = held.named_parameters()
+    states: dict[int, dict[str, Any]] = {}
     groups = []
     number = 0
     for group in optimizer.param_groups:
         ids = []
         for parameter in group["params"]:
-            one = named[id(parameter)]
-            saved = next(
-                (state.optimizer[name] for name in one.names if name in state.optimizer), {}
-            )
+            named = by_id[id(parameter)]
+            saved = next((state.optimizer[n] for n in named.names if n in state.optimizer), {})
             if saved:
-                kept[number] = {key: _own(one, value) for key, value in saved.items()}
+                states[number] = {key: _take_part(named, value) for key, value in saved.items()}
             ids.append(number)
             number += 1
-        names = [name for parameter in group["params"] for name in named[id(parameter)].names]
+        names = [name for parameter in group["params"] for name in by_id[id(parameter)].names]
         groups.append({**_settings(names, group, state), "params": ids})
-    optimizer.load_state_dict({"state": kept, "param_groups": groups})
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
-def _settings(names: list[str], own: Mapping[str, Any], state: RankState) -> Mapping[str, Any]:
+def _settings(names: list[str], group: Mapping[str, Any], state: RankState) -> Mapping[str, Any]:
     """Return the saved settings of a group of parameters; those that it has, if it is empty."""
-    found = {at for at, group in enumerate(state.groups) if set(names) & set(group["names"])}
-    missing = set(names) - {name for group in state.groups for name in group["names"]}
-    if len(found) > 1 or missing:
-        what = (
+    numbers = {at for at, saved in enumerate(state.groups) if set(names) & set(saved["names"])}
+    missing = set(names) - {name for saved in state.groups for name in saved["names"]}
+    if len(numbers) > 1 or missing:
+        mismatch = (
             f"no settings for {', '.join(sorted(missing))}"
             if missing
-            else f"parameters of this optimizer's group in groups {sorted(found)}"
+            else f"parameters of this optimizer's group in groups {sorted(numbers)}"
         )
         raise ValueError(
-            f"the checkpoint has {what}; divide parameters into the groups that were saved"
+            f"the checkpoint has {mismatch}; divide parameters into the groups that were saved"
         )
-    if not found:
-        return {key: value for key, value in own.items() if key != "params"}
-    return settings(state.groups[found.pop()])
+    if not numbers:
+        return {key: value for key, value in group.items() if key != "params"}
+    return settings(state.groups[numbers.pop()])
 
 
-def _own(one: NamedParameter, value: Any) -> Any:
+def _take_part(named: NamedParameter, value: Any) -> Any:
     """Return a rank's part of what an optimizer keeps, with zeros for rows of padding."""
     if not isinstance(value, Tensor):
         return value
-    if one.sharding is not None and value.dim():
-        return one.sharding.take(value)
+    if named.sharding is not None and value.dim():
+        return named.sharding.take(value)
     # A copy: optimizers change what they are given, which may be a file that is mapped.
-    return placed_as(value.clone(), one.parameter) if value.dim() else value.clone()
+    return placed_as(value.clone(), named.parameter) if value.dim() else value.clone()

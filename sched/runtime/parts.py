@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..ir.program import Pass
 from .compiled import Value
+from .settings import HiddenStates, StepLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class TensorSpec:
         """Return a tensor of this shape with arbitrary content."""
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
-    def check(self, tensor: Tensor, what: str, advice: str) -> None:
-        """Raise ValueError if a tensor is not what other ranks were promised; `what`: begins it."""
+    def check(self, tensor: Tensor, subject: str, advice: str) -> None:
+        """Raise ValueError, which begins with `subject`, if a tensor is not what ranks expect."""
         if (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
             raise ValueError(
-                f"{what} {tuple(tensor.shape)} {tensor.dtype}, the plan says {self.shape} "
+                f"{subject} {tuple(tensor.shape)} {tensor.dtype}, the plan says {self.shape} "
                 f"{self.dtype}; {advice}"
             )
 
@@ -106,7 +107,7 @@ class ModelPart(Protocol):
     def begin_step(self, data: StepData) -> None:
         """Take the microbatches of the step that starts; parts of rank 0 get the same sizes."""
 
-    def run_pass(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, pass_: Pass, reads: Given) -> Made:
         """Run one pass: from the values that it reads, by name, to those that it makes, or None."""
 
     def finish_step(self) -> Tensor | None:
@@ -129,12 +130,12 @@ class Joint(NamedTuple):
     returned: tuple[bool, ...]
     order: tuple[int, ...] = ()
 
-    def features(self, given: Given) -> list[Tensor]:
+    def features(self, reads: Given) -> list[Tensor]:
         """Return the features of all encoders as leaves of the stage's graph."""
-        each = zip(self.takes, self.returned, strict=True)
+        edges = zip(self.takes, self.returned, strict=True)
         return [
-            given[name][self.order[at] if self.order else 0].detach().requires_grad_(wanted)
-            for at, (name, wanted) in enumerate(each)
+            reads[name][self.order[at] if self.order else 0].detach().requires_grad_(needs_gradient)
+            for at, (name, needs_gradient) in enumerate(edges)
         ]
 
     def joined(self, features: Sequence[Tensor]) -> list[Tensor]:
@@ -180,26 +181,11 @@ Steps = StepOfMicrobatches | Sequence[StepOfMicrobatches]
 
 def list_steps(step: Steps) -> list[StepOfMicrobatches]:
     """Return the steps that a rank is given, one for each data-parallel rank that it works for."""
-    given: Any = step
-    if not hasattr(given, "microbatches"):
-        return list(given)
-    by_rank = getattr(given, "by_rank", None)
-    return [given] if by_rank is None else list(by_rank())
-
-
-def weigh_by_token(info: Any) -> float:
-    """Return the weight of a loss that is a sum over labels, for the mean over the step's."""
-    if not info.step_label_tokens:
-        raise ValueError(
-            "the step has no label tokens to average over; give the loader's cost= a resource "
-            "'label_tokens' (the labels that count), or the pipeline weigh='sample'"
-        )
-    return 1.0 / float(info.step_label_tokens)
-
-
-def weigh_by_sample(info: Any) -> float:
-    """Return the weight of a loss that is a sum over samples, for the mean over the step's."""
-    return 1.0 / float(max(1, info.step_samples))
+    steps: Any = step
+    if not hasattr(steps, "microbatches"):
+        return list(steps)
+    by_rank = getattr(steps, "by_rank", None)
+    return [steps] if by_rank is None else list(by_rank())
 
 
 def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], info: Any) -> int:
@@ -213,48 +199,16 @@ def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], i
             f"{whose} counts its tokens by {', '.join(missing)}, the microbatch's costs are "
             f"{sorted(info.costs)}; name one of them, or give a function"
         )
-    return sum(each * info.costs[resource] for resource, each in tokens.items())
-
-
-WEIGHTS: Mapping[str, Callable[[Any], float]] = {
-    "token": weigh_by_token,
-    "sample": weigh_by_sample,
-}
-
-
-def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
-    """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
-
-    def shape(info: Any) -> tuple[int, ...]:
-        if getattr(info, "empty", False):
-            # The loader's batch of no samples: one pad token, without weight.
-            return 1, hidden
-        try:
-            return info.costs["tokens"], hidden
-        except KeyError:
-            raise ValueError(
-                f"the microbatch's costs are {sorted(info.costs)}, without tokens; give hidden= as "
-                "a function from its info to the hidden states' shape"
-            ) from None
-
-    return shape
+    return sum(per_unit * info.costs[resource] for resource, per_unit in tokens.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The way in which a step of the loader is read.
+    """The way in which a step of the loader is read, with sizes and weights of microbatches."""
 
-    `hidden`: the shape of the tensor between two stages, from a microbatch's info; `ends`: as in
-    StageOptions. `dtype`: its precision. `weigh`: the weight of a microbatch's loss. `shifted`: the
-    fields that are moved by one place, unless a microbatch's info says that they are so already.
-    """
-
-    hidden: Callable[[Any], tuple[int, ...]]
-    dtype: torch.dtype
-    weigh: Callable[[Any], float]
+    hidden: HiddenStates
+    loss: StepLoss
     device: torch.device
-    shifted: frozenset[str] = frozenset()
-    ends: Callable[[Any], tuple[int, ...]] | None = None
 
     def read(
         self,
@@ -267,20 +221,22 @@ class Reading:
 
         `needed`: the fields of each microbatch that this rank reads; others stay on the host.
         """
-        found = []
-        each = zip(step.microbatches, step.infos, needed, strict=True)
-        for number, (batch, info, wanted) in enumerate(each):
-            if missing := sorted(wanted - set(batch)):
+        microbatches, hidden = [], self.hidden
+        rows = zip(step.microbatches, step.infos, needed, strict=True)
+        for number, (batch, info, names) in enumerate(rows):
+            if missing := sorted(names - set(batch)):
                 raise ValueError(
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "
                     f"needs; it has {', '.join(sorted(batch))}. Pipeline.needs says what to load"
                 )
-            moves = self.shifted if getattr(info, "shift_labels", True) else ()
-            fields = {name: self._field(batch[name], name in moves) for name in wanted}
-            spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
-            ends = None if self.ends is None else TensorSpec(tuple(self.ends(info)), self.dtype)
-            found.append(MicrobatchData(fields, self.weigh(info), spec, ends, info))
-        return StepData(tuple(found), input_gradient, training=training)
+            # unless they are so already
+            moves = self.loss.shift_labels and getattr(info, "shift_labels", True)
+            moved = self.loss.labels if moves else ()
+            fields = {name: self._field(batch[name], name in moved) for name in names}
+            spec = TensorSpec(hidden.find_shape(info), hidden.dtype)
+            ends = hidden.ends and TensorSpec(tuple(hidden.ends(info)), hidden.dtype)
+            microbatches.append(MicrobatchData(fields, self.loss.weight(info), spec, ends, info))
+        return StepData(tuple(microbatches), input_gradient, training=training)
 
     def _field(self, value: Any, moves: bool) -> Tensor:
         tensor = torch.as_tensor(value).to(self.device, non_blocking=True)

@@ -1,16 +1,17 @@
 """Run training steps of a model that is cut into stages, by any schedule that `check` accepts."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from ...balancer.near_names import explain_arguments
 from ..ir.program import Program
 from ..replanning.decision import PlanChange, Replan
 from ..simulation.measured import measured_timeline
@@ -40,15 +41,26 @@ from .job.start import (
     connect,
     first_count,
     report_missing_ranks,
+    separate_encoders,
     start_deadline,
     vocabulary_part,
 )
 from .model_state import HeldModules, RankState, load_model, load_optimizer, own_state
-from .parts import WEIGHTS, ModelPart, Reading, Steps, list_steps, tokens_by
-from .stage.agreement import ModelFacts, facts_of
-from .stage.calling import merging_for
+from .parts import ModelPart, Reading, Steps, list_steps
+from .settings import (
+    HiddenStates,
+    LossFunction,
+    ScheduleFunction,
+    Shape,
+    StageModules,
+    StageOptions,
+    StepLoss,
+    as_function,
+    as_settings,
+)
+from .stage.agreement import ModelFacts, collect_facts
+from .stage.calling import make_merging
 from .stage.generator import GeneratorSpec, rank_generator
-from .stage.modules import LossFunction, Running, StageOptions
 from .stage.splitting import with_ties
 from .units.layout import Units
 from .units.lists import joined
@@ -64,28 +76,39 @@ class StepResult:
     loss: Tensor
 
 
+@explain_arguments(
+    lambda: {"stages": StageModules, "hidden": HiddenStates, "loss": StepLoss, "run": StageOptions},
+    words={
+        "images": "encoders=TravellingImages(...)",
+        "loss_fn": "loss=",
+        "options": "schedule=partial(schedule, NAME, ...) with the schedule's options",
+    },
+)
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
 
-    `mesh`: with a dimension "pp", "dp" if the stages have replicas, and "tp" if their modules are
-    divided; or Units, for encoders on ranks of their own, the same in every process. `schedule`: a
-    registered name, with `options` of its generator, or a function of (ranks, microbatches) that
-    returns a Program. `stages`: this rank's modules by the number of the stage. The first stage's
-    is called with the fields `inputs`, the others with the hidden states; every one gets the fields
-    `extras` by keyword, and returns one tensor. `loss`: called with the last stage's output and the
-    fields `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its
-    own, it is left out. `encoders`: the same on every rank, for a schedule with encoder passes.
-    `images`: those that all ranks of a mesh encode before the passes. `weigh`: "token",
-    "sample", or a function of a microbatch's info: what its loss counts. `hidden`: the last
-    dimension of the hidden states, whose others are the microbatch's tokens, or a function from its
-    info to their whole shape; `dtype`: their precision. `deadline_s`: how long a rank waits for
-    another one. `running`: the fields of StageOptions but the loss. `generator`: a second head
-    behind the last stage, the same on every rank. `shared`: this rank's copies of parameters that
-    other pipeline ranks hold, too (replicated layers; encoders' and ties of stages made by `split`
-    are found), by the same names there; they start with the first rank's values, get the sum of all
-    copies' gradients, and count once in the norm. `timelines`: a folder to which every step's times
-    are written, for `counterpoise profile`. `replan`: how the plan is made again when steps take
-    other times.
+    Args:
+        mesh: A DeviceMesh with a dimension "pp", "dp" if the stages have replicas, and "tp" if
+            their modules are divided; or Units, the same in every process, for encoders of their
+            own ranks.
+        schedule: A registered name, `partial(schedule, name, option=...)` of it, or a function of
+            (ranks, microbatches) that returns a Program.
+        stages: {number of a stage: nn.Module}, this rank's, or StageModules. The first stage's is
+            called with the fields `inputs`, the others with the hidden states; all get the fields
+            `extras` by keyword, and return one tensor.
+        hidden: The last dimension of the hidden states, whose others are the microbatch's tokens, a
+            function from its info to their whole shape, or HiddenStates.
+        loss: A function of the last stage's output and the labels that returns the sum over the
+            microbatch, or StepLoss; default: the loss of `vocabulary`.
+        vocabulary: VocabParallel, for a schedule with vocabulary passes; default: none.
+        encoders: EncoderSpecs, the same on every rank, for a schedule with encoder passes, or
+            TravellingImages, which all ranks of a mesh encode before the passes; default: none.
+        generator: GeneratorSpec, the same on every rank; default: none.
+        run: StageOptions: fields of stages, recomputation, autocast, how features are merged.
+        deadline_s: How long a rank waits for another one, in seconds; default 300.
+        timelines: A folder to which every step's times are written, for `counterpoise profile`;
+            default: that of COUNTERPOISE_TIMELINES in the environment.
+        replan: Replan, how the plan is made again when steps take other times; default "off".
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
     PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
@@ -96,49 +119,40 @@ class Pipeline:
         self,
         mesh: DeviceMesh | Units,
         *,
-        schedule: str | Callable[[int, int], Program],
-        stages: Mapping[int, nn.Module],
-        hidden: int | Callable[[Any], tuple[int, ...]],
-        loss: LossFunction | None = None,
+        schedule: str | ScheduleFunction,
+        stages: Mapping[int, nn.Module] | StageModules,
+        hidden: int | Shape | HiddenStates,
+        loss: LossFunction | StepLoss | None = None,
         vocabulary: VocabParallel | None = None,
-        encoders: Sequence[EncoderSpec] = (),
+        encoders: Sequence[EncoderSpec] | TravellingImages = (),
         generator: GeneratorSpec | None = None,
-        images: TravellingImages | None = None,
-        weigh: str | Callable[[Any], float] = "token",
-        dtype: torch.dtype = torch.float32,
+        run: StageOptions = StageOptions(),  # noqa: B008 (it is frozen)
         deadline_s: float = 300.0,
-        options: Mapping[str, Any] | None = None,
-        shared: Mapping[str, nn.Parameter] | None = None,
         timelines: str | Path | None = None,
         replan: Replan | Literal["off"] = "off",
-        **running: Unpack[Running],
     ) -> None:
-        self._modules = dict(stages)
+        make, stages = as_function(schedule), as_settings(StageModules, stages)
+        hidden, loss = as_settings(HiddenStates, hidden), as_settings(StepLoss, loss)
+        if not isinstance(run, StageOptions):
+            raise ValueError(f"run is {run!r:.80}; give StageOptions(extras=..., merge=...)")
+        specs, images = separate_encoders(encoders)
+        self._modules, self._options, self._loss = dict(stages.modules), run, loss
         refuse_wrapped(self._modules)
         self.deadline_s, self._step = deadline_s, 0
         self._timelines = timelines or os.environ.get(TIMELINES_VARIABLE)
         with report_missing_ranks():
-            given = options or {}, encoders, generator, deadline_s
-            self._place, plan_of = arrange(mesh, schedule, *given)
+            self._place, plan_of = arrange(mesh, make, specs, generator, deadline_s)
         place, units = self._place, self._place.units
         first = joined(plan_of(first_count(units)).programs)
         parts = units.encoder.dp if units.encoder is not None and units.spread else 0
-        self._encoders = rank_encoders(encoders, first, place.seat, parts)
+        self._encoders = rank_encoders(specs, first, place.seat, parts)
         self._generator = rank_generator(generator, first, place.seat)
-        self._options = own = StageOptions(loss=loss, **running)
         replicas = 1 if place.replicas is None else place.replicas.size()
         sizes = None if self.in_units else (replicas, place.ranks)
-        self._images = rank_images(images, place.rank, sizes, encoders, own.calling)
-        self._vocabulary = vocabulary_part(first, vocabulary, loss, place, own)
-        self._reading = Reading(
-            hidden if callable(hidden) else tokens_by(hidden),
-            dtype,
-            WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-            place.device,
-            frozenset(own.labels if own.shift_labels else ()),
-            own.ends,
-        )
-        shared = with_ties(shared, self._modules, first.placement)
+        self._images = rank_images(images, place.rank, sizes, run)
+        self._vocabulary = vocabulary_part(first, vocabulary, loss, place, run)
+        self._reading = Reading(hidden, loss, place.device)
+        shared = with_ties(stages.shared, self._modules, first.placement)
         with report_missing_ranks():
             self._facts, self._lanes = self._agree(shared, first)
             self._programs = self._make_programs(plan_of, first)
@@ -158,18 +172,20 @@ class Pipeline:
     ) -> tuple[SharedParameters, SummedParameters]:
         """Give the copies of shared parameters the same values; all ranks do it together."""
         copies = self._copies(parameters)
-        every = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
-        shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
+        named = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
+        shared = SharedParameters(self.rank, named, self._facts.shared, self._groups.sharers)
         shared.copy_values(start_deadline(self.deadline_s))
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
-        others = [m for _, m in self._layers] + ([] if self._shard is None else [self._shard])
-        lanes, own = self._place.lanes, shared.parameters.values()
-        return shared, SummedParameters(self._modules, others, lanes, late, own)
+        modules = [m for _, m in self._layers] + ([] if self._shard is None else [self._shard])
+        lanes, values = self._place.lanes, shared.parameters.values()
+        return shared, SummedParameters(self._modules, modules, lanes, late, values)
 
     def _follow(self, replan: Replan | Literal["off"]) -> Replanner | None:
         """Return what follows the measured steps, if the plan may change."""
         if replan == "off":
             return None
+        if not isinstance(replan, Replan):
+            raise ValueError(f"replan is {replan!r:.80}; give Replan(...), or 'off'")
         if self.in_units or self._generator.spec is not None:
             raise ValueError(
                 "plans of units and with a generator are not made again; give "
@@ -200,18 +216,18 @@ class Pipeline:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
-        every = (p for module in self.modules() for p in module.parameters())
-        yield from {id(p): p for p in every}.values()
+        parameters = (p for module in self.modules() for p in module.parameters())
+        yield from {id(p): p for p in parameters}.values()
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._programs.fields_of(self._place.units.seat(rank))
+        return self._programs.list_fields(self._place.units.seat(rank))
 
     def needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
         if self.replanner is not None:  # another plan may come before the microbatch is trained on
-            return self._programs.fields_of(self._place.seat)
-        return self._programs.needs_of(info)
+            return self._programs.list_fields(self._place.seat)
+        return self._programs.find_needs(info)
 
     def step(self, step: Steps) -> StepResult:
         """Run forward and backward of a step; its gradients, summed over replicas, go to `.grad`.
@@ -240,7 +256,7 @@ class Pipeline:
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts, self._groups, compiled.pipelines.collectives,
-            reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
+            reduce=lambda pass_: reduction.start(self._summed.stage_parameters(pass_.stage)),
             waits=self._board.begin_step(self._step),
             took=compiled.took,
         )  # fmt: skip
@@ -277,7 +293,7 @@ class Pipeline:
 
     def programs(self) -> dict[int, Program]:
         """Return the programs that the schedule has made so far, by number of microbatches."""
-        return dict(self._programs.made)
+        return dict(self._programs.bases)
 
     @property
     def in_units(self) -> bool:
@@ -302,7 +318,7 @@ class Pipeline:
             raise ValueError(
                 f"several ranks have a parameter called {', '.join(self._facts.unclear[:3])}; name "
                 "a stage's tensors as in the whole model, such as layers.7.up.weight, and give "
-                "those that ranks have in common as shared="
+                "those that ranks have in common as StageModules(..., shared=...)"
             )
         return own_state(self.held(), optimizer)
 
@@ -315,17 +331,17 @@ class Pipeline:
         if optimizer is not None:
             load_optimizer(self.held(), optimizer, state)
 
-    def exchange(self, own: T, what: str, deadline_s: float | None = None) -> list[T]:
-        """Return what all processes of the job, which come here to do `what`, give by rank.
+    def exchange(self, message: T, task: str, deadline_s: float | None = None) -> list[T]:
+        """Return what all processes of the job, which come here to do `task`, give by rank.
 
         Raises PipelineStalledError that names those which do not come.
         """
-        return meet(own, what, self._place.device, deadline_s or self.deadline_s, self._board)
+        return meet(message, task, self._place.device, deadline_s or self.deadline_s, self._board)
 
     def held(self) -> HeldModules:
         """Return this rank's modules, as their tensors are named in a checkpoint."""
-        own = (self._encoders, self._generator, self._images)
-        elsewhere = frozenset[str]().union(*(each.saved_elsewhere() for each in own))
+        parts = (self._encoders, self._generator, self._images)
+        elsewhere = frozenset[str]().union(*(part.saved_elsewhere() for part in parts))
         layers = [*self._layers, *self._images.named_modules().items()]
         return HeldModules(self._modules, self._shard, layers, elsewhere)
 
@@ -335,9 +351,9 @@ class Pipeline:
         Times are of the hosts' monotonic clocks, so ranks of one pipeline must share a host. On
         CUDA they are the times at which passes were launched.
         """
-        count, own = self._measured
+        count, slots = self._measured
         with self._explained():
-            rows = self._place.gather(own, self.deadline_s)
+            rows = self._place.gather(slots, self.deadline_s)
         return measured_timeline(self._name, self._placement, self._programs.own_rows(rows, count))
 
     def _write_timeline(self, folder: Path, step: Steps) -> None:
@@ -370,23 +386,23 @@ class Pipeline:
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         trained, copies = self._encoders.trained(), self._copies(shared)
         names = self._generator.name, self._images.is_trained()
-        facts = facts_of(self._modules, embedding, shared, trained, copies, *names)
+        facts = collect_facts(self._modules, embedding, shared, trained, copies, *names)
         return agree(facts, first, self._place, limit_s), lanes
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Return the parameters of which other ranks have copies that nobody has named."""
+        """Return the parameters that are no shared ones, of which other ranks have copies."""
         known = {id(p) for p in shared.values()}
-        others = replicated(self._place, self._modules, self._shard, known)
-        own = {f"{n}.{inside}": p for n, m in self._layers for inside, p in m.named_parameters()}
-        return own | others
+        copies = replicated(self._place, self._modules, self._shard, known)
+        named = {f"{n}.{inside}": p for n, m in self._layers for inside, p in m.named_parameters()}
+        return named | copies
 
     def _make_programs(self, plan_of: PlanOf, first: Program) -> Programs:
         """Return what compiles this rank's programs. `first`: of all replicas."""
         embedded = self._shard is not None and self._shard.embedding is not None
-        stages, options = self._modules, self._options
-        merging = merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded)
+        stages, run = self._modules, self._options
+        merging = make_merging(run, stages.get(0), embedded=embedded)
         return Programs(
-            plan_of, self._place, stages, options, self._vocabulary, self._encoders,
+            plan_of, self._place, stages, run, self._loss, self._vocabulary, self._encoders,
             self._generator, merging, self._generator.capture(stages.get(first.stages - 1)),
             self._facts, first.placement, self._images,
         )  # fmt: skip
@@ -397,7 +413,7 @@ class Pipeline:
         try:
             yield
         except RuntimeError as error:
-            if not self._pipelines.lists:  # no step was run, so nobody waits in one
+            if not self._pipelines.lists:  # no step was run, so no rank waits in one
                 raise
             raise explain(error, self._board, self._pipelines, self._place.rank) from error
         except ValueError as error:  # what only this rank has found: the others are told
@@ -406,7 +422,7 @@ class Pipeline:
 
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""
-        losses = [found for part in parts if (found := part.finish_step()) is not None]
+        losses = [loss for part in parts if (loss := part.finish_step()) is not None]
         total = sum((loss.float() for loss in losses), torch.zeros((), device=self._place.device))
         with self._explained():
             reduction.finish(self.deadline_s)

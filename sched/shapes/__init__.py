@@ -4,7 +4,7 @@ from .configs import read_config
 from .device import DEFAULT_DEVICE, DEVICES, Device, read_device
 from .layers import LayerCost, layer_costs, merged, output_layer
 from .layout import ParallelLayout, Recompute
-from .memory import RankMemory, in_flight, memory, memory_of
+from .memory import RankMemory, chain_memory, in_flight, memory
 from .model import (
     ENCODER,
     GENERATOR,
@@ -17,7 +17,7 @@ from .model import (
 )
 from .named import read_model
 from .splitting import least_longest_stage, partition
-from .time import SimulatedStep, StepTime, optimizer_ns, step, step_of, time_of
+from .time import SimulatedStep, StepTime, optimizer_ns, simulate_step, step, step_end
 
 __all__ = [
     "DEFAULT_DEVICE",
@@ -37,11 +37,11 @@ __all__ = [
     "SubModel",
     "TransformerLayer",
     "Vocabulary",
+    "chain_memory",
     "in_flight",
     "layer_costs",
     "least_longest_stage",
     "memory",
-    "memory_of",
     "merged",
     "optimizer_ns",
     "output_layer",
@@ -49,7 +49,7 @@ __all__ = [
     "read_config",
     "read_device",
     "read_model",
+    "simulate_step",
     "step",
-    "step_of",
-    "time_of",
+    "step_end",
 ]

@@ -101,9 +101,9 @@ def read_config(config: Config, name: str = "") -> Model:
         text = {**text, "tie_word_embeddings": config["tie_word_embeddings"]}
     language = _language(text, str(text["model_type"]))
     encoders = tuple(
-        _joined(read_encoder(each, of=kind), language.hidden, kind, config) for each in inner
+        _joined(read_encoder(tower, of=kind), language.hidden, kind, config) for tower in inner
     )
-    return Model(name, (*encoders, language), _usual(**{one.unit: 8 for one in encoders}))
+    return Model(name, (*encoders, language), _usual(**{encoder.unit: 8 for encoder in encoders}))
 
 
 def _usual(**units: int) -> tuple[tuple[str, int], ...]:
@@ -117,8 +117,8 @@ def _joined(encoder: SubModel, hidden: int, kind: str, config: Config) -> SubMod
     if kind in ("llava", "llava_next"):
         projector = width * hidden + square + 2 * hidden
         projector += hidden if kind == "llava_next" else 0  # image_newline
-        kept = config.get("vision_feature_select_strategy", "default") == "default"
-        handed = encoder.unit_tokens - (kept and encoder.name == "vision")
+        is_cut = config.get("vision_feature_select_strategy", "default") == "default"
+        handed = encoder.unit_tokens - (is_cut and encoder.name == "vision")
     elif kind in ("internvl", "internvl_chat"):
         four = round(1 / config.get("downsample_ratio", 0.5)) ** 2 * width
         projector = 2 * four + four * hidden + square + 2 * hidden
@@ -132,16 +132,16 @@ def _joined(encoder: SubModel, hidden: int, kind: str, config: Config) -> SubMod
 
 
 def _language(config: Config, kind: str) -> SubModel:
-    found = {**_DEFAULTS.get(kind, {}), **{k: v for k, v in config.items() if v is not None}}
+    config = {**_DEFAULTS.get(kind, {}), **{k: v for k, v in config.items() if v is not None}}
     family = _FAMILIES[kind]
-    hidden, count = take(found, "hidden_size", kind), take(found, "num_hidden_layers", kind)
+    hidden, count = take(config, "hidden_size", kind), take(config, "num_hidden_layers", kind)
     words = Vocabulary(
         hidden,
-        take(found, "vocab_size", kind),
-        bool(found.get("tie_word_embeddings", family.tied)),
+        take(config, "vocab_size", kind),
+        bool(config.get("tie_word_embeddings", family.tied)),
     )
-    base = _attention(found, kind, family)
-    layers = tuple(_layer(base, found, kind, family, at) for at in range(count))
+    base = _attention(config, kind, family)
+    layers = tuple(_layer(base, config, kind, family, at) for at in range(count))
     return SubModel(LANGUAGE, LANGUAGE, layers, words, back=hidden)
 
 
@@ -152,6 +152,7 @@ def _attention(config: Config, kind: str, family: _Family) -> TransformerLayer:
     if family.latent:
         return _latent_attention(config, kind, vectors)
     shared = take(config, "num_key_value_heads", kind) if "num_key_value_heads" in config else heads
+    # Heads of a size of their own need not divide the hidden size.
     if "head_dim" not in config and hidden % heads:
         raise ValueError(
             f"{kind}: hidden_size {hidden} is no multiple of {heads} heads; give head_dim"

@@ -115,8 +115,8 @@ def read_device(text: str = DEFAULT_DEVICE) -> Device:
     path = Path(text)
     if not path.is_file():
         raise ValueError(f"device {text!r} is no file; name one of {', '.join(DEVICES)}")
-    given = read_json_file(path, dict[str, Any])
-    if not given:
+    fields = read_json_file(path, dict[str, Any])
+    if not fields:
         raise ValueError(f"{text} is empty; give fields such as flops_per_s")
-    like = read_device(str(given.pop("like", DEFAULT_DEVICE)))
-    return read_json(json.dumps({**asdict(like), "name": path.stem, **given}), Device, text)
+    like = read_device(str(fields.pop("like", DEFAULT_DEVICE)))
+    return read_json(json.dumps({**asdict(like), "name": path.stem, **fields}), Device, text)

@@ -14,8 +14,8 @@ def take(config: Config, name: str, kind: str) -> int:
     """Return a field, a whole number of 1 or more. Raises ValueError that names it."""
     value = config.get(name)
     if type(value) is not int or value < 1:
-        given = "is missing" if value is None else f"is {value!r}"
-        raise ValueError(f"{kind} needs {name}, a whole number of 1 or more: it {given}")
+        fault = "is missing" if value is None else f"is {value!r}"
+        raise ValueError(f"{kind} needs {name}, a whole number of 1 or more: it {fault}")
     return value
 
 
@@ -47,22 +47,22 @@ def _side(config: Config, name: str, kind: str, usual: int) -> int:
 def _tower(config: Config, kind: str) -> SubModel:
     """Return a ViT of a fixed resolution: CLIP, SigLIP, ViT, InternViT in either form."""
     defaults = _DEFAULTS.get(kind, {})
-    found = {**defaults, **{k: v for k, v in config.items() if v is not None}}
-    if "vision_config" in found:
-        found = {**defaults, **found["vision_config"]}
-    width, inner = take(found, "hidden_size", kind), take(found, "intermediate_size", kind)
-    side, patch = _side(found, "image_size", kind, 224), _side(found, "patch_size", kind, 16)
+    config = {**defaults, **{k: v for k, v in config.items() if v is not None}}
+    if "vision_config" in config:
+        config = {**defaults, **config["vision_config"]}
+    width, inner = take(config, "hidden_size", kind), take(config, "intermediate_size", kind)
+    side, patch = _side(config, "image_size", kind, 224), _side(config, "patch_size", kind, 16)
     if patch > side:
         raise ValueError(f"{kind}: patch_size {patch} is above image_size {side}; give a smaller")
     patches = (side // patch) ** 2
     first = 0 if kind.startswith("siglip") else 1
     is_intern = kind in ("intern_vit_6b", "internvl_vision")
-    norm = width if found.get("norm_type") == "rms_norm" else 2 * width
-    has_bias = bool(found.get("attention_bias" if kind == "internvl_vision" else "qkv_bias", True))
+    norm = width if config.get("norm_type") == "rms_norm" else 2 * width
+    has_bias = bool(config.get("attention_bias" if kind == "internvl_vision" else "qkv_bias", True))
     vectors = 3 * width * has_bias + width + inner + width + 2 * norm
     if is_intern:
         vectors += 2 * width  # layer scales
-        has_norms = found.get("use_qk_norm") or found.get("qk_normalization")
+        has_norms = config.get("use_qk_norm") or config.get("qk_normalization")
         vectors += 2 * width if has_norms else 0
     layer = TransformerLayer(width, inner, vectors=vectors, rms=norm == width)
     front = 3 * patch * patch * width + first * width + (patches + first) * width
@@ -73,16 +73,16 @@ def _tower(config: Config, kind: str) -> SubModel:
         front += width  # the bias of the patches
     if kind.startswith(("siglip", "vit")):
         back = 2 * width
-    if kind.startswith("siglip") and found.get("vision_use_head", True):
+    if kind.startswith("siglip") and config.get("vision_use_head", True):
         # Pooling by attention: a probe, its attention, a norm, an MLP.
         back += width + 4 * width * (width + 1) + 2 * width + 2 * width * inner + inner + width
 
-    if "ViTForImageClassification" in found.get("architectures", ()):
-        back += (width + 1) * len(found.get("id2label", {0: 0, 1: 1}))
+    if "ViTForImageClassification" in config.get("architectures", ()):
+        back += (width + 1) * len(config.get("id2label", {0: 0, 1: 1}))
     elif kind == "vit":
-        back += width * int(found.get("pooler_output_size") or width) + width
+        back += width * int(config.get("pooler_output_size") or width) + width
     return _encoder(
-        [layer] * take(found, "num_hidden_layers", kind),
+        [layer] * take(config, "num_hidden_layers", kind),
         front,
         back,
         patches + first,
@@ -94,26 +94,25 @@ def _tower(config: Config, kind: str) -> SubModel:
 def _qwen(config: Config, kind: str) -> SubModel:
     """Return the encoder of Qwen2-VL, 2.5 or 3, with its mergers, at the usual resolution."""
     old = kind == "qwen2_vl_vision"
-    found = {"patch_size": 14, "temporal_patch_size": 2, "spatial_merge_size": 2, **config}
-    width = take(found, "embed_dim" if old else "hidden_size", kind)
-    inner = (
-        round(found.get("mlp_ratio", 4) * width) if old else take(found, "intermediate_size", kind)
-    )
-    out = take(found, "hidden_size" if old else "out_hidden_size", kind)
-    patch, times = take(found, "patch_size", kind), take(found, "temporal_patch_size", kind)
+    config = {"patch_size": 14, "temporal_patch_size": 2, "spatial_merge_size": 2, **config}
+    width = take(config, "embed_dim" if old else "hidden_size", kind)
+    ratio = config.get("mlp_ratio", 4)
+    inner = round(ratio * width) if old else take(config, "intermediate_size", kind)
+    out = take(config, "hidden_size" if old else "out_hidden_size", kind)
+    patch, times = take(config, "patch_size", kind), take(config, "temporal_patch_size", kind)
     gated = kind == "qwen2_5_vl_vision"
     norm = width if gated else 2 * width
     biases = 4 * width + (2 * inner if gated else inner) + width
     layer = TransformerLayer(width, inner, 3 if gated else 2, vectors=biases + 2 * norm, rms=gated)
     front = 3 * times * patch * patch * width
-    square = take(found, "spatial_merge_size", kind) ** 2
+    square = take(config, "spatial_merge_size", kind) ** 2
     wide = square * width
     merger = wide * wide + wide + wide * out + out
     projector = merger + norm
     if kind == "qwen3_vl_vision":
-        front += width + int(found.get("num_position_embeddings", 2304)) * width
-        projector += len(found.get("deepstack_visual_indexes", ())) * (merger + 2 * wide)
-    count, side = take(found, "depth", kind), USUAL_PIXELS
+        front += width + int(config.get("num_position_embeddings", 2304)) * width
+        projector += len(config.get("deepstack_visual_indexes", ())) * (merger + 2 * wide)
+    count, side = take(config, "depth", kind), USUAL_PIXELS
     tokens = (side // (patch * 2) * 2) ** 2
     return _encoder([layer] * count, front, 0, tokens, tokens // square, side, projector)
 

@@ -100,7 +100,7 @@ def layer_costs(
     >>> len(layer_costs(model, Device(), ParallelLayout(tp=8), model.amounts(tiles=9)))
     93
     """
-    found: list[LayerCost] = []
+    costs: list[LayerCost] = []
     carried, is_reached = 0, False
     is_joined = any(part.kind == LANGUAGE for part in model.parts)
     for part in model.parts:
@@ -111,12 +111,14 @@ def layer_costs(
         is_reached = is_reached or trains or part.projector > 0
         if part.kind == ENCODER and is_joined:
             # Behind an encoder its features travel on, through the layers of the next one.
-            row = [replace(one, output_bytes=one.output_bytes + carried) for one in row]
+            row = [replace(cost, output_bytes=cost.output_bytes + carried) for cost in row]
             carried += _handed_bytes(part, model.language.hidden, layout, amounts)
             row[-1] = replace(row[-1], output_bytes=carried)
-        found += row
-    found[0] = replace(found[0], delivered_bytes=_delivered_bytes(model, amounts))
-    return tuple(found)
+        costs += row
+    # A microbatch is delivered as its units, and three tensors of tokens.
+    units = sum(part.unit_bytes * amounts.get(part.unit, 0) for part in model.encoders)
+    tokens = 3 * _INDEX_BYTES * amounts.get("tokens", 0)
+    return (replace(costs[0], delivered_bytes=units + tokens), *costs[1:])
 
 
 def output_layer(
@@ -129,18 +131,12 @@ def output_layer(
         raise ValueError(f"{model.name} has no vocabulary")
     setting = _Setting(device, wide, _percent(part, device), -(-part.tokens(amounts) // wide.cp))
     ns = setting.compute_ns(words.forward_flops(part.tokens(amounts)))
-    kept, loss = _logits_bytes(setting, words.size)
+    logits, loss = _logits_bytes(setting, words.size)
     weight, frozen = (0, words.total) if part.frozen else (ns, 0)
     return LayerCost(
         "vocabulary", ns, ns + weight, -(-words.total // wide.tp), 0, weight_ns=weight,
-        logits_bytes=kept, loss_bytes=loss, frozen=-(-frozen // wide.tp),
+        logits_bytes=logits, loss_bytes=loss, frozen=-(-frozen // wide.tp),
     )  # fmt: skip
-
-
-def _delivered_bytes(model: Model, amounts: Amounts) -> int:
-    """Return the bytes of a microbatch: its units, and three tensors of tokens."""
-    units = sum(part.unit_bytes * amounts.get(part.unit, 0) for part in model.encoders)
-    return units + 3 * _INDEX_BYTES * amounts.get("tokens", 0)
 
 
 def _percent(part: SubModel, device: Device) -> int:
@@ -178,10 +174,10 @@ def _part_costs(
         times = ns, (2 if trains else 1) * ns * passes, ns * trains
         more = words.parameters if is_copied else 0
         row[-1] = _grown(row[-1], more, trains, layout, times)
-        kept, loss = _logits_bytes(setting, words.size)
+        logits, loss = _logits_bytes(setting, words.size)
         copied = part.layers[-1].rms and not layout.fused
         norm = setting.bytes((3 if copied else 2) * part.hidden)
-        row[-1] = replace(row[-1], logits_bytes=(kept + norm) * passes, loss_bytes=loss)
+        row[-1] = replace(row[-1], logits_bytes=(logits + norm) * passes, loss_bytes=loss)
     return row
 
 
@@ -200,19 +196,19 @@ def _layer_cost(
     sync = setting.sync_ns(layer.hidden)
     # Gradients of inputs: as much as the forward, and attention's twice.
     inputs = 2 * forward - weight + sync if passes else 0
-    own = weight if trains else 0
+    weight_ns = weight if trains else 0
     # Vectors of MLPs and attention may be divided too, but are few.
     held = -(-layer.weights // layout.tp) + layer.vectors
-    kept, working = _kept_bytes(layer, setting, trains)
+    activations, working = _kept_bytes(layer, setting, trains)
     return LayerCost(
         part.kind,
         forward + sync,
-        inputs + own,
+        inputs + weight_ns,
         held,
         setting.bytes(layer.hidden),
-        kept * passes,
+        activations * passes,
         setting.bytes(layer.hidden) * passes,
-        own,
+        weight_ns,
         recompute_ns=(forward + sync) * passes,
         frozen=0 if trains else held,
         working_bytes=working * passes,
@@ -241,8 +237,8 @@ def _kept_bytes(layer: TransformerLayer, setting: _Setting, trains: bool) -> tup
 def _logits_bytes(setting: _Setting, size: int) -> tuple[int, int]:
     """Return the bytes of logits that a loss keeps (fp32), and those that its backward adds."""
     layout = setting.layout
-    one = setting.tokens * -(-size // layout.tp)
-    return 4 * one, (layout.activation_bytes if layout.fused else 8) * one
+    scores = setting.tokens * -(-size // layout.tp)
+    return 4 * scores, (layout.activation_bytes if layout.fused else 8) * scores
 
 
 def _handed_bytes(part: SubModel, hidden: int, layout: ParallelLayout, amounts: Amounts) -> int:
@@ -251,7 +247,7 @@ def _handed_bytes(part: SubModel, hidden: int, layout: ParallelLayout, amounts: 
 
 
 def _grown(
-    one: LayerCost,
+    cost: LayerCost,
     parameters: int,
     trains: bool,
     layout: ParallelLayout,
@@ -260,20 +256,20 @@ def _grown(
     """Return a layer with more parameters, and forward, backward and weight times of its own."""
     more = -(-parameters // layout.tp)
     return replace(
-        one,
-        forward_ns=one.forward_ns + times[0],
-        backward_ns=one.backward_ns + times[1],
-        weight_ns=one.weight_ns + times[2],
-        parameters=one.parameters + more,
-        frozen=one.frozen + (0 if trains else more),
+        cost,
+        forward_ns=cost.forward_ns + times[0],
+        backward_ns=cost.backward_ns + times[1],
+        weight_ns=cost.weight_ns + times[2],
+        parameters=cost.parameters + more,
+        frozen=cost.frozen + (0 if trains else more),
     )
 
 
 def merged(layers: Sequence[LayerCost]) -> LayerCost:
     """Return layers as one that no split cuts, and that is recomputed whole."""
-    names = [one.name for one in fields(LayerCost) if one.name != "kind"]
-    sums = {name: sum(getattr(one, name) for one in layers) for name in names}
+    names = [field.name for field in fields(LayerCost) if field.name != "kind"]
+    sums = {name: sum(getattr(layer, name) for layer in layers) for name in names}
     # Layers work one after the other.
-    most = {name: max(getattr(one, name) for one in layers) for name in ("working_bytes",)}
+    most = {name: max(getattr(layer, name) for layer in layers) for name in ("working_bytes",)}
     ends = {"output_bytes": layers[-1].output_bytes, "input_bytes": layers[0].input_bytes}
     return LayerCost(layers[0].kind, **{**sums, **most, **ends})

@@ -70,9 +70,9 @@ class ParallelLayout:
             raise ValueError(
                 f"recompute has {len(self.recompute)} stages of {len(self.stages)}; give all"
             )
-        for at, (some, size) in enumerate(zip(self.recompute, self.stages, strict=True)):
-            if some and not 0 <= min(some) <= max(some) < size:
-                raise ValueError(f"stage {at} has {size} layers and recomputes {list(some)}")
+        for at, (positions, size) in enumerate(zip(self.recompute, self.stages, strict=True)):
+            if positions and not 0 <= min(positions) <= max(positions) < size:
+                raise ValueError(f"stage {at} has {size} layers and recomputes {list(positions)}")
 
     @property
     def gpus(self) -> int:

@@ -41,7 +41,7 @@ class RankMemory:
     @property
     def total(self) -> int:
         """Return the peak."""
-        return sum(getattr(self, one.name) for one in fields(self))
+        return sum(getattr(self, part.name) for part in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,84 +71,86 @@ def memory(
 
     Raises ValueError if the layout's stages do not add up to the model's layers.
     """
-    found = memory_of(layer_costs(model, device, layout, amounts), layout)
+    ranks = chain_memory(layer_costs(model, device, layout, amounts), layout)
     if layout.spread_vocabulary:
         words = output_layer(model, device, layout, amounts)
-        found = tuple(_with_vocabulary(one, words, layout) for one in found)
-    return found
+        ranks = tuple(_with_vocabulary(rank, words, layout) for rank in ranks)
+    return ranks
 
 
-def memory_of(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[RankMemory, ...]:
+def chain_memory(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[RankMemory, ...]:
     """Return the peak of every rank of a chain of layers."""
     stages = stage_costs(layers, layout)
     flights = in_flight(layout.schedule, layout.pp, layout.vpp, layout.microbatches)
-    found = []
-    for rank, counts in enumerate(flights):
-        own = of_rank(stages, layout, rank)
-        kept = max(counts, key=lambda one: _held(own, one))
-        loader = layout.prefetch * sum(stage.delivered for stage in own)
-        found.append(
+    ranks = []
+    for rank, peaks in enumerate(flights):
+        held = rank_stages(stages, layout, rank)
+        peak = max(peaks, key=lambda counts: _held(held, counts))
+        loader = layout.prefetch * sum(stage.delivered for stage in held)
+        ranks.append(
             RankMemory(
-                *rank_states(own, layout),
-                sum(n * stage.activations for n, stage in zip(kept, own, strict=True)),
-                sum(n * stage.logits for n, stage in zip(kept, own, strict=True)),
-                rank_working(own, layout) - loader,
+                *rank_states(held, layout),
+                sum(n * stage.activations for n, stage in zip(peak, held, strict=True)),
+                sum(n * stage.logits for n, stage in zip(peak, held, strict=True)),
+                rank_working(held, layout) - loader,
                 loader=loader,
             )
         )
-    return tuple(found)
+    return tuple(ranks)
 
 
-def of_rank(stages: Sequence[StageCost], layout: ParallelLayout, rank: int) -> list[StageCost]:
+def rank_stages(stages: Sequence[StageCost], layout: ParallelLayout, rank: int) -> list[StageCost]:
     """Return the stages that a rank holds."""
-    return [one for at, one in zip(layout.placement, stages, strict=True) if at == rank]
+    return [stage for at, stage in zip(layout.placement, stages, strict=True) if at == rank]
 
 
-def rank_states(own: Sequence[StageCost], layout: ParallelLayout) -> tuple[int, int, int]:
+def rank_states(stages: Sequence[StageCost], layout: ParallelLayout) -> tuple[int, int, int]:
     """Return the bytes of weights, gradients and optimizer of a rank with these stages."""
-    return states(sum(one.parameters for one in own), sum(one.trained for one in own), layout)
+    trained = sum(stage.trained for stage in stages)
+    return states(sum(stage.parameters for stage in stages), trained, layout)
 
 
-def rank_working(own: Sequence[StageCost], layout: ParallelLayout) -> int:
+def rank_working(stages: Sequence[StageCost], layout: ParallelLayout) -> int:
     """Return what a rank needs beside its states and what it keeps: backwards, loader, ZeRO-3."""
     # ZeRO-3 has the layer at work and the next one whole.
-    gathered = 2 * layout.weight_bytes * max(one.largest for one in own)
-    loader = layout.prefetch * sum(one.delivered for one in own)
-    return max(one.working for one in own) + loader + (gathered if layout.zero == 3 else 0)
+    gathered = 2 * layout.weight_bytes * max(stage.largest for stage in stages)
+    loader = layout.prefetch * sum(stage.delivered for stage in stages)
+    return max(stage.working for stage in stages) + loader + (gathered if layout.zero == 3 else 0)
 
 
-def stage_costs(layers: Sequence[LayerCost], layout: ParallelLayout) -> tuple[StageCost, ...]:
+def stage_costs(chain: Sequence[LayerCost], layout: ParallelLayout) -> tuple[StageCost, ...]:
     """Return the times and bytes of every stage, with what the layout recomputes of it."""
-    found = []
-    for number, stage in enumerate(layout.ranges(len(layers))):
-        own, again = [layers[at] for at in stage], set(layout.recomputed(number))
-        kept = [
-            one.input_bytes if at in again else one.activation_bytes for at, one in enumerate(own)
+    costs = []
+    for number, positions in enumerate(layout.ranges(len(chain))):
+        layers, again = [chain[at] for at in positions], set(layout.recomputed(number))
+        kept_bytes = [
+            layer.input_bytes if at in again else layer.activation_bytes
+            for at, layer in enumerate(layers)
         ]
-        logits = sum(one.logits_bytes for one in own)
+        logits = sum(layer.logits_bytes for layer in layers)
         # When a layer's backward runs, what the layers behind it kept for this microbatch is free.
-        working, free = max(0, *(one.loss_bytes for one in own)), logits
-        for at in reversed(range(len(own))):
-            whole = own[at].activation_bytes - kept[at]
-            working = max(working, own[at].working_bytes + whole - free)
-            free += kept[at]
-        repeated = sum(one.recompute_ns for at, one in enumerate(own) if at in again)
-        found.append(
+        working, free = max(0, *(layer.loss_bytes for layer in layers)), logits
+        for at in reversed(range(len(layers))):
+            whole = layers[at].activation_bytes - kept_bytes[at]
+            working = max(working, layers[at].working_bytes + whole - free)
+            free += kept_bytes[at]
+        repeated = sum(layer.recompute_ns for at, layer in enumerate(layers) if at in again)
+        costs.append(
             StageCost(
-                sum(one.forward_ns for one in own),
-                sum(one.backward_ns for one in own) + repeated,
-                sum(one.weight_ns for one in own),
-                own[-1].output_bytes,
-                sum(one.parameters for one in own),
-                sum(one.trained for one in own),
-                sum(kept),
+                sum(layer.forward_ns for layer in layers),
+                sum(layer.backward_ns for layer in layers) + repeated,
+                sum(layer.weight_ns for layer in layers),
+                layers[-1].output_bytes,
+                sum(layer.parameters for layer in layers),
+                sum(layer.trained for layer in layers),
+                sum(kept_bytes),
                 logits,
                 working,
-                max(one.parameters for one in own),
-                sum(one.delivered_bytes for one in own),
+                max(layer.parameters for layer in layers),
+                sum(layer.delivered_bytes for layer in layers),
             )
         )
-    return tuple(found)
+    return tuple(costs)
 
 
 def states(parameters: int, trained: int, layout: ParallelLayout) -> tuple[int, int, int]:
@@ -190,22 +192,22 @@ def in_flight(
         mine = [stage for stage, at in enumerate(program.placement) if at == rank]
         live: Counter[int] = Counter()
         peaks: dict[tuple[int, ...], None] = {}
-        for one in passes:
-            if not is_staged(one.kind):
+        for pass_ in passes:
+            if not is_staged(pass_.kind):
                 continue
-            known = kind(one.kind)
+            known = kind(pass_.kind)
             if "activation" in known.takes:
-                live[one.stage] += 1
+                live[pass_.stage] += 1
                 peaks[tuple(live[stage] for stage in mine)] = None
             # I leaves as much for W as it frees.
             elif "weight" in known.frees or ("activation" in known.frees and not known.leaves):
-                live[one.stage] -= 1
-        result.append(tuple(one for one in peaks if not any(_below(one, two) for two in peaks)))
+                live[pass_.stage] -= 1
+        result.append(tuple(peak for peak in peaks if not any(_below(peak, top) for top in peaks)))
     return tuple(result)
 
 
-def _below(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+def _below(peak: tuple[int, ...], larger: tuple[int, ...]) -> bool:
+    return peak != larger and all(a <= b for a, b in zip(peak, larger, strict=True))
 
 
 def _held(stages: Sequence[StageCost], counts: Sequence[int]) -> int:
@@ -213,14 +215,14 @@ def _held(stages: Sequence[StageCost], counts: Sequence[int]) -> int:
     return sum(n * (stage.activations + stage.logits) for n, stage in pairs)
 
 
-def _with_vocabulary(one: RankMemory, words: LayerCost, layout: ParallelLayout) -> RankMemory:
+def _with_vocabulary(rank: RankMemory, words: LayerCost, layout: ParallelLayout) -> RankMemory:
     """Return a rank's memory with its part of a vocabulary that is spread over the pipeline."""
     parts = states(words.parameters, words.trained, layout)
     return replace(
-        one,
-        weights=one.weights + parts[0],
-        gradients=one.gradients + parts[1],
-        optimizer=one.optimizer + parts[2],
-        logits=one.logits + words.logits_bytes,
-        working=max(one.working, words.loss_bytes),
+        rank,
+        weights=rank.weights + parts[0],
+        gradients=rank.gradients + parts[1],
+        optimizer=rank.optimizer + parts[2],
+        logits=rank.logits + words.logits_bytes,
+        working=max(rank.working, words.loss_bytes),
     )

@@ -262,13 +262,13 @@ class Model:
         """Return the operations of a forward of all parts."""
         return sum(part.forward_flops(amounts) for part in self.parts)
 
-    def amounts(self, **given: int | None) -> dict[str, int]:
+    def amounts(self, **counts: int | None) -> dict[str, int]:
         """Return a microbatch: the usual one with what is given instead.
 
         Without "token_pairs" the tokens are one sequence. Raises ValueError for amounts below 0.
         """
-        found = dict(self.usual) | {name: n for name, n in given.items() if n is not None}
-        if min(found.values()) < 0:
-            raise ValueError(f"a microbatch of {found}; give amounts of 0 or more")
-        found.setdefault("token_pairs", found["tokens"] ** 2)
-        return found
+        amounts = dict(self.usual) | {name: n for name, n in counts.items() if n is not None}
+        if min(amounts.values()) < 0:
+            raise ValueError(f"a microbatch of {amounts}; give amounts of 0 or more")
+        amounts.setdefault("token_pairs", amounts["tokens"] ** 2)
+        return amounts

@@ -13,15 +13,7 @@ from typing import Any
 
 from ..ir.typed_json import read_json_file
 from .configs import read_config
-from .model import (
-    ENCODER,
-    GENERATOR,
-    LANGUAGE,
-    Model,
-    SubModel,
-    TransformerLayer,
-    Vocabulary,
-)
+from .model import ENCODER, GENERATOR, LANGUAGE, Model, SubModel, TransformerLayer, Vocabulary
 
 
 def _encoder(name: str, width: int, inner: int, layers: int) -> SubModel:
@@ -43,8 +35,8 @@ def _tower(name: str, width: int, layers: int) -> SubModel:
 
 
 ENCODERS = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         _encoder("internvit-300m", 1024, 4096, 24),
         _encoder("internvit-6b", 3200, 12800, 45),
         _encoder("eva-clip-1b", 1408, 6144, 40),
@@ -58,8 +50,8 @@ ENCODERS = {
     )
 }
 LANGUAGES = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         _language("llama3-8b", TransformerLayer(4096, 14336, 3, 2048), 32, 128256),
         _language("internlm2.5-7b", TransformerLayer(4096, 14336, 3, 2048), 32, 92553),
         _language("internlm2-20b", TransformerLayer(6144, 16384, 3, 2048), 48, 92544),
@@ -90,8 +82,8 @@ def _mllm(name: str, layer: TransformerLayer, layers: int, pixels: int) -> Model
 
 
 MLLMS = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         _mllm("mllm-9b", TransformerLayer(4096, 11008, 3), 32, 512),
         _mllm("mllm-15b", TransformerLayer(5120, 13824, 3), 40, 512),
         _mllm("mllm-72b", TransformerLayer(8192, 28672, 3, 2048), 80, 1024),
@@ -112,27 +104,28 @@ def read_model(text: str) -> Model:
     """
     if text in MLLMS:
         return MLLMS[text]
-    found = [_part_of(word, text) for word in text.split("+")]
-    if len(found) == 1:
-        return found[0]
-    return _joined(text, *found)
+    models = [_read_part(word, text) for word in text.split("+")]
+    if len(models) == 1:
+        return models[0]
+    return _joined(text, *models)
 
 
-def _joined(text: str, *found: Model) -> Model:
+def _joined(text: str, *models: Model) -> Model:
     """Return encoders and a language model, the last, as one."""
-    *encoders, last = found
-    if any(one.parts[0].kind != ENCODER for one in encoders) or last.parts[-1].kind != LANGUAGE:
+    *encoders, last = models
+    kinds = [*(encoder.parts[0].kind for encoder in encoders), last.parts[-1].kind]
+    if kinds != [ENCODER] * len(encoders) + [LANGUAGE]:
         raise ValueError(f"model {text!r}: write encoders first and the language model last")
     hidden, amounts = last.language.hidden, dict(last.usual)
     # Of two that are alike the second has a name with a stroke.
     parts: dict[str, SubModel] = {}
-    for one in encoders:
-        part = one.parts[0]
+    for encoder in encoders:
+        part = encoder.parts[0]
         name = part.name
         while name in parts:
             name += "'"
         parts[name] = replace(part, name=name, projector=part.projector or _projector(part, hidden))
-        amounts |= {k: v for k, v in one.usual if k != "tokens"}
+        amounts |= {k: v for k, v in encoder.usual if k != "tokens"}
     if any(part.unit_tokens == 2048 for part in parts.values()):
         amounts |= {"tokens": 4096, "token_pairs": 2 * 2048**2}
     return Model(text, (*parts.values(), *last.parts), tuple(amounts.items()))
@@ -148,7 +141,7 @@ def _projector(part: SubModel, hidden: int) -> int:
     return part.unit_tokens // part.handed_tokens * part.hidden * hidden + hidden * hidden
 
 
-def _part_of(word: str, text: str) -> Model:
+def _read_part(word: str, text: str) -> Model:
     if word in ENCODERS:
         count = 2 if ENCODERS[word].unit_tokens == 2048 else 9
         return Model(word, (ENCODERS[word],), (("tokens", 0), ("tiles", count)))
@@ -169,5 +162,6 @@ def _part_of(word: str, text: str) -> Model:
         return read_config(config, path.parent.name or path.stem)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    # A field of another type fails wherever it is used first.
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} is no config.json, a field has a wrong value: {error}") from None

@@ -18,7 +18,7 @@ from ..simulation.timeline import Timeline
 from .device import Device
 from .layers import LayerCost, layer_costs
 from .layout import ParallelLayout
-from .memory import StageCost, of_rank, rank_states, rank_working, stage_costs
+from .memory import StageCost, rank_stages, rank_states, rank_working, stage_costs
 from .model import Amounts, Model
 
 
@@ -39,7 +39,7 @@ class SimulatedStep:
     memory_bytes: tuple[int, ...] = ()
 
 
-def time_of(layers: Sequence[LayerCost], device: Device, layout: ParallelLayout) -> StepTime:
+def step_end(layers: Sequence[LayerCost], device: Device, layout: ParallelLayout) -> StepTime:
     """Return the times of the step's end of a chain of layers that is cut by a layout.
 
     Raises ValueError if the layout's stages do not add up to the layers.
@@ -65,35 +65,30 @@ def step(
 ) -> SimulatedStep:
     """Simulate a step on microbatches of these amounts, or on equal ones.
 
-    Raises ValueError as `time_of` and `schedule` do, and for another number of microbatches.
+    Raises ValueError as `step_end` and `schedule` do, and for another number of microbatches.
     """
     if isinstance(microbatches, Mapping):
         microbatches = [microbatches] * layout.microbatches
     # Few differ where data are drawn from a table; each is priced once.
-    seen: dict[tuple[tuple[str, int], ...], tuple[LayerCost, ...]] = {}
-    chains = []
-    for amounts in microbatches:
-        key = tuple(sorted(amounts.items()))
-        if key not in seen:
-            seen[key] = layer_costs(model, device, layout, amounts)
-        chains.append(seen[key])
-    return step_of(chains, device, layout)
+    keys = [tuple(sorted(amounts.items())) for amounts in microbatches]
+    chains = {key: layer_costs(model, device, layout, dict(key)) for key in dict.fromkeys(keys)}
+    return simulate_step([chains[key] for key in keys], device, layout)
 
 
-def step_of(
+def simulate_step(
     chains: Sequence[Sequence[LayerCost]], device: Device, layout: ParallelLayout
 ) -> SimulatedStep:
     """Simulate a step of microbatches with these layers each. Raises ValueError as `step` does."""
     if len(chains) != layout.microbatches:
         raise ValueError(f"{len(chains)} microbatches of {layout.microbatches}; give all")
-    known = {id(one): stage_costs(one, layout) for one in chains}
-    costs = _step_costs([known[id(one)] for one in chains], device, layout)
+    known = {id(chain): stage_costs(chain, layout) for chain in chains}
+    costs = _step_costs([known[id(chain)] for chain in chains], device, layout)
     timeline = simulate(step_program(layout), costs)
     ends = [row[-1].end_ns if row else 0 for row in timeline.ranks]
-    after = time_of(chains[0], device, layout)
+    after = step_end(chains[0], device, layout)
     tails = zip(ends, after.reduce_ns, after.optimizer_ns, strict=True)
     memory = [
-        peak + max(rank_working(of_rank(one, layout, rank), layout) for one in known.values())
+        peak + max(rank_working(rank_stages(cut, layout, rank), layout) for cut in known.values())
         for rank, peak in enumerate(timeline.peak_bytes)
     ]
     return SimulatedStep(timeline, max(sum(tail) for tail in tails), tuple(memory))
@@ -113,20 +108,20 @@ def step_program(layout: ParallelLayout) -> Program:
 
 
 def _step_costs(
-    each: Sequence[Sequence[StageCost]], device: Device, layout: ParallelLayout
+    microbatches: Sequence[Sequence[StageCost]], device: Device, layout: ParallelLayout
 ) -> Costs:
     """Return the simulator's costs of microbatches with stages of these costs."""
 
     def table(cost: Callable[[StageCost], int]) -> list[list[int]]:
-        return [[cost(one[row]) for one in each] for row in range(len(layout.placement))]
+        return [[cost(stage) for stage in column] for column in zip(*microbatches, strict=True)]
 
     # The slowest microbatch's transfers: messages have one time for all.
     lags = [[0] * layout.pp for _ in range(layout.pp)]
-    for stages in each:
+    for stages in microbatches:
         for (a, b), stage in zip(pairwise(layout.placement), stages, strict=False):
             lags[a][b] = lags[b][a] = max(lags[a][b], device.send_ns(stage.output_bytes))
-    kept = table(lambda stage: stage.activations + stage.logits)
-    ranks = (of_rank(each[0], layout, rank) for rank in range(layout.pp))
+    held_bytes = table(lambda stage: stage.activations + stage.logits)
+    ranks = (rank_stages(microbatches[0], layout, rank) for rank in range(layout.pp))
     return Costs(
         {
             "F": table(lambda stage: stage.forward_ns),
@@ -135,8 +130,8 @@ def _step_costs(
             "W": table(lambda stage: stage.weight_ns),
         },
         p2p_ns=lags,
-        buffer_bytes={"activation": kept, "weight": kept},
-        parameter_bytes=[sum(rank_states(own, layout)) for own in ranks],
+        buffer_bytes={"activation": held_bytes, "weight": held_bytes},
+        parameter_bytes=[sum(rank_states(stages, layout)) for stages in ranks],
         overlap=layout.overlap,
     )
 

@@ -54,13 +54,13 @@ class CostFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
                     f"points of {name} are {got}; give two or more [amount, cost], amounts rising"
                 )
 
-    def cost_of(self, resources: Resources) -> int:
+    def evaluate(self, resources: Resources) -> int:
         """Return the cost of a microbatch. Raises ValueError if it lacks a resource's amount.
 
-        >>> CostFunction(10, {"tokens": 1500}).cost_of({"tokens": 3})
+        >>> CostFunction(10, {"tokens": 1500}).evaluate({"tokens": 3})
         14
         >>> steep = CostFunction(points={"tiles": ((0, 0), (4, 8), (8, 32))})
-        >>> [steep.cost_of({"tiles": amount}) for amount in (2, 6, 9)]
+        >>> [steep.evaluate({"tiles": amount}) for amount in (2, 6, 9)]
         [4, 20, 38]
         """
         if missing := (self.per_thousand.keys() | self.points.keys()) - resources.keys():
@@ -76,7 +76,17 @@ class CostFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The costs of all passes, transfers, collectives and buffers of a pipeline; see the module.
 
-    `placement`: the rank of each stage. `ranks`: 0 stands for the highest of them plus one.
+    Args:
+        placement: The rank of each stage.
+        passes: By kind, the costs of its passes, in ns: of each stage or rank, or one for all.
+        ranks: Their number; default 0: the highest rank of `placement` plus one.
+        p2p_ns: The time of a message between two ranks; default 0.
+        collectives: By barrier, the time of its collective, in ns; default 0.
+        buffers: By buffer, its sizes in bytes, as `passes`; default 0.
+        parameter_bytes: Of each rank, or one for all; default 0.
+        overlap: False if ranks wait for transfers and collectives; default True: beside the passes.
+        contention: By how much encoders' kernels take longer; default: not measured.
+
     Raises ValueError for tables of the wrong size.
     """
 
@@ -106,9 +116,9 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if len(entries) not in (1, want):
                 raise ValueError(f"{name}: got {len(entries)} costs; give all {want}, or one")
         if len(self.parameter_bytes) not in (1, self.ranks):
-            given = len(self.parameter_bytes)
+            count = len(self.parameter_bytes)
             raise ValueError(
-                f"parameter_bytes: got {given} entries; give all {self.ranks} ranks', or one"
+                f"parameter_bytes: got {count} entries; give all {self.ranks} ranks', or one"
             )
 
     def rows(self, name: str) -> int:
@@ -123,8 +133,8 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def entries(self, name: str) -> tuple[CostFunction, ...]:
         """Return the costs of a kind or buffer, one for each of its rows."""
-        given = self.passes.get(name) or self.buffers[name]
-        return given * self.rows(name) if len(given) == 1 else given
+        functions = self.passes.get(name) or self.buffers[name]
+        return functions * self.rows(name) if len(functions) == 1 else functions
 
 
 def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Costs:
@@ -137,7 +147,7 @@ def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Co
 
     def tables(names: Iterable[str]) -> dict[str, Table]:
         return {
-            name: [[entry.cost_of(m) for m in microbatches] for entry in profile.entries(name)]
+            name: [[entry.evaluate(m) for m in microbatches] for entry in profile.entries(name)]
             for name in names
         }
 

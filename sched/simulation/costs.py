@@ -24,7 +24,7 @@ class Contention:
     """Permille by which an encoder's kernels take longer beside the language model's.
 
     `compute`: of computation beside a collective. `communication`: of a collective beside
-    computation. `measured_on`: the device; "" where nobody has measured, and then both are 0.
+    computation. `measured_on`: the device; "" where it is not measured, and then both are 0.
     Raises ValueError for other values.
 
     >>> print(Contention(200, 50, "NVIDIA H100"))
@@ -71,12 +71,16 @@ Table = int | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.int64]
 class Costs:
     """Times and sizes.
 
-    `pass_ns[kind]`: the time of a pass. `p2p_ns`: the time of a message between two ranks, one
-    number or a table [from][to]; there are none between stages of one rank.
-    `collective_ns[barrier]`: 0 if absent. `buffer_bytes[buffer]`: the size of a pass's buffer (see
-    `kinds`), 0 if absent; the default counts live activations, so peaks are in microbatches.
-    `parameter_bytes`: per rank, held throughout. `overlap`: whether transfers and collectives run
-    beside the passes.
+    A table is a number, numbers by stage (or rank), or rows of numbers by microbatch.
+
+    Args:
+        pass_ns: By kind, the table of the times of its passes.
+        p2p_ns: The time of a message between two ranks, a number or a table [from][to]; default 0.
+        collective_ns: By barrier, the time of its collective; default 0.
+        buffer_bytes: By buffer (see `kinds`), the table of its sizes, 0 if absent; default: 1 for
+            activations, so that peaks are in microbatches.
+        parameter_bytes: Of each rank, held throughout; default 0.
+        overlap: False if ranks wait for transfers and collectives; default True: beside the passes.
     """
 
     pass_ns: Mapping[str, Table]
@@ -104,27 +108,27 @@ def unit_costs(forward: int = 1, backward: int = 2, output: int = 0) -> Costs:
     return Costs(parts | vocabulary | free)
 
 
-def expand(what: str, table: Any, rows: int, columns: int) -> NDArray[np.int64]:
-    """Return a table as an array (rows, columns); `what` names it in errors.
+def expand(name: str, table: Any, rows: int, columns: int) -> NDArray[np.int64]:
+    """Return a table as an array (rows, columns); `name` is its name in errors.
 
     Raises ValueError for negative numbers, fractions, NaN, and tables of another size.
     """
     try:
         array = np.asarray(table)
     except ValueError:
-        raise ValueError(f"{what}: its rows differ in length; give {columns} in each") from None
+        raise ValueError(f"{name}: its rows differ in length; give {columns} in each") from None
     # Converting to int64 would take True for 1 and cut fractions.
     if array.size and array.dtype.kind not in "iu":
         bad = next((x for x in array.ravel().tolist() if type(x) is not int), table)
-        raise ValueError(f"{what}: got {bad!r}; give whole numbers")
+        raise ValueError(f"{name}: got {bad!r}; give whole numbers")
     if array.size and array.min() < 0:
-        raise ValueError(f"{what}: got {array.min()}; give numbers of 0 or more")
+        raise ValueError(f"{name}: got {array.min()}; give numbers of 0 or more")
     # A row has one entry per stage, for all microbatches.
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim == 2 and array.shape not in ((rows, 1), (rows, columns)):
         got, want = "x".join(map(str, array.shape)), f"{rows}x1 or {rows}x{columns}"
-        raise ValueError(f"{what}: got a table of {got} (stages x microbatches); give {want}")
+        raise ValueError(f"{name}: got a table of {got} (stages x microbatches); give {want}")
     if array.ndim > 2:
-        raise ValueError(f"{what}: got {array.ndim} dimensions; give stages x microbatches")
+        raise ValueError(f"{name}: got {array.ndim} dimensions; give stages x microbatches")
     return np.broadcast_to(array.astype(np.int64), (rows, columns))

@@ -55,10 +55,7 @@ class FittedProfile:
 
 
 def fit_function(
-    amounts: Sequence[Resources],
-    costs: Sequence[int],
-    *,
-    resources: Sequence[str] | None = None,
+    amounts: Sequence[Resources], costs: Sequence[int], *, resources: Sequence[str] | None = None
 ) -> tuple[CostFunction, Residual]:
     """Return the cost function (ns or bytes) of measurements, and its residual.
 
@@ -111,11 +108,11 @@ def _least_squares(columns: Floats, costs: Floats, weight: Floats) -> Floats:
     worth = _WORTH * least
     for size in range(1, columns.shape[1] + 1):
         for chosen in map(list, combinations(range(columns.shape[1]), size)):
-            found = np.linalg.lstsq(left[:, chosen], right, rcond=None)[0]
-            off = right - left[:, chosen] @ found
-            if found.min() >= 0 and float(off @ off) < least - worth:
+            solution = np.linalg.lstsq(left[:, chosen], right, rcond=None)[0]
+            off = right - left[:, chosen] @ solution
+            if solution.min() >= 0 and float(off @ off) < least - worth:
                 best, least = np.zeros(columns.shape[1]), float(off @ off)
-                best[chosen] = found
+                best[chosen] = solution
     return np.asarray(best / scale)
 
 
@@ -123,7 +120,7 @@ def _residual(
     function: CostFunction, amounts: Sequence[Resources], costs: Sequence[int]
 ) -> Residual:
     measured = np.array(costs, np.float64)
-    off = np.array([function.cost_of(resources) for resources in amounts], np.float64) - measured
+    off = np.array([function.evaluate(resources) for resources in amounts], np.float64) - measured
     mean = float(measured.mean())
     share = max(mean, 1.0)
     return Residual(
@@ -147,14 +144,14 @@ def fit_profile(
         raise ValueError("there are no steps to fit; give at least one measured step")
     placement = _placement(steps)
     ranks = max(len(step.timeline.ranks) for step in steps)
-    found = _measurements(steps)
+    samples = _measurements(steps)
     passes: dict[str, tuple[CostFunction, ...]] = {}
     residuals: dict[str, tuple[Residual, ...]] = {}
-    for name in sorted({name for name, _ in found}):
+    for name in sorted({name for name, _ in samples}):
         rows = ranks if kind(name).scope == "rank" else len(placement)
         # What is done once a step has no microbatch whose contents it could depend on.
         terms = () if kind(name).once else resources
-        fits = [_fit(name, row, found.get((name, row)), terms) for row in range(rows)]
+        fits = [_fit(name, row, samples.get((name, row)), terms) for row in range(rows)]
         passes[name] = tuple(function for function, _ in fits)
         residuals[name] = tuple(residual for _, residual in fits)
     profile = CostProfile(placement, passes, ranks, collectives=_collectives(steps))
@@ -163,15 +160,15 @@ def fit_profile(
 
 def _measurements(steps: Sequence[MeasuredStep]) -> dict[tuple[str, int], _Samples]:
     """Return what was measured of each kind and stage: contents of microbatches, and times."""
-    found: dict[tuple[str, int], _Samples] = {}
+    samples: dict[tuple[str, int], _Samples] = {}
     for step in steps:
         for _, slot in compute_slots(step.timeline):
-            what = slot.what
-            held = {} if what.microbatch == NO_MICROBATCH else step.microbatches[what.microbatch]
-            amounts, times = found.setdefault((what.kind, what.stage), ([], []))
+            pass_ = slot.what
+            held = {} if pass_.microbatch == NO_MICROBATCH else step.microbatches[pass_.microbatch]
+            amounts, times = samples.setdefault((pass_.kind, pass_.stage), ([], []))
             amounts.append(held)
             times.append(slot.end_ns - slot.start_ns)
-    return found
+    return samples
 
 
 def _fit(
@@ -189,15 +186,15 @@ def _fit(
 def _placement(steps: Sequence[MeasuredStep]) -> tuple[int, ...]:
     first = steps[0].timeline.placement
     for step in steps:
-        one = step.timeline
-        if one.placement != first:
+        name, placement = step.timeline.name or "a step", step.timeline.placement
+        if placement != first:
             raise ValueError(
-                f"{one.name or 'a step'} has its stages on ranks {one.placement}, the first step "
-                f"on {first}; fit each placement by itself"
+                f"{name} has its stages on ranks {placement}, the first step on {first}; fit each "
+                "placement by itself"
             )
         if not step.microbatches:
             raise ValueError(
-                f"{one.name or 'a step'} does not say what its microbatches held; add "
+                f"{name} does not say what its microbatches held; add "
                 '"microbatches": [{"tokens": 4096}, ...]'
             )
     return first
@@ -205,9 +202,9 @@ def _placement(steps: Sequence[MeasuredStep]) -> tuple[int, ...]:
 
 def _collectives(steps: Sequence[MeasuredStep]) -> dict[str, int]:
     """Return the median time of each barrier's collective."""
-    found: dict[str, list[int]] = {}
+    durations: dict[str, list[int]] = {}
     for step in steps:
         for row in step.timeline.lanes.values():
             for slot in row:
-                found.setdefault(slot.what.kind, []).append(slot.end_ns - slot.start_ns)
-    return {name: round(median(times)) for name, times in sorted(found.items())}
+                durations.setdefault(slot.what.kind, []).append(slot.end_ns - slot.start_ns)
+    return {name: round(median(times)) for name, times in sorted(durations.items())}

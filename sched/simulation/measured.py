@@ -67,17 +67,17 @@ def measured_timeline(
     for where, row in zip([*map(str, range(len(ranks))), *lanes], rows, strict=True):
         _check_order(where, row)
     zero = min((slot.start_ns for row in rows for slot in row), default=0)  # of any clock
-    moved = [tuple(_moved(slot, zero) for slot in row) for row in rows]
+    moved = [tuple(Slot(p, start - zero, end - zero) for p, start, end in row) for row in rows]
     makespan = max((slot.end_ns for row in moved for slot in row), default=0)
-    own = tuple(moved[: len(ranks)])
+    rows_by_rank = tuple(moved[: len(ranks)])
     curves = [tuple((max(0, at - zero), held) for at, held in curve) for curve in memory]
     return Timeline(
         name=name,
         placement=tuple(placement),
-        ranks=own,
+        ranks=rows_by_rank,
         lanes=dict(zip(lanes, moved[len(ranks) :], strict=True)),
         makespan_ns=makespan,
-        bubbles=_bubbles(own, makespan),
+        bubbles=_bubbles(rows_by_rank, makespan),
         memory=tuple(curves) or (((0, 0),),) * len(ranks),
     )
 
@@ -95,14 +95,10 @@ def _check_order(where: str, row: Row) -> None:
         last = slot
 
 
-def _moved(slot: Slot, zero: int) -> Slot:
-    return Slot(slot.what, slot.start_ns - zero, slot.end_ns - zero)
-
-
 def _bubbles(ranks: Sequence[Row], makespan: int) -> tuple[Bubbles, ...]:
     work = [sum(slot.end_ns - slot.start_ns for slot in row) for row in ranks]
     rows = zip(ranks, work, strict=True)
-    return tuple(row_bubbles(row, makespan, max(work) - own) for row, own in rows)
+    return tuple(row_bubbles(row, makespan, max(work) - rank_ns) for row, rank_ns in rows)
 
 
 def row_bubbles(row: Row, makespan_ns: int, spare_ns: int = 0) -> Bubbles:
@@ -136,14 +132,14 @@ class _StepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 def dump_step(step: MeasuredStep) -> str:
     """Return a step as JSON; `load_step` reads it. Simulated timelines keep all they have."""
-    one = step.timeline
+    timeline = step.timeline
     file = _StepFile(
-        placement=one.placement,
-        ranks=tuple(map(_written, one.ranks)),
-        name=one.name,
-        lanes={name: _written(row) for name, row in one.lanes.items()},
-        memory=one.memory,
-        bubbles=one.bubbles,
+        placement=timeline.placement,
+        ranks=tuple(map(_written, timeline.ranks)),
+        name=timeline.name,
+        lanes={name: _written(row) for name, row in timeline.lanes.items()},
+        memory=timeline.memory,
+        bubbles=timeline.bubbles,
         microbatches=tuple(dict(resources) for resources in step.microbatches),
     )
     return msgspec.json.encode(file).decode()
@@ -158,19 +154,19 @@ def load_step(text: str) -> MeasuredStep:
     file = read_json(text, _StepFile, "the timeline")
     ranks = [_read(row) for row in file.ranks]
     lanes = {name: _read(row) for name, row in file.lanes.items()}
-    made = measured_timeline(file.name, file.placement, ranks, lanes=lanes, memory=file.memory)
+    timeline = measured_timeline(file.name, file.placement, ranks, lanes=lanes, memory=file.memory)
     numbers = [slot.what.microbatch for row in ranks for slot in row]
     if file.microbatches and max(numbers, default=0) >= len(file.microbatches):
         raise ValueError(
             f"the timeline has passes of microbatch {max(numbers)}, but resources of "
             f"{len(file.microbatches)} microbatches; give those of all"
         )
-    for what, found in (("bubbles", file.bubbles), ("memory", file.memory)):
-        if found and len(found) != len(ranks):
-            raise ValueError(f"the timeline has {len(ranks)} ranks and {what} of {len(found)}")
+    for field, rows in (("bubbles", file.bubbles), ("memory", file.memory)):
+        if rows and len(rows) != len(ranks):
+            raise ValueError(f"the timeline has {len(ranks)} ranks and {field} of {len(rows)}")
     # What was written had the causes of idle time; without them, they follow from the passes.
-    bubbles = file.bubbles or made.bubbles
-    return MeasuredStep(replace(made, bubbles=bubbles), file.microbatches)
+    bubbles = file.bubbles or timeline.bubbles
+    return MeasuredStep(replace(timeline, bubbles=bubbles), file.microbatches)
 
 
 def _written(row: Row) -> _Slots:
@@ -205,11 +201,11 @@ def measured_costs(measured: Timeline) -> Costs:
     slots = [slot for row in measured.ranks for slot in row]
     microbatches = 1 + max((slot.what.microbatch for slot in slots), default=0)
     times: dict[str, list[list[int]]] = {}
-    for what, start_ns, end_ns in slots:
-        rows = len(measured.ranks) if is_ranked(what.kind) else len(measured.placement)
-        table = times.setdefault(what.kind, [[0] * microbatches for _ in range(rows)])
-        column = 0 if what.microbatch == NO_MICROBATCH else what.microbatch
-        table[what.stage][column] = end_ns - start_ns
+    for pass_, start_ns, end_ns in slots:
+        rows = len(measured.ranks) if is_ranked(pass_.kind) else len(measured.placement)
+        table = times.setdefault(pass_.kind, [[0] * microbatches for _ in range(rows)])
+        column = 0 if pass_.microbatch == NO_MICROBATCH else pass_.microbatch
+        table[pass_.stage][column] = end_ns - start_ns
     return Costs(times, buffer_bytes={})
 
 
@@ -226,15 +222,15 @@ def hidden_share(timeline: Timeline) -> float:
     """
     hidden = whole = 0
     for row in timeline.ranks:
-        others = [slot for slot in row if not _of_encoder(slot)]
-        for slot in filter(_of_encoder, row):
+        language = [slot for slot in row if not _is_encoder(slot)]
+        for slot in filter(_is_encoder, row):
             whole += slot.end_ns - slot.start_ns
-            if others and others[0].start_ns < slot.start_ns < others[-1].start_ns:
+            if language and language[0].start_ns < slot.start_ns < language[-1].start_ns:
                 hidden += slot.end_ns - slot.start_ns
     return hidden / whole if whole else 1.0
 
 
-def _of_encoder(slot: Slot) -> bool:
+def _is_encoder(slot: Slot) -> bool:
     return slot.what.kind[:2] in _ENCODER
 
 
@@ -258,9 +254,9 @@ def differing_passes(simulated: Timeline, measured: Timeline) -> str:
     if simulated.placement != measured.placement:
         return f"stages on ranks {simulated.placement} and {measured.placement}"
     ours, theirs = (Counter(s.what for _, s in compute_slots(t)) for t in (simulated, measured))
-    for one, two, who in ((ours, theirs, "measured"), (theirs, ours, "simulated")):
-        if missing := sorted((one - two).elements(), key=str):
-            return f"{missing[0]} is not in the {who} one"
+    for present, compared, where in ((ours, theirs, "measured"), (theirs, ours, "simulated")):
+        if missing := sorted((present - compared).elements(), key=str):
+            return f"{missing[0]} is not in the {where} one"
     return ""
 
 
@@ -269,10 +265,10 @@ def agreement(simulated: Timeline, measured: Timeline) -> tuple[KindAgreement, .
 
     Raises ValueError if the timelines are not of the same passes.
     """
-    if what := differing_passes(simulated, measured):
+    if difference := differing_passes(simulated, measured):
         raise ValueError(
-            f"{measured.name or 'the measured step'} and {simulated.name} differ: {what}; compare "
-            "a step with the program that it ran, of the same size"
+            f"{measured.name or 'the measured step'} and {simulated.name} differ: {difference}; "
+            "compare a step with the program that it ran, of the same size"
         )
     times = [Counter[str](), Counter[str]()]
     count = Counter(slot.what.kind for _, slot in compute_slots(measured))

@@ -94,8 +94,8 @@ def node_times(graph: Graph, costs: Costs) -> NodeTimes:
         source, target, delay = (
             np.concatenate(pair) for pair in zip((source, target, delay), blocking, strict=True)
         )
-    found = complete_paths(source, target, delay + duration[source], graph.nodes)
-    start = np.array(found, np.int64)
+    length = delay + duration[source]
+    start = np.array(complete_paths(source, target, length, graph.nodes), np.int64)
     return NodeTimes(start, start + duration)
 
 
@@ -126,8 +126,8 @@ def _pass_times(graph: Graph, name: str, nodes: Ints, times: Table) -> Ints:
     rows = len(program.ranks) if ranked else program.stages
     table = expand(f"times of {name}", times, rows, program.microbatches)
     if outside := nodes[graph.stage[nodes] >= rows].tolist():
-        what = f"{graph.name(outside[0])}: there are {rows} {'ranks' if ranked else 'stages'}"
-        raise ValueError(f"{what}; run check(program)")
+        stray = f"{graph.name(outside[0])}: there are {rows} {'ranks' if ranked else 'stages'}"
+        raise ValueError(f"{stray}; run check(program)")
     column = np.where(graph.microbatch[nodes] == NO_MICROBATCH, 0, graph.microbatch[nodes])
     if len(nodes) and column.max() >= program.microbatches:
         raise ValueError(
@@ -171,12 +171,12 @@ def _blocking_edges(graph: Graph, delay: Ints) -> tuple[Ints, Ints, Ints]:
 def _slot(graph: Graph, node: int, starts: list[int], ends: list[int]) -> Slot:
     if node < graph.passes:
         rank = int(graph.rank[node])
-        what = graph.program.ranks[rank][node - int(graph.start[rank])]
+        pass_ = graph.program.ranks[rank][node - int(graph.start[rank])]
     else:
         at = node - graph.passes
         name = graph.program.barriers[graph.barrier[at]].name
-        what = Pass(0, name, int(graph.barrier_microbatch[at]))
-    return Slot(what, starts[node], ends[node])
+        pass_ = Pass(0, name, int(graph.barrier_microbatch[at]))
+    return Slot(pass_, starts[node], ends[node])
 
 
 def _lanes(graph: Graph, starts: list[int], ends: list[int]) -> dict[str, tuple[Slot, ...]]:
@@ -224,10 +224,10 @@ def bubbles_by_cause(
     forward = np.flatnonzero(kind == kinds.index("F")) if "F" in kinds else backward[:0]
     first = int(backward[0]) if len(backward) else len(kind)
     last = int(forward[-1]) if len(forward) else -1
-    rest = gaps - travel
-    warmup = int(rest[: first + 1].sum())
-    steady = int(rest[first + 1 : last + 1].sum())
-    cooldown = int(rest[max(first, last) + 1 :].sum()) + tail
+    idle = gaps - travel
+    warmup = int(idle[: first + 1].sum())
+    steady = int(idle[first + 1 : last + 1].sum())
+    cooldown = int(idle[max(first, last) + 1 :].sum()) + tail
     imbalance = min(steady, spare)
     return Bubbles(warmup, steady - imbalance, cooldown, imbalance, int(travel.sum()))
 
@@ -239,11 +239,9 @@ def _ready_without_transfers(graph: Graph, end: Ints) -> Ints:
     np.maximum.at(result, graph.target[plain], end[graph.source[plain]])
     # A barrier is a transfer, too: a pass that waits for one could have started when the barrier's
     # passes had ended. Barriers can follow barriers, so visit them in the order of their ends.
-    rest = np.flatnonzero(~plain)
-    rest = rest[np.lexsort((graph.target[rest] < graph.passes, end[graph.source[rest]]))]
-    for source, target in zip(
-        graph.source[rest].tolist(), graph.target[rest].tolist(), strict=True
-    ):
+    sources, targets = graph.source[~plain], graph.target[~plain]
+    order = np.lexsort((targets < graph.passes, end[sources]))
+    for source, target in zip(sources[order].tolist(), targets[order].tolist(), strict=True):
         if result[source] > result[target]:
             result[target] = result[source]
     return result[: graph.passes]
@@ -294,9 +292,9 @@ def _messages(
         return
     ranks = len(graph.program.ranks)
     # A message without a partner is `check`'s to report.
-    both = [min(len(one.sends), len(one.receives)) for one in channels]
-    send = np.concatenate([one.sends[:n] for one, n in zip(channels, both, strict=True)])
-    receive = np.concatenate([one.receives[:n] for one, n in zip(channels, both, strict=True)])
+    counted = [(channel, min(len(channel.sends), len(channel.receives))) for channel in channels]
+    send = np.concatenate([channel.sends[:n] for channel, n in counted])
+    receive = np.concatenate([channel.receives[:n] for channel, n in counted])
     size = _message_bytes(graph, costs, send)
     delay = expand("p2p_ns", costs.p2p_ns, ranks, ranks)[graph.rank[send], graph.rank[receive]]
     sent, used = np.zeros(graph.passes, np.int64), np.zeros(graph.passes, np.int64)

@@ -27,28 +27,28 @@ def with_generator(program: Program) -> Program:
     last, rank = program.stages - 1, program.placement[-1]
     back = last_backwards(program)
     row: list[Pass] = []
-    for item in program.ranks[rank]:
-        if item.stage == last and item.kind in BACKWARD:
-            row += [Pass(rank, "GF", item.microbatch), Pass(rank, "GB", item.microbatch)]
-        row.append(item)
+    for pass_ in program.ranks[rank]:
+        if pass_.stage == last and pass_.kind in BACKWARD:
+            row += [Pass(rank, "GF", pass_.microbatch), Pass(rank, "GB", pass_.microbatch)]
+        row.append(pass_)
         # Programs that only evaluate have no backward to come before.
-        if item.stage == last and item.kind == "F" and item.microbatch not in back:
-            row.append(Pass(rank, "GF", item.microbatch))
+        if pass_.stage == last and pass_.kind == "F" and pass_.microbatch not in back:
+            row.append(Pass(rank, "GF", pass_.microbatch))
     rows = (*program.ranks[:rank], tuple(row), *program.ranks[rank + 1 :])
-    every = range(program.microbatches)
-    joined = (edge for m in every for edge in generator_edges(last, m, rank, back.get(m)))
+    microbatches = range(program.microbatches)
+    joined = (edge for m in microbatches for edge in generator_edges(last, m, rank, back.get(m)))
     return replace(program, ranks=rows, edges=(*program.edges, *joined))
 
 
-def without_last_stage(program: Program) -> Program | None:
+def drop_last_stage(program: Program) -> Program | None:
     """Return the program of all stages but the last, which a generator takes the place of.
 
-    Its ranks are as many forwards ahead as if the generator were one more stage, so that nobody
+    Its ranks are as many forwards ahead as if the generator were one more stage, so that no rank
     waits while it has a microbatch. None where that is not a rank of its own, or where ranks meet
     at barriers.
 
     >>> from counterpoise.sched import schedule
-    >>> print(*without_last_stage(schedule("1f1b", ranks=2, microbatches=3)).ranks[0])
+    >>> print(*drop_last_stage(schedule("1f1b", ranks=2, microbatches=3)).ranks[0])
     0F0 0F1 0B0 0F2 0B1 0B2
     """
     last = len(program.ranks) - 1
@@ -76,17 +76,17 @@ def last_backwards(program: Program) -> dict[int, Pass]:
 
 def has_generator(program: Program) -> bool:
     """Return whether any rank runs a generator's passes."""
-    return any(item.kind == "GF" for row in program.ranks for item in row)
+    return any(pass_.kind == "GF" for row in program.ranks for pass_ in row)
 
 
-def without_generator_gradient(program: Program) -> Program:
+def drop_generator_gradient(program: Program) -> Program:
     """Return the program in which no gradient comes back from the generator.
 
     For language models of which nothing is trained: GB then serves the generator alone.
 
     >>> from counterpoise.sched import schedule
     >>> program = with_generator(schedule("1f1b", ranks=1, microbatches=1))
-    >>> print(*without_generator_gradient(program).edges)
+    >>> print(*drop_generator_gradient(program).edges)
     0F0->0GF0
     """
     return replace(program, edges=tuple(e for e in program.edges if e.source.kind != "GB"))

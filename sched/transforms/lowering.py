@@ -28,7 +28,7 @@ import numpy as np
 
 from ..ir.channels import crossing_results
 from ..ir.graph import Graph, make_graph
-from ..ir.kinds import BACKWARD, is_kind, kind
+from ..ir.kinds import BACKWARD, is_compute, is_kind
 from ..ir.paths import complete_paths
 from ..ir.program import Barrier, Pass, Program
 from ..simulation.costs import Costs, unit_costs
@@ -55,15 +55,18 @@ def post_ahead(program: Program, ahead: int) -> Program:
     >>> print(*post_ahead(schedule("1f1b", ranks=2, microbatches=2), 1).ranks[1])
     1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
     """
-    made = _messages(program)
+    by_place = _messages(program)
     # Receives to put in front of the pass at an index, and the sends of each pass, by rank.
     front: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     behind: list[dict[int, list[Pass]]] = [{} for _ in program.ranks]
     # For every index of a row the number of compute passes before it.
-    computing = [list(accumulate(map(_computes, row), initial=0)) for row in program.ranks]
+    computing = [
+        list(accumulate((is_compute(pass_.kind) for pass_ in row), initial=0))
+        for row in program.ranks
+    ]
     latest: dict[Place, int] = {}
     # Backwards, so that a message knows where the next one of its channel is received.
-    for (rank, at), messages in sorted(made.items(), reverse=True):
+    for (rank, at), messages in sorted(by_place.items(), reverse=True):
         for message in reversed(messages):
             there, place = message.consumer
             numbers = computing[there]
@@ -78,22 +81,18 @@ def post_ahead(program: Program, ahead: int) -> Program:
     rows = (
         [
             part
-            for at, item in enumerate(row)
-            for part in (*front[rank].get(at, ()), item, *behind[rank].get(at, ()))
+            for at, pass_ in enumerate(row)
+            for part in (*front[rank].get(at, ()), pass_, *behind[rank].get(at, ()))
         ]
         for rank, row in enumerate(program.ranks)
     )
     return replace(program, ranks=tuple(map(tuple, rows)))
 
 
-def _computes(item: Pass) -> bool:
-    return is_kind(item.kind) and kind(item.kind).role == "compute"
-
-
 def _messages(program: Program) -> dict[Place, list[Message]]:
     """Return the messages that each pass makes, by its place; those of a pass in a fixed order."""
     places = {
-        item: (rank, at) for rank, row in enumerate(program.ranks) for at, item in enumerate(row)
+        pass_: (rank, at) for rank, row in enumerate(program.ranks) for at, pass_ in enumerate(row)
     }
     first: dict[tuple[Pass, int], Place] = {}
     for edge in program.edges:
@@ -102,44 +101,40 @@ def _messages(program: Program) -> dict[Place, list[Message]]:
             # One message a result and rank: it has to be there for the earliest of its readers.
             key = edge.source, consumer[0]
             first[key] = min(first.get(key, consumer), consumer)
-    found: dict[Place, list[Message]] = {}
-    for item, place in places.items():
-        if (pair := _pair(item, program)) is None:
+    messages: dict[Place, list[Message]] = {}
+    for pass_, place in places.items():
+        if (pair := _pair(pass_, program)) is None:
             continue
         # To the stage that needs the result, by a B or an I.
-        users = ("F",) if item.kind == "F" else BACKWARD
-        there = (places.get(Pass(pair[1].stage, name, item.microbatch)) for name in users)
+        users = ("F",) if pass_.kind == "F" else BACKWARD
+        there = (places.get(Pass(pair[1].stage, name, pass_.microbatch)) for name in users)
         if (reader := next(filter(None, there), None)) is not None:
-            found.setdefault(place, []).append(Message(*pair, reader))
+            messages.setdefault(place, []).append(Message(*pair, reader))
     for source, rank in crossing_results(program):
         if source in places and (source, rank) in first:
             send = replace(source, kind=f"SEND_X_{source.kind}")
             receive = replace(source, kind=f"RECV_X_{source.kind}")
             message = Message(send, receive, first[source, rank])
-            found.setdefault(places[source], []).append(message)
-    return found
+            messages.setdefault(places[source], []).append(message)
+    return messages
 
 
-def _pair(item: Pass, program: Program) -> tuple[Pass, Pass] | None:
+def _pair(pass_: Pass, program: Program) -> tuple[Pass, Pass] | None:
     """Return the SEND after a pass and the RECV on the peer, if its result leaves the rank."""
-    step = 1 if item.kind == "F" else -1 if item.kind in BACKWARD else 0
-    peer = item.stage + step
+    step = 1 if pass_.kind == "F" else -1 if pass_.kind in BACKWARD else 0
+    peer = pass_.stage + step
     if not step or not 0 <= peer < program.stages:
         return None
-    if program.placement[peer] == program.placement[item.stage]:
+    if program.placement[peer] == program.placement[pass_.stage]:
         return None
     name = "F" if step > 0 else "B"
-    return Pass(item.stage, f"SEND_{name}", item.microbatch), Pass(
-        peer, f"RECV_{name}", item.microbatch
+    return Pass(pass_.stage, f"SEND_{name}", pass_.microbatch), Pass(
+        peer, f"RECV_{name}", pass_.microbatch
     )
 
 
 def lower(
-    program: Program,
-    costs: Costs | None = None,
-    *,
-    continuations: bool = True,
-    ahead: int = 1,
+    program: Program, costs: Costs | None = None, *, continuations: bool = True, ahead: int = 1
 ) -> Program:
     """Return the program with sends, receives, collectives and continuations.
 
@@ -155,7 +150,7 @@ def lower(
     0RECV_B0 0F0 0SEND_F0 0B0
     1RECV_F0 1F0 1B0 1SEND_B0
     """
-    if any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
+    if any(pass_.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for pass_ in row):
         raise ValueError("the program has sends and receives already; lower it only once")
     if ahead < 0:
         raise ValueError(f"ahead is {ahead}; give 0 or more passes")
@@ -174,7 +169,7 @@ def positive_costs(program: Program, costs: Costs | None = None) -> Costs:
     `costs`: by default some that fit every program.
     """
     costs = costs or unit_costs(10, 20, 3)
-    kinds = {item.kind for row in program.ranks for item in row if is_kind(item.kind)}
+    kinds = {pass_.kind for row in program.ranks for pass_ in row if is_kind(pass_.kind)}
     times = dict.fromkeys(kinds, 1) | dict(costs.pass_ns)
     return replace(costs, pass_ns={k: np.maximum(np.asarray(v), 1) for k, v in times.items()})
 
@@ -194,7 +189,7 @@ def _with_collectives(graph: Graph, costs: Costs, continuations: bool) -> Progra
     columns = (times.start[graph.passes :], graph.barrier_microbatch, times.end[graph.passes :])
     for index, *event in zip(*(c.tolist() for c in (graph.barrier, *columns)), strict=True):
         events[program.barriers[index].name].append(_Event(*event))
-    events = {name: sorted(found) for name, found in events.items()}
+    events = {name: sorted(entries) for name, entries in events.items()}
     rows = list(program.ranks)
     for rank in program.members:
         nodes = slice(graph.start[rank], graph.start[rank] + len(rows[rank]))
@@ -202,6 +197,7 @@ def _with_collectives(graph: Graph, costs: Costs, continuations: bool) -> Progra
         rows[rank] = _entered(program, rank, starts, ends, events, continuations)
     if not continuations:
         return replace(program, ranks=tuple(rows))
+    # A continuation waits for the barrier that it continues.
     held = {barrier.after for barrier in program.barriers if barrier.source == "barrier"}
     barriers = tuple(
         replace(b, before=(*b.before, ("every", "C"))) if b.name in held else b
@@ -225,37 +221,33 @@ def _entered(
     row = program.ranks[rank]
     # Collectives to enter before the pass at an index: those that times give a position.
     front: dict[int, list[Pass]] = {}
+    sources = {"first": program.placement[0], "last": program.placement[-1]}
     for barrier in program.barriers:
         if barrier.source == "barrier":
             # A continuation goes in front of the first pass that starts after the barrier's end.
             for event in events[barrier.after] if continuations else ():
                 pair = Pass(rank, "C", event.microbatch), Pass(rank, barrier.name, event.microbatch)
                 front.setdefault(bisect_left(starts, event.end_ns), []).extend(pair)
-        elif barrier.source != "every" and rank != _source(barrier, program):
+        elif rank != sources.get(barrier.source, rank):
             # The rank contributes nothing, so it enters when the barrier starts.
             for event in events[barrier.name]:
                 entry = Pass(rank, barrier.name, event.microbatch)
                 front.setdefault(bisect_left(ends, event.start_ns), []).append(entry)
     # A rank that contributes enters right after the pass that makes its part.
     out: list[Pass] = []
-    for at, item in enumerate(row):
-        out += [*front.get(at, ()), item]
+    for at, pass_ in enumerate(row):
+        out += [*front.get(at, ()), pass_]
         out += [
-            Pass(rank, barrier.name, item.microbatch)
+            Pass(rank, barrier.name, pass_.microbatch)
             for barrier in program.barriers
-            if _makes(barrier, item, program)
+            if _makes(barrier, pass_, program)
         ]
     return (*out, *front.get(len(row), ()))
 
 
-def _source(barrier: Barrier, program: Program) -> int:
-    """Return the rank of the first or last stage, from which a barrier starts."""
-    return program.placement[0 if barrier.source == "first" else -1]
-
-
-def _makes(barrier: Barrier, item: Pass, program: Program) -> bool:
+def _makes(barrier: Barrier, pass_: Pass, program: Program) -> bool:
     """Return whether the rank enters the barrier right after this pass."""
-    if item.kind != barrier.after or barrier.source == "barrier":
+    if pass_.kind != barrier.after or barrier.source == "barrier":
         return False
     ends = {"first": 0, "last": program.stages - 1}
-    return barrier.source == "every" or item.stage == ends[barrier.source]
+    return barrier.source == "every" or pass_.stage == ends[barrier.source]

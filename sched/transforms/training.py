@@ -1,8 +1,8 @@
 """Fit a program to what is trained: each function returns another program.
 
-`forward_only` evaluates a model by the schedule that trains it; `without_encoder_backward` leaves
-out encoders that nobody trains; `with_whole_last_backward` is for wrappers that reduce in hooks of
-the backward; `with_reductions` and `with_step_end` add the sum of the gradients over replicas.
+`forward_only` evaluates a model by the schedule that trains it; `drop_encoder_backward` leaves
+out encoders that are not trained; `with_whole_last_backward` is for wrappers that reduce in hooks
+of the backward; `with_reductions` and `with_step_end` add the sum of the gradients over replicas.
 """
 
 from collections.abc import Callable, Collection
@@ -24,11 +24,12 @@ def with_step_end(program: Program) -> Program:
     >>> print(*program.ranks[0])
     0F0 1F0 1I0 1W0 0I0 0W0 1REDUCE_GRAD 0REDUCE_GRAD 0O
     """
-    if any(item.kind in ("REDUCE_GRAD", "O") for row in program.ranks for item in row):
+    if any(pass_.kind in ("REDUCE_GRAD", "O") for row in program.ranks for pass_ in row):
         raise ValueError("the program has REDUCE_GRAD or O already; add it only once")
     rows = []
     for rank, row in enumerate(program.ranks):
-        order = {item.stage: at for at, item in enumerate(row) if kind(item.kind).scope == "stage"}
+        staged = [pass_.stage for pass_ in row if kind(pass_.kind).scope == "stage"]
+        order = {stage: at for at, stage in enumerate(staged)}
         stages = sorted(order, key=order.__getitem__)
         end = [*(Pass(stage, "REDUCE_GRAD") for stage in stages), Pass(rank, "O")]
         rows.append((*row, *end))
@@ -49,19 +50,19 @@ def forward_only(program: Program) -> Program:
     1F0 1S0 1T0
     """
     rows = tuple(tuple(filter(_is_forward, row)) for row in program.ranks)
-    left = {item.kind for row in rows for item in row}
-    barriers = tuple(one for barrier in program.barriers if (one := _left_of(barrier, left)))
+    left = {pass_.kind for row in rows for pass_ in row}
+    barriers = tuple(filter(None, (_restrict(barrier, left) for barrier in program.barriers)))
     edges = tuple(edge for edge in program.edges if all(map(_is_forward, edge)))
     return replace(program, ranks=rows, barriers=barriers, edges=edges)
 
 
-def _is_forward(item: Pass) -> bool:
+def _is_forward(pass_: Pass) -> bool:
     # EB and a letter are an encoder's backward.
-    encoder = item.kind.startswith("EB")
-    return item.kind not in _BACKWARD and not encoder and not kind(item.kind).once
+    encoder = pass_.kind.startswith("EB")
+    return pass_.kind not in _BACKWARD and not encoder and not kind(pass_.kind).once
 
 
-def _left_of(barrier: Barrier, kinds: Collection[str]) -> Barrier | None:
+def _restrict(barrier: Barrier, kinds: Collection[str]) -> Barrier | None:
     """Return a barrier for those of its passes that are left; None if it has no use without."""
     before = tuple(target for target in barrier.before if target[1] in kinds)
     if barrier.after not in kinds or not before:
@@ -69,7 +70,7 @@ def _left_of(barrier: Barrier, kinds: Collection[str]) -> Barrier | None:
     return replace(barrier, before=before)
 
 
-def without_encoder_backward(
+def drop_encoder_backward(
     program: Program, unwanted: Callable[[Pass], bool] | None = None
 ) -> Program:
     r"""Return the program without EB passes, and without the edges and messages that lead there.
@@ -79,25 +80,25 @@ def without_encoder_backward(
 
     >>> from counterpoise.sched import parse_program
     >>> text = "placement: 0\nmicrobatches: 1\nedges: 0EF0->0F0 0B0->0EB0\n0: 0EF0 0F0 0B0 0EB0"
-    >>> print(without_encoder_backward(parse_program(text)))
+    >>> print(drop_encoder_backward(parse_program(text)))
     placement: 0
     microbatches: 1
     edges: 0EF0->0F0
     0: 0EF0 0F0  0B0
     """
 
-    def goes(item: Pass) -> bool:
-        backward = item.kind == "EB" or item.kind.startswith("EB_")
-        return backward and (unwanted is None or unwanted(item))
+    def goes(pass_: Pass) -> bool:
+        backward = pass_.kind == "EB" or pass_.kind.startswith("EB_")
+        return backward and (unwanted is None or unwanted(pass_))
 
     edges = tuple(edge for edge in program.edges if not any(map(goes, edge)))
     left = replace(program, edges=edges)
     carried = {source for source, _ in crossing_results(left)}
 
-    def stays(item: Pass) -> bool:
-        if item.kind.startswith(("SEND_X_", "RECV_X_")):
-            return replace(item, kind=item.kind[7:]) in carried
-        return not goes(item)
+    def stays(pass_: Pass) -> bool:
+        if pass_.kind.startswith(("SEND_X_", "RECV_X_")):
+            return replace(pass_, kind=pass_.kind[7:]) in carried
+        return not goes(pass_)
 
     return replace(left, ranks=tuple(tuple(filter(stays, row)) for row in program.ranks))
 
@@ -119,25 +120,25 @@ def with_whole_last_backward(program: Program, stages: Collection[int]) -> Progr
     for stage in stages:
         rank = program.placement[stage]
         rows[rank] = _with_whole_last(rows[rank], stage)
-    there = {item for row in rows for item in row}
+    there = {pass_ for row in rows for pass_ in row}
 
-    def made(item: Pass) -> Pass:
-        return item if item in there else replace(item, kind="B")
+    def moved(pass_: Pass) -> Pass:
+        return pass_ if pass_ in there else replace(pass_, kind="B")
 
-    edges = tuple(Edge(made(edge.source), made(edge.target)) for edge in program.edges)
+    edges = tuple(Edge(moved(edge.source), moved(edge.target)) for edge in program.edges)
     return replace(program, ranks=tuple(rows), edges=edges)
 
 
 def _with_whole_last(row: tuple[Pass, ...], stage: int) -> tuple[Pass, ...]:
-    own = [at for at, item in enumerate(row) if item.stage == stage and item.kind in ("B", "I")]
-    if not own:
+    places = [at for at, pass_ in enumerate(row) if pass_.stage == stage]
+    last = max((at for at in places if row[at].kind in ("B", "I")), default=None)
+    if last is None:
         return row
-    last = row[own[-1]]
-    weights = [item for item in row[own[-1] :] if item.stage == stage and item.kind == "W"]
-    ahead = [item for item in weights if item.microbatch != last.microbatch]
-    whole = Pass(stage, "B", last.microbatch)
-    rest = [item for item in row[own[-1] + 1 :] if item not in weights]
-    return (*row[: own[-1]], *ahead, whole, *rest)
+    weights = [row[at] for at in places if at > last and row[at].kind == "W"]
+    ahead = [pass_ for pass_ in weights if pass_.microbatch != row[last].microbatch]
+    whole = Pass(stage, "B", row[last].microbatch)
+    later = [pass_ for pass_ in row[last + 1 :] if pass_ not in weights]
+    return (*row[:last], *ahead, whole, *later)
 
 
 def with_reductions(program: Program) -> Program:
@@ -156,14 +157,14 @@ def with_reductions(program: Program) -> Program:
 
 def _with_reductions(row: tuple[Pass, ...]) -> tuple[Pass, ...]:
     last = {
-        item.stage: at
-        for at, item in enumerate(row)
-        if kind(item.kind).scope == "stage" and kind(item.kind).role == "compute"
-        if not kind(item.kind).once
+        pass_.stage: at
+        for at, pass_ in enumerate(row)
+        if kind(pass_.kind).scope == "stage" and kind(pass_.kind).role == "compute"
+        if not kind(pass_.kind).once
     }
-    reduced = {item.stage: at for at, item in enumerate(row) if item.kind == "REDUCE_GRAD"}
+    reduced = {pass_.stage: at for at, pass_ in enumerate(row) if pass_.kind == "REDUCE_GRAD"}
     for stage, at in reduced.items():
         if at < last.get(stage, -1):
             raise ValueError(f"{row[at]} comes before {row[last[stage]]}; put it after it")
     ends = {at: Pass(stage, "REDUCE_GRAD") for stage, at in last.items() if stage not in reduced}
-    return tuple(p for at, item in enumerate(row) for p in (item, ends.get(at)) if p is not None)
+    return tuple(p for at, pass_ in enumerate(row) for p in (pass_, ends.get(at)) if p is not None)

@@ -11,7 +11,7 @@ from benchmarks.encoder.drift import DRIFT
 from benchmarks.encoder.travelling import CONTENDERS, LEFT, PARTS, Phases, draw_cases, verdict
 from counterpoise.sched import check, simulate
 from counterpoise.sched.runtime import EncoderSpec
-from counterpoise.sched.runtime.encoders.spread import part_specs, parts_of
+from counterpoise.sched.runtime.encoders.spread import part_specs, split_encoder
 
 COSTS = "metadata/calibrated_1200k.npz"
 
@@ -73,7 +73,7 @@ def test_by_real_costs_units_encode_evenly(data) -> None:
     for case in pipelined.pipelined_cases(data / COSTS, 4, 2):
         tiles = case.samples[..., 0].T.ravel()
         infos = [SimpleNamespace(costs={"tiles": n}) for n in case.images[..., 0].ravel().tolist()]
-        parts = part_specs(parts_of([spec], 3), infos, replicas=2)
+        parts = part_specs(split_encoder([spec], 3), infos, replicas=2)
         loads = {
             "samples": [int(tiles[at::3].sum()) for at in range(3)],
             "images": [sum(each[at].shape[0] for each in parts) for at in range(3)],

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from counterpoise import Ranks
 from counterpoise.balancer.planning.problem.options import NAMES
 from tests.deliveries import data as made
 
@@ -28,7 +29,7 @@ ARGUMENTS = {
     "collate_fn": None,
     "pad_id": 0,
     "dummy_tile": 0,
-    "virtual_ranks": 2,
+    "ranks": Ranks(virtual=2),
     "on_error": "raise",
     "buffer_bytes": 1 << 30,
 }
@@ -100,7 +101,9 @@ LOADED: dict[str, Case] = {
         for grouping, options in GROUPINGS
     },
     **{
-        f"partition {partition}": Case("sized", {"partition": partition}, {"virtual_ranks": 3})
+        f"partition {partition}": Case(
+            "sized", {"partition": partition}, {"ranks": Ranks(virtual=3)}
+        )
         for partition in NAMES["partition"]
     },
     **{
@@ -126,8 +129,8 @@ LOADED: dict[str, Case] = {
     "in order": Case("sized", FIXED, {"shuffle": False}, epochs=2),
     "drop_last": Case("sized", FIXED, {"drop_last": True}),
     "drop_last, window": Case("sized", {"mode": "window"}, {"drop_last": True}),
-    "one rank": Case("sized", BALANCED, {"virtual_ranks": 1}),
-    "four ranks": Case("sized", BALANCED, {"virtual_ranks": 4}),
+    "one rank": Case("sized", BALANCED, {"ranks": Ranks(virtual=1)}),
+    "four ranks": Case("sized", BALANCED, {"ranks": Ranks(virtual=4)}),
     "costs of decoded samples": Case("unmeasured", {}, {"cost": made.measure}),
     "costs in a table": Case("unmeasured", {}, {"cost": made.costs(), "key": "n{}".format}),
     "costs of nobody": Case("list", {**FIXED}, LISTS),
@@ -166,14 +169,14 @@ RESUMED: dict[str, tuple[Case, int, Case]] = {
         f"resumed with {ranks} ranks": (
             Case("sized", FIXED),
             16,
-            Case("sized", {**FIXED, "accumulate": 8 // ranks}, {"virtual_ranks": ranks}, 2),
+            Case("sized", {**FIXED, "accumulate": 8 // ranks}, {"ranks": Ranks(virtual=ranks)}, 2),
         )
         for ranks in (1, 4)
     },
     "resumed with 3 ranks and another accumulate": (
         Case("sized", {"accumulate": 6}),
         12,
-        Case("sized", {"accumulate": 5}, {"virtual_ranks": 3}, 2),
+        Case("sized", {"accumulate": 5}, {"ranks": Ranks(virtual=3)}, 2),
     ),
     "resumed after skipped samples": (
         Case("broken sized", {}, SKIP),
@@ -183,7 +186,7 @@ RESUMED: dict[str, tuple[Case, int, Case]] = {
     "resumed with 2 workers": (
         Case("sized", FIXED, {"num_workers": 2}),
         8,
-        Case("sized", {**FIXED, "accumulate": 2}, {"num_workers": 2, "virtual_ranks": 4}, 2),
+        Case("sized", {**FIXED, "accumulate": 2}, {"num_workers": 2, "ranks": Ranks(virtual=4)}, 2),
     ),
 }
 # Groupings that the loader has no batch_size for: by a sampler in torch's loader, for each rank.
@@ -204,7 +207,7 @@ REMOTE: dict[str, Case] = {
     "remote, isf": Case("remote shards", PICTURES, epochs=2),
     "remote, balanced, window": Case("remote shards", {**PICTURES, **BALANCED, "mode": "window"}),
     "remote, packed, one rank": Case(
-        "remote shards", PICTURES, {"layout": "packed", "virtual_ranks": 1}
+        "remote shards", PICTURES, {"layout": "packed", "ranks": Ranks(virtual=1)}
     ),
     "remote, rng": Case("remote rolled shards", PICTURES, epochs=2),
     "remote, skip": Case("remote broken shards", PICTURES, SKIP),
@@ -236,7 +239,7 @@ REAL_LOADED: dict[str, Case] = {
     "real, balanced, window, packed": Case(
         "real shard",
         {**REAL, **BALANCED, "mode": "window"},
-        {"layout": "packed", "virtual_ranks": 4},
+        {"layout": "packed", "ranks": Ranks(virtual=4)},
     ),
     "real, padded": Case("real shard", {**REAL, **BALANCED}),
 }

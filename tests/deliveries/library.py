@@ -9,6 +9,7 @@ from typing import Any
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.interface import Probe, SampleError
+from tests.flat_options import flat_balance
 
 __all__ = [
     "INFO",
@@ -19,7 +20,7 @@ __all__ = [
     "VisionLanguage",
     "balanced_loader",
     "balanced_sampler",
-    "info_of",
+    "make_info",
     "plain_loader",
 ]
 
@@ -52,9 +53,9 @@ def balanced_sampler(costs: Any, options: Mapping[str, Any], **rest: Any) -> Any
 
 
 def _balance(options: Mapping[str, Any]) -> Balance:
-    return Balance(**{**options, "budgets": options["budgets"] or {}})
+    return flat_balance(**{**options, "budgets": options["budgets"] or {}})
 
 
-def info_of(loader: Any) -> Any:
+def make_info(loader: Any) -> Any:
     """Return the StepInfo of the batch that was handed out last."""
     return loader.step_info

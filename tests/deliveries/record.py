@@ -73,7 +73,7 @@ def make(case: cases.Case, place: Place, **changes: Any) -> Any:
 def take_epoch(loader: Any) -> Iterator[Record]:
     """Yield what comes in one epoch, and at its end how many samples were left out."""
     for batch in loader:
-        info = library.info_of(loader)
+        info = library.make_info(loader)
         yield place_of(info), digest([described(info), batch])
     yield "left out", str(loader.left_out)
 
@@ -144,14 +144,14 @@ def from_resumed(
 def from_sampler(case: cases.Case, place: Place) -> Iterator[Record]:
     """Yield the names in each rank's batches from torch's loader with our sampler."""
     data, rest = open_data(case.data, place.folder), case.all_rest()
-    for rank in range(rest["virtual_ranks"]):
+    ranks = rest["ranks"].virtual
+    for rank in range(ranks):
         sampler = library.balanced_sampler(
             made.costs(len(data)),
             case.all_options(),
             shuffle=rest["shuffle"],
             drop_last=rest["drop_last"],
-            rank=rank,
-            ranks=rest["virtual_ranks"],
+            ranks=(rank, ranks),
         )
         for epoch in range(case.epochs):
             sampler.set_epoch(epoch)
@@ -169,8 +169,8 @@ def from_remote(case: cases.Case, place: Place) -> Iterator[Record]:
 
 def from_two_ranks(case: cases.Case, place: Place) -> Iterator[Record]:
     """Yield what workers elsewhere deliver to two loaders, one for each rank, in turns."""
-    given = {"balancer": place.address(), "timeout": LIMIT_S, "virtual_ranks": None, "ranks": 2}
-    loaders = [make(case, place, rank=rank, **given) for rank in (0, 1)]
+    given = {"balancer": place.address(), "timeout": LIMIT_S}
+    loaders = [make(case, place, ranks=(rank, 2), **given) for rank in (0, 1)]
     for pair in zip(*[loader.steps() for loader in loaders], strict=True):
         for step in pair:
             for batch, info in zip(step.microbatches, step.infos, strict=True):
@@ -208,7 +208,7 @@ def play_rank(folder: Path, name: str) -> None:
         "gloo", f"file://{folder}/meeting", rank=rank, world_size=int(os.environ["WORLD_SIZE"])
     )
     data = open_data(case.data, folder)
-    rest = {**case.all_rest(), "virtual_ranks": None}
+    rest = {**case.all_rest(), "ranks": None}
     loader = library.balanced_loader(data, case.all_options(), **rest)
     came = [record for record in take(loader, case.epochs) if record[0] != "left out"]
     (folder / f"{rank}.json").write_text(json.dumps(came))

@@ -67,7 +67,7 @@ import counterpoise as cp
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
-look = cp.VisionLanguage(**json.loads(os.environ["SMALL"]))
+look = cp.workers.VisionLanguage(**json.loads(os.environ["SMALL"]))
 data = cp.TarDataset(os.environ["DATA"] + "/*.tar", look)
 loader = cp.DataLoader(
     data, balance="fixed", batch_size=8, shuffle=True, collate_fn=list, timeout=120,

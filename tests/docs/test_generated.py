@@ -1,11 +1,13 @@
 """The generated pages are made from code: those that are kept as made, the others complete."""
 
 import doctest
+import inspect
 import re
 from pathlib import Path
 
 import click
 import pytest
+import torch
 
 import counterpoise
 from counterpoise.balancer.transport.wire import KINDS
@@ -57,6 +59,61 @@ def test_tables_of_arguments_are_tables() -> None:
     for name, page in api.pages().items():
         for line in FENCED.sub("", page).splitlines():
             assert not re.search(r"[\w)] {2,}\w", line), f"{name}: {line}"
+
+
+MANY = 5
+# Not converted yet: this list only falls.
+PENDING = {
+    "Balance",
+    "BalancedBatchSampler",
+    "DataLoader",
+    "HFProcessor",
+    "ImageDispatch",
+    "StepInfo",
+    "VisionLanguage",
+    "collate_packed",
+    "collate_padded",
+    "collate_samples",
+    "StepImages",
+    "Ray",
+    "PlanConfig",
+    "Barrier",
+    "CostProfile",
+    "Costs",
+    "Kind",
+    "PlanChange",
+    "Program",
+    "Replan",
+    "Timeline",
+    "vocabulary",
+}
+TORCH = {*inspect.signature(torch.utils.data.DataLoader).parameters}
+
+
+def _unlisted() -> list[str]:
+    """Return the public callables of more than MANY arguments whose docstrings do not list them."""
+    unlisted = []
+    for entry in api.entries():
+        members = vars(entry.thing) if entry.is_class else {}
+        callables = {entry.name: entry.thing} | {
+            f"{entry.name}.{name}": getattr(entry.thing, name)
+            for name, member in members.items()
+            if not name.startswith("_") and not isinstance(member, property) and callable(member)
+        }
+        for name, thing in callables.items():
+            try:
+                parameters = {*inspect.signature(thing).parameters} - {"self"}
+            except (TypeError, ValueError):  # a constant, or a Protocol
+                continue
+            parameters -= TORCH if name == "DataLoader" else set()
+            listed = docstrings.arguments_of(inspect.getdoc(thing) or "")
+            if len(parameters) > MANY and {*listed} != parameters:
+                unlisted.append(f"{name}: {' '.join(sorted({*listed} ^ parameters))}")
+    return unlisted
+
+
+def test_many_arguments_are_listed_each() -> None:
+    assert {line.partition(":")[0] for line in _unlisted()} <= PENDING
 
 
 def _commands(command: click.Command, context: click.Context) -> list[tuple[str, click.Command]]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterpoise import Balance, DataLoader
+from counterpoise import Balance, DataLoader, OnError
 
 from .leftovers import descriptors, memory_of, more_descriptors
 
@@ -81,7 +81,13 @@ def _loader(party: str, workers: int = WORKERS) -> Any:
     balance = Balance("fixed", layout="packed")
     data: Any = Pictures()
     return DataLoader(
-        data, BATCH, True, num_workers=workers, balance=balance, cost=costs, worker_restarts=1
+        data,
+        BATCH,
+        True,
+        num_workers=workers,
+        balance=balance,
+        cost=costs,
+        on_error=OnError(worker_restarts=1),
     )
 
 

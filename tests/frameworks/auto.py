@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance
 from tests.frameworks.pool import Pool
 
@@ -17,7 +18,7 @@ def ranks(two: Pool) -> Any:
 
 
 def test_ranks_share_what_one_of_them_has_found(one: Pool, ranks: Any) -> None:
-    ((alone, ledger, length),) = one.run("auto_cases:together", virtual_ranks=2)
+    ((alone, ledger, length),) = one.run("auto_cases:together", ranks=Ranks(virtual=2))
     assert sorted(ranks[0][0] + ranks[1][0]) == sorted(alone)
     assert [each[1]["auto"] for each in ranks] == [ledger["auto"]] * 2
     assert ranks[0][1] == ranks[1][1] == ledger

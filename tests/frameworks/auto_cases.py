@@ -22,11 +22,11 @@ def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def together(accumulate: int = 2, count: int = 90, virtual_ranks: int | None = None) -> Any:
+def together(accumulate: int = 2, count: int = 90, ranks: Any = None) -> Any:
     """Return what one rank takes, its ledger and its length; rank 0 asks for that first."""
     loader = _make(
         balance=cp.Balance("auto", accumulate=accumulate), count=count, num_workers=1,
-        virtual_ranks=virtual_ranks,
+        ranks=ranks,
     )  # fmt: skip
     length = len(loader) if _rank() == 0 else None
     taken = [
@@ -71,7 +71,7 @@ def failing(kind: str) -> str:
         balance="auto",
         collate_fn=dies if kind == "dies" else raises,
         num_workers=1,
-        name=kind,
+        ranks=cp.Ranks(name=kind),
     )
     KEPT.append(loader)
     try:

@@ -177,7 +177,7 @@ def _() -> str:
     iterator = iter(loader)
     first = numbers_of(next(iterator))
     state, rest = loader.state_dict(), seen(iterator)
-    alone = balanced(rank=0, ranks=1, num_workers=0, step=24)
+    alone = balanced(ranks=(0, 1), num_workers=0, step=24)
     alone.load_state_dict(state)
     ranks: list[Any] = [None, None]
     dist.all_gather_object(ranks, (first, rest))

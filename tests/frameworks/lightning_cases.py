@@ -106,8 +106,8 @@ def skipping_kept() -> tuple[Any, ...]:
     """The options of a plain loader that Lightning has made again."""
     fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
     fabric.launch()
-    made = fabric.setup_dataloaders(plain(on_error="skip", max_errors=3))._dataloader
-    return type(made).__module__, made.on_error, made.max_errors
+    made = fabric.setup_dataloaders(plain(on_error=cp.OnError("skip", max_errors=3)))._dataloader
+    return type(made).__module__, made.on_error == cp.OnError("skip", max_errors=3)
 
 
 def accumulation_error(ours: int | str, theirs: int, manual: bool = False) -> str:
@@ -125,7 +125,8 @@ def accumulation_error(ours: int | str, theirs: int, manual: bool = False) -> st
 
 def validated_while_accumulating() -> list[list[int]]:
     """The samples of the validation in a fit: the loader of validation has steps of its own."""
-    module, kept = Module(), balanced(count=40, step=10, shuffle=False, name="validation")
+    ranks = cp.Ranks(name="validation")
+    module, kept = Module(), balanced(count=40, step=10, shuffle=False, ranks=ranks)
     made = trainer(max_epochs=1, accumulate_grad_batches=3, num_sanity_val_steps=0)
     made.fit(module, balanced(3), kept)
     return module.validated

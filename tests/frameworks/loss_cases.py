@@ -31,7 +31,8 @@ def loader(accumulate: Any = 3, ranks: int | None = None, **options: Any) -> Any
     """Return a balanced loader of steps of 24 samples, with label tokens."""
     given: dict[str, Any] = {"budgets": {"tokens": 120 if accumulate == "auto" else 400}, **options}
     made = cp.DataLoader(
-        Arrays() if "layout" in options else Texts(), cost=cost, shuffle=True, virtual_ranks=ranks,
+        Arrays() if "layout" in options else Texts(), cost=cost, shuffle=True,
+        ranks=cp.Ranks(virtual=ranks),
         balance=cp.Balance(samples_per_step=24, accumulate=accumulate, seed=5, **given),
         collate_fn=None if "layout" in options else collate,
     )  # fmt: skip
@@ -101,7 +102,7 @@ class Scaled(Module):
 
 def lightning_ahead() -> list[bool]:
     """Does each info belong to its batch where Lightning, not knowing a length, fetches ahead."""
-    module = Scaled(cp.loss_rule("ddp"))
+    module = Scaled(cp.loader.loss_rule("ddp"))
     module.automatic_optimization = False  # nothing is trained: steps differ in microbatches
     trainer(max_epochs=1).fit(module, loader("auto", ranks=1).with_info())
     return module.matching
@@ -130,7 +131,7 @@ def lightning_resumed(folder: str, at: int) -> tuple[Any, ...]:
 
     def fit(module: Any, steps: int, checkpoint: str | None = None) -> Any:
         made = trainer(max_steps=steps)
-        made.fit(module, cp.StepLoader(loader("auto", ranks=1)), ckpt_path=checkpoint)
+        made.fit(module, cp.loader.StepLoader(loader("auto", ranks=1)), ckpt_path=checkpoint)
         return made
 
     whole, first, second = InSteps(), InSteps(), InSteps()

@@ -24,9 +24,9 @@ def example(path: str) -> str:
     return printed.getvalue()
 
 
-def packed_loader(rank: int, ranks: int, **_: Any) -> Any:
+def packed_loader(ranks: tuple[int, int], **_: Any) -> Any:
     """Return the loader that the overridden config makes."""
-    assert (rank, ranks) == (0, 1)
+    assert ranks == (0, 1)
     return loader(3, ranks=1, layout="packed")
 
 
@@ -41,7 +41,7 @@ def overridden() -> Any:
     config = torchtitan.dataloader(theirs, **named)
     given: dict[str, Any] = {"dp_rank": 0, "dp_world_size": 1, "tokenizer": None, "seq_len": 9}
     made = config.build(**given)
-    ours = list(packed_loader(0, 1))
+    ours = list(packed_loader((0, 1)))
 
     def error_with(name: str) -> str:
         return error_of(lambda: torchtitan.dataloader(theirs, name).build(**given))

@@ -55,7 +55,7 @@ def test_batches_are_placed_on_the_device_of_accelerate(one: Pool) -> None:
         (4, 1, "give accumulate_grad_batches=4, or accumulate=1 to the Balance"),
         (2, 4, "give accumulate_grad_batches=2, or accumulate=4 to the Balance"),
         ("found", 2, "give accumulate_grad_batches=1, or accumulate=2 to the Balance"),
-        ("auto", 1, "cp.StepLoader(loader)"),
+        ("auto", 1, "cp.loader.StepLoader(loader)"),
     ],
 )
 def test_lightnings_accumulation_is_checked_at_the_first_batch(
@@ -88,7 +88,7 @@ def test_lightning_and_fabric_evaluate_every_sample_once(
 
 
 def test_a_plain_loader_that_is_made_again_keeps_its_options(two: Pool) -> None:
-    expected = ("counterpoise.loader.dataloader", "skip", 3)
+    expected = ("counterpoise.loader.dataloader", True)
     assert two.run("lightning_cases:skipping_kept") == [expected, expected]
 
 

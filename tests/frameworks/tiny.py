@@ -56,7 +56,6 @@ def balanced(accumulate: Any = 1, count: int = SAMPLES, step: int = 24, **named:
     """Return a balanced loader with steps of `step` samples over all ranks."""
     balance = cp.Balance(
         "balanced", budgets={"tokens": 400}, samples_per_step=step, accumulate=accumulate, seed=5,
-        report=named.pop("report", False),
     )  # fmt: skip
     given = {"balance": balance, "cost": cost, "shuffle": True, **named}
     loader = cp.DataLoader(Texts(count), collate_fn=collate, **given)

@@ -285,8 +285,9 @@ def stats_in_logs(folder: str, is_plain: bool) -> tuple[list[str], dict[str, flo
 
 
 def said_after_epochs(folder: str) -> tuple[str, str]:
-    """Return what a loader with Balance(report=True) writes in two epochs, and its last report."""
-    made, loader, said = trainer(folder, num_train_epochs=2), balanced(report=True), io.StringIO()
+    """Return what a loader with keep_stats="report" writes in two epochs, and its last report."""
+    made, loader = trainer(folder, num_train_epochs=2), balanced(keep_stats="report")
+    said = io.StringIO()
     cp.adapters.attach_trainer(made, loader)
     with redirect_stderr(said):
         made.train()

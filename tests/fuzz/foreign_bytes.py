@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
+from counterpoise.workers.sources.file_patterns import MAX_NAMES, count_names, depth
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.tar.headers import BLOCK
@@ -101,7 +101,7 @@ class Pattern(Fed):
 
     def __call__(self, data):
         text = data.decode("utf-8", "replace")
-        assert 1 <= names_in(text) <= MAX_NAMES + 1
+        assert 1 <= count_names(text) <= MAX_NAMES + 1
         assert 0 <= depth(text) <= text.count("{")
 
 

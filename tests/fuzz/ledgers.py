@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.loader.resume.ledger import with_digest
 from tests.fuzz.outcomes import Outcome, Trial
@@ -48,7 +49,7 @@ def balanced(mode: Any, workers: int) -> DataLoader:
     """Return a loader that plays two ranks."""
     balance = Balance(samples_per_step=STEP, budgets={"tokens": 20}, accumulate="auto", mode=mode)
     return DataLoader(
-        list(range(COUNT)), shuffle=True, balance=balance, cost=cost_of, virtual_ranks=2,
+        list(range(COUNT)), shuffle=True, balance=balance, cost=cost_of, ranks=Ranks(virtual=2),
         collate_fn=list, on_error="skip", num_workers=workers,
     )  # fmt: skip
 
@@ -57,7 +58,7 @@ def sampler() -> BalancedBatchSampler:
     """Return a sampler of one of two ranks."""
     costs = {"tokens": [cost_of(each)["tokens"] for each in range(COUNT)]}
     balance = Balance(samples_per_step=STEP, accumulate=2)
-    return BalancedBatchSampler(costs, balance, rank=1, ranks=2)
+    return BalancedBatchSampler(costs, balance, ranks=(1, 2))
 
 
 def plain(dataset: Any, workers: int, shuffle: bool | None = None) -> DataLoader:

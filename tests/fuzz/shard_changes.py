@@ -21,7 +21,7 @@ def balanced(data: Any, workers: int) -> DataLoader:
     """Return a loader that plans."""
     balance = Balance(samples_per_step=6, accumulate=2)
     return DataLoader(
-        data, shuffle=True, balance=balance, collate_fn=list, num_workers=workers, rank=0, ranks=1
+        data, shuffle=True, balance=balance, collate_fn=list, num_workers=workers, ranks=(0, 1)
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from counterpoise import OnError, Ranks
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo
 
@@ -103,9 +104,10 @@ class Setting:
             collate_fn=COLLATES.get(self.collate),
             num_workers=self.workers,
             batch_size=self.batch_size if is_counted else 1,
-            on_error="skip" if self.skips else "raise",
-            dead_letter=str(letters) if self.skips else None,
-            virtual_ranks=self.ranks,
+            on_error=OnError(
+                "skip" if self.skips else "raise", dead_letter=str(letters) if self.skips else None
+            ),
+            ranks=Ranks(virtual=self.ranks),
             drop_last=self.drop_last,
             shuffle=self.shuffle,
         )

@@ -44,7 +44,7 @@ def loader(data: Any, workers: int = 0, ranks: int = 2, **others: Any) -> Any:
         budgets={"tokens": 120}, samples_per_step=24, accumulate="auto", seed=3
     )
     return cp.DataLoader(
-        data, balance=balance, shuffle=True, num_workers=workers, virtual_ranks=ranks,
+        data, balance=balance, shuffle=True, num_workers=workers, ranks=cp.Ranks(virtual=ranks),
         collate_fn=list, **others,
     )  # fmt: skip
 

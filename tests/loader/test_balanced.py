@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
@@ -26,7 +27,12 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def make(dataset=None, plan="isf", **changes):
-    given: dict[str, Any] = {"shuffle": True, "seed": 3, "samples_per_step": 16, "virtual_ranks": 2}
+    given: dict[str, Any] = {
+        "shuffle": True,
+        "seed": 3,
+        "samples_per_step": 16,
+        "ranks": Ranks(virtual=2),
+    }
     given |= {"layout": "padded", **PLANS[plan], **changes}
     return balanced_loader(dataset or made.Augmented(COUNT), **given)
 

@@ -36,7 +36,7 @@ class Gate:
 
 def balanced(workers: int, collate: Any = list, **more: Any) -> DataLoader:
     return DataLoader(
-        range(COUNT), 2, shuffle=True, num_workers=workers, balance="fixed", rank=0, ranks=1,
+        range(COUNT), 2, shuffle=True, num_workers=workers, balance="fixed", ranks=(0, 1),
         cost={"tokens": [1] * COUNT}, collate_fn=collate, **more,
     )  # fmt: skip
 
@@ -181,11 +181,11 @@ def test_without_processes_a_child_has_a_copy() -> None:
 
 def test_a_loader_is_true_and_nothing_is_started_to_say_so() -> None:
     auto = DataLoader(
-        range(COUNT), shuffle=True, num_workers=1, rank=0, ranks=1,
+        range(COUNT), shuffle=True, num_workers=1, ranks=(0, 1),
         balance=Balance(samples_per_step=8, budgets={"samples": 3}, accumulate="auto"),
     )  # fmt: skip
     elsewhere = DataLoader(
-        RemoteDataset("*.tar"), 2, shuffle=True, balance="fixed", rank=0, ranks=1,
+        RemoteDataset("*.tar"), 2, shuffle=True, balance="fixed", ranks=(0, 1),
         balancer="tcp://127.0.0.1:1",
     )  # fmt: skip
     for loader in (auto, elsewhere, balanced(1), plain(1), DataLoader(Endless())):

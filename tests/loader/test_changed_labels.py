@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.loader.test_label_tokens import COUNT, Texts, cost, made_of
 
@@ -148,7 +149,12 @@ def test_it_finds_no_label_in_a_microbatch_that_weighs_nothing() -> None:
     """A real sample is in it, where collate_fn makes no batch of none."""
     balance = Balance(accumulate="auto", samples_per_step=3, budgets={"tokens": 9})
     given = DataLoader(
-        Alike(), balance=balance, virtual_ranks=2, shuffle=True, collate_fn=padded, cost=LABELS
+        Alike(),
+        balance=balance,
+        ranks=Ranks(virtual=2),
+        shuffle=True,
+        collate_fn=padded,
+        cost=LABELS,
     )
     given._late.leave_labels()
     empty = [batch["labels"] for batch, info in given.with_info() if info.empty]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import OnError, Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.workers.sources.costs import (
     MAX_COST,
@@ -101,7 +102,7 @@ def test_a_bare_number_of_a_worker_process_is_refused_by_name_too(tmp_path):
 
 def make(dataset, **changes):
     given: dict[str, Any] = {
-        "grouping": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 1,
+        "grouping": "isf", "samples_per_step": 8, "accumulate": "auto", "ranks": Ranks(virtual=1),
         "collate_fn": made.as_list, "shuffle": False,
     }  # fmt: skip
     return balanced_loader(dataset, **given, **changes)
@@ -132,7 +133,9 @@ def refuse_and_skip(loader, value, tmp_path, workers, reason=""):
         list(loader(value, num_workers=workers))
     assert f"k{WRONG:04}" in str(raised.value)
     letters = tmp_path / "letters.jsonl"
-    skipping = loader(value, num_workers=workers, on_error="skip", dead_letter=str(letters))
+    skipping = loader(
+        value, num_workers=workers, on_error=OnError("skip", dead_letter=str(letters))
+    )
     keys, holes = [], []
     for _ in skipping:
         keys += skipping.step_info.keys

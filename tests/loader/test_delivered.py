@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from tests.loader.delivered import TIMES, Data, faults, make
 
@@ -47,7 +48,7 @@ def left_out(loader: DataLoader) -> tuple[list[int], int]:
 def test_a_raised_accumulate_delivers_what_does_not_divide_by_the_ranks(ranks: int) -> None:
     balance = Balance(budgets={"tokens": 15}, samples_per_step=16, accumulate="auto")
     made = DataLoader(
-        Data((10,) * 160, frozenset(), False), shuffle=True, virtual_ranks=ranks,
+        Data((10,) * 160, frozenset(), False), shuffle=True, ranks=Ranks(virtual=ranks),
         cost={"tokens": [10] * 160}, balance=balance,
     )  # fmt: skip
     assert left_out(made) == ([16] * 10, 0)
@@ -57,7 +58,8 @@ def test_a_raised_accumulate_delivers_what_does_not_divide_by_the_ranks(ranks: i
 def test_a_broken_sample_does_not_cost_its_step_under_auto(layout: Any, collate: Any) -> None:
     data = Data((3, 5, 4, 9) * 64, frozenset(range(5, 256, 16)), True)
     made = DataLoader(
-        data, shuffle=True, virtual_ranks=8, batch_size=1, collate_fn=collate, on_error="skip",
+        data, shuffle=True, ranks=Ranks(virtual=8), batch_size=1, collate_fn=collate,
+        on_error="skip",
         balance=Balance("auto", accumulate=2, layout=layout),
     )  # fmt: skip
     steps, lost = left_out(made)
@@ -77,9 +79,9 @@ def test_no_step_of_a_window_has_fewer_samples_than_microbatches(seed: int) -> N
 
 @pytest.mark.parametrize("mode", ["exact", "window", "epoch"])
 @pytest.mark.parametrize("collate", [None, list])
-@pytest.mark.parametrize("more", [{}, {"drop_last": True}, {"waits": "step", "time_ns": TIMES}])
+@pytest.mark.parametrize("more", [{}, {"drop_last": True}, {"waits": "step", "work": TIMES}])
 def test_samples_that_are_all_refused_are_counted(mode: Any, collate: Any, more: Any) -> None:
-    if mode == "epoch" and "time_ns" in more:
+    if mode == "epoch" and "work" in more:
         pytest.skip("times are for the other modes")
     given = dict(more)
     drop_last = given.pop("drop_last", False)
@@ -88,7 +90,7 @@ def test_samples_that_are_all_refused_are_counted(mode: Any, collate: Any, more:
         **given,
     )  # fmt: skip
     made = DataLoader(
-        Data((9, 10, 11, 12, 13), frozenset(), False), shuffle=True, virtual_ranks=2,
+        Data((9, 10, 11, 12, 13), frozenset(), False), shuffle=True, ranks=Ranks(virtual=2),
         collate_fn=collate, cost={"tokens": [9, 10, 11, 12, 13]}, balance=balance,
         drop_last=drop_last,
     )  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import Ranks
+from counterpoise.balancer import Images
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 from counterpoise.sched.runtime import Units, UnitSize
 from tests.flat_options import balanced_loader
@@ -16,7 +18,7 @@ Delivered = list[tuple[int, int, tuple[str, ...]]]
 
 
 def make(dispatch: str, **changes: Any) -> DataLoader:
-    given = {"virtual_ranks": 2, **changes}
+    given = {"ranks": Ranks(virtual=2), **changes}
     return balanced_loader(
         made.Augmented(96), grouping="balanced", samples_per_step=24, accumulate=4, shuffle=True,
         collate_fn=made.as_list, dispatch=dispatch, **given,
@@ -69,11 +71,11 @@ def test_a_loader_resumed_inside_a_step_keeps_the_plan_and_no_other_takes_its_le
 
 
 def test_pipelines_take_images_that_travel() -> None:
-    stages = {"virtual_ranks": None, "topology": {"pp": 2, "dp": 1}}
+    stages = {"ranks": {"pp": 2, "dp": 1}}
     make("images", **stages).close()
     columns = {"tiles": np.ones(8, int), "tokens": np.ones(8, int)}
-    balance = Balance(dispatch="images", samples_per_step=4)
-    BalancedBatchSampler(columns, balance, topology=stages["topology"])
+    balance = Balance(images=Images("images"), samples_per_step=4)
+    BalancedBatchSampler(columns, balance, ranks=stages["ranks"])
     whole = Units(backbone=UnitSize(1, 1), encoder=UnitSize(1, 1))
     with pytest.raises(ValueError, match="give Units spread=True, or use dispatch 'samples'"):
-        make("images", virtual_ranks=None, topology=whole)
+        make("images", ranks=whole)

@@ -31,7 +31,7 @@ def distributed(kind: Any, **named: Any) -> Any:
 def batch_sampler() -> Any:
     balance = cp.Balance(budgets={"tokens": 4}, samples_per_step=4, accumulate=1)
     costs = {"tokens": [1] * SAMPLES}
-    sampler: Any = cp.BalancedBatchSampler(costs, balance, rank=0, ranks=1)
+    sampler: Any = cp.BalancedBatchSampler(costs, balance, ranks=(0, 1))
     numbers: Any = list(range(SAMPLES))
     return DataLoader(numbers, batch_sampler=sampler, collate_fn=list)
 

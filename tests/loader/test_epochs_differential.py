@@ -196,10 +196,10 @@ def balanced(**more: Any) -> Any:
     return cp.DataLoader(list(range(SAMPLES)), 4, **{**given, "cost": costs, **more})
 
 
-def planned_for_torch(rank: int = 0, ranks: int = 1, **more: Any) -> Any:
-    balance = cp.Balance(budgets={"tokens": 4}, samples_per_step=4 * ranks, accumulate=1)
+def planned_for_torch(ranks: tuple[int, int] = (0, 1), **more: Any) -> Any:
+    balance = cp.Balance(budgets={"tokens": 4}, samples_per_step=4 * ranks[1], accumulate=1)
     costs = {"tokens": [1] * SAMPLES}
-    sampler: Any = cp.BalancedBatchSampler(costs, balance, rank=rank, ranks=ranks)
+    sampler: Any = cp.BalancedBatchSampler(costs, balance, ranks=ranks)
     numbers: Any = list(range(SAMPLES))
     return DataLoader(numbers, batch_sampler=sampler, collate_fn=list, **more)
 
@@ -239,13 +239,13 @@ def test_each_iteration_that_does_not_resume_begins_the_next_epoch(kind: str, wo
 
 
 def test_so_it_does_by_a_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     follow_the_table(balanced, EACH_AFTER_EACH)
 
 
 @pytest.mark.parametrize("kind", SPREAD)
 def test_ranks_that_leave_at_different_places_are_in_the_same_epoch_next(kind: str) -> None:
-    ranks = [SPREAD[kind](rank=rank, ranks=2) for rank in range(2)]
+    ranks = [SPREAD[kind](ranks=(rank, 2)) for rank in range(2)]
     for _ in range(3):
         for rank, loader in enumerate(ranks):
             assert len(list(itertools.islice(loader, 1 + rank))) == 1 + rank

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from counterpoise import Balance, DataLoader
+from counterpoise import Balance, DataLoader, OnError, Ranks
 from counterpoise.loader import LoaderError
 from counterpoise.tools.cli import main
 from counterpoise.workers import TarDataset, VisionLanguage
@@ -37,7 +37,7 @@ def make(dataset, **changes):
         "grouping": "isf",
         "samples_per_step": 8,
         "accumulate": "auto",
-        "virtual_ranks": 2,
+        "ranks": Ranks(virtual=2),
         "shuffle": True,
     }
     given |= {"layout": "torch", "collate_fn": made.as_list, **changes}
@@ -76,7 +76,7 @@ def awkward(data, manifest, tmp_path_factory):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_broken_files_are_left_out_and_on_record(awkward, manifest, tmp_path, workers):
     dead = tmp_path / "dead.jsonl"
-    loader = make(awkward, on_error="skip", dead_letter=str(dead), num_workers=workers)
+    loader = make(awkward, on_error=OnError("skip", dead_letter=str(dead)), num_workers=workers)
     came, holes = {}, []
     for batch in loader:
         came |= dict(zip(loader.step_info.keys, batch, strict=True))
@@ -167,14 +167,16 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
         ("shards/*.tar", {}, r"give cp.TarDataset\('shards/\*.tar'\)"),
         (["a.tar", "b.tar"], {}, r"give cp.TarDataset\(\['a.tar', 'b.tar'\]\)"),
         (Path("shards"), {}, "names files, and is no data set"),
-        ([1, 2, 3], {"virtual_ranks": 4}, "3 samples cannot feed 4 ranks: use fewer ranks"),
+        (
+            [1, 2, 3],
+            {"ranks": Ranks(virtual=4)},
+            "3 samples cannot feed 4 ranks: use fewer ranks",
+        ),
         ([1, 2], {"budgets": {"miles": 3}}, "but samples cost samples: give cost="),
         ([1, 2], {"on_error": "hope"}, "on_error is 'hope', allowed are"),
         ([1, 2], {"buffer_bytes": 0}, "buffer_bytes is 0, needed is a positive integer"),
         ([1, 2], {"layout": "padded"}, "collate_fn belongs to layout 'torch', not 'padded'"),
-        ([1, 2], {"rank": 1}, "virtual_ranks plays all ranks"),
-        ([1, 2], {"rank": 1, "virtual_ranks": None}, "rank and ranks belong together"),
-        ([1, 2], {"rank": 2, "ranks": 2, "virtual_ranks": None}, "rank is 2, allowed are 0 to 1"),
+        ([1, 2], {"ranks": (2, 2)}, "of 2 ranks, rank may be 0 to 1"),
         (
             [1, 2],
             {"generator": torch.Generator().manual_seed(4), "seed": 3},
@@ -223,7 +225,7 @@ def test_a_dataset_that_cannot_be_sent_fails_as_torchs_does():
 
 def test_several_ranks_that_cannot_find_each_other_are_told_what_to_do():
     with pytest.raises(ValueError, match="start `counterpoise balancer`"):
-        list(make(made.Augmented(30), virtual_ranks=None, rank=0, ranks=2))
+        list(make(made.Augmented(30), ranks=(0, 2)))
 
 
 def test_a_sample_that_kills_workers_is_given_up():

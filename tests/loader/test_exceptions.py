@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import OnError, Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from counterpoise.workers.sources import dead_letters
 from counterpoise.workers.sources.dead_letters import append_letter, read_letters
@@ -37,7 +38,7 @@ def loader(workers: int = 0, collate: Any = list, data: Any = None, **more: Any)
     given: Any = {"cost": {"tokens": [1 + n % 7 for n in range(COUNT)]}} | more
     return DataLoader(
         list(range(COUNT)) if data is None else data, balance=balance, shuffle=True,
-        virtual_ranks=2, num_workers=workers, collate_fn=collate, **given,
+        ranks=Ranks(virtual=2), num_workers=workers, collate_fn=collate, **given,
     )  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def test_an_exception_between_two_letters_loses_no_microbatch_and_writes_none_tw
 
     monkeypatch.setattr(dead_letters, "record_letter", append)
     letters = tmp_path / "letters"
-    made = loader(0, data=Broken(range(COUNT)), on_error="skip", dead_letter=str(letters))
+    made = loader(0, data=Broken(range(COUNT)), on_error=OnError("skip", dead_letter=str(letters)))
     seen: list[KeyboardInterrupt] = []
     found = persistently(iter(made), KeyboardInterrupt, seen)
     assert len(seen) == 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from tests.loader import balanced_data as made
 
@@ -86,7 +87,7 @@ def test_a_function_of_the_info_says_what_a_microbatch_needs() -> None:
     def needs(info: Any) -> set[str]:
         return {"labels"} | ({"pixel_values"} if info.microbatch == info.rank else set())
 
-    found = taken(loader("packed", virtual_ranks=2, fields=needs))
+    found = taken(loader("packed", ranks=Ranks(virtual=2), fields=needs))
     assert {batch.keys() == needs(info) for batch, info in found} == {True}
     assert {len(batch) for batch, _ in found} == {1, 2}
 

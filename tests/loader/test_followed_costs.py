@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import DataLoader
 from counterpoise.loader.step.errors import LoaderError
 from tests.flat_options import balanced_loader
@@ -47,9 +48,10 @@ class Measuring:
 
 def make(file: Path, workers: int = 0, pipe: Any = None, **changes: Any) -> DataLoader[Any, Any]:
     given: dict[str, Any] = {
-        "grouping": "balanced", "samples_per_step": STEP, "accumulate": 4, "virtual_ranks": 2,
-        "shuffle": True, "collate_fn": made.as_list, "num_workers": workers, "ordering": "two_opt",
-        "pipeline": {"schedule": "1f1b", "stages": 2, "profile": str(file)},
+        "grouping": "balanced", "samples_per_step": STEP, "accumulate": 4,
+        "ranks": Ranks(virtual=2), "shuffle": True, "collate_fn": made.as_list,
+        "num_workers": workers, "ordering": "two_opt",
+        "pipeline": str(file),
     }  # fmt: skip
     loader = balanced_loader(made.Augmented(COUNT), **{**given, **changes})
     if pipe is not None:

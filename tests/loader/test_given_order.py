@@ -13,6 +13,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 
 DATA: Any = list(range(24))
@@ -36,14 +37,16 @@ def test_a_distributed_sampler_gives_rank_seed_and_epoch() -> None:
         found, wanted = [], []
         for rank in (0, 1):
             sampler: Any = DistributedSampler(DATA, 2, rank, seed=7)
-            loader = make(sampler=sampler, rank=None) if rank == 0 else None
+            loader = make(sampler=sampler) if rank == 0 else None
             sampler.set_epoch(epoch)
             wanted += list(sampler)
             if loader is not None:
-                assert loader._given is not None
-                assert (loader._given.ranks.rank, loader._given.ranks.ranks) == (0, 2)
+                assert loader._arguments is not None
+                assert loader._arguments.ranks == Ranks((0, 2))
         both = make(
-            shuffle=True, balance=Balance("fixed", partition="given", seed=7), virtual_ranks=2
+            shuffle=True,
+            balance=Balance("fixed", partition="given", seed=7),
+            ranks=Ranks(virtual=2),
         )
         both.set_epoch(epoch)
         found = taken(both)
@@ -104,7 +107,10 @@ def test_torchs_other_samplers_say_shuffle_and_seed() -> None:
             {"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False), "batch_size": 1},
             r"leave batch_sampler, and write DataLoader\(data, batch_size=8, shuffle=True, bal",
         ),
-        ({"sampler": DistributedSampler(DATA, 2, 0), "virtual_ranks": 2}, "and virtual_ranks too"),
+        (
+            {"sampler": DistributedSampler(DATA, 2, 0), "ranks": Ranks(virtual=2)},
+            "and ranks too",
+        ),
         (
             {"sampler": DistributedSampler(DATA, 2, 0, seed=3), "generator": seeded(4)},
             "seed is 3, and generator's 4: leave generator",

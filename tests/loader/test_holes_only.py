@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import OnError, Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError
 
 COUNT, RANKS, ACCUMULATE, SIZE = 24, 2, 2, 8
@@ -32,7 +33,7 @@ class Data:
 def loader(broken: set[int], workers: int = 0, count: int = COUNT, **more: Any) -> DataLoader:
     balance = Balance(accumulate=ACCUMULATE, samples_per_step=more.pop("size", SIZE))
     costs = {"label_tokens": list(range(1, count + 1))}
-    given: Any = {"shuffle": False, "on_error": "skip", "virtual_ranks": RANKS} | more
+    given: Any = {"shuffle": False, "on_error": "skip", "ranks": Ranks(virtual=RANKS)} | more
     return DataLoader(
         Data(broken, count), balance=balance, cost=costs, num_workers=workers, **given
     )
@@ -98,7 +99,7 @@ def test_a_step_with_too_few_is_left_out_on_all_ranks_and_told(
     workers: int, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     letters = tmp_path / "letters"
-    made = loader({9}, workers, size=4, dead_letter=str(letters))
+    made = loader({9}, workers, size=4, on_error=OnError("skip", dead_letter=str(letters)))
     with caplog.at_level(logging.WARNING):
         steps = [(each.number, numbers(each.microbatches), made.left_out) for each in made.steps()]
     made.close()
@@ -117,7 +118,7 @@ def test_a_step_with_too_few_is_left_out_on_all_ranks_and_told(
 
 
 def test_what_goes_with_a_step_counts_as_left_out() -> None:
-    made = loader({9}, size=4, max_errors=3)
+    made = loader({9}, size=4, on_error=OnError("skip", max_errors=3))
     with pytest.raises(LoaderError, match=r"4 samples of epoch 0 could not be used up to step 2"):
         list(made)
 

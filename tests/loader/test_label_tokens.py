@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise import Ranks
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, difference, to_json
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.workers.sources.labels import count_label_tokens
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 COUNT = 24
@@ -59,7 +61,8 @@ def loader(cost: Any, dataset: Any = None, **changes: Any) -> DataLoader[Any, An
     options: dict[str, Any] = {"budgets": {"tokens": 20}, "samples_per_step": 8, "seed": 1}
     options |= {"accumulate": "auto", **changes}
     return DataLoader(
-        dataset or Texts(), balance=Balance(**options), cost=cost, shuffle=True, virtual_ranks=2,
+        dataset or Texts(), balance=flat_balance(**options), cost=cost, shuffle=True,
+        ranks=Ranks(virtual=2),
         collate_fn=made.as_list if options.get("layout", "torch") == "torch" else None,
     )  # fmt: skip
 
@@ -124,7 +127,7 @@ def test_a_name_that_no_cost_has_is_refused() -> None:
 
 def test_a_sampler_counts_by_the_name_too() -> None:
     balance = Balance(samples_per_step=2, label_tokens="targets")
-    one = BalancedBatchSampler({"tokens": [9, 9], "targets": [4, 5]}, balance, rank=0, ranks=1)
+    one = BalancedBatchSampler({"tokens": [9, 9], "targets": [4, 5]}, balance, ranks=(0, 1))
     assert len(list(one)) == 1
     assert one.info(0).step_label_tokens == 9
 
@@ -171,7 +174,7 @@ def collated(ranks: int = 2, **changes: Any) -> DataLoader[Any, Any]:
     options: dict[str, Any] = named | changes
     given = {"cost": cost} if "label_tokens" not in changes else {"cost": TABLE}
     return DataLoader(
-        Unlabelled(), balance=Balance(**options), shuffle=True, virtual_ranks=ranks,
+        Unlabelled(), balance=flat_balance(**options), shuffle=True, ranks=Ranks(virtual=ranks),
         collate_fn=shifted, **given,
     )  # fmt: skip
 
@@ -228,7 +231,7 @@ def test_a_collate_fn_that_raises_in_the_middle_of_a_step_is_called_again() -> N
     def fixed(collate_fn: Any) -> DataLoader[Any, Any]:
         balance = Balance("fixed", accumulate=2, seed=1, label_tokens="batch")
         return DataLoader(
-            Unlabelled(), balance=balance, batch_size=2, shuffle=True, virtual_ranks=2,
+            Unlabelled(), balance=balance, batch_size=2, shuffle=True, ranks=Ranks(virtual=2),
             collate_fn=collate_fn,
         )  # fmt: skip
 
@@ -252,7 +255,7 @@ def test_classes_are_no_label_tokens() -> None:
         return {"labels": torch.tensor([len(sample["input_ids"]) for sample in samples])}
 
     given = DataLoader(
-        Unlabelled(), balance=Balance("fixed"), batch_size=4, shuffle=True, virtual_ranks=2,
+        Unlabelled(), balance=Balance("fixed"), batch_size=4, shuffle=True, ranks=Ranks(virtual=2),
         cost=cost, collate_fn=classes,
     )  # fmt: skip
     assert given.state_dict()["label_tokens"] == ""

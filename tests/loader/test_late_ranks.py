@@ -8,6 +8,7 @@ import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 
 COUNT = 24
@@ -71,11 +72,11 @@ def test_so_is_a_sampler(use: str) -> None:
 
 @pytest.mark.usefixtures("torchrun")
 def test_ranks_that_are_given_as_numbers_need_no_group() -> None:
-    assert len(loader(virtual_ranks=1)) == 6
-    assert len(sampler(rank=0, ranks=2)) == 4
+    assert len(loader(ranks=Ranks(virtual=1))) == 6
+    assert len(sampler(ranks=(0, 2))) == 4
     one = Balance("fixed", accumulate=1)
     given: Any = {"shuffle": True, "balance": one}
-    assert len(DataLoader(list(range(COUNT)), 4, rank=1, ranks=2, **given)) == 3
+    assert len(DataLoader(list(range(COUNT)), 4, ranks=(1, 2), **given)) == 3
 
 
 @pytest.mark.usefixtures("torchrun")

@@ -47,7 +47,7 @@ def test_samples_are_those_of_their_keys_and_repeats_draw_their_own() -> None:
     draws: dict[str, list[float]] = {}
     for _, (batch, info) in enumerate(loader(data).with_info()):
         for sample, key in zip(batch, info.keys, strict=True):
-            assert sample["id"] == f"{data.source_of(key)}-{key.partition('/')[2]}"
+            assert sample["id"] == f"{data.find_source(key)}-{key.partition('/')[2]}"
             draws.setdefault(sample["id"], []).append(sample["draw"])
     small = [each for name, each in draws.items() if name.startswith("small")]
     assert sum(map(len, small)) == 40
@@ -71,7 +71,7 @@ def test_auto_finds_what_samples_of_a_mixture_cost() -> None:
              "b": ([torch.zeros(n % 90 + 1) for n in range(60)], 1)}  # fmt: skip
     data = cp.Mixture(parts, epoch=80)
     made = cp.DataLoader(
-        data, batch_size=4, shuffle=True, balance="auto", virtual_ranks=2, collate_fn=list
+        data, batch_size=4, shuffle=True, balance="auto", ranks=cp.Ranks(virtual=2), collate_fn=list
     )
     found = [key for step in steps_of(made) for key in step]
     assert sorted(found) == sorted(expected(data, seed=0))
@@ -115,7 +115,7 @@ def test_a_checkpoint_goes_on_with_other_weights_and_sources() -> None:
     sources = {name: (source(name), weight) for name, weight in (("web", 1), ("docs", 4))}
     new = cp.Mixture({**sources, "new": (["x"] * 30, 5)}, epoch=60, begin=begin)
     found = expected(new)
-    had = Counter(map(new.source_of, found))
+    had = Counter(map(new.find_source, found))
     assert had == {"web": 6, "docs": 24, "new": 30}
     for name in ("web", "docs"):
         # What was left of its pass comes first, and none of what it had of that.
@@ -169,13 +169,13 @@ def test_an_epoch_may_go_on_where_the_last_one_stopped() -> None:
         assert sorted(found) == sorted(expected(data, epoch))
         assert len({*found}) == len(found) == 100
         for key in expected(data, epoch):
-            had[data.source_of(key)].append(key.partition("/")[2])
+            had[data.find_source(key)].append(key.partition("/")[2])
     for name, keys in had.items():
         for begin in range(0, len(keys) - SIZES[name], SIZES[name]):
             # Each pass has every sample once, wherever epochs began.
             assert len({*keys[begin : begin + SIZES[name]]}) == SIZES[name]
     begun = data.counters(30, epoch=8, seed=3)
-    totals = Counter(map(data.source_of, expected(data, 8)[:30]))
+    totals = Counter(map(data.find_source, expected(data, 8)[:30]))
     for name, (passes, samples) in begun.items():
         per_epoch = len(had[name]) // 9
         assert passes * SIZES[name] + samples == 8 * per_epoch + totals[name]
@@ -191,7 +191,7 @@ def test_a_plain_loop_has_the_mixture_in_order() -> None:
         for epoch in range(2):
             data.set_epoch(epoch)
             found = [sample["id"] for batch in made for sample in batch]
-            wanted = [(cp.Mixture.source_of(data, key), key) for key in expected(data, epoch)]
+            wanted = [(cp.Mixture.find_source(data, key), key) for key in expected(data, epoch)]
             assert found == [f"{name}-{key.partition('/')[2]}" for name, key in wanted]
     state: dict[str, Any] = {}
     made = cp.DataLoader(data, batch_size=8, collate_fn=list)
@@ -243,7 +243,7 @@ def test_costs_that_only_some_sources_have_are_0_elsewhere() -> None:
     data = cp.Mixture({"text": (source("web"), 1), "tiles": (Tiles(), 1)}, by="tokens", epoch=40)
     assert data.resources == ("tokens", "tiles")
     rows = data.rows.recipe.order(0, 0, True).tolist()
-    assert {(data.source_of(data.rows.key(row)), data.rows.probe(row).cost["tiles"])
+    assert {(data.find_source(data.rows.key(row)), data.rows.probe(row).cost["tiles"])
             for row in rows} == {("text", 0), ("tiles", 2)}  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def test_an_epoch_by_tokens_has_all_of_the_source_that_ends_it_in_every_loop(
         data = mixture(by="tokens", epoch=end)
         balance = cp.Balance(budgets={"tokens": 120}, samples_per_step=24, accumulate="auto")
         return cp.DataLoader(
-            data, balance=balance, shuffle=shuffle, virtual_ranks=ranks, collate_fn=list
+            data, balance=balance, shuffle=shuffle, ranks=cp.Ranks(virtual=ranks), collate_fn=list
         )
 
     data, made, lengths = mixture(by="tokens", epoch=end), loop(), set[int]()
@@ -267,11 +267,11 @@ def test_an_epoch_by_tokens_has_all_of_the_source_that_ends_it_in_every_loop(
         assert sorted(keys) == sorted(map(data.rows.key, rows))
         assert len(found) == made.num_steps
         lengths.add(len(rows))
-        first = Counter(map(data.source_of, [key for key in keys if "@" not in key]))
+        first = Counter(map(data.find_source, [key for key in keys if "@" not in key]))
         used_up = [name for name in SIZES if first[name] == SIZES[name]]
         assert used_up == {"first": ["small"], "all": [*SIZES]}.get(end, ["docs", "small"])
     assert len(lengths) == 1
-    sampler = cp.BalancedBatchSampler(data, "fixed", rank=0, ranks=1, batch_size=8, shuffle=shuffle)
+    sampler = cp.BalancedBatchSampler(data, "fixed", ranks=(0, 1), batch_size=8, shuffle=shuffle)
     assert len(list(sampler)) == len(sampler)
     begun = loop()
     begun.set_epoch(1)
@@ -289,11 +289,16 @@ def test_plans_that_look_at_no_cost_take_sources_that_say_none() -> None:
     data = cp.Mixture({"a": (known, 1), "b": ([1, 2], 1)}, epoch=10)
     lengths = known.known_costs(["tokens"])[0].tolist()
     made = cp.DataLoader(
-        data, batch_size=5, shuffle=True, balance="fixed", virtual_ranks=2, collate_fn=list
+        data,
+        batch_size=5,
+        shuffle=True,
+        balance="fixed",
+        ranks=cp.Ranks(virtual=2),
+        collate_fn=list,
     )
-    sampler = cp.BalancedBatchSampler(data, "fixed", rank=0, ranks=1, batch_size=10)
+    sampler = cp.BalancedBatchSampler(data, "fixed", ranks=(0, 1), batch_size=10)
     for info in [info for step in made.steps() for info in step.infos]:
-        told = [int(key.partition("/")[2]) for key in info.keys if data.source_of(key) == "a"]
+        told = [int(key.partition("/")[2]) for key in info.keys if data.find_source(key) == "a"]
         assert info.costs == {"tokens": sum(lengths[index] for index in told)}
     assert len(list(sampler)) == 1
 
@@ -302,7 +307,7 @@ def test_auto_counts_each_sample_of_all_sources_where_nothing_varies() -> None:
     known = PlainSource([1] * 9, cost={"tokens": [3] * 9})
     data = cp.Mixture({"a": (known, 1), "b": ([1] * 9, 1)}, epoch=18)
     made = cp.DataLoader(
-        data, batch_size=3, shuffle=True, balance="auto", virtual_ranks=2, collate_fn=list
+        data, batch_size=3, shuffle=True, balance="auto", ranks=cp.Ranks(virtual=2), collate_fn=list
     )
     costs = [info.costs for step in made.steps() for info in step.infos]
     assert costs == [{"samples": 3}] * 6
@@ -322,7 +327,7 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
     balance = dataclasses.replace(balance, accumulate="auto")
 
     def made() -> tuple[cp.BalancedBatchSampler, Any]:
-        sampler = cp.BalancedBatchSampler(data, balance, rank=0, ranks=1)
+        sampler = cp.BalancedBatchSampler(data, balance, ranks=(0, 1))
         rows: Any = data.rows
         return sampler, torch.utils.data.DataLoader(rows, batch_sampler=sampler, collate_fn=list)
 
@@ -332,7 +337,7 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
         info = sampler.info(number)
         steps.setdefault(info.step, []).extend(info.keys)
         assert [each["id"].partition("-")[0] for each in batch] == [
-            data.source_of(key) for key in info.keys
+            data.find_source(key) for key in info.keys
         ]
         assert sum(info.sources.values()) == len(batch)
     order = expected(data)
@@ -343,4 +348,4 @@ def test_a_batch_sampler_takes_a_mixture() -> None:
     other.load_state_dict(sampler.state_dict(delivered=5))
     assert len(list(rest)) == number - 4
     with pytest.raises(ValueError, match="costs of all samples"):
-        cp.BalancedBatchSampler(cp.Mixture({"a": Tiles()}), balance, rank=0, ranks=1)
+        cp.BalancedBatchSampler(cp.Mixture({"a": Tiles()}), balance, ranks=(0, 1))

@@ -59,7 +59,7 @@ def test_only_some_known_costs_are_refused_where_they_are_planned_with(
     monkeypatch.setattr(sys.modules[__name__], "mixed", data, raising=False)
     for make in (
         lambda: loader(data),
-        lambda: cp.BalancedBatchSampler(data, budgets, rank=0, ranks=1),
+        lambda: cp.BalancedBatchSampler(data, budgets, ranks=(0, 1)),
         lambda: measure_task(ScanTask("dataset", (f"{__name__}:mixed",), 0, 10), ScanOptions()),
     ):
         with pytest.raises(ValueError, match="'b' of the mixture does not say"):
@@ -69,7 +69,7 @@ def test_only_some_known_costs_are_refused_where_they_are_planned_with(
 def test_a_weighted_sampler_is_refused_with_its_name() -> None:
     data, weighted = [torch.zeros(1)] * 4, WeightedRandomSampler([1.0] * 4, 4)
     with pytest.raises(ValueError, match=r"cp\.Mixture"):
-        cp.DataLoader(data, 2, balance="balanced", sampler=weighted, rank=0, ranks=1)
+        cp.DataLoader(data, 2, balance="balanced", sampler=weighted, ranks=(0, 1))
 
 
 def test_a_mixture_inside_of_other_data_is_refused() -> None:

@@ -35,18 +35,20 @@ MISTYPED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a mode": (lambda: Balance("auto", mode="exakt"), "'exact'"),
     "a partition": (lambda: Balance(partition="gready"), "'greedy'"),
-    "an ordering": (lambda: Balance(ordering="twoopt"), "'two_opt'"),
+    "an ordering": (lambda: cp.PipelineOrder("p", "twoopt"), "'two_opt'"),  # type: ignore[arg-type]
     "waits": (lambda: Balance(waits="steps"), "'step'"),
     "work": (lambda: Balance(work="paded"), "'padded'"),
     "counts": (lambda: Balance(counts="eqal"), "'equal'"),
-    "dispatch": (lambda: Balance(dispatch="image"), "'images'"),
+    "dispatch": (lambda: cp.Images("image"), "'images'"),  # type: ignore[arg-type]
     "oversize": (lambda: Balance(oversize="refused"), "'refuse'"),
     "a layout": (lambda: Balance(layout="Packd"), "'packed'"),
     "an option in a file": (
-        lambda: Balance.from_json('{"version": 1, "acumulate": 2}'), "'accumulate'"
+        lambda: Balance.from_json('{"version": 2, "acumulate": 2}'), "'accumulate'"
     ),
-    "an argument": (loader(balence="auto"), "'balance'"),
-    "an argument of Balance": (loader(layuot="packed"), "'layout'"),
+    "an argument": (loader(balence="auto"), "balance="),
+    "an argument of Balance": (
+        loader(layuot="packed"), "layout= of balance=Balance(...)"
+    ),
     "what a loss is a mean over": (lambda: scale_loss(NOTHING, None, per="tokens"), "'token'"),
     "a reduction": (lambda: scale_loss(NOTHING, None, reduction="avg_mean"), "'mean'"),
     "a framework": (lambda: framework_rule("lightening"), "'lightning'"),

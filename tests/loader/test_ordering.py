@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import DataLoader
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
@@ -23,14 +24,13 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
 def make(profile: str | None, workers: int = 0, **changes: Any) -> DataLoader:
     ordered: dict[str, Any] = {}
     if profile is not None:
-        pipeline = {"schedule": "1f1b", "stages": 2, "profile": profile}
-        ordered = {"ordering": "two_opt", "pipeline": pipeline}
+        ordered = {"ordering": "two_opt", "pipeline": profile}
     return balanced_loader(
         made.Augmented(96),
         grouping="balanced",
         samples_per_step=24,
         accumulate=4,
-        virtual_ranks=2,
+        ranks=Ranks(virtual=2),
         shuffle=True,
         collate_fn=made.as_list,
         num_workers=workers,

@@ -6,17 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
+from tests.flat_options import flat_balance
 
 LENGTHS = np.random.default_rng(1).lognormal(3, 0.8, 70).astype(int).clip(1).tolist()
 COSTS = {"tokens": LENGTHS, "label_tokens": [n // 2 for n in LENGTHS]}
 
 
 def loader(**options: Any) -> DataLoader:
-    balance = Balance(**{"work": "padded", "samples_per_step": 32, "accumulate": 2, **options})
+    balance = flat_balance(**{"work": "padded", "samples_per_step": 32, "accumulate": 2, **options})
     return DataLoader(
         list(range(70)), balance=balance, shuffle=True, cost=COSTS, collate_fn=list,
-        key="{}".format, virtual_ranks=4,
+        key="{}".format, ranks=Ranks(virtual=4),
     )  # fmt: skip
 
 
@@ -69,9 +71,9 @@ def test_a_resumed_epoch_goes_on_with_the_same_microbatches() -> None:
 
 def test_a_sampler_plans_it_too_and_asks_for_the_size_of_a_step() -> None:
     balance = Balance(work="padded", counts="equal", samples_per_step=14, accumulate=1)
-    each = [BalancedBatchSampler(COSTS, balance, rank=rank, ranks=2) for rank in range(2)]
+    each = [BalancedBatchSampler(COSTS, balance, ranks=(rank, 2)) for rank in range(2)]
     batches = [list(sampler) for sampler in each]
     assert sorted(chain(*chain(*batches))) == list(range(70))
     assert {len(batch) for batch in chain(*batches)} == {7}
     with pytest.raises(ValueError, match="give samples_per_step"):
-        BalancedBatchSampler(COSTS, Balance(work="padded"), rank=0, ranks=1)
+        BalancedBatchSampler(COSTS, Balance(work="padded"), ranks=(0, 1))

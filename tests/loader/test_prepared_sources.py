@@ -21,7 +21,7 @@ from tests.loader.local.both_ways import by_balancer
 from tests.workers.prepared import image_list, prepare, write_mds
 
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 2}
-small = cp.VisionLanguage(**SMALL)
+small = cp.workers.VisionLanguage(**SMALL)
 SHARDS = 2
 COLUMNS = {"json": "json", "images": "list[jpeg]"}
 
@@ -47,16 +47,16 @@ def root(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tars(root: Path) -> cp.TarDataset:
-    return cp.TarDataset("tars/*.tar", cp.VisionLanguage(**SMALL), root, root / "cache")
+    return cp.TarDataset("tars/*.tar", cp.workers.VisionLanguage(**SMALL), root, root / "cache")
 
 
 def energon(root: Path) -> Any:
-    transform = cp.VisionLanguage(**SMALL)
+    transform = cp.workers.VisionLanguage(**SMALL)
     return cp.EnergonDataset("energon", "train", transform, root, root / "cache")
 
 
 def mds(root: Path) -> Any:
-    return cp.MDSDataset("mds", cp.VisionLanguage(**SMALL), root, root / "cache")
+    return cp.MDSDataset("mds", cp.workers.VisionLanguage(**SMALL), root, root / "cache")
 
 
 FORMATS = pytest.mark.parametrize("other", [energon, mds])
@@ -87,7 +87,7 @@ def steps(data: Any, **others: Any) -> list[Any]:
         balance=cp.Balance(
             budgets={"tiles": 40, "tokens": 6000}, samples_per_step=16, accumulate="auto", seed=5
         ),
-        shuffle=True, virtual_ranks=2, collate_fn=list, **others,
+        shuffle=True, ranks=cp.Ranks(virtual=2), collate_fn=list, **others,
     )  # fmt: skip
     return [
         (step.number, info.rank, info.keys, balanced_data.digest(batch))
@@ -106,7 +106,7 @@ def test_a_seed_gives_the_order_and_batches_of_the_tars(
     root: Path, wanted: list[Any], other: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert steps(other(root), num_workers=2) == wanted
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     assert steps(other(root)) == wanted
 
 
@@ -120,7 +120,7 @@ def test_workers_elsewhere_open_what_is_described(root: Path, other: Open) -> No
 @FORMATS
 def test_a_mixture_takes_them(root: Path, other: Open) -> None:
     data = cp.Mixture({"a": (other(root), 3), "b": (tars(root), 1)}, epoch=40)
-    names = [data.source_of(data.key(n)) for n in range(40)]
+    names = [data.find_source(data.key(n)) for n in range(40)]
     assert names.count("a") == 30
 
 

@@ -9,20 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import counterpoise as cp
+from counterpoise.balancer import Images
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
 
 BUDGETS = {"n": 9}
 ONLY_BALANCED: dict[str, Any] = {
-    "rank": 0,
-    "ranks": 1,
-    "virtual_ranks": 2,
-    "process_group": object(),
-    "topology": {"dp": 1},
-    "name": "a",
+    "ranks": (0, 1),
     "cost": len,
     "key": str,
     "balancer": "tcp://127.0.0.1:5555",
-    "keys": "keys/trainer",
     "buffer_bytes": 1 << 20,
 }
 
@@ -32,12 +27,6 @@ def test_what_only_a_balanced_loader_has_is_refused_without_balance(name: str) -
     arguments: Any = {name: ONLY_BALANCED[name]}
     with pytest.raises(ValueError, match=f"{name} needs a balanced loader"):
         DataLoader([1], **arguments)
-
-
-@pytest.mark.parametrize("more", [{}, {"balance": "fixed", "shuffle": True}])
-def test_a_dead_letter_file_that_nothing_is_written_to_is_refused(more: Any) -> None:
-    with pytest.raises(ValueError, match="on_error is 'raise': give on_error='skip'"):
-        DataLoader([1], dead_letter="letters.jsonl", **more)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +45,10 @@ def test_a_dead_letter_file_that_nothing_is_written_to_is_refused(more: Any) -> 
             r"give Balance\(samples_per_step=...\), the global batch .* instead of batch_size=4",
         ),
         ({"balance": Balance(budgets=BUDGETS)}, r"give Balance\(samples_per_step=...\)"),
-        ({"balance": Balance("fixed", pad_id=3)}, "pad_id is 3, but in layout 'torch' collate_fn"),
-        ({"balance": Balance("fixed", dummy_tile=3)}, "dummy_tile is 3, .* leave dummy_tile"),
+        (
+            {"balance": Balance("fixed", images=Images(dummy_tile=3))},
+            "dummy_tile is 3, .* leave dummy_tile",
+        ),
         (
             {"dataset": RemoteDataset("*.tar"), "balance": "fixed", "cost": len},
             "cost is for a dataset in this process",
@@ -76,7 +67,9 @@ def test_arguments_that_others_leave_without_effect_are_refused(
 
 
 def test_without_budgets_batch_size_is_what_steps_are_made_of() -> None:
-    made = DataLoader([0] * 24, 3, shuffle=True, balance=Balance(accumulate=2), virtual_ranks=2)
+    made = DataLoader(
+        [0] * 24, 3, shuffle=True, balance=Balance(accumulate=2), ranks=cp.Ranks(virtual=2)
+    )
     assert made.num_steps == 2
 
 
@@ -110,7 +103,8 @@ def test_in_the_datas_order_each_step_has_the_next_samples_and_each_comes_once(
     budgets = {} if budget is None else {"n": budget}
     balance = Balance(grouping, budgets, samples_per_step=size, accumulate="auto")
     loader = DataLoader(
-        list(range(count)), shuffle=False, balance=balance, virtual_ranks=ranks, collate_fn=list,
+        list(range(count)), shuffle=False, balance=balance, ranks=cp.Ranks(virtual=ranks),
+        collate_fn=list,
         cost={"n": [1 + 5 * number % 7 for number in range(count)]},
     )  # fmt: skip
     steps = [sorted(chain.from_iterable(step.microbatches)) for step in loader.steps()]

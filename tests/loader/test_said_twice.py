@@ -21,4 +21,4 @@ def test_a_loader_holds_what_a_job_holds_where_nobody_says() -> None:
 
 
 def test_a_job_takes_the_error_policies_that_can_be_balanced() -> None:
-    assert {*job_spec.ON_ERROR} == {*failures.ON_ERROR} - {"refill"}
+    assert {*job_spec.ON_ERROR} == {*failures.ERROR_ACTIONS} - {"refill"}

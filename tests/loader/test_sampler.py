@@ -26,7 +26,7 @@ def sampler(rank: int = 0, ranks: int = 2, **changes: Any) -> BalancedBatchSampl
     start: Any = {name: changes.pop(name) for name in names if name in changes}
     options: Any = {"accumulate": 4, **changes}
     balance = Balance(budgets=BUDGETS, **options)
-    return BalancedBatchSampler(costs(), balance, rank=rank, ranks=ranks, **start)
+    return BalancedBatchSampler(costs(), balance, ranks=(rank, ranks), **start)
 
 
 @given(
@@ -117,7 +117,7 @@ def test_wrong_arguments_are_refused(arguments: Any, reason: str) -> None:
 
 
 def test_a_rank_and_a_start_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="rank is 2, allowed are 0 to 1"):
+    with pytest.raises(ValueError, match="of 2 ranks, rank may be 0 to 1"):
         sampler(rank=2)
     with pytest.raises(ValueError, match="accumulate_from is 16, but accumulate is 4"):
         sampler(accumulate_from=16)
@@ -129,7 +129,7 @@ def labelled_sampler(rank: int, mode: str) -> BalancedBatchSampler:
     if mode == "exact":
         rows = {"accumulate": "auto", "samples_per_step": 24}
     balance = Balance(budgets=BUDGETS, mode=mode, **rows)  # type: ignore[arg-type]
-    return BalancedBatchSampler(columns, balance, rank=rank, ranks=2)
+    return BalancedBatchSampler(columns, balance, ranks=(rank, 2))
 
 
 @pytest.mark.parametrize("mode", ["exact", "window", "epoch"])

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from counterpoise.balancer import PlanConfig, Window, make_planner
+from counterpoise import Ranks
+from counterpoise.balancer import Images, PlanConfig, Shapes, Window, make_planner
 from counterpoise.balancer.planning.kernels.arrays import Int64
+from counterpoise.balancer.planning.problem.values import as_shapes
 from counterpoise.loader import (
     Balance,
     BalancedBatchSampler,
@@ -21,6 +23,7 @@ from counterpoise.loader import (
     collate_padded,
     hf_kwargs,
 )
+from tests.flat_options import flat_balance
 
 RESOURCES = ("tiles", "tokens", "label_tokens")
 SHAPED = ("buckets", "max_shapes", "")
@@ -51,7 +54,7 @@ def random_setting(seed: int) -> tuple[Balance, PlanConfig, np.ndarray]:
         options |= {"time_ns": {"tokens": 3, "attention_pairs": 1}} if draw.integers(5) == 0 else {}
     elif draw.integers(3) == 0:
         options["grouping"] = "isf"
-    balance = Balance(
+    balance = flat_balance(
         mode=mode, seed=seed, layout="packed", oversize="refuse",
         accumulate="auto" if mode == "exact" else 2, **options,
     )  # fmt: skip
@@ -65,8 +68,8 @@ def random_setting(seed: int) -> tuple[Balance, PlanConfig, np.ndarray]:
 def check_setting(seed: int) -> None:
     balance, config, costs = random_setting(seed)
     planner, start, step, seen = make_planner(config), 0, 0, list[int]()
-    shapes, multiple = set[int](), balance.shapes.multiples["tokens"]
-    buckets = balance.shapes.buckets.get("tokens", ())
+    shapes, multiple = set[int](), balance.padding.multiples["tokens"]
+    buckets = balance.padding.buckets.get("tokens", ())
     while start < len(costs):
         some = costs[start : start + planner.window_samples]
         last = start + planner.window_samples >= len(costs)
@@ -87,23 +90,23 @@ def check_setting(seed: int) -> None:
     assert Counter(seen) == Counter(range(len(costs)))
     if buckets:
         assert shapes <= {*buckets}
-        assert len(shapes) <= (balance.max_shapes or len(buckets))
+        assert len(shapes) <= (as_shapes(balance.shapes).max_shapes or len(buckets))
 
 
 def check_microbatch(balance: Balance, config: PlanConfig, rows: Int64) -> set[int]:
     """Compare a microbatch's batch with what it was planned to cost; return its length."""
-    lengths, multiple = rows[:, 1].tolist(), balance.shapes.multiples["tokens"]
+    lengths, multiple = rows[:, 1].tolist(), balance.padding.multiples["tokens"]
     costs, padding = config.sizing.total(rows)
     assert costs[1] <= balance.budgets["tokens"]
     assert costs[0] == rows[:, 0].sum() <= balance.budgets.get("tiles", 1000)
     assert (padding[0], padding[2]) == (0, 0)
     assert costs[1] - padding[1] == sum(lengths)
     samples = [{"input_ids": np.full(n, 7), "labels": np.full(n, 7)} for n in lengths]
-    batch: dict[str, Any] = collate_packed(samples, **balance.shapes.of_tokens())
+    batch: dict[str, Any] = collate_packed(samples, **balance.padding.of_tokens())
     total = batch["input_ids"].shape[1]
     assert total % multiple == 0
     if not samples:
-        return {total} if balance.shapes.buckets else set()
+        return {total} if balance.padding.buckets else set()
     assert total == costs[1]
     for name in ("labels", "position_ids"):
         assert batch[name].shape == (1, total)
@@ -155,9 +158,14 @@ COSTS = {"tokens": LENGTHS, "label_tokens": [n - 1 for n in LENGTHS]}
 def open_loader(workers: int = 0, **options: Any) -> DataLoader:
     given = {"budgets": {"tokens": 1024}, "align": {"tokens": 16}, "layout": "packed"}
     sizes = {"samples_per_step": 64, "accumulate": "auto", "oversize": "refuse"}
-    balance = Balance(**{**given, **sizes, **options})
+    balance = flat_balance(**{**given, **sizes, **options})
     return DataLoader(
-        Texts(), balance=balance, shuffle=True, virtual_ranks=2, num_workers=workers, cost=COSTS
+        Texts(),
+        balance=balance,
+        shuffle=True,
+        ranks=Ranks(virtual=2),
+        num_workers=workers,
+        cost=COSTS,
     )
 
 
@@ -218,11 +226,11 @@ def test_a_resumed_epoch_goes_on_and_other_shapes_are_refused() -> None:
 
 def test_a_sampler_plans_shapes_and_the_collate_function_pads_to_them() -> None:
     balance = Balance(
-        budgets={"tokens": 1024}, align={"tokens": 16}, max_shapes=4, samples_per_step=64,
+        budgets={"tokens": 1024}, shapes=Shapes(align=16, max_shapes=4), samples_per_step=64,
         accumulate="auto", oversize="refuse",
     )  # fmt: skip
-    sampler = BalancedBatchSampler({"tokens": LENGTHS}, balance, rank=0, ranks=2)
-    collate = partial(collate_packed, **balance.shapes.of_tokens())
+    sampler = BalancedBatchSampler({"tokens": LENGTHS}, balance, ranks=(0, 2))
+    collate = partial(collate_packed, **balance.padding.of_tokens())
     loader = torch.utils.data.DataLoader(Texts(), batch_sampler=sampler, collate_fn=collate)
     lengths = [batch["input_ids"].shape[1] for batch in loader]
     assert {*lengths} <= {256, 512, 768, 1024}
@@ -257,15 +265,33 @@ def test_a_compiled_model_compiles_at_most_so_often() -> None:
         assert compiled(5, samples_per_step=20, align={}) > 2
 
 
+@pytest.mark.parametrize("shapes", [16, Shapes(16, cp=4, max_shapes=4), "fixed"])
+def test_a_collate_fn_of_ones_own_gets_the_sizes_that_are_planned(shapes: Any) -> None:
+    balance = Balance(
+        budgets={"tokens": 1024}, samples_per_step=64, accumulate="auto", oversize="refuse",
+        shapes=shapes, images=Images(all_or_none="tokens"),
+    )  # fmt: skip
+    collate = partial(collate_packed, **balance.padding.of_tokens())
+    loader = DataLoader(
+        Texts(), balance=balance, shuffle=True, ranks=Ranks(virtual=2), cost=COSTS,
+        collate_fn=collate,
+    )  # fmt: skip
+    lengths = {length for length, *_ in rows_of(loader)}
+    assert {length % 16 for length in lengths} == {0}
+    if not isinstance(shapes, int):
+        assert lengths <= {*balance.padding.buckets["tokens"]}
+
+
 @pytest.mark.parametrize("grouping", ["balanced", "fixed"])
 def test_padded_rows_are_aligned_and_cost_what_they_hold(grouping: Any) -> None:
     sizes: dict[str, Any] = {"budgets": {"tokens": 2048}} if grouping == "balanced" else {}
     balance = Balance(
-        grouping=grouping, layout="padded", align={"tokens": 8}, cp=6, accumulate=2,
+        grouping=grouping, layout="padded", shapes=Shapes(align=8, cp=6), accumulate=2,
         samples_per_step=16 if sizes else None, **sizes,
     )  # fmt: skip
     loader = DataLoader(
-        Texts(), 1 if sizes else 4, balance=balance, shuffle=True, virtual_ranks=2, cost=COSTS
+        Texts(), 1 if sizes else 4, balance=balance, shuffle=True, ranks=Ranks(virtual=2),
+        cost=COSTS
     )  # fmt: skip
     for batch in loader:
         info = loader.step_info
@@ -323,23 +349,32 @@ SIZED: dict[str, Any] = {"budgets": {"tokens": 4096}, "oversize": "refuse"}
 )  # fmt: skip
 def test_shapes_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Balance(**options)
+        flat_balance(**options)
 
 
 def test_shapes_of_what_samples_do_not_cost_are_refused() -> None:
     with pytest.raises(ValueError, match=r"align .or cp. names tokens, but samples cost length"):
         DataLoader(
-            Texts(), balance=Balance(cp=2), shuffle=True, cost={"length": LENGTHS}, virtual_ranks=1
+            Texts(),
+            balance=Balance(shapes=Shapes(cp=2)),
+            shuffle=True,
+            cost={"length": LENGTHS},
+            ranks=Ranks(virtual=1),
         )
 
 
 def test_shapes_are_kept_as_json_and_change_the_digest() -> None:
-    balance = Balance(buckets={"tokens": [4096, 1024]}, align={"tokens": 16}, oversize="refuse")
+    balance = Balance(shapes=Shapes(align=16, buckets={"tokens": [4096, 1024]}), oversize="refuse")
     assert balance.budgets == {"tokens": 4096}
     assert Balance.from_json(balance.to_json()) == balance
     plain = Balance(budgets={"tokens": 4096}, oversize="refuse")
     configs = [
         PlanConfig.from_balance(each, ranks=1, resources=("tokens",), samples_per_step=8)
-        for each in (plain, balance, Balance(**SIZED, align={"tokens": 16}), Balance(**SIZED, cp=2))
+        for each in (
+            plain,
+            balance,
+            Balance(**SIZED, shapes=16),
+            Balance(**SIZED, shapes=Shapes(cp=2)),
+        )
     ]
     assert len({config.digest() for config in configs}) == 4

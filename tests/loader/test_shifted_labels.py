@@ -1,4 +1,4 @@
-"""Labels that are the next tokens already: `Balance(shift_labels=False)`, wherever they count."""
+"""Labels that are the next tokens already, `Layout(..., shift_labels=False)`."""
 
 import logging
 from types import SimpleNamespace
@@ -11,11 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 import counterpoise as cp
 from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.layout import as_layout
 from counterpoise.balancer.protocol.job_spec import JobSpec, difference, from_json, to_json
 from counterpoise.loader import LoaderError, assembly, collate_packed, collate_padded
 from counterpoise.loader.adapters.megatron import megatron_batch, megatron_iterators
 from counterpoise.loader.adapters.next_token import next_token_batch, shifts_labels
 from counterpoise.sched.runtime.parts import Reading
+from counterpoise.sched.runtime.settings import HiddenStates, StepLoss
+from tests.flat_options import flat_balance
 from tests.loader.local.both_ways import by_balancer
 
 TEXTS = [torch.arange(1, 5 + number % 7) for number in range(64)]
@@ -48,8 +51,8 @@ def collate(samples: list[Any]) -> dict[str, Any]:
 
 def loader(dataset: Any = None, *, cost: Any, **changes: Any) -> Any:
     options = {"budgets": {"tokens": 40}, "samples_per_step": 16, "accumulate": "auto"}
-    balance = cp.Balance(**{**options, **changes})
-    collate_fn = collate if balance.layout == "torch" else None
+    balance = flat_balance(**{**options, **changes})
+    collate_fn = None if as_layout(balance.layout) else collate
     return cp.DataLoader(
         dataset or Shifted(), shuffle=True, cost=cost, balance=balance, collate_fn=collate_fn
     )
@@ -92,7 +95,7 @@ def test_every_label_counts_whoever_counts_them(way: dict[str, Any]) -> None:
 
 
 def test_workers_elsewhere_count_every_label_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "connection_of", by_balancer)
+    monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     for way in (*WAYS[:3], *WAYS[4:]):
         step_of(loader(**way, shift_labels=False))
 
@@ -108,11 +111,11 @@ def test_other_counts_are_refused_with_it_and_without(layout: str, shift_labels:
 
 
 def test_the_refusal_names_it_where_the_counts_would_fit_then() -> None:
-    with pytest.raises(LoaderError, match=r"already, give Balance\(shift_labels=False\)"):
+    with pytest.raises(LoaderError, match=r"already, give Layout\(..., shift_labels=False\)"):
         next(iter(loader(layout="packed", cost=WAYS[0]["cost"])))
     less = {"tokens": LENGTHS, "label_tokens": [count - 1 for count in LENGTHS]}
     for layout in ("packed", "torch"):
-        with pytest.raises(LoaderError, match=r"label i \+ 1, leave Balance"):
+        with pytest.raises(LoaderError, match=r"label i \+ 1, leave Layout"):
             next(iter(loader(layout=layout, cost=less, shift_labels=False)))
 
 
@@ -124,7 +127,7 @@ def test_labels_that_are_seen_to_be_shifted_are_warned_of_once(
         list(loader(**way))
     said = [each for each in caplog.messages if "next tokens already" in each]
     assert len(said) == 1
-    assert "Balance(shift_labels=False)" in said[0]
+    assert "Layout(..., shift_labels=False)" in said[0]
     caplog.clear()
     list(loader(**way, shift_labels=False))
     list(loader(cost=WAYS[3]["cost"]))  # which a loop that shifts nothing has counted rightly
@@ -151,8 +154,10 @@ def test_a_job_and_a_ledger_say_it_and_another_value_does_not_go_on() -> None:
     loads: Any = (Shifted(), *planned), (ShiftedStream(), {}, options)
     for dataset, given, chosen in loads:
         each = [
-            cp.DataLoader(dataset, **TOKENS, balance=cp.Balance(**chosen, shift_labels=s), **given)
-            for s in (True, False)
+            cp.DataLoader(
+                dataset, **TOKENS, balance=flat_balance(**chosen, shift_labels=shifts), **given
+            )
+            for shifts in (True, False)
         ]
         next(iter(each[0]))
         with pytest.raises(ValueError, match=r"shift_labels=False|digest"):
@@ -164,7 +169,9 @@ def test_a_job_and_a_ledger_say_it_and_another_value_does_not_go_on() -> None:
 @pytest.mark.parametrize("label_tokens", [None, "label_tokens", "batch"])
 def test_packs_of_a_stream_count_every_label(label_tokens: str | None) -> None:
     balance = cp.Balance(
-        budgets={"tokens": 40}, layout="packed", label_tokens=label_tokens, shift_labels=False
+        budgets={"tokens": 40},
+        layout=cp.Layout("packed", shift_labels=False),
+        label_tokens=label_tokens,
     )
     given = cp.DataLoader(ShiftedStream(), balance=balance)
     for batch, info in given.with_info():
@@ -173,9 +180,9 @@ def test_packs_of_a_stream_count_every_label(label_tokens: str | None) -> None:
 
 
 def test_auto_counts_every_label() -> None:
-    balance = cp.Balance("auto", shift_labels=False)
+    balance = cp.Balance("auto", layout=cp.Layout("torch", shift_labels=False))
     given = cp.DataLoader(
-        Shifted(), 4, shuffle=True, collate_fn=collate, balance=balance, virtual_ranks=2
+        Shifted(), 4, shuffle=True, collate_fn=collate, balance=balance, ranks=cp.Ranks(virtual=2)
     )
     for batch, info in given.with_info():
         assert info.label_tokens == int((batch["labels"] != -100).sum())
@@ -183,9 +190,9 @@ def test_auto_counts_every_label() -> None:
 
 
 def test_a_samplers_infos_say_it() -> None:
-    balance = cp.Balance(samples_per_step=8, shift_labels=False)
+    balance = cp.Balance(samples_per_step=8, layout=cp.Layout("torch", shift_labels=False))
     costs = {"tokens": LENGTHS, "label_tokens": LENGTHS}
-    sampler = cp.BalancedBatchSampler(costs, balance, rank=0, ranks=1)
+    sampler = cp.BalancedBatchSampler(costs, balance, ranks=(0, 1))
     batch = next(iter(sampler))
     info = sampler.info(0)
     assert info.label_tokens == sum(LENGTHS[each] for each in batch)
@@ -199,7 +206,7 @@ def test_losses_by_source_count_first_labels() -> None:
     for batch, info in given.with_info():
         logits = torch.zeros(*batch["labels"].shape, 16)
         losses = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
-        found = cp.loss_by_source(losses, info, batch)
+        found = cp.loader.loss_by_source(losses, info, batch)
         assert sum(each.count for each in found.values()) == info.label_tokens
     given.close()
 
@@ -230,9 +237,8 @@ def test_a_pipeline_that_shifts_takes_labels_that_are_shifted_as_they_are(
     labels = torch.tensor([[-100, 6, 7]])
     info = SimpleNamespace(shift_labels=shift_labels)
     step: Any = SimpleNamespace(microbatches=[{"labels": labels}], infos=[info])
-    reading = Reading(
-        lambda _: (1,), torch.float32, lambda _: 1.0, torch.device("cpu"), frozenset({"labels"})
-    )
+    loss = StepLoss(shift_labels=True, weigh=lambda _: 1.0)
+    reading = Reading(HiddenStates(lambda _: (1,)), loss, torch.device("cpu"))
     read = reading.read(step, (False,), True, [frozenset({"labels"})])
     wanted = [[6, 7, -100]] if shift_labels else labels.tolist()
     assert read.microbatches[0].fields["labels"].tolist() == wanted
@@ -240,7 +246,7 @@ def test_a_pipeline_that_shifts_takes_labels_that_are_shifted_as_they_are(
 
 def test_it_is_true_or_false() -> None:
     with pytest.raises(ValueError, match="shift_labels is 1, allowed are True and False"):
-        cp.Balance(shift_labels=1)  # type: ignore[arg-type]
-    balance = cp.Balance(shift_labels=False)
+        cp.Balance(layout=cp.Layout("torch", shift_labels=1))  # type: ignore[arg-type]
+    balance = cp.Balance(layout=cp.Layout("torch", shift_labels=False))
     assert cp.Balance.from_json(balance.to_json()) == balance
-    assert repr(balance) == "Balance(shift_labels=False)"
+    assert repr(balance) == "Balance(layout=Layout(name='torch', shift_labels=False))"

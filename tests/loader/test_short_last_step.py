@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterpoise import Ranks
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
+from tests.flat_options import flat_balance
 
 
 def loader(count: int, **more: Any) -> DataLoader:
     given: Any = {"accumulate": 1, "samples_per_step": 4} | more
     drop_last = given.pop("drop_last", False)
     return DataLoader(
-        list(range(count)), balance=Balance(**given), virtual_ranks=4, shuffle=True,
+        list(range(count)), balance=flat_balance(**given), ranks=Ranks(virtual=4), shuffle=True,
         cost=lambda _: {"n": 1}, drop_last=drop_last,
     )  # fmt: skip
 
@@ -75,7 +77,7 @@ def test_what_drop_last_leaves_out_is_not_told(caplog: pytest.LogCaptureFixture)
 
 def sampler(count: int, rank: int = 0, **more: Any) -> BalancedBatchSampler:
     balance = Balance(accumulate=1, samples_per_step=4)
-    return BalancedBatchSampler({"n": [1] * count}, balance, rank=rank, ranks=4, **more)
+    return BalancedBatchSampler({"n": [1] * count}, balance, ranks=(rank, 4), **more)
 
 
 def test_a_sampler_leaves_out_what_the_loader_does(caplog: pytest.LogCaptureFixture) -> None:
@@ -98,7 +100,7 @@ def test_a_sampler_for_a_collate_fn_that_takes_an_empty_list_keeps_all() -> None
 
 def test_a_samplers_usual_step_has_a_sample_for_every_microbatch() -> None:
     balance = Balance(accumulate=4, budgets={"n": 10})
-    made = BalancedBatchSampler({"n": [10] * 50}, balance, rank=0, ranks=4)
+    made = BalancedBatchSampler({"n": [10] * 50}, balance, ranks=(0, 4))
     assert made.config.samples_per_step == 16
     assert all(map(len, made))
 
@@ -112,7 +114,7 @@ def test_a_last_step_with_a_sample_for_every_microbatch_stays() -> None:
 def test_a_layout_or_collate_fn_that_takes_no_samples_leaves_out_nothing() -> None:
     assert loader(9, layout="padded").num_steps == 3
     made = DataLoader(
-        list(range(9)), balance=Balance(samples_per_step=4), virtual_ranks=4, shuffle=True,
+        list(range(9)), balance=Balance(samples_per_step=4), ranks=Ranks(virtual=4), shuffle=True,
         cost=lambda _: {"n": 1}, collate_fn=list,
     )  # fmt: skip
     assert sorted(len(batch) for batch in made) == [0] * 3 + [1] * 9

@@ -48,7 +48,12 @@ def loader(data: Any, ranks: int = 2, **others: Any) -> Any:
         mode=others.pop("mode", "exact"),
     )  # fmt: skip
     return cp.DataLoader(
-        data, balance=balance, shuffle=True, virtual_ranks=ranks, collate_fn=list, **others
+        data,
+        balance=balance,
+        shuffle=True,
+        ranks=cp.Ranks(virtual=ranks),
+        collate_fn=list,
+        **others,
     )
 
 
@@ -66,7 +71,7 @@ def steps(made: Any) -> list[list[str]]:
 @pytest.fixture(params=["local", "workers", "balancer"])
 def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     if request.param == "balancer":
-        monkeypatch.setattr(assembly, "connection_of", by_balancer)
+        monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     return {"num_workers": 2} if request.param == "workers" else {}
 
 
@@ -121,7 +126,9 @@ def test_they_are_no_errors_and_no_letters(tmp_path: Path) -> None:
     letters = tmp_path / "letters.jsonl"
     skipped = [f"k{n}" for n in range(20, 30)]
     made = loader(
-        Probed(), skip_keys=skipped, on_error="skip", max_errors=1, dead_letter=str(letters)
+        Probed(),
+        skip_keys=skipped,
+        on_error=cp.OnError("skip", dead_letter=str(letters), max_errors=1),
     )
     assert sum(map(len, steps(made))) == COUNT - 11
     assert [json.loads(line)["key"] for line in letters.read_text().splitlines()] == ["k17"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise import Ranks
 from counterpoise.loader import DataLoader, StepInfo, StepLoader
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
@@ -20,7 +21,7 @@ COUNT = 40
 
 def make(**changes: Any) -> DataLoader[Any, Any]:
     given: dict[str, Any] = {"grouping": "balanced", "budgets": {"tokens": 150}}
-    given |= {"shuffle": True, "seed": 3, "samples_per_step": 10, "virtual_ranks": 2}
+    given |= {"shuffle": True, "seed": 3, "samples_per_step": 10, "ranks": Ranks(virtual=2)}
     given |= {"accumulate": "auto", "collate_fn": made.as_list, **changes}
     return balanced_loader(made.Augmented(COUNT), **given)
 

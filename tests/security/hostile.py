@@ -253,5 +253,5 @@ def _size_of(job):
         job.relay._questions, pool._tasks, pool._keepers, pool.deaths,
     ]  # fmt: skip
     for worker in pool.workers.values():
-        tables += [worker.given, worker.kept, worker.freeing, worker.dropping]
+        tables += [worker.givings, worker.kept_parts, worker.freeing, worker.dropping]
     return sum(map(len, tables))

@@ -13,6 +13,7 @@ from typing import Any
 
 import zmq
 
+from counterpoise import Balancer, Ranks
 from counterpoise.balancer.job.jobs import PlayedJobs
 from counterpoise.balancer.job.messages import JoinPool
 from counterpoise.balancer.protocol.messages import ListJobs
@@ -176,8 +177,8 @@ def recorded(address):
 def make(address, keys):
     return DataLoader(
         RemoteDataset("*.tar", arguments=SMALL), balance="fixed", batch_size=2,
-        shuffle=True, virtual_ranks=2, collate_fn=list, timeout=LIMIT_S,
-        balancer=address, keys=keys,
+        shuffle=True, ranks=Ranks(virtual=2), collate_fn=list, timeout=LIMIT_S,
+        balancer=Balancer(address, keys=keys),
     )  # fmt: skip
 
 

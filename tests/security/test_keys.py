@@ -57,7 +57,7 @@ def test_a_peer_without_a_key_gets_nothing_and_is_counted(party, keys):
 def test_a_peer_with_a_foreign_key_gets_nothing_and_is_counted(party, keys):
     balancer = party(keys / "balancer")
     foreign = peer_keys(keys.parent / "theirs" / "worker", "worker")
-    knows_us = type(foreign)(foreign.own, peer_keys(keys / "worker", "worker").balancer)
+    knows_us = type(foreign)(foreign.pair, peer_keys(keys / "worker", "worker").balancer)
     with Peer(balancer.address, foreign) as stranger, Peer(balancer.address, knows_us) as insider:
         balancer.wait(lambda: balancer.refused("another public key for this balancer"))
         balancer.wait(lambda: balancer.refused("a peer at 127.0.0.1 has a key"))
@@ -120,7 +120,7 @@ def test_a_peer_does_not_talk_to_a_balancer_that_it_does_not_know(party, keys):
     balancer = party(keys.parent / "theirs" / "balancer")
     write_public(
         keys.parent / "theirs" / "balancer" / "allowed" / "lured.pub",
-        peer_keys(keys / "trainer", "trainer").own,
+        peer_keys(keys / "trainer", "trainer").pair,
     )
     with Peer(balancer.address, peer_keys(keys / "trainer", "trainer")) as peer:
         balancer.wait(lambda: balancer.refused("another public key for this balancer"))

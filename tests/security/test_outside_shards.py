@@ -187,7 +187,7 @@ def test_a_kept_index_that_holds_a_pickle_is_not_believed(root, evil):
     path = kept_path(shard, "index.npz")
     with path.open("wb") as file:
         np.savez(file, stamp=np.array(identity(shard)), names=objects)
-    path.write_bytes(cache_files._sealed(path.read_bytes()))
+    path.write_bytes(cache_files._seal(path.read_bytes()))
     with WATCH as watch:
         assert TarDataset("a.tar", root=root).load(0)["txt"] == "hello"
     assert not watch.executed

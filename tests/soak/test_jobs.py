@@ -68,8 +68,8 @@ def test_jobs_that_come_and_go_leave_nothing(processes: Any, root: Path) -> None
         loader: Any = cp.DataLoader(
             RemoteDataset("*.tar", transform="remote_transforms:Measured"),
             balance=cp.Balance("isf", budgets={"tokens": 3000}, samples_per_step=4),
-            collate_fn=list, shuffle=True, timeout=LIMIT_S, balancer=address,
-            job=f"run-{next(job)}",
+            collate_fn=list, shuffle=True, timeout=LIMIT_S,
+            balancer=cp.Balancer(address, job=f"run-{next(job)}"),
         )  # fmt: skip
         steps = sum(1 for _ in loader)
         loader.close()

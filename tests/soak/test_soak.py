@@ -20,7 +20,7 @@ prometheus_client: Any = pytest.importorskip("prometheus_client")
 pytestmark = pytest.mark.long
 COUNT = 96
 # Samples may be lacking, and be told of in the state; all in all as many as those that are not.
-SKIP = {"on_error": "skip", "max_errors": 0.9}
+SKIP = {"on_error": cp.OnError("skip", max_errors=0.9)}
 
 
 class Numbers(Dataset[Any]):

@@ -32,7 +32,7 @@ def called(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]
 def looped(layout: str, balance: cp.Balance) -> cp.DataLoader[Any]:
     return cp.DataLoader(
         texts, SIZE, shuffle=True, collate_fn=LAYOUTS[layout], balance=balance,
-        virtual_ranks=RANKS, keep_stats=True,
+        ranks=cp.Ranks(virtual=RANKS), keep_stats=True,
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_what_analyze_recommends_is_what_a_loop_then_counts(tmp_path: Path, caps
     )
     lengths = [texts.length(index) for index in range(len(texts))]
     loader = cp.DataLoader(
-        texts, shuffle=True, collate_fn=join, balance=balance, virtual_ranks=RANKS,
+        texts, shuffle=True, collate_fn=join, balance=balance, ranks=cp.Ranks(virtual=RANKS),
         keep_stats=True, cost={"tokens": lengths},
     )  # fmt: skip
     list(loader)

@@ -73,7 +73,8 @@ def plan_rows(report: Json) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     ]
     empty = ("",) * (len(heads) - 2)
     for code, time in report["other_plans"].items():
-        rows.append((code if "(" in code else f"the same with {code}", percent(time, 0), *empty))
+        name = code if code.startswith("cp.") else f"the same with {code}"
+        rows.append((name, percent(time, 0), *empty))
     return heads, rows
 
 

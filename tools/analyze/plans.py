@@ -50,13 +50,16 @@ class KnownCosts:
 
         counted: how labels are counted where counts are free, as an argument.
         """
-        accumulate = self.terms.balance.accumulate
+        accumulate, shifts = self.terms.balance.accumulate, self.terms.balance.shift_labels
         more = f", accumulate={accumulate}" if accumulate != 1 else ""
-        more += "" if self.terms.balance.shift_labels else ", shift_labels=False"
-        free = f'cp.Balance("auto"{more}, counts="free"{counted})'
+        laid, packed = "", 'layout="packed"'
+        if not shifts:
+            laid = ', layout=cp.Layout("torch", shift_labels=False)'
+            packed = 'layout=cp.Layout("packed", shift_labels=False)'
+        free = f'cp.Balance("auto"{more}{laid}, counts="free"{counted})'
         forecasts = {free: self.foretell(counts="free")}
         if accumulate == 1:
-            forecasts[f'cp.Balance("auto", accumulate=4{more})'] = self.foretell(accumulate=4)
+            forecasts[f'cp.Balance("auto", accumulate=4{laid})'] = self.foretell(accumulate=4)
         if self.choice.padded:
-            forecasts[f'cp.Balance("auto"{more}, layout="packed")'] = self.foretell(is_packed=True)
-        return {code: forecast.time for code, forecast in forecasts.items() if forecast is not None}
+            forecasts[f'cp.Balance("auto"{more}, {packed})'] = self.foretell(is_packed=True)
+        return {code: outlook.time for code, outlook in forecasts.items() if outlook is not None}

@@ -10,8 +10,9 @@ import numpy as np
 from ...balancer.planning.forecast import sample_work
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.options import ADD_UP, ENCODER, NO_WORK, OPTIONS
+from ...balancer.planning.problem.options import ADD_UP, ENCODER, NO_WORK
 from ...balancer.planning.problem.shuffle import permutation
+from ...balancer.planning.problem.values import Images
 from ...loader.auto.choice import Choice, PlanTerms
 from .counts import data_figures, heaviest
 from .plans import KnownCosts
@@ -132,18 +133,19 @@ def _other_plans(known: KnownCosts, balance: Balance, loop: LoopNow) -> dict[str
     language_names = [name for name in resources if name not in (*ENCODER, *NO_WORK)]
     if language_names and {*ENCODER} & {*resources}:
         budgets = {name: most for name, most in balance.budgets.items() if name in language_names}
-        apart = replace(balance, dispatch="images", budgets=budgets)
-        forecasts['dispatch="images"'] = known.compare(_make_config(apart, resources, loop))
+        apart = replace(balance, images=Images("images"), budgets=budgets)
+        plan = _make_config(apart, resources, loop)
+        forecasts['images=cp.Images("images")'] = known.compare(plan)
     return times | {code: forecast.time for code, forecast in forecasts.items() if forecast}
 
 
 def _write_code(balance: Balance) -> Json:
     """Return a Balance as its JSON object, as an expression, and with the loader to paste."""
-    values = json.loads(balance.to_json())
+    values, defaults = (json.loads(each.to_json()) for each in (balance, DEFAULTS))
     options = (
         f"    {name}={json.dumps(value, ensure_ascii=False)},\n"
         for name, value in values.items()
-        if name in OPTIONS and value != getattr(DEFAULTS, name)
+        if value != defaults[name]
     )
     code = f"Balance(\n{''.join(options)})"
     return {

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from ...balancer.planning.kernels.loops import check_work
 from ...balancer.planning.problem.shuffle import permutation
-from ...loader import Balance, DataLoader
+from ...loader import Balance, DataLoader, Ranks
 from ...workers.collate.layouts import collate_padded
-from ...workers.sources.registry import source_of
+from ...workers.sources.registry import open_data
 from ..console.commands import Command, json_option
 from ..console.reporting import PLAIN, emit, live_progress, make_table, progress_console
 from .data import ensure_demo_data
@@ -79,7 +79,7 @@ def command(source: str | None, samples: int, workers: int, as_json: bool) -> No
             )
     # A model this small gains nothing from threads, and they would compete with the workers.
     torch.set_num_threads(1)
-    source_of(source, transform)  # an error of the data stands alone
+    open_data(source, transform)  # an error of the data stands alone
     with live_progress() as progress:
         report = {name: _run(name, source, workers, progress) for name in RUNS}
     emit(report, as_json, _table(report))
@@ -101,7 +101,7 @@ def _run(name: str, source: str, workers: int, progress: Progress) -> dict[str, 
 
 def microbatches(name: str, source: str, workers: int) -> Generator[DemoMicrobatch]:
     """Yield an epoch's microbatches by the loader of a run: of all ranks, step by step."""
-    dataset = source_of(source, transform)
+    dataset = open_data(source, transform)
     if name == "balanced":
         balance = Balance(
             budgets=BUDGETS, accumulate="auto", layout="packed", seed=SEED,
@@ -109,7 +109,7 @@ def microbatches(name: str, source: str, workers: int) -> Generator[DemoMicrobat
         )  # fmt: skip
         loader = DataLoader(
             dataset, shuffle=True, num_workers=workers, balance=balance,
-            virtual_ranks=VIRTUAL_RANKS,
+            ranks=Ranks(virtual=VIRTUAL_RANKS),
         )  # fmt: skip
         with closing(loader):
             for wait_s, (batch, info) in timed(loader.with_info()):

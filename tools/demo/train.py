@@ -19,7 +19,7 @@ import torch
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.metrics import TILE_TOKENS, efficiency
-from ...workers.collate.labels import count_label_tokens_of
+from ...workers.collate.labels import count_batch_label_tokens
 from .model import DemoModelShape, VisionLanguageModel, sum_loss
 
 LEARNING_RATE = 2e-3
@@ -148,7 +148,7 @@ def train(
             torch.autograd.backward(loss)
             loads.append(measure_load(microbatch, cpu_clock() - started))
             total += loss.item()
-            labels += count_label_tokens_of(microbatch.batch, [])
+            labels += count_batch_label_tokens(microbatch.batch, [])
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.grad /= max(1, labels)

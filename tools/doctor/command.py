@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ...workers.sources.urls import SCHEMES, scheme_of
+from ...workers.sources.urls import SCHEMES, parse_scheme
 from ..console.commands import FILE, Command, json_option
 from ..console.reporting import emit
 from .figures import BAD, COLOURS, WARN, Finding, printable, report_fields
@@ -60,7 +60,7 @@ def command(
         examination = Examination(examine_dead_letters(dead_letter))
     elif target is None:
         examination = Examination(examine_installation())
-    elif scheme_of(target) in SCHEMES:
+    elif parse_scheme(target) in SCHEMES:
         examination = Examination(examine_store(target))
     elif "://" in target:
         examination = examine_job(target, timeout, keys, job)

@@ -18,7 +18,7 @@ from ...loader.resume.ledger import (
     check_same_data,
     parse_ledger,
 )
-from ...workers.mixture.order import epoch_order, epoch_samples, rows_of
+from ...workers.mixture.order import epoch_order, epoch_samples, find_rows
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letters import read_letters
 from ...workers.sources.failures import SkippedSample
@@ -95,7 +95,7 @@ def examine_dead_letters(path: Path) -> list[Finding]:
     Raises ValueError if the file is missing or is not a dead-letter file.
     """
     if not path.is_file():
-        raise ValueError(f"there is no file {path}; give the loader's dead_letter= file")
+        raise ValueError(f"there is no file {path}; give the file of OnError(dead_letter=...)")
     letters = read_letters(path)
     if not letters and path.stat().st_size:
         raise ValueError(f"{path} is not a dead-letter file: no line of it is a letter")
@@ -140,10 +140,10 @@ def examine_step(path: Path, step: int, data: str) -> Examination:
             f"the plan's mode is {ledger.mode!r}, which moves samples between steps by what they "
             "cost: log StepInfo.keys in the loop; with mode 'exact' a ledger says which they are"
         )
-    dataset: Any = rows_of(find_dataset(data))
+    dataset: Any = find_rows(find_dataset(data))
     source = as_source(dataset)
     count = epoch_samples(source, ledger.shuffle)
-    check_same_data(ledger, KnownData(dataset, count, source.key).looked_at())
+    check_same_data(ledger, KnownData(dataset, count, source.key).look_at_samples())
     begin = step * ledger.samples_per_step
     if not 0 <= begin < count:
         steps = -(-count // ledger.samples_per_step)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from ...workers.arena.memory import why_no_memory_files
-from ...workers.sources.urls import scheme_of, shown
+from ...workers.arena.memory import find_memory_file_fault
+from ...workers.sources.urls import parse_scheme, shown
 from ...workers.stores.files import list_urls
 from ...workers.stores.obstore_store import is_installed
 from .figures import GIB, Finding, judge
@@ -24,7 +24,7 @@ def examine_installation() -> list[Finding]:
     return [
         judge("python", f"{platform.python_version()} ({platform.machine()}, {platform.system()})"),
         *judge_packages(requires("counterpoise") or [], _installed),
-        *judge_machine(processors, why_no_memory_files(), _free_bytes("/dev/shm")),
+        *judge_machine(processors, find_memory_file_fault(), _free_bytes("/dev/shm")),
     ]
 
 
@@ -103,13 +103,13 @@ def examine_store(url: str) -> list[Finding]:
     files = list_urls(url)
     size = sum(file.size for file in files)
     since = time.perf_counter()
-    files[0].read_at(0, 1)
+    files[0].read_range(0, 1)
     answer_s = time.perf_counter() - since
     part = min(PART, files[0].size)
     since = time.perf_counter()
-    files[0].read_at(0, part)
+    files[0].read_range(0, part)
     rate = part / 1e6 / (time.perf_counter() - since)
-    slow = scheme_of(url) == "s3" and not is_installed()
+    slow = parse_scheme(url) == "s3" and not is_installed()
     return [
         judge("shards", f"{len(files)} of {size / 1e9:.3g} GB: {shown(url)}"),
         judge(

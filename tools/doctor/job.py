@@ -65,7 +65,7 @@ def judge_status(address: str, status: StatusReport, answer_s: float) -> list[Fi
          "see the balancer's log for the reason: keys, versions, or a program that is not a peer"),
         ("dead letters", f"{status.holes} in this run; {_join(holes)}" if status.holes else "",
          False, "group them with counterpoise doctor --dead-letter FILE, if the loader has "
-         "dead_letter="),
+         "OnError(dead_letter=...)"),
     )  # fmt: skip
     return [judge(name, text, bad=bad, warn=warn) for name, text, bad, warn in rows if text]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...balancer.near_names import near_name
 from ...sched import Costs, Program, Timeline, schedules, simulate
-from ...sched.generators.vocabulary import FORMS, PAPER_SCALING, form_of
+from ...sched.generators.vocabulary import FORMS, PAPER_SCALING, output_form
 from ...sched.render.summary import BYTES, MemoryUnit
 from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
 from ...sched.simulation.costs import Table
@@ -90,7 +90,7 @@ class GivenTimes:
             kind: [time // chunks] * (program.stages - 1) + [time // chunks + shares[kind]]
             for kind, time in staged.items()
         }
-        if form := form_of(program):
+        if form := output_form(program):
             factor = self.scaling(form, ranks)
             softmax, gradients = round(softmax / factor), round(gradients / factor)
         half = softmax // 2
@@ -295,14 +295,14 @@ def read_timelines(targets: Sequence[str], size: Size, costs: CostSource) -> lis
         target: read_costed(target, size, costs) for target in targets if target not in steps
     }
     # What some have as passes of their own, the others have on their last stage.
-    cut = any(map(form_of, programs.values()))
+    cut = any(map(output_form, programs.values()))
     timelines = []
     for target in targets:
         if target in steps:
             timelines.append(steps[target].timeline)
             continue
         program = programs[target]
-        output = cut and not form_of(program) and isinstance(costs, GivenTimes)
+        output = cut and not output_form(program) and isinstance(costs, GivenTimes)
         timeline = simulate(program, costs.price(program, output))
         timelines.append(replace(timeline, name=f"{target} + output") if output else timeline)
     return timelines

@@ -125,8 +125,7 @@ def plan_whole(question: PlanQuestion, out: Path) -> PlanAnswer:
 def _file(job: Job, best: PricedPlan, out: Path) -> Json:
     pricer = Pricer(job)
     loads = pricer.loads(best.plan.unit.dp, best.plan.batch)
-    stages = len(best.timeline.placement)
-    balance = make_balance(best.plan, job, loads.most, stages, out)
+    balance = make_balance(best.plan, job, loads.most, out)
     return dump_job(job_file(pricer, best, json.loads(balance.to_json())))
 
 
@@ -142,7 +141,7 @@ def job_report(job: Job, answer: JobAnswer, seconds: float) -> Json:
         **_figures(job, best, best.step_ns),
         "gain": None if today is None else today.step_ns / best.step_ns,
         "today": None if today is None else _figures(job, today, best.step_ns),
-        "others": [_figures(job, plan, best.step_ns) for plan in answer.others],
+        "others": [_figures(job, plan, best.step_ns) for plan in answer.next_plans],
         "bound_s": answer.bound_ns / 1e9,
         "evaluated": answer.evaluated,
         "seconds": round(seconds, 3),

@@ -16,6 +16,7 @@ from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig, Window
 from ...balancer.planning.problem.options import ATTENTION_PAIRS
+from ...balancer.planning.problem.values import PipelineOrder, Shapes
 from ...sched.planners.job.plan import BatchChoice, Job, JobPlan, StepLoads
 from ...sched.shapes import Amounts, Model
 from ..analyze.scan.run import scan_sources
@@ -161,15 +162,15 @@ def order_microbatches(name: str, ranks: int, forward: Int64, backward: Int64) -
     return order
 
 
-def make_balance(plan: JobPlan, job: Job, most: Amounts, stages: int, out: Path) -> Balance:
+def make_balance(plan: JobPlan, job: Job, most: Amounts, out: Path) -> Balance:
     """Return the rules by which a loader makes the plan's microbatches.
 
     `out`: the file that they will be in, whose costs an ordering reads.
     """
     budgets = {name: amount for name, amount in most.items() if name != PAIRS and amount}
-    rules: dict[str, Any] = {"budgets": budgets, "samples_per_step": job.batch, "cp": job.cp}
-    rules |= {"accumulate": plan.batch.microbatches, "waits": "step", "layout": "packed"}
-    if plan.batch.ordering != "given":
-        pipeline = {"schedule": plan.schedule.name, "stages": stages, "profile": str(out)}
-        rules |= {"ordering": plan.batch.ordering, "pipeline": pipeline}
-    return Balance(**rules)
+    ordering: Any = plan.batch.ordering
+    return Balance(
+        budgets=budgets, samples_per_step=job.batch, accumulate=plan.batch.microbatches,
+        waits="step", layout="packed", shapes=Shapes(cp=job.cp),
+        pipeline=None if ordering == "given" else PipelineOrder(str(out), ordering),
+    )  # fmt: skip

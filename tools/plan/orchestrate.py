@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from ...sched.planners.orchestration.baselines import MEGATRON_STAGES, baselines
-from ...sched.planners.orchestration.models import modules_of, read_modules
+from ...sched.planners.orchestration.models import make_modules, read_modules
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, plan_layouts, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem
 from ...sched.shapes import Device
@@ -87,7 +87,7 @@ def _modules(
                 samples = read_samples(data, model, batch, seed, 1, progress)
                 amounts = {name: -(-total // batch) for name, total in samples.amounts.items()}
                 drawn = samples.images
-            ways = [modules_of(model, device, amounts, recompute=way) for way in (False, True)]
+            ways = [make_modules(model, device, amounts, recompute=way) for way in (False, True)]
     if drawn is None:
         return ways, {}
     if not (mean := float(drawn.mean())):

@@ -26,12 +26,12 @@ from ...sched.planners.stage_split import (
     balanced_partition,
     candidates,
     dump_split,
-    split_of,
+    make_split,
     step_timer,
     traffic_bytes,
     variance,
 )
-from ...sched.shapes import ENCODER, memory_of
+from ...sched.shapes import ENCODER, chain_memory
 from ..console.reporting import make_table
 from .chain import Chain, read_chain
 from .question import PlanAnswer, PlanQuestion
@@ -92,13 +92,13 @@ def plan_partition(question: PlanQuestion) -> PlanAnswer:
         split = _framework_split(FRAMEWORKS[question.framework], chain, best)
         report["split"] = split
         lines = [split if isinstance(split, str) else json.dumps(split)]
-    return PlanAnswer(report, _tables(report), lambda: dump_split(split_of(best)), lines)
+    return PlanAnswer(report, _tables(report), lambda: dump_split(make_split(best)), lines)
 
 
 def _rank_memory(chain: Chain, sizes: Sizes) -> list[int]:
     """Return every rank's peak with nothing recomputed."""
     cut = replace(chain.layout, stages=sizes)
-    return [memory.total for memory in memory_of(chain.layers, cut)]
+    return [memory.total for memory in chain_memory(chain.layers, cut)]
 
 
 def _framework_split(

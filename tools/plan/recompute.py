@@ -22,7 +22,7 @@ from ...sched.planners.recompute import (
     savings,
 )
 from ...sched.planners.stage_split import balanced_partition, step_timer
-from ...sched.shapes import Recompute, step_of
+from ...sched.shapes import Recompute, simulate_step
 from ..console.reporting import make_table
 from .chain import Chain, read_chain
 from .question import Json, PlanAnswer, PlanQuestion
@@ -93,7 +93,7 @@ def _plan_modelled(chain: Chain, limit: int) -> _Planned:
     seconds = {}
     for name, recompute in layouts.items():
         again = replace(cut, recompute=recompute)
-        seconds[name] = step_of([layers] * again.microbatches, device, again).total_ns / 1e9
+        seconds[name] = simulate_step([layers] * again.microbatches, device, again).total_ns / 1e9
     more = {"seconds_per_step": seconds, "device": device.origin}
     return _Planned(stages, saving, limit, policies, more)
 

@@ -17,7 +17,7 @@ from ...workers.sources.cache_files import replace_file
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
-from ...workers.sources.plain import data_of
+from ...workers.sources.plain import unwrap_dataset
 from ...workers.sources.urls import SCHEME
 from ...workers.tar.dataset import TarDataset
 from ..analyze.scan.measure import measure_task
@@ -130,7 +130,7 @@ def _write(
     if SCHEME.match(str(out).replace(":/", "://", 1)):
         raise ValueError(f"--out {out}: give a local folder, and upload it as it is")
     opened = open_source(source, options["cache"])
-    if isinstance(data_of(opened), Mixture):
+    if isinstance(unwrap_dataset(opened), Mixture):
         raise ValueError(f"{source} is a mixture, which is an order: prepare its sources")
     planning = progress.add_task("plan", total=None, live="")
     shared = SourceOptions(source, options["on_error"] == "skip", options["cache"])
@@ -181,7 +181,9 @@ def _plan_starts(
     samples, size = options["samples_per_shard"], int(options["shard_size"] * MB)
     about: dict[str, Any] = {
         "prepare": FORMAT,
-        "data": KnownData(data_of(source), len(source), source.key).looked_at().identity,
+        "data": KnownData(unwrap_dataset(source), len(source), source.key)
+        .look_at_samples()
+        .identity,
         "samples": len(source),
         "split": {"samples": samples} if samples is not None else {"bytes": size},
     }

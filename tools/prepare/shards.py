@@ -18,7 +18,7 @@ from ...workers.sources.data_identity import spread
 from ...workers.sources.failures import (
     RETRIES,
     SkippedSample,
-    kind_of,
+    classify_failure,
     load_with_retries,
     locate_error,
 )
@@ -118,7 +118,7 @@ def _size(source: Source, index: int) -> int:
     try:
         _, members = _encoded(source, index)
     except Exception as error:
-        if kind_of(error) == "io":
+        if classify_failure(error) == "io":
             raise
         return 0
     return sum(BLOCK + -(-len(data) // BLOCK) * BLOCK for data in members.values())
@@ -147,9 +147,9 @@ def _write_samples(
         try:
             writer.write(*_encoded(source, index))
         except Exception as error:
-            if kind_of(error) == "io":
+            if classify_failure(error) == "io":
                 raise
-            place = source.file_of(index) or source_name(source)
+            place = source.locate_file(index) or source_name(source)
             reason = str(error) if isinstance(error, ValueError) else locate_error(error)
             if isinstance(error, SampleError):
                 reason, place = error.reason, error.source or place
@@ -175,8 +175,8 @@ def verify_shards(
     for row in np.random.default_rng(0).permutation(len(indexes))[:count].tolist():
         if _encoded(written, row) != _encoded(source, indexes[row]):
             raise ValueError(
-                f"sample {written.key(row)!r} of {written.file_of(row)} is not what the source has "
-                f"as number {indexes[row]}: it gives others each time, or has changed; remove this "
-                "shard and run prepare again"
+                f"sample {written.key(row)!r} of {written.locate_file(row)} is not what the source "
+                f"has as number {indexes[row]}: it gives others each time, or has changed; remove "
+                "this shard and run prepare again"
             )
     return min(count, len(indexes))

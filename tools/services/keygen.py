@@ -31,7 +31,7 @@ def command(folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...], j
       counterpoise keygen keys --job run-a      # keys/worker-run-a, keys/trainer-run-a
       counterpoise balancer --listen tcp://0.0.0.0:5555 --keys keys/balancer
       counterpoise worker tcp://10.0.0.1:5555 --root /data --keys keys/worker
-      python train.py        # DataLoader(..., balancer=..., keys="keys/trainer")
+      python train.py        # DataLoader(..., balancer=Balancer(keys="keys/trainer"))
     """  # noqa: D301
     for name, about in _make_keys(folder, workers, trainers, checked_job(job) if job else ""):
         click.echo(f"{folder / name}  {about}")
@@ -46,7 +46,7 @@ def _make_keys(
         workers, trainers = (f"worker{of_job}",), (f"trainer{of_job}",)
     named = [(name, "worker") for name in workers] + [(name, "trainer") for name in trainers]
     _check_names(folder, [name for name, _ in named])
-    uses = {"worker": "counterpoise worker --keys", "trainer": "DataLoader(keys=...)"}
+    uses = {"worker": "counterpoise worker --keys", "trainer": "Balancer(keys=...)"}
     folders = [(name, f"for {uses[role]}") for name, role in named]
     if not (folder / "balancer" / SECRET).exists():
         folders.insert(0, ("balancer", "for counterpoise balancer --keys"))

@@ -27,11 +27,11 @@ from ...workers.daemon.jobs import JobsWorker, ServedBalancer
 from ...workers.planned.measuring import MAX_THREADS
 from ...workers.serving.address import AUTO, NONE, NotServedError, serving_address, shown_address
 from ...workers.serving.frame_store import FrameStore
-from ...workers.serving.server import FramesWay, PullServer, pulled_from, relayed
+from ...workers.serving.server import FramesWay, PullServer
 from ...workers.sources.failures import describe_error
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
-from ...workers.sources.registry import find_name, open_source, registered
+from ...workers.sources.registry import import_named, open_source, registered
 from ...workers.stores.allowed import restrict_urls
 from ...workers.stores.obstore_store import forks_no_more
 from ..console.commands import EXISTING_FOLDER, FILE, Command
@@ -117,7 +117,7 @@ def command(
     set_up_logs(log_level, log_format)
     for name in allow:
         registered((name,))
-        find_name(name)  # here, not at the first sample
+        import_named(name)  # here, not at the first sample
     restrict_urls(allow_url)
     if allow_url:
         forks_no_more()
@@ -219,7 +219,7 @@ def _open_way(balancer: str, serve: str, keys: PeerKeys | None, insecure: bool) 
     except NotServedError as error:
         if serve != NONE:
             logger.warning("decoded samples of jobs at %s are not pulled: %s", balancer, error)
-        return relayed(str(error))
+        return FramesWay(None, why=str(error))
     pair, host, port = new_pair("worker") if keys else None, *address.rpartition(":")[::2]
     last = int(port) + MOST_PORTS - 1 if port.isdigit() and int(port) else 0
     while True:
@@ -230,7 +230,7 @@ def _open_way(balancer: str, serve: str, keys: PeerKeys | None, insecure: bool) 
                 raise
             address = f"{host}:{int(address.rpartition(':')[2]) + 1}"
         else:
-            return pulled_from(server, shown_address(server.endpoint, balancer))
+            return FramesWay(server, shown_address(server.endpoint, balancer))
 
 
 def _memory_bytes() -> int:

@@ -90,7 +90,9 @@ def _verdict(report: Json) -> tuple[str, list[str]]:
     if gain >= LEAST_GAIN and (is_limit or time > forecast["time"] - LEAST_GAIN):
         gain_text = f"{100 * gain:.0f} % shorter: {now:.0f} ms now, {then:.0f} ms then (forecast)."
         options = [f"accumulate={accumulate}"] * (accumulate > 1)
-        options += ["shift_labels=False"] * report["costs"].get("labels_shifted", False)
+        options += ['layout=cp.Layout("torch", shift_labels=False)'] * report["costs"].get(
+            "labels_shifted", False
+        )
         more = f'cp.Balance("auto", {", ".join(options)})' if options else '"auto"'
         return f'balance="auto" makes a step {gain_text}', [f"balance={more}"]
     if min(forecast["time"], time) > 1 - LEAST_GAIN:

@@ -15,7 +15,7 @@ import numpy as np
 import torch.utils.data as torch_data
 from rich.progress import Progress
 
-from ...loader import DataLoader
+from ...loader import DataLoader, OnError
 from ...workers.sources.cache_files import replace_file
 from ...workers.sources.dead_letters import read_letters
 from ..console.commands import COUNT, FILE, Command, json_option
@@ -113,7 +113,7 @@ def try_all(subject: Subject, settings: Json, seconds: float, progress: Progress
 
 def _contenders(subject: Subject, costs: TrialCosts | None, letters: Path) -> list[Contender]:
     def ours(skip: bool, **more: Any) -> Any:
-        errors = {"on_error": "skip", "dead_letter": str(letters)} if skip else {}
+        errors = {"on_error": OnError("skip", dead_letter=str(letters))} if skip else {}
         return DataLoader(**{"dataset": subject.dataset, **subject.arguments, **errors, **more})
 
     def torchs(skip: bool) -> Any:

@@ -11,12 +11,13 @@ import torch.utils.data as torch_data
 
 from ...balancer.planning.forecast import MOST_SAMPLES
 from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.layout import Layout
 from ...loader.auto.answer import Question
-from ...loader.auto.choice import PlanTerms, source_of
+from ...loader.auto.choice import PlanTerms, make_source
 from ...loader.auto.first_samples import ask_worker
 from ...loader.balanced.settings import WorkerStart
 from ...workers.discovery import FIRST
-from ...workers.discovery.fields import part_at
+from ...workers.discovery.fields import find_child
 from ...workers.mixture.order import epoch_order
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import Source
@@ -97,10 +98,12 @@ def find_costs(
         raise UnusableDataError(str(error)) from None
     choice = answer.choice
     if answer.labels_shifted:
-        terms = replace(terms, balance=replace(terms.balance, shift_labels=False))
+        terms = replace(
+            terms, balance=replace(terms.balance, layout=Layout("torch", shift_labels=False))
+        )
         if choice.costs is not None:
             choice = replace(choice, costs={**choice.costs, "shift_labels": False})
-    known: Any = source_of(choice, source, samples, None)
+    known: Any = make_source(choice, source, samples, None)
     ways["num_workers"] = settings["num_workers"]
     rows: Any = CostRows(known, choice.resources)
     loader: Any = torch_data.DataLoader(rows, AT_ONCE, sampler=order, collate_fn=list, **ways)
@@ -118,7 +121,7 @@ def find_costs(
     labels = "samples" if LABEL_TOKENS in choice.resources else ""
     with suppress(Exception):  # the trial says what is broken
         first = [] if labels else first_samples(samples)
-        batched = np.size(part_at(question.collate(first), "labels")) if first else 0
+        batched = np.size(find_child(question.collate(first), "labels")) if first else 0
         labels = "batches" if batched > len(first) else labels
     loads = known.decode_first
     return TrialCosts(

@@ -17,11 +17,11 @@ from typing import Any
 import torch.utils.data as torch_data
 
 from ...loader import collate_padded
-from ...workers.mixture.order import rows_of
+from ...workers.mixture.order import find_rows
 from ...workers.mixture.recipe_files import is_recipe
 from ...workers.processes.start_method import start_method
 from ...workers.sources.failures import describe_error
-from ...workers.sources.registry import class_of, format_of, source_of
+from ...workers.sources.registry import find_format, find_format_class, open_data
 from ...workers.vision_language.transform import VisionLanguage
 from ..analyze.scan.sources import find_dataset, import_object, is_import_path
 
@@ -74,7 +74,9 @@ class Subject:
     def samples(self) -> Any:
         """What balanced loops read: the data set, or what an HFProcessor makes of it."""
         processor: Any = self.settings.get("collate_fn")
-        return rows_of(processor.over(self.dataset) if hasattr(processor, "over") else self.dataset)
+        return find_rows(
+            processor.over(self.dataset) if hasattr(processor, "over") else self.dataset
+        )
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -246,21 +248,21 @@ def _open_files(source: str, transform: str) -> Subject:
     if is_recipe(source):
         lines = (f"dataset = cp.Mixture.from_file({source!r})",)
         return Subject(source, find_dataset(source), "dataset", lines, settings)
-    opens = f"dataset = cp.{class_of(source).__name__}({source!r}"
+    opens = f"dataset = cp.{find_format_class(source).__name__}({source!r}"
     if transform:
         function, lines, expression = _make_named(transform, "transform")
         lines = (*lines, f"{opens}, {expression})")
-        return Subject(source, source_of(source, function), "dataset", lines, settings)
-    if format_of(source) == "hf" and (tokenized := _load_tokenized(source)) is not None:
+        return Subject(source, open_data(source, function), "dataset", lines, settings)
+    if find_format(source) == "hf" and (tokenized := _load_tokenized(source)) is not None:
         lines = ("import datasets", f"dataset = datasets.load_from_disk({source!r})")
         return Subject(source, tokenized, "dataset", lines, settings)
-    ready = source_of(source, VisionLanguage(image_token_id=0))
+    ready = open_data(source, VisionLanguage(image_token_id=0))
     if first_samples(ready):
         note = "A byte counts as a token, and images are cut into tiles of 448 pixels"
-        lines = (COLLATE_LINE, f"{opens}, cp.VisionLanguage(image_token_id=0))")
+        lines = (COLLATE_LINE, f"{opens}, cp.workers.VisionLanguage(image_token_id=0))")
         settings["collate_fn"] = collate_padded
     else:
-        ready, lines, note = source_of(source), (f"{opens})",), "The records are used as they are"
+        ready, lines, note = open_data(source), (f"{opens})",), "The records are used as they are"
     note += ": give --transform MODULE:NAME for what your loop does."
     return Subject(source, ready, "dataset", lines, settings, notes=(note,))
 

@@ -26,7 +26,7 @@ def make_notes(report: Json) -> Iterator[str]:
         of = f" The forecast is from {forecast['samples']:,} samples." if forecast else ""
         yield f"Costs: {costs['found']}{work}.{of}"
     if costs["labels_shifted"]:
-        yield "Each label is the next token already, which shift_labels=False says."
+        yield "Each label is the next token already, which Layout(..., shift_labels=False) says."
     if broken["count"]:
         name, reason = next(iter(broken["named"].items()))
         yield (

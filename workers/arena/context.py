@@ -12,7 +12,7 @@ from .queue import ArenaQueue
 
 
 class LockFreeEvent:
-    """An event that one process sets and others look at; nobody can wait for it.
+    """An event that one process sets and others look at; it cannot be waited for.
 
     context: the multiprocessing context of the processes.
     """

@@ -41,7 +41,7 @@ def body(
 ) -> list[Any]:
     """Return the parts of a body: pieces (slot, length), pickle, bytes of those without a slot."""
     head = _HEAD.pack(BODY, token, len(pieces), len(pickled))
-    return [head, b"".join([_PIECE.pack(*each) for each in pieces]), pickled, *copied]
+    return [head, b"".join([_PIECE.pack(*piece) for piece in pieces]), pickled, *copied]
 
 
 def read_body(data: memoryview) -> tuple[int, list[tuple[int, int]], memoryview, memoryview]:
@@ -55,30 +55,30 @@ def read_body(data: memoryview) -> tuple[int, list[tuple[int, int]], memoryview,
     return token, pieces, data[stop : stop + length], data[stop + length :]
 
 
-def task(thing: Any) -> bytes | None:
+def task(message: Any) -> bytes | None:
     """Return the message of what most samplers ask a worker for; None for any other object.
 
     >>> read_task(memoryview(task((3, [7, 8]))))
     (3, [7, 8])
     """
-    match thing:
+    match message:
         case (int(), list() as names) if _PLAIN.issuperset(map(type, names)):
-            packed = pickle.dumps(thing, 5)
+            packed = pickle.dumps(message, 5)
             return _TASK + packed if len(packed) <= MOST_INLINE else None
     return None
 
 
 def read_task(data: memoryview) -> Any:
-    """Return the object that `task` was given."""
+    """Return the message that `task` packed."""
     return pickle.loads(data[1:])
 
 
-def body_at(token: int, slot: int, length: int) -> bytes:
+def body_in_slot(token: int, slot: int, length: int) -> bytes:
     """Return the message of a body that lies in a slot."""
     return _AT.pack(BODY_AT, token, slot, length)
 
 
-def read_body_at(data: memoryview) -> tuple[int, int, int]:
+def read_body_in_slot(data: memoryview) -> tuple[int, int, int]:
     """Return token, slot and length of a body in a slot."""
     _, token, slot, length = _AT.unpack_from(data)
     return token, slot, length
@@ -88,14 +88,14 @@ def slots(token: int, new: Sequence[tuple[int, int]], retired: Sequence[int]) ->
     """Return the message of new slots (number, size) and of retired ones."""
     head = _SLOTS.pack(SLOTS, token, len(new), len(retired))
     return head + b"".join(
-        [*(_PIECE.pack(*each) for each in new), *(_NUMBER.pack(each) for each in retired)]
+        [*(_PIECE.pack(*slot) for slot in new), *(_NUMBER.pack(number) for number in retired)]
     )
 
 
 def read_slots(data: memoryview) -> tuple[int, list[tuple[int, int]], list[int]]:
     """Return token, new slots (number, size), and retired ones."""
-    _, token, new, retired = _SLOTS.unpack_from(data)
-    middle = _SLOTS.size + new * _PIECE.size
-    numbers = data[middle : middle + retired * _NUMBER.size]
-    found = list(_PIECE.iter_unpack(data[_SLOTS.size : middle]))
-    return token, found, [number for (number,) in _NUMBER.iter_unpack(numbers)]
+    _, token, new_count, retired_count = _SLOTS.unpack_from(data)
+    middle = _SLOTS.size + new_count * _PIECE.size
+    numbers = data[middle : middle + retired_count * _NUMBER.size]
+    new_slots = list(_PIECE.iter_unpack(data[_SLOTS.size : middle]))
+    return token, new_slots, [number for (number,) in _NUMBER.iter_unpack(numbers)]

@@ -1,7 +1,7 @@
 """Lays one object out for a message: which bytes lie in slots, and which are copied.
 
-A large piece gets a slot of its own, which the receiver's tensor is a view of: who keeps the labels
-of each batch does not keep its pictures, too. Small pieces travel with the pickle, and the receiver
+A large piece gets a slot of its own, which the receiver's tensor is a view of: labels of a batch
+that are kept do not keep its pictures, too. Small pieces travel with the pickle, and the receiver
 has a copy of each. What does not fit into a message goes into a slot that is free again as soon as
 it was read.
 """
@@ -26,10 +26,10 @@ Packet = tuple[list[Any], list[int]]
 class Packets:
     """An object that is about to be sent; raises what pickling raises, OSError without memory."""
 
-    def __init__(self, thing: Any, sender: Sender) -> None:
+    def __init__(self, message: Any, sender: Sender) -> None:
         self._sender = sender
         self._taken: list[OwnSlot] = []
-        self._pickled, pieces = pack(thing, sender)
+        self._pickled, pieces = pack(message, sender)
         try:
             self._body = self._place(pieces)
         except BaseException:
@@ -59,7 +59,7 @@ class Packets:
             return parts
         slot = self._take(length)
         _fill(slot, parts)
-        return [frames.body_at(token, slot.number, length)]
+        return [frames.body_in_slot(token, slot.number, length)]
 
     def _slot(self, piece: Piece) -> OwnSlot | None:
         """Return the slot that has the bytes of a piece now, None if they are to be copied."""
@@ -87,11 +87,11 @@ class Packets:
         new, sender.unannounced = sender.unannounced, []
         retired = sender.retired()
         while new or retired:
-            some, new = new[:most], new[most:]
+            announced, new = new[:most], new[most:]
             gone, retired = retired[:most], retired[most:]
-            descriptors = [*sender.pipe_to_send(), *(slot.descriptor for slot in some)]
-            sizes = [(slot.number, slot.mapping.size) for slot in some]
-            for slot in some:
+            descriptors = [*sender.pipe_to_send(), *(slot.descriptor for slot in announced)]
+            sizes = [(slot.number, slot.mapping.size) for slot in announced]
+            for slot in announced:
                 slot.descriptor = -1
             yield [frames.slots(sender.token, sizes, gone)], descriptors
 

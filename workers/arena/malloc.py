@@ -17,8 +17,8 @@ def keep_freed_memory() -> bool:
 
     For workers, never for a trainer.
     """
-    kept = _set(_M_MMAP_THRESHOLD, _LARGEST_BLOCK) and _set(_M_TRIM_THRESHOLD, _LARGEST_BLOCK)
-    return share_one_heap() and kept
+    is_reused = _set(_M_MMAP_THRESHOLD, _LARGEST_BLOCK) and _set(_M_TRIM_THRESHOLD, _LARGEST_BLOCK)
+    return share_one_heap() and is_reused
 
 
 def share_one_heap() -> bool:

@@ -90,7 +90,7 @@ class Mapping:
 
 
 @functools.cache
-def why_no_memory_files() -> str:
+def find_memory_file_fault() -> str:
     """Return why memory files cannot be had here, "" if they can."""
     if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
         return f"sealed memory files need Linux, and this is {sys.platform}"
@@ -110,8 +110,8 @@ def why_no_memory_files() -> str:
 
 def received_descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     """Return the descriptors that came with a message of a unix socket, as recvmsg gives them."""
-    found = array.array("i")
+    descriptors = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return list(descriptors)

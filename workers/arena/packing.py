@@ -9,16 +9,18 @@ import io
 import pickle
 from collections.abc import Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .sender import OwnSlot, Sender
 
-_DTYPES = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
+_DTYPES = sorted({kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}, key=str)
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _BYTES = torch.uint8
+_Axes = tuple[int, ...]
 # Types that numpy has, too, by torch's; it has none like bfloat16.
 _NUMPYS = {
     getattr(torch, name): np.dtype(name)
@@ -29,14 +31,11 @@ _NUMPYS = {
 _REDUCERS = ForkingPickler(io.BytesIO()).dispatch_table
 
 
-class Piece:
+class Piece(NamedTuple):
     """Bytes beside the pickle; slot: where they lie already."""
 
-    __slots__ = ("data", "slot")
-
-    def __init__(self, data: memoryview, slot: OwnSlot | None) -> None:
-        self.data = data
-        self.slot = slot
+    data: memoryview
+    slot: OwnSlot | None
 
 
 class _Beside:
@@ -63,12 +62,12 @@ class _Packer(pickle.Pickler):
         self._beside = beside
         self._sender = sender
         # The first tensor of each piece of memory, by its address, first and last byte.
-        self._firsts: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._firsts: dict[tuple[int, int, int], Tensor] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how pickle makes a tensor again; NotImplemented leaves an object to pickle."""
         kind = type(obj)
-        if kind is torch.Tensor:
+        if kind is Tensor:
             if is_ordinary(obj):
                 return self._tensor(obj)
             if obj.is_conj() or obj.is_neg():  # torch's way would lose it
@@ -77,7 +76,7 @@ class _Packer(pickle.Pickler):
             return obj.copy().__reduce_ex__(5)  # torch's way, too, makes it writable
         return NotImplemented
 
-    def _tensor(self, tensor: torch.Tensor) -> Any:
+    def _tensor(self, tensor: Tensor) -> Any:
         shape, code = tuple(tensor.shape), _CODES[tensor.dtype]
         size = tensor.element_size()
         storage = tensor.untyped_storage()
@@ -94,7 +93,7 @@ class _Packer(pickle.Pickler):
             return _sharing, (first, code, shape, steps, start - begin)
         data = torch.empty(0, dtype=_BYTES).set_(storage).numpy()
         if (begin, end) == (0, whole):
-            self._beside.slot = None if self._sender is None else self._sender.slot_at(place[0])
+            self._beside.slot = None if self._sender is None else self._sender.find_slot(place[0])
         else:
             data = data[begin:end]
         buffer = pickle.PickleBuffer(data)  # type: ignore[arg-type]
@@ -103,21 +102,26 @@ class _Packer(pickle.Pickler):
         return _inside, (buffer, code, shape, steps, start - begin)
 
 
-def is_ordinary(tensor: torch.Tensor) -> bool:
+def is_ordinary(tensor: Tensor) -> bool:
     """Return whether a tensor is bytes of this process' memory, and a shape."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.requires_grad
-        and not tensor.is_nested
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and tensor.numel() > 0
-    )
+    is_as_shown = not tensor.is_conj() and not tensor.is_neg()
+    return is_as_shown and is_plain(tensor) and tensor.numel() > 0
 
 
-def _span(tensor: torch.Tensor) -> int:
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is dense, on the CPU, and needs no gradient."""
+    is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    return is_dense and not tensor.requires_grad and tensor.device.type == "cpu"
+
+
+def flat_bytes(tensor: Tensor) -> memoryview:
+    """Return the contents of a plain tensor, in its order: its own memory where they lie so."""
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
+    flat = flat.as_strided(flat.shape, (1,))  # of one element it may be any
+    return flat.view(torch.uint8).numpy().data
+
+
+def _span(tensor: Tensor) -> int:
     """Return how many elements lie between a tensor's first and its last, both included.
 
     >>> _span(torch.zeros(4, 6)[:, :2])
@@ -127,11 +131,11 @@ def _span(tensor: torch.Tensor) -> int:
     return 1 + sum((size - 1) * step for size, step in sizes)
 
 
-def _filling(buffer: Any, code: int, shape: tuple[int, ...]) -> torch.Tensor:
-    return tensor_in(buffer, _DTYPES[code], shape)
+def _filling(buffer: Any, code: int, shape: _Axes) -> Tensor:
+    return as_tensor(buffer, _DTYPES[code], shape)
 
 
-def tensor_in(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+def as_tensor(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """Return a tensor of all of a writable buffer, which it keeps; RuntimeError for no shape."""
     known = _NUMPYS.get(dtype)
     if known is not None:  # in a third of the time
@@ -139,20 +143,12 @@ def tensor_in(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Te
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
-def _inside(
-    buffer: Any, code: int, shape: tuple[int, ...], steps: tuple[int, ...] | None, start: int
-) -> torch.Tensor:
+def _inside(buffer: Any, code: int, shape: _Axes, steps: _Axes | None, start: int) -> Tensor:
     """Return a tensor in a buffer, from byte `start` on; steps: its strides, if it has gaps."""
     return _sharing(torch.frombuffer(buffer, dtype=_BYTES), code, shape, steps, start)
 
 
-def _sharing(
-    first: torch.Tensor,
-    code: int,
-    shape: tuple[int, ...],
-    steps: tuple[int, ...] | None,
-    start: int,
-) -> torch.Tensor:
+def _sharing(first: Tensor, code: int, shape: _Axes, steps: _Axes | None, start: int) -> Tensor:
     """Return a tensor as `_inside` does, in the memory of another."""
     empty = torch.empty(0, dtype=_DTYPES[code])
     storage, place = first.untyped_storage(), start // empty.itemsize
@@ -162,7 +158,7 @@ def _sharing(
 
 
 def pack(
-    thing: Any, sender: Sender | None, reducers: Mapping[Any, Any] = _REDUCERS
+    message: Any, sender: Sender | None, reducers: Mapping[Any, Any] = _REDUCERS
 ) -> tuple[memoryview, list[Piece]]:
     """Return an object's pickle, and the bytes beside it; raises what pickling raises.
 
@@ -171,7 +167,7 @@ def pack(
     stream, beside = io.BytesIO(), _Beside()
     packer = _Packer(stream, sender, beside)
     packer.dispatch_table = reducers
-    packer.dump(thing)
+    packer.dump(message)
     return stream.getbuffer(), beside.pieces
 
 

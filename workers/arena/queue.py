@@ -7,7 +7,7 @@ tensors lie in slots that are used again (sender.py, receiver.py).
 
 The trainer never waits for a worker: tasks that the socket has no room for are kept, and sent when
 it puts or gets something next. A worker waits for the trainer, and reads its own tasks meanwhile:
-the last of them says that nobody wants the batch any more.
+the last of them says that the batch is not wanted any more.
 """
 
 import array
@@ -33,7 +33,6 @@ _BUFFER_BYTES = 4 << 20  # asked for; the kernel gives what it allows
 _ANCILLARY = socket.CMSG_SPACE((frames.MOST_SLOTS + 1) * array.array("i").itemsize)
 # How long the trainer waits for a batch before it tries again to send a task that had no room.
 _AGAIN_S = 0.02
-
 
 # The queues of this process with tasks that have not been sent, by identity.
 _waiting: "dict[int, ArenaQueue]" = {}
@@ -68,7 +67,7 @@ class ArenaQueue:
         self._reader, self._writer = state
         self._begin()
 
-    def put(self, thing: Any) -> None:
+    def put(self, message: Any) -> None:
         """Send an object; raises what pickling raises.
 
         In a worker the trainer is sent such an error in place of the object.
@@ -76,14 +75,14 @@ class ArenaQueue:
         self._own()
         worker = this_worker()
         if worker is None:
-            self._send_or_keep(thing)
+            self._send_or_keep(message)
             return
         if worker.work is not None:
-            worker.end_task(thing)
+            worker.end_task(message)
         try:
-            layout = Packets(thing, worker.sender)
+            layout = Packets(message, worker.sender)
         except Exception:
-            layout = Packets(worker.failed(thing), worker.sender)
+            layout = Packets(worker.failed(message), worker.sender)
         for packet in layout.packets():
             if not self._send_waiting(packet, worker.tasks):
                 return
@@ -127,7 +126,7 @@ class ArenaQueue:
             self._writer.close()
 
     def discard(self) -> None:
-        """Forget what was put and nobody has read: who was to read it has ended."""
+        """Forget messages that were not read: the process that was to read them has ended."""
         self._unsent.clear()
         _waiting.pop(id(self), None)
         while True:
@@ -154,7 +153,7 @@ class ArenaQueue:
         elif kind == frames.TASK:
             self._read.append(frames.read_task(data))
         elif kind == frames.BODY_AT:
-            token, slot, length = frames.read_body_at(data)
+            token, slot, length = frames.read_body_in_slot(data)
             self._read.append(self._unpack(memoryview(self._receiver.view(token, slot, length))))
         else:
             token, new, retired = frames.read_slots(data)
@@ -193,15 +192,15 @@ class ArenaQueue:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
-    def _send_or_keep(self, thing: Any) -> None:
+    def _send_or_keep(self, message: Any) -> None:
         """Send what there is room for, in order, and keep the rest."""
-        task = frames.task(thing)
+        task = frames.task(message)
         if task is not None:
             self._unsent.append(([task], []))
         else:
             if self._sender is None:
                 self._sender = Sender()
-            self._unsent.extend(Packets(thing, self._sender).packets())
+            self._unsent.extend(Packets(message, self._sender).packets())
         self.send_unsent()
 
     def send_unsent(self) -> None:
@@ -214,7 +213,7 @@ class ArenaQueue:
         _waiting.pop(id(self), None)
 
     def _send_waiting(self, packet: Packet, tasks: "ArenaQueue | None") -> bool:
-        """Send when there is room; return False if nobody wants it any more.
+        """Send when there is room; return False if it is not wanted any more.
 
         tasks: the queue that this worker gets tasks by; None ends them.
         """
@@ -230,8 +229,8 @@ class ArenaQueue:
 
     def receive_end(self) -> bool:
         """Read all messages that have arrived; return whether the last of them is None."""
-        found = self.waiting()
-        return bool(found) and found[-1] is None
+        arrived = self.waiting()
+        return bool(arrived) and arrived[-1] is None
 
     def waiting(self) -> Sequence[Any]:
         """Return what has arrived and was not taken, and leave it."""
@@ -248,7 +247,7 @@ class ArenaQueue:
         except (BlockingIOError, InterruptedError):
             return False
         except (BrokenPipeError, ConnectionResetError):
-            pass  # nobody is there to read it
+            pass  # the reader has ended
         for descriptor in descriptors:
             os.close(descriptor)
         return True
@@ -256,8 +255,8 @@ class ArenaQueue:
 
 def send_kept() -> None:
     """Send the tasks that there was no room for, as far as there is now."""
-    for each in list(_waiting.values()):
-        each.send_unsent()
+    for arena_queue in list(_waiting.values()):
+        arena_queue.send_unsent()
 
 
 os.register_at_fork(after_in_child=_waiting.clear)  # its parent sends them

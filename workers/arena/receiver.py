@@ -25,21 +25,21 @@ class _Sender:
     def __init__(self, pipe: int) -> None:
         self.mappings: dict[int, Mapping] = {}
         self._pipe = pipe
-        self._unsaid: deque[bytes] = deque()
+        self._freed: deque[bytes] = deque()
 
     def free(self, number: int, inherited: bool) -> None:
         """Tell the sender that a slot is free; `inherited`: that it must not be used again."""
         if inherited:
             self.mappings.pop(number, None)
-        self._unsaid.append(FREED.pack(number << 1 | inherited))
-        said: list[bytes] = []
+        self._freed.append(FREED.pack(number << 1 | inherited))
+        freed: list[bytes] = []
         with contextlib.suppress(IndexError):  # other threads take some, too
-            while len(said) < _MOST_AT_ONCE:
-                said.append(self._unsaid.popleft())
+            while len(freed) < _MOST_AT_ONCE:
+                freed.append(self._freed.popleft())
         try:
-            os.write(self._pipe, b"".join(said))
+            os.write(self._pipe, b"".join(freed))
         except BlockingIOError:  # the sender has asked for nothing in a long time
-            self._unsaid.extend(said)
+            self._freed.extend(freed)
         except OSError:
             pass  # the sender has ended
 
@@ -71,7 +71,7 @@ class Receiver:
                 raise OSError(
                     f"{len(slots) + new} descriptors of shared memory were sent and "
                     f"{len(descriptors)} arrived: this process has too many open files; raise the "
-                    'limit (ulimit -n), or pass transport="inline"'
+                    "limit (ulimit -n)"
                 )
             if new:
                 self._senders[token] = _Sender(descriptors.pop(0))

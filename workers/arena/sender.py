@@ -2,8 +2,7 @@
 
 Only the sender decides what is in a slot. It writes a slot before it hands it over and never after;
 the receiver says through a pipe that no tensor of its refers to it any more. A tensor of the sender
-itself on the slot (a batch that was stacked there, and that somebody in the worker kept) holds it
-as well.
+itself on the slot (a batch that was stacked there, and kept in the worker) holds it as well.
 """
 
 import os
@@ -86,7 +85,7 @@ class Sender:
 
         return torch.frombuffer(watched_view(slot.mapping, nbytes, ended), dtype=torch.uint8)
 
-    def slot_at(self, address: int) -> OwnSlot | None:
+    def find_slot(self, address: int) -> OwnSlot | None:
         """Return the slot that a tensor of `tensor` lies in, if it can still be handed over."""
         slot = self._by_address.get(address)
         return slot if slot is not None and slot.held and not slot.handed else None
@@ -102,7 +101,7 @@ class Sender:
         return numbers
 
     def give_back(self, slot: OwnSlot) -> None:
-        """Take back a slot that nobody has been handed."""
+        """Take back a slot that was not handed over."""
         slot.handed = False
         self._settle(slot)
 
@@ -138,7 +137,7 @@ class Sender:
             self._settle(slot)
 
     def _settle(self, slot: OwnSlot) -> None:
-        """Make a slot free for another use, if nobody has it."""
+        """Make a slot free for another use, if no tensor refers to it."""
         if slot.held:
             return
         if slot.spoiled:
@@ -162,8 +161,8 @@ class Sender:
         self.unannounced = []
 
     def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
-        # torch raises a worker's death wherever the trainer is, also within its own clean-up, and
-        # then nobody calls close(). In a forked child the descriptors may be others by now.
+        # torch raises a worker's death wherever the trainer is, also within its own clean-up,
+        # which then leaves close() out. In a forked child the descriptors may be others by now.
         if self._process == _getpid() and not _finalizing():
             self.close()
 

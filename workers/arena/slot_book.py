@@ -87,11 +87,8 @@ class SlotBook:
 
     def _use(self, size: int) -> None:
         self._used_bytes += size
-        slots, used_bytes = self._peak
-        self._peak = (
-            max(slots, len(self.sizes) - len(self._order)),
-            max(used_bytes, self._used_bytes),
-        )
+        (slots, used_bytes), in_use = self._peak, len(self.sizes) - len(self._order)
+        self._peak = max(slots, in_use), max(used_bytes, self._used_bytes)
 
     def _retire_oldest(self) -> None:
         oldest = next(iter(self._order))

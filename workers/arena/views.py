@@ -2,7 +2,7 @@
 
 Forks: a child has copies of the parent's tensors, and its finalizers must not free what the parent
 still uses; nor may the memory of a tensor that the child has be written again when the parent is
-done with it. So a child's views end without a word, and a slot that had a view at a fork is marked
+done with it. So views end in a child without a call, and a slot that had a view at a fork is marked
 as inherited: it is given up after use, not used again. Its memory is freed by the kernel when the
 child has ended, too.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from .memory import Mapping
 
-# What is called with: whether a child was forked while the view was alive.
+# Takes whether a child was forked while the view was alive.
 Ended = Callable[[bool], None]
 
 
@@ -46,7 +46,7 @@ def watched_view(mapping: Mapping, length: int, ended: Ended) -> Any:
 
 
 def _end(view: Any, _finalizing: Any = sys.is_finalizing) -> None:
-    # While the interpreter ends, what `ended` refers to may be gone, and nobody waits for it.
+    # While the interpreter ends, what `ended` refers to may be gone, and is not needed.
     if not _finalizing():
         del _alive[id(view)]
         view.ended(view.inherited)

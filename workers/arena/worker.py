@@ -8,6 +8,7 @@ table of functions has a private place, but is documented to be changed.
 import os
 import time
 from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ class Worker:
     """This process as a worker; wrapper: torch's class for an exception that is sent.
 
     work: where each worker adds up nanoseconds at work, and batches that it has made of this epoch:
-    two numbers in memory that the trainer sees, too; None: nobody asks.
+    two numbers in memory that the trainer sees, too; None: not counted.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class Worker:
         elif self.work is not None:
             self.work[place + 1] = 0
 
-    def failed(self, thing: Any) -> Any:
+    def failed(self, message: Any) -> Any:
         """Return a message with the exception being handled in place of a batch."""
-        index = thing[0] if isinstance(thing, tuple) and len(thing) == 2 else None
+        index = message[0] if isinstance(message, tuple) and len(message) == 2 else None
         return index, self._wrapper(where=f"in DataLoader worker process {self._number}")
 
 
@@ -64,32 +65,27 @@ def this_worker() -> Worker | None:
     return _worker if _worker is not None and _worker.process == os.getpid() else None
 
 
+@dataclass(frozen=True, slots=True)
 class Beginning:
     """A worker_init_fn that makes its process an arena's worker, and then calls the loader's."""
 
-    def __init__(
-        self,
-        wrapper: type,
-        then: Callable[[int], None] | None,
-        work: MutableSequence[int] | None = None,
-    ) -> None:
-        self._wrapper = wrapper
-        self._then = then
-        self._work = work
+    wrapper: type
+    then: Callable[[int], None] | None
+    work: MutableSequence[int] | None = None
 
     def __call__(self, number: int) -> None:
         """Begin worker `number`; raises what the loader's own worker_init_fn raises."""
         global _worker
-        _worker = Worker(self._wrapper, number, self._work)
+        _worker = Worker(self.wrapper, number, self.work)
         # New pages for each image would take a sixth of the time of decoding it.
         keep_freed_memory()
         replace_stacking()
-        if self._then is not None:
-            self._then(number)
+        if self.then is not None:
+            self.then(number)
 
 
 def replace_stacking() -> None:
-    """Have default_collate stack by stack_into_slot, unless somebody knows better how to."""
+    """Have default_collate stack by stack_into_slot, unless it was changed already."""
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
         default_collate_fn_map[torch.Tensor] = stack_into_slot
 

@@ -16,7 +16,7 @@ from ..sources.failures import SkippedSample
 
 
 class UnknownPositionError(ValueError):
-    """Says why data cannot state where they are; raised only where somebody asks for that."""
+    """A reason why data cannot state where they are; raised only where that is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ReaderPosition:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """Return what `pack` was given."""
+        """Return the position that `pack` packed."""
         position: Self = pickle.loads(packed)
         return position
 
@@ -66,14 +66,14 @@ class StartPosition:
     readers: tuple[ReaderPosition, ...] = ()
     turn: int = 0
 
-    def of(self, number: int) -> ReaderPosition:
+    def find_position(self, number: int) -> ReaderPosition:
         """Return one reader's position; the beginning for readers that were not there before."""
         return self.readers[number] if number < len(self.readers) else ReaderPosition()
 
 
 @dataclass(slots=True)
 class LoadedState:
-    """What is known of a data set into which states were loaded.
+    """Knowledge of a data set into which states were loaded.
 
     first: its state before; begun: of the iteration after the last one, its state once it had
     given a sample, as text; None where that iteration is not the one before. follows_end: whether
@@ -89,8 +89,8 @@ class Envelope(NamedTuple):
     """A batch and what the trainer must know about it.
 
     A named tuple, since torch pins the members of those. number: of the batch in the sampler's
-    order, -1 if nobody asks; reader: who made it; holes: the samples that it lacks; empty: there is
-    no batch to hand out; position: the reader's, packed, after the batch; samples: what it is of.
+    order, -1 if not needed; reader: number of its worker; holes: the samples that it lacks; empty:
+    there is no batch; position: the reader's, packed, after the batch; samples: how many it has.
     """
 
     batch: Any
@@ -122,32 +122,32 @@ def prepare_worker(reader: Any, init_fn: Callable[[int], None] | None, number: i
     reader.restore()
 
 
-def is_stateful(thing: Any) -> bool:
+def is_stateful(candidate: Any) -> bool:
     """Return whether an object has state_dict and load_state_dict, as torchdata asks for.
 
     >>> is_stateful(iter([1]))
     False
     """
-    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    return hasattr(candidate, "state_dict") and hasattr(candidate, "load_state_dict")
 
 
-def state_of(thing: Any) -> Any:
+def read_state(owner: Any) -> Any:
     """Return the state of an object that has one, else None."""
-    return thing.state_dict() if is_stateful(thing) else None
+    return owner.state_dict() if is_stateful(owner) else None
 
 
 def pack_position(iterator: Any, dataset: Any, read: int = 0, ended: bool = False) -> bytes:
     """Return a reader's position, packed, with the states of a data set and of its iterator.
 
-    It is taken along for a ledger that nobody may ask for: so no error of theirs comes from here.
+    A ledger may never need it: so no error of theirs comes from here.
     """
     try:
-        return ReaderPosition(read, ended, False, state_of(iterator), state_of(dataset)).pack()
+        return ReaderPosition(read, ended, False, read_state(iterator), read_state(dataset)).pack()
     except UnknownPositionError as error:  # of a reader inside this one
         why = error
     except Exception as error:
         try:
-            ReaderPosition(read, ended, False, state_of(iterator), state_of(dataset)).pack()
+            ReaderPosition(read, ended, False, read_state(iterator), read_state(dataset)).pack()
         except Exception:
             name, kind = type(iterator if dataset is None else dataset).__name__, type(error)
             why = UnknownPositionError(
@@ -164,10 +164,10 @@ def loses_samples(dataset: Any) -> bool:
 
     Samples that were read ahead into it would come in no batch: such a stream is read again.
     """
-    inside: list[Any] = [getattr(dataset, "_ex_iterable", None)]
-    for each in inside:
-        if type(each).__name__ == "BufferShuffledExamplesIterable":
+    iterables: list[Any] = [getattr(dataset, "_ex_iterable", None)]
+    for iterable in iterables:
+        if type(iterable).__name__ == "BufferShuffledExamplesIterable":
             return True
-        one = [each.ex_iterable] if hasattr(each, "ex_iterable") else []
-        inside += getattr(each, "ex_iterables", one)
+        nested = [iterable.ex_iterable] if hasattr(iterable, "ex_iterable") else []
+        iterables += getattr(iterable, "ex_iterables", nested)
     return False

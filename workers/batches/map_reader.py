@@ -12,16 +12,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..sources.failures import OnError, SkippedSample, kind_of, load_with_retries
+from ..sources.failures import ErrorAction, SkippedSample, classify_failure, load_with_retries
 from ..sources.interface import SampleError, Source, source_name
-from ..sources.offered import getter_of, key_of, reads_stores
-from .envelope import (
-    Envelope,
-    StartPosition,
-    is_stateful,
-    pack_position,
-    reader_number,
-)
+from ..sources.offered import choose_getter, find_key_function, reads_stores
+from .envelope import Envelope, StartPosition, is_stateful, pack_position, reader_number
 from .upcoming import expect_tasks
 
 
@@ -41,10 +35,10 @@ SEVERAL = -1
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """A dataset's samples for one batch, before they are collated, and how many they are."""
+    """A dataset's samples for one batch, not collated yet, and how many they are."""
 
     number: int
-    found: Any
+    uncollated: Any
     holes: tuple[SkippedSample, ...] = ()
     empty: bool = False
     samples: int = 1
@@ -60,18 +54,18 @@ class MapReader(Dataset[Any]):
         self,
         dataset: Any,
         collate_fn: Callable[[Any], Any],
-        on_error: OnError,
+        on_error: ErrorAction,
         start: StartPosition,
         carries: bool,
     ) -> None:
         self.dataset = dataset
-        self._get = getter_of(dataset)
+        self._get = choose_getter(dataset)
         self._collate_fn = collate_fn
         self._on_error = on_error
         self._start = start
         self._carries = carries and is_stateful(dataset)
         self._reads_stores = reads_stores(dataset)
-        # Where the worker says which sample it works on, plus 1; None: nobody asks.
+        # Where the worker says which sample it works on, plus 1; None: nowhere.
         self.progress: Any = None
         # In place of a worker that died with several in work: only so is it known of which.
         self._one_at_a_time = False
@@ -79,16 +73,16 @@ class MapReader(Dataset[Any]):
     def go_over(self) -> None:
         """Load the state that the dataset had after an iteration that is over."""
         self._one_at_a_time = bool(self.progress) and self.progress[reader_number()] == SEVERAL
-        if self._start.of(reader_number()).over:
+        if self._start.find_position(reader_number()).over:
             self._load()
 
     def restore(self) -> None:
         """Load the state that the dataset had inside an iteration."""
-        if not self._start.of(reader_number()).over:
+        if not self._start.find_position(reader_number()).over:
             self._load()
 
     def _load(self) -> None:
-        state = self._start.of(reader_number()).dataset
+        state = self._start.find_position(reader_number()).dataset
         if state is not None and is_stateful(self.dataset):
             self.dataset.load_state_dict(state)
 
@@ -100,11 +94,11 @@ class MapReader(Dataset[Any]):
         self._expect(asked)
         if self._on_error == "raise":
             if self._loads_together:
-                return LoadedBatch(number, self._watched_together(indices), samples=len(indices))
-            return LoadedBatch(number, [self._watched(i) for i in indices], samples=len(indices))
-        found = self._together(indices)
-        samples = [each for each in found if not isinstance(each, SkippedSample)]
-        holes = tuple(each for each in found if isinstance(each, SkippedSample))
+                return LoadedBatch(number, self._load_together(indices), samples=len(indices))
+            return LoadedBatch(number, [self._load_index(i) for i in indices], samples=len(indices))
+        loaded = self._load_batch(indices)
+        samples = [sample for sample in loaded if not isinstance(sample, SkippedSample)]
+        holes = tuple(hole for hole in loaded if isinstance(hole, SkippedSample))
         return LoadedBatch(number, samples, holes, bool(holes and not samples), len(samples))
 
     def __getitem__(self, asked: Any) -> LoadedBatch:
@@ -114,22 +108,22 @@ class MapReader(Dataset[Any]):
         number, index = _unnumbered(asked)
         self._expect(asked)
         if self._on_error == "raise":
-            return LoadedBatch(number, self._watched(index))
-        found = self._one(index)
-        if isinstance(found, SkippedSample):
-            return LoadedBatch(number, None, (found,), empty=True)
-        return LoadedBatch(number, found)
+            return LoadedBatch(number, self._load_index(index))
+        loaded = self._load_one(index)
+        if isinstance(loaded, SkippedSample):
+            return LoadedBatch(number, None, (loaded,), empty=True)
+        return LoadedBatch(number, loaded)
 
     def _expect(self, asked: Any) -> None:
         if self._reads_stores:
-            expect_tasks(self.dataset, asked, _samples_of)
+            expect_tasks(self.dataset, asked, _list_samples)
 
     def collate(self, loaded: LoadedBatch) -> Envelope:
         """Return the envelope of a batch."""
-        batch = None if loaded.empty else self._collate_fn(loaded.found)
+        batch = None if loaded.empty else self._collate_fn(loaded.uncollated)
         position = self.position() if self._carries else None
-        rest = loaded.holes, loaded.empty, position, loaded.samples
-        return Envelope(batch, loaded.number, reader_number(), *rest)
+        details = loaded.holes, loaded.empty, position, loaded.samples
+        return Envelope(batch, loaded.number, reader_number(), *details)
 
     def position(self) -> bytes:
         """Return the state of the dataset, packed."""
@@ -140,15 +134,15 @@ class MapReader(Dataset[Any]):
         """Return whether the dataset is asked for the samples of a batch at once, as by torch."""
         return not self._one_at_a_time and bool(getattr(self.dataset, "__getitems__", None))
 
-    def _watched(self, index: Any) -> Any:
+    def _load_index(self, index: Any) -> Any:
         """Return a sample, and say meanwhile which one it is."""
         mark = index + 1 if type(index) is int else 0
-        return self._noted(lambda: self._get(self.dataset, index), mark)
+        return self._load_noting(lambda: self._get(self.dataset, index), mark)
 
-    def _watched_together(self, indices: Sequence[Any]) -> Any:
-        return self._noted(lambda: self.dataset.__getitems__(indices), SEVERAL)
+    def _load_together(self, indices: Sequence[Any]) -> Any:
+        return self._load_noting(lambda: self.dataset.__getitems__(indices), SEVERAL)
 
-    def _noted(self, load: Callable[[], Any], mark: int) -> Any:
+    def _load_noting(self, load: Callable[[], Any], mark: int) -> Any:
         """Load, and say meanwhile what is in work."""
         if self.progress is None:
             return load()
@@ -159,27 +153,27 @@ class MapReader(Dataset[Any]):
         finally:
             self.progress[worker] = 0
 
-    def _together(self, indices: Sequence[Any]) -> Sequence[Any]:
+    def _load_batch(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Load a batch at once if the dataset can do that; if it fails, load one by one."""
         if self._loads_together:
             try:
-                found: Sequence[Any] = self._watched_together(indices)
+                samples: Sequence[Any] = self._load_together(indices)
             except Exception:
-                return [self._one(index) for index in indices]
-            if not any(isinstance(each, SampleError) for each in found):
-                return found
-        return [self._one(index) for index in indices]
+                return [self._load_one(index) for index in indices]
+            if not any(isinstance(sample, SampleError) for sample in samples):
+                return samples
+        return [self._load_one(index) for index in indices]
 
-    def _one(self, index: Any) -> Any:
+    def _load_one(self, index: Any) -> Any:
         """Return a sample, or the hole in its place."""
         dataset = self.dataset
-        key = str(key_of(dataset)(index))
+        key = str(find_key_function(dataset)(index))
 
         def load() -> Any:
-            found = self._watched(index)
-            if isinstance(found, SampleError):
-                raise found
-            return found
+            sample = self._load_index(index)
+            if isinstance(sample, SampleError):
+                raise sample
+            return sample
 
         def place() -> str:
             return f"sample {key!r} of {source_name(dataset)}"
@@ -188,17 +182,17 @@ class MapReader(Dataset[Any]):
             return load_with_retries(load, time.sleep, source=place)
         except Exception as error:
             # A disk that fails says nothing about the sample: it is no hole.
-            if kind_of(error) == "io":
+            if classify_failure(error) == "io":
                 raise
-            file = dataset.file_of(index) if isinstance(dataset, Source) else ""
+            file = dataset.locate_file(index) if isinstance(dataset, Source) else ""
             return SkippedSample.from_error(error, key, file)
 
 
-def _samples_of(asked: Any) -> list[tuple[int, bool]]:
-    """Return the samples of a task; none where it is asked for by what is no number."""
+def _list_samples(asked: Any) -> list[tuple[int, bool]]:
+    """Return the samples of a task that have numbers."""
     indices = () if _is_no_task(asked) else _unnumbered(asked)[1]
     several = indices if isinstance(indices, list | tuple) else [indices]
-    return [(int(each), False) for each in several if isinstance(each, int | np.integer)]
+    return [(int(index), False) for index in several if isinstance(index, int | np.integer)]
 
 
 def _is_no_task(asked: Any) -> bool:

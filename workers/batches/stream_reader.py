@@ -20,7 +20,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..sources.failures import OnError
+from ..sources.failures import ErrorAction
 from .envelope import (
     Envelope,
     LoadedState,
@@ -29,8 +29,8 @@ from .envelope import (
     is_stateful,
     loses_samples,
     pack_position,
+    read_state,
     reader_number,
-    state_of,
 )
 from .tolerant_stream import Item, TolerantStream
 
@@ -59,7 +59,7 @@ class StreamReader(IterableDataset[Any]):
         collate_fn: Callable[[Any], Any],
         batch_size: int | None,
         drop_last: bool,
-        on_error: OnError,
+        on_error: ErrorAction,
         start: StartPosition,
         carries: bool,
         loaded: LoadedState,
@@ -81,7 +81,7 @@ class StreamReader(IterableDataset[Any]):
 
     def go_over(self) -> None:
         """Bring data set and generators to where they were after an iteration that is over."""
-        at = self._begins_at()
+        at = self._find_start()
         if at.over and at.has_state:
             self._end(at)
 
@@ -104,7 +104,7 @@ class StreamReader(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator from where this reader is to begin; later ones begin at the start."""
         number, turn = reader_number(), self._start.turn
-        there, at = self._start.of(number), self._begins_at()
+        there, at = self._start.find_position(number), self._find_start()
         self._start = StartPosition()
         if self.epoch[0] >= 0:
             self.dataset.set_epoch(self.epoch[0])
@@ -122,9 +122,9 @@ class StreamReader(IterableDataset[Any]):
         items = self._items(at)
         return itertools.chain([_NOT_MY_TURN], items) if number < turn else items
 
-    def _begins_at(self) -> ReaderPosition:
+    def _find_start(self) -> ReaderPosition:
         """Return where to begin, without the state of a data set that would lose samples by it."""
-        at = self._start.of(reader_number())
+        at = self._start.find_position(reader_number())
         return replace(at, dataset=None) if loses_samples(self.dataset) else at
 
     def _load(self, state: Any) -> None:
@@ -136,7 +136,7 @@ class StreamReader(IterableDataset[Any]):
 
     def _state_now(self) -> Any:
         try:
-            return state_of(self.dataset)
+            return read_state(self.dataset)
         except Exception:  # some have none until they are iterated
             return None
 
@@ -152,9 +152,9 @@ class StreamReader(IterableDataset[Any]):
 
     def iterated(self) -> Iterator[Any]:
         """Return the data set's iterator."""
-        found: Iterator[Any] = iter(self.dataset)
-        self._iterator = found
-        return found
+        iterator: Iterator[Any] = iter(self.dataset)
+        self._iterator = iterator
+        return iterator
 
     def _items(self, at: ReaderPosition) -> Iterator[Any]:
         items = self._source(at)
@@ -189,7 +189,7 @@ class StreamReader(IterableDataset[Any]):
     def _collate_items(self, items: list[Item]) -> Envelope:
         taken = sum(not item.last for item in items)
         self._count(taken)
-        samples = [item.sample for item in items if item.found]
+        samples = [item.sample for item in items if item.has_sample]
         holes = tuple(itertools.chain.from_iterable(item.holes for item in items))
         if not samples or (self._drop_last and self._ended):
             return self._envelope(None, 0, holes)._replace(empty=True)
@@ -197,7 +197,7 @@ class StreamReader(IterableDataset[Any]):
         return self._envelope(self._collate_fn(batch), len(samples), holes)
 
     def count(self, taken: int) -> None:
-        """Note that items were taken from the iterator, by whoever does not collate them here."""
+        """Note that items were taken from the iterator, to be collated elsewhere or here."""
         self._read += taken
 
     def _count(self, taken: int) -> None:
@@ -234,24 +234,24 @@ class _Begun:
     def __next__(self) -> Any:
         if self._has_looked:
             return next(self._source)
-        found = next(self._source, _NOTHING)
+        first = next(self._source, _NOTHING)
         self._has_looked = True
-        if self._follows_end and found is _NOTHING:
+        if self._follows_end and first is _NOTHING:
             # The end was all that it took over, or it stays there.
             self._source = self._reader.iterated()
-            found = next(self._source, _NOTHING)
-        is_at_end = self._follows_end and found is _NOTHING
-        if not self._is_where_it_was(found is not _NOTHING) and not is_at_end:
-            if found is _NOTHING:
+            first = next(self._source, _NOTHING)
+        is_at_end = self._follows_end and first is _NOTHING
+        if not self._begins_as_before(first is not _NOTHING) and not is_at_end:
+            if first is _NOTHING:
                 raise StopIteration
-            return found
+            return first
         self._source = self._reader.begin_again()
         return next(self._source)
 
-    def _is_where_it_was(self, found: bool) -> bool:
-        """Return whether an iteration for which nothing was loaded begins as the one before did."""
+    def _begins_as_before(self, has_first: bool) -> bool:
+        """Return whether an iteration without a loaded state begins as the one before did."""
         loaded = self._reader.loaded
-        begun = _text([found, state_of(self._reader.dataset)])
+        begun = _text([has_first, read_state(self._reader.dataset)])
         before, loaded.begun = loaded.begun, begun if self._was_loaded else None
         return not self._was_loaded and begun == before
 
@@ -259,8 +259,8 @@ class _Begun:
 def _text(state: Any) -> str:
     """Return a state as text: the same for equal states, tuples as lists."""
 
-    def listed(each: Any) -> Any:
-        return each.tolist() if hasattr(each, "tolist") else repr(each)
+    def listed(leaf: Any) -> Any:
+        return leaf.tolist() if hasattr(leaf, "tolist") else repr(leaf)
 
     return json.dumps(state, default=listed, skipkeys=True)
 
@@ -279,9 +279,9 @@ def _check_epoch(dataset: Any, state: Any) -> None:
 def _read_again(items: Iterator[Any], count: int) -> None:
     """Pass over what was handed out; ValueError for a stream that has become shorter."""
     again = itertools.islice(items, count)
-    found = sum(not (isinstance(item, Item) and item.last) for item in again)
-    if found < count:
+    items_read = sum(not (isinstance(item, Item) and item.last) for item in again)
+    if items_read < count:
         raise ValueError(
             f"the ledger says that {count} samples of this stream were read, and it has only "
-            f"{found}: resume with the same stream, or begin the epoch again"
+            f"{items_read}: resume with the same stream, or begin the epoch again"
         )

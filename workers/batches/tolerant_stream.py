@@ -18,14 +18,14 @@ MOST_IN_A_ROW = 10_000
 
 
 class Item(NamedTuple):
-    """A place in a batch: a sample if one was `found`, and the samples left out before it.
+    """A place in a batch: a sample if it `has_sample`, and the samples left out before it.
 
     last: there is no place for a sample here, only holes at the end of the stream.
     """
 
     sample: Any
     holes: tuple[SkippedSample, ...] = ()
-    found: bool = True
+    has_sample: bool = True
     last: bool = False
 
 
@@ -53,33 +53,33 @@ class TolerantStream:
         holes = list[SkippedSample]()
         while True:
             try:
-                found = self._next()
+                sample = self._next()
             except StopIteration:
                 self._ended = True
                 if not holes:
                     raise
-                return Item(None, tuple(holes), found=False, last=True)
-            if not isinstance(found, SampleError):
+                return Item(None, tuple(holes), has_sample=False, last=True)
+            if not isinstance(sample, SampleError):
                 self._in_a_row = 0
-                return Item(found, tuple(holes))
-            holes.append(SkippedSample(found.key, found.reason, "data", found.source))
-            self._count(found)
+                return Item(sample, tuple(holes))
+            holes.append(SkippedSample(sample.key, sample.reason, "data", sample.source))
+            self._count(sample)
             if not self._refill:
-                return Item(None, tuple(holes), found=False)
+                return Item(None, tuple(holes), has_sample=False)
 
     def _next(self) -> Any:
         """Return the next sample, or the SampleError in its place."""
         try:
-            found = next(self._source)
+            sample = next(self._source)
         except StopIteration:
             if self._suspect is not None:
-                raise RuntimeError(_ended_by(self._suspect)) from self._suspect
+                raise RuntimeError(_explain_end(self._suspect)) from self._suspect
             raise
         except SampleError as error:
             self._suspect = error if left_a_generator(error.__traceback__) else None
             return error
         self._suspect = None
-        return found
+        return sample
 
     def _count(self, last: SampleError) -> None:
         self._in_a_row += 1
@@ -99,7 +99,7 @@ def left_a_generator(traceback: TracebackType | None) -> bool:
     return False
 
 
-def _ended_by(error: SampleError) -> str:
+def _explain_end(error: SampleError) -> str:
     return (
         f"the stream has ended at sample {error.key!r} ({error.reason}): a generator raised "
         "the SampleError, and ends when it raises; let it yield the SampleError in the sample's "

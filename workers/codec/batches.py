@@ -20,7 +20,7 @@ import msgpack
 import numpy as np
 import torch
 
-from ..arena.packing import tensor_in
+from ..arena.packing import as_tensor, flat_bytes, is_plain
 from .contents import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -28,10 +28,10 @@ from .contents import (
     CodecError,
     aligned,
     aligned_bytes,
-    bytes_of,
     is_shape,
     padded,
-    value_in,
+    read_value,
+    view_bytes,
 )
 
 SMALL = 1024  # bytes
@@ -76,7 +76,7 @@ def encode_batch(batch: object) -> list[Buffer]:
     return [memoryview(bytearray().join(aligned(parts))), *writer.large]
 
 
-def frames_of(head: Any, sizes: Sequence[int], fields: Container[str] | None) -> list[int]:
+def list_frames(head: Any, sizes: Sequence[int], fields: Container[str] | None) -> list[int]:
     """Return the numbers of the frames that these fields of a batch need, 0 (the head) first.
 
     sizes: the bytes of all frames, as they were announced; fields: as in decode_batch, which raises
@@ -90,7 +90,7 @@ def frames_of(head: Any, sizes: Sequence[int], fields: Container[str] | None) ->
 def decode_batch(frames: Sequence[Any], fields: Container[str] | None = None) -> Any:
     """Return the batch in frames; of one that is a dict only these fields, None for all.
 
-    frames: contiguous buffers, ZeroMQ's too, None for one that frames_of does not name. Tensors and
+    frames: contiguous buffers, ZeroMQ's too, None where list_frames does not name one. Tensors and
     arrays are writable views of them; a frame that is read-only, or not at a multiple of 8 bytes,
     is copied. Raises CodecError for anything that encode_batch cannot have made.
     """
@@ -131,57 +131,45 @@ class _Writer:
         if kind is dict:
             if odd := [key for key in value if type(key) not in (str, int)]:
                 raise _refusal(path, f"a dict with {reprlib.repr(odd[0])} among its keys")
-            nodes = ((key, self.node(value[key], (*path, key))) for key in value)
-            return ["dict", *(part for pair in nodes for part in pair)]
+            pairs = ((key, self.node(value[key], (*path, key))) for key in value)
+            return ["dict", *(part for pair in pairs for part in pair)]
         kinds = {*map(type, value)} if kind is list and len(value) >= _LEAST_NUMBERS else ()
         name = _NUMBERS.get(*kinds) if len(kinds) == 1 else None
         if name and (numbers := np.array(value)).dtype.str == name:  # else they are larger
             return ["numbers", *self._array(numbers, path)[1:]]
-        return [kind.__name__, *(self.node(each, (*path, n)) for n, each in enumerate(value))]
+        nodes = (self.node(member, (*path, place)) for place, member in enumerate(value))
+        return [kind.__name__, *nodes]
 
     def _tensor(self, tensor: torch.Tensor, path: _Path) -> list[Any]:
         if not is_plain(tensor):
-            what = f"a {'nested ' * tensor.is_nested}tensor of {tensor.dtype}, {tensor.layout}, on"
+            kind = f"a {'nested ' * tensor.is_nested}tensor of {tensor.dtype}, {tensor.layout}, on"
             grad = ", that requires grad" * tensor.requires_grad
-            raise _refusal(path, f"{what} {tensor.device}{grad}")
-        shape = _shape_of(tensor, path)
+            raise _refusal(path, f"{kind} {tensor.device}{grad}")
+        shape = _check_shape(tensor, path)
         self._add(flat_bytes(tensor))
         return ["tensor", _NAMES[tensor.dtype], shape]
 
     def _array(self, value: Any, path: _Path) -> list[Any]:
         if DTYPES.get(value.dtype.str) != value.dtype:
             raise _refusal(path, f"an array of {value.dtype}")
-        shape = _shape_of(value, path)
-        self._add(bytes_of(np.asarray(value)))
+        shape = _check_shape(value, path)
+        self._add(view_bytes(np.asarray(value)))
         return ["scalar" if isinstance(value, np.generic) else "array", value.dtype.str, shape]
 
     def _add(self, content: Buffer) -> None:
         (self.small if len(content) < SMALL else self.large).append(content)
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is dense, on the CPU, and needs no gradient."""
-    is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
-    return is_dense and not tensor.requires_grad and tensor.device.type == "cpu"
-
-
-def flat_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return the contents of a plain tensor, in its order: its own memory where they lie so."""
-    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()
-    flat = flat.as_strided(flat.shape, (1,))  # of one element it may be any
-    return flat.view(torch.uint8).numpy().data
-
-
-def _shape_of(value: Any, path: _Path) -> list[int]:
+def _check_shape(value: Any, path: _Path) -> list[int]:
     if not is_shape(shape := [*value.shape]):
         raise _refusal(path, f"of shape {tuple(shape)}")
     return shape
 
 
-def _refusal(path: _Path, what: str) -> TypeError:
+def _refusal(path: _Path, fault: str) -> TypeError:
     where = "".join(f"[{reprlib.repr(key)}]" for key in path)
     return TypeError(
-        f"batch{where} is {what}, and what travels are dicts (keys: text and integers), lists, "
+        f"batch{where} is {fault}, and what travels are dicts (keys: text and integers), lists, "
         "tuples, text, bytes, numbers of 64 bits, None, and dense CPU tensors and arrays of "
         f"numbers, of at most {MAX_DIMENSIONS} axes: give such from the transform or collate_fn"
     )
@@ -217,6 +205,7 @@ class _Reader:
         return batch
 
     def _value(self, node: Any, depth: int, fields: Container[str] | None = None) -> Any:
+        # msgpack has made no other types; lists that say another kind or form are refused below
         if node is None or type(node) in (bool, int, float, str):
             return node
         match node:
@@ -240,15 +229,15 @@ class _Reader:
         is_dict = len(keys) == len(nodes) and all(type(key) in (str, int) for key in keys)
         if not is_dict or len({*keys}) < len(keys):
             raise CodecError(f"no such dict, or a key comes twice: {reprlib.repr(keys)}")
-        found: dict[Any, Any] = {}
+        values: dict[Any, Any] = {}
         is_wanted = self._is_wanted
         for key, node in zip(keys, nodes, strict=True):
             self._is_wanted = is_wanted and (fields is None or key in fields)
             value = self._value(node, depth)
             if self._is_wanted:
-                found[key] = value
+                values[key] = value
         self._is_wanted = is_wanted
-        return found
+        return values
 
     def _content(self, kind: str, dtype: Any, shape: list[Any]) -> Any:
         """Return a tensor, array, text, ...; None where it is not asked for."""
@@ -261,8 +250,8 @@ class _Reader:
             return None
         if kind == "tensor":
             is_empty = not len(content)
-            return torch.empty(shape, dtype=dtype) if is_empty else tensor_in(content, dtype, shape)
-        value: Any = value_in(kind, dtype, tuple(shape), content)
+            return torch.empty(shape, dtype=dtype) if is_empty else as_tensor(content, dtype, shape)
+        value: Any = read_value(kind, dtype, tuple(shape), content)
         if kind == "numbers":
             return value.tolist()
         return value[()] if kind == "scalar" else value
@@ -270,7 +259,7 @@ class _Reader:
     def _take(self, nbytes: int) -> memoryview | None:
         """Return the next contents, of which the header says how large they are."""
         number = self._number
-        if nbytes < SMALL:
+        if nbytes < SMALL:  # in the head, at the next step
             start = padded(self._end) if nbytes else self._end
             self._end = start + nbytes
             if self._end > len(self._head):

@@ -34,18 +34,18 @@ def padded(size: int) -> int:
 
 def aligned(contents: Iterable[Buffer]) -> list[Buffer]:
     """Return the buffers that are not empty, with zeros between them: each starts at 64 * n."""
-    found: list[Buffer] = []
+    buffers: list[Buffer] = []
     end = 0
     for content in contents:
         if len(content):
             if gap := padded(end) - end:
-                found.append(bytes(gap))
-            found.append(content)
+                buffers.append(bytes(gap))
+            buffers.append(content)
             end += gap + len(content)
-    return found
+    return buffers
 
 
-def bytes_of(array: npt.NDArray[Any]) -> memoryview:
+def view_bytes(array: npt.NDArray[Any]) -> memoryview:
     """Return the array's elements in C order as bytes; copies only if they are in another order."""
     try:
         return array.data.cast("B")
@@ -60,7 +60,7 @@ def is_shape(shape: list[Any]) -> bool:
     return is_list and math.prod(length or 1 for length in shape) < 1 << 59
 
 
-def value_in(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
+def read_value(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
     """Return bytes or text in as many bytes, or else an array on them; CodecError if it is none."""
     if kind not in ("bytes", "text"):  # an empty one is new, and the caller's
         return np.ndarray(shape, dtype, data) if len(data) else np.empty(shape, dtype)

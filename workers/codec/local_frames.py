@@ -12,17 +12,8 @@ from typing import Any
 
 import torch
 
-from ..arena.packing import tensor_in
-from .batches import (
-    MAX_FRAMES,
-    SMALL,
-    decode_batch,
-    encode_batch,
-    flat_bytes,
-    frames_of,
-    is_plain,
-    writable,
-)
+from ..arena.packing import as_tensor, flat_bytes, is_plain
+from .batches import MAX_FRAMES, SMALL, decode_batch, encode_batch, list_frames, writable
 from .contents import Buffer
 
 _PICKLED = b"\xff" * 8
@@ -60,11 +51,11 @@ def decode_local(frames: Sequence[Any], fields: Container[str] | None = None) ->
     return pickle.loads(head[len(_PICKLED) :], buffers=map(writable, frames[1:]))
 
 
-def local_frames_of(head: Any, sizes: Sequence[int], fields: Container[str] | None) -> list[int]:
-    """Return the numbers of the frames that these fields need, as frames_of: of a pickle all."""
+def list_local_frames(head: Any, sizes: Sequence[int], fields: Container[str] | None) -> list[int]:
+    """Return the numbers of the frames that these fields need, as list_frames: of a pickle all."""
     if memoryview(getattr(head, "buffer", head))[: len(_PICKLED)] == _PICKLED:
         return [*range(len(sizes))]
-    return frames_of(head, sizes, fields)
+    return list_frames(head, sizes, fields)
 
 
 class _Pickler(pickle.Pickler):
@@ -73,4 +64,4 @@ class _Pickler(pickle.Pickler):
         if type(value) is not torch.Tensor or not is_plain(value) or not value.numel():
             return NotImplemented
         buffer = pickle.PickleBuffer(flat_bytes(value))
-        return tensor_in, (buffer, value.dtype, [*value.shape])
+        return as_tensor, (buffer, value.dtype, [*value.shape])

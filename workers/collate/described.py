@@ -1,4 +1,4 @@
-"""Says as JSON how batches are made of samples, so that workers elsewhere make them, and reads it.
+"""Describes as JSON how batches are made of samples, so that workers elsewhere make them.
 
 What cannot be said so, a collate_fn of the user's or a Layout with code, is made in the trainer.
 """
@@ -15,14 +15,14 @@ from torch.utils.data._utils import collate as torchs
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.layout import Layout, as_layout
 from ...balancer.protocol.records import Integer, read_record
-from .stacked import EVERY, OPTIONS, CollateFn, options_of, stacked
+from .stacked import EVERY, CollateFn, list_options, stacked
 
 _Tokens = Annotated[int, Meta(ge=1, lt=1 << 31)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """How a batch is made: "samples" are collated by the trainer, "stacked" by default_collate.
+    """The way a batch is made: "samples" are collated by the trainer, "stacked" by default_collate.
 
     The fields of a "layout" are as in collate_samples; of others they have their defaults.
     """
@@ -38,7 +38,7 @@ class _Description:
 
 
 def describe_layout(balance: Balance, collate_fn: CollateFn | None) -> dict[str, Any]:
-    """Return how batches are made, as JSON values for layout_of.
+    """Return how batches are made, as JSON values for read_layout.
 
     "kind" is "samples" where workers cannot make them; "takes_empty": they make one of no samples.
     """
@@ -48,33 +48,38 @@ def describe_layout(balance: Balance, collate_fn: CollateFn | None) -> dict[str,
         return {"kind": "stacked" if is_torchs else "samples", "takes_empty": False}
     description = {"kind": "samples", "takes_empty": layout.base is not None}
     if type(layout) is Layout:  # and has no code of its own
-        description |= {**options_of(balance), "kind": "layout", "layout": layout.to_dict()}
+        laid = {"pad_id": layout.pad_id, "shift_labels": layout.shift_labels}
+        description |= {**list_options(balance), **laid}
+        description |= {"kind": "layout", "layout": layout.to_dict()}
     return description
 
 
-def layout_of(description: object) -> CollateFn | None:
+def read_layout(description: object) -> CollateFn | None:
     """Return the function that makes batches so, with all their fields; None for "samples".
 
     Raises ValueError, naming the field, for JSON that describe_layout cannot have made.
 
-    >>> collate = layout_of(describe_layout(Balance(layout="packed"), None))
+    >>> collate = read_layout(describe_layout(Balance(layout="packed"), None))
     >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7]}])["input_ids"].tolist()
     [[5, 6, 7]]
     """
     if not isinstance(description, dict):
         raise ValueError(f"layout: needed is a JSON object, got {type(description).__name__}")
-    given = read_record(_Description, description, "layout")
-    if given.kind != "layout":
+    parsed = read_record(_Description, description, "layout")
+    if parsed.kind != "layout":
         if more := description.keys() - {"kind", "takes_empty"}:
-            raise ValueError(f"layout: kind {given.kind!r} has no {min(more)}")
-        return partial(stacked, EVERY) if given.kind == "stacked" else None
-    from .layouts import collate_samples  # here: whoever only stacks needs nothing of it
+            raise ValueError(f"layout: kind {parsed.kind!r} has no {min(more)}")
+        return partial(stacked, EVERY) if parsed.kind == "stacked" else None
+    from .layouts import collate_samples  # here: "stacked" does without
 
-    layout = Layout.from_dict(given.layout)
-    if given.takes_empty != (layout.base is not None):
+    laid = {"pad_id": parsed.pad_id, "shift_labels": parsed.shift_labels}
+    layout = Layout.from_dict({**parsed.layout, **laid})
+    if parsed.takes_empty != (layout.base is not None):
         raise ValueError(f"layout.takes_empty: it follows from base, which is {layout.base!r}")
-    options = {name: getattr(given, name) for name in OPTIONS} | {"layout": layout}
-    return partial(collate_samples, align=given.align, length=given.length or None, **options)
+    return partial(
+        collate_samples, layout=layout, dummy_tile=parsed.dummy_tile, align=parsed.align,
+        length=parsed.length or None,
+    )  # fmt: skip
 
 
 def _is_unchanged() -> bool:

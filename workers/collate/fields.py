@@ -15,18 +15,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ...balancer.planning.problem.layout import Rule
 from ..arena.layout import LEAST_IN_SLOT
 from ..arena.worker import this_worker
-from .stacked import EVERY, kinds_of
+from .stacked import EVERY, describe_kinds
 
 Sample = Mapping[str, Any]
 Batch = dict[str, Any]
 Array = npt.NDArray[Any]
+Samples = Sequence[Sample]
+_Fill = int | float | None
 # torch's types that numpy has not, and what their bits are copied as.
 BITS = {torch.bfloat16: torch.int16} | {
-    each: torch.uint8 for name, each in vars(torch).items() if name.startswith(("float8", "float4"))
+    getattr(torch, name): torch.uint8
+    for name in vars(torch)
+    if name.startswith(("float8", "float4"))
 }
 # The rule of a field that none names: numbers are stacked, texts listed, arrays concatenated.
 BY_KIND = Rule("by kind")
@@ -35,7 +40,7 @@ BY_KIND = Rule("by kind")
 def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array on a buffer of its own, contents undefined; in a worker one to be sent as is.
 
-    dtype: numbers; see array_of. Raises OSError where memory is short.
+    dtype: numbers; see read_array. Raises OSError where memory is short.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
@@ -48,21 +53,21 @@ def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return np.ndarray(shape, dtype, buffer.numpy())
 
 
-def filled_tensor(values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
+def filled_tensor(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Tensor:
     """Return values as a tensor of that dtype, on a buffer of its own."""
     array = empty_array((len(values),) if isinstance(values, list) else np.shape(values), dtype)
     array[...] = values
     return torch.from_numpy(array)
 
 
-def array_of(value: Any, place: int, name: str) -> Array:
+def read_array(value: Any, place: int, name: str) -> Array:
     """Return a sample's field as an array that torch has a type for; a view where it can be one.
 
     place: of the sample in its microbatch. Raises TypeError, with what to do, for what is no
     number, array or list of numbers, and ValueError for a list of lists that are not alike.
     """
     try:
-        is_tensor = isinstance(value, torch.Tensor)
+        is_tensor = isinstance(value, Tensor)
         array = value.numpy(force=True) if is_tensor else np.asarray(value)
     except Exception as error:  # what a value's own __array__ raises, too
         if isinstance(error, ValueError) and isinstance(value, (list, tuple)):
@@ -84,9 +89,9 @@ def array_of(value: Any, place: int, name: str) -> Array:
     return array
 
 
-def _no_numbers(name: str, place: int, what: str) -> TypeError:
+def _no_numbers(name: str, place: int, fault: str) -> TypeError:
     return TypeError(
-        f"field {name!r} of sample {place} is {what}, and layouts 'padded' and 'packed' take "
+        f"field {name!r} of sample {place} is {fault}, and layouts 'padded' and 'packed' take "
         "numbers, arrays of numbers, str and bytes, of one kind in all samples: leave it out, "
         "give it as one of these, or use layout='torch' with a collate_fn"
     )
@@ -106,10 +111,10 @@ class UnlikeError(ValueError):
     """Values that do not fit together; by_shape: they would if they were filled up."""
 
     def __init__(self, name: str, values: Sequence[Any] | Mapping[int, Any]) -> None:
-        super().__init__(f"field {name!r} comes as {kinds_of(values)}; make them all alike")
-        each = [*values.values()] if isinstance(values, Mapping) else [*values]
-        arrays = all(isinstance(value, np.ndarray) for value in each)
-        self.by_shape = arrays and len({(value.dtype, value.ndim) for value in each}) == 1
+        super().__init__(f"field {name!r} comes as {describe_kinds(values)}; make them all alike")
+        members = [*values.values()] if isinstance(values, Mapping) else [*values]
+        are_arrays = all(isinstance(member, np.ndarray) for member in members)
+        self.by_shape = are_arrays and len({(array.dtype, array.ndim) for array in members}) == 1
 
 
 def collate_field(
@@ -122,7 +127,7 @@ def collate_field(
     """Yield a field of the batch by its rule, and its lengths where it consists of arrays.
 
     values: by the place of their sample in the microbatch, which has `samples`; what lacks one has
-    none of it. Raises UnlikeError where they do not fit together, TypeError as array_of.
+    none of it. Raises UnlikeError where they do not fit together, TypeError as read_array.
     """
     lengths = f"{name}_lengths"
     if name not in fields and lengths not in fields:
@@ -130,15 +135,15 @@ def collate_field(
     # Texts stay a list, None among them.
     texts = [value for value in values.values() if isinstance(value, (str, bytes))]
     if rule.how == "list" or texts:
-        others = any(not isinstance(v, (str, bytes, type(None))) for v in values.values())
-        if rule.how != "list" and (others or rule.how != BY_KIND.how):
+        has_non_texts = any(not isinstance(v, (str, bytes, type(None))) for v in values.values())
+        if rule.how != "list" and (has_non_texts or rule.how != BY_KIND.how):
             raise UnlikeError(name, values)
         if name in fields:
             yield name, [_listed(values.get(place)) for place in range(samples)]
         return
     arrays, bits = read_arrays(name, values)
     if rule.axes is not None:
-        arrays = {p: _items(name, p, each, rule.axes) for p, each in arrays.items()}
+        arrays = {p: _items(name, p, array, rule.axes) for p, array in arrays.items()}
     how = rule.how
     if how == BY_KIND.how:
         how = "concatenate" if any(array.ndim for array in arrays.values()) else "stack"
@@ -151,15 +156,15 @@ def collate_field(
         yield name, joined if bits is None else joined.view(bits)
     if how != "stack" and lengths in fields:
         axes = next(iter(arrays.values())).ndim if how == "pad" else 1
-        of_all = np.zeros((samples, axes), np.int32)
+        sizes = np.zeros((samples, axes), np.int32)
         for place, array in arrays.items():
-            of_all[place] = array.shape[:axes]
+            sizes[place] = array.shape[:axes]
         if axes:
-            yield lengths, filled_tensor(of_all if axes > 1 else of_all[:, 0], np.int32)
+            yield lengths, filled_tensor(sizes if axes > 1 else sizes[:, 0], np.int32)
 
 
 def _items(name: str, place: int, array: Array, axes: int) -> Array:
-    """Return an array of so many axes; one of an axis fewer is a single item."""
+    """Return an array of `axes` axes; one of an axis fewer is a single item."""
     if array.ndim not in (axes - 1, axes):
         raise ValueError(
             f"field {name!r} of sample {place} has shape {array.shape}: give an array of {axes} "
@@ -178,19 +183,16 @@ def read_arrays(
 ) -> tuple[dict[int, Array], torch.dtype | None]:
     """Return values as arrays, and the type that they are the bits of; None where numpy has it."""
     # numpy has no type for bfloat16 and the like: their bits go through it.
-    kinds = {
-        v.dtype if isinstance(v, torch.Tensor) and v.dtype in BITS else None
-        for v in values.values()
-    }
-    bits = next(iter(kinds))
-    if len(kinds) > 1:
+    held = [v.dtype for v in values.values() if isinstance(v, Tensor) and v.dtype in BITS]
+    bits = held[0] if held else None
+    if held and (len(held) < len(values) or len({*held}) > 1):
         raise UnlikeError(name, values)
     if bits is not None:
         values = {p: v.view(BITS[bits]) if _has_bits(v) else v for p, v in values.items()}
-    arrays = {place: array_of(value, place, name) for place, value in values.items()}
+    arrays = {place: read_array(value, place, name) for place, value in values.items()}
     # Lists become arrays of what type their numbers have: a sample's alone does not say it.
     if all(isinstance(value, (list, tuple)) for value in values.values()):
-        arrays = dict(zip(arrays, _of_one_type(name, [*arrays.values()]), strict=True))
+        arrays = dict(zip(arrays, _unify_types(name, [*arrays.values()]), strict=True))
     return arrays, bits
 
 
@@ -199,12 +201,12 @@ def fill_as(fill: Any, bits: torch.dtype | None) -> Any:
     return torch.tensor(fill, dtype=bits).view(BITS[bits]).item() if bits and fill else fill
 
 
-def _has_bits(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor can be viewed as another type; array_of() refuses what cannot."""
+def _has_bits(tensor: Tensor) -> bool:
+    """Return whether a tensor can be viewed as another type; read_array() refuses what cannot."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-def _of_one_type(name: str, arrays: list[Array]) -> list[Array]:
+def _unify_types(name: str, arrays: list[Array]) -> list[Array]:
     """Return what lists have become as one type: an empty list, or 1 beside 1.5, has none itself.
 
     >>> [each.tolist() for each in _of_one_type("", [np.ones(1, int), np.ones(0), np.array([0.5])])]
@@ -213,14 +215,12 @@ def _of_one_type(name: str, arrays: list[Array]) -> list[Array]:
     filled = [array for array in arrays if array.size]
     if not filled:
         return arrays
-    dtype, inner = type_of_all(name, filled), filled[0].shape[1:]
-    return [
-        array.astype(dtype, copy=False) if array.size else np.empty((0, *inner), dtype)
-        for array in arrays
-    ]
+    dtype, inner = find_common_type(name, filled), filled[0].shape[1:]
+    none = np.empty((0, *inner), dtype)
+    return [array.astype(dtype, copy=False) if array.size else none for array in arrays]
 
 
-def type_of_all(name: str, arrays: list[Array]) -> np.dtype[Any]:
+def find_common_type(name: str, arrays: list[Array]) -> np.dtype[Any]:
     """Return the type that holds the numbers of all arrays; ValueError where there is none."""
     dtype = np.result_type(*arrays)
     if dtype.kind == "f" and all(array.dtype.kind in "iu" for array in arrays):
@@ -228,9 +228,7 @@ def type_of_all(name: str, arrays: list[Array]) -> np.dtype[Any]:
     return dtype
 
 
-def concatenated(
-    name: str, arrays: Mapping[int, Array], fill: int | float | None = None
-) -> torch.Tensor:
+def concatenated(name: str, arrays: Mapping[int, Array], fill: _Fill = None) -> Tensor:
     """Copy all arrays into one buffer; arrays: by the place of their sample in its microbatch.
 
     fill: what other axes than the first are filled up with; None where they must be alike. Raises
@@ -243,25 +241,20 @@ def concatenated(
     return _joined(name, arrays, spans, ends[-1], fill)
 
 
-def _stacked(
-    name: str, arrays: Mapping[int, Array], samples: int, fill: int | float | None
-) -> torch.Tensor:
+def _stacked(name: str, arrays: Mapping[int, Array], samples: int, fill: _Fill) -> Tensor:
     """Return (samples, ...): numbers, or arrays filled up to the largest; fill None: all alike."""
-    if len(arrays) == samples and not any(array.ndim for array in arrays.values()):
-        return filled_tensor(np.stack([*arrays.values()]), type_of_all(name, [*arrays.values()]))
+    numbers = [*arrays.values()]
+    if len(arrays) == samples and not any(number.ndim for number in numbers):
+        return filled_tensor(np.stack(numbers), find_common_type(name, numbers))
     return _joined(name, arrays, [*arrays], samples, fill)
 
 
 def _joined(
-    name: str,
-    arrays: Mapping[int, Array],
-    places: Sequence[slice | int],
-    rows: int,
-    fill: int | float | None,
-) -> torch.Tensor:
-    """Copy arrays into one of so many rows, each to its rows (slices) or to a row of its own."""
-    first, *others = arrays.values()
-    if any((each.dtype, each.ndim) != (first.dtype, first.ndim) for each in others):
+    name: str, arrays: Mapping[int, Array], places: Sequence[slice | int], rows: int, fill: _Fill
+) -> Tensor:
+    """Copy arrays into one of `rows` rows, each to its rows (slices) or to a row of its own."""
+    first = next(iter(arrays.values()))
+    if len({(array.dtype, array.ndim) for array in arrays.values()}) > 1:
         raise UnlikeError(name, arrays)
     are_spans = isinstance(places[0], slice)
     shapes = [array.shape[int(are_spans) :] for array in arrays.values()]
@@ -271,7 +264,7 @@ def _joined(
         raise UnlikeError(name, arrays)
     joined = empty_array((rows, *inner), first.dtype)
     if are_spans and not is_ragged:
-        np.concatenate([*arrays.values()], out=joined)
+        np.concatenate([*arrays.values()], out=joined)  # one copy, in C
         return torch.from_numpy(joined)
     if is_ragged:
         joined[...] = fill

@@ -11,19 +11,12 @@ pixel_values_videos are patches with video_grid_thw, or (videos, frames, 3, H, W
 all of these. A batch has them concatenated, and images_per_sample, videos_per_sample int32 (B,).
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
 
-from .fields import (
-    Array,
-    Batch,
-    Sample,
-    array_of,
-    concatenated,
-    filled_tensor,
-)
+from .fields import Array, Batch, Sample, Samples, concatenated, filled_tensor, read_array
 from .stacked import EVERY
 
 GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
@@ -37,9 +30,7 @@ SIZES = (
 )  # fmt: skip
 
 
-def collate_images(
-    samples: Sequence[Sample], dummy_tile: int, fields: Container[str] = EVERY
-) -> Batch:
+def collate_images(samples: Samples, dummy_tile: int, fields: Container[str] = EVERY) -> Batch:
     """Return all images and videos in one array each, and their owners; empty for data without.
 
     fields: the names of what is wanted of it; nothing else is copied. Raises ValueError where
@@ -47,7 +38,7 @@ def collate_images(
     """
     batch: Batch = {}
     for name, grid in GRIDS.items():
-        pixels = {p: array_of(s[name], p, name) for p, s in enumerate(samples) if name in s}
+        pixels = {p: read_array(s[name], p, name) for p, s in enumerate(samples) if name in s}
         for place, array in pixels.items():
             if not array.ndim:
                 raise ValueError(f"sample {place} has {name} of shape (); use an array of tiles")
@@ -55,24 +46,20 @@ def collate_images(
         is_tiled, owner, fill = name == "pixel_values", "", None
         owned: list[Any]
         if any(grid in sample for sample in samples):
-            owner, owned = (
-                grid,
-                [_grid(place, sample, name) for place, sample in enumerate(samples)],
-            )
+            owner = grid
+            owned = [_grid(place, sample, name) for place, sample in enumerate(samples)]
             held = held or dict([*pixels.items()][:1])
         elif held and not (is_tiled and any(TILES in sample for sample in samples)):
-            fill = _fill_of_images(samples, name, held)
+            fill = _find_fill(samples, name, held)
             owned = [pixels.get(place, ()) for place in range(len(samples))]
         elif is_tiled and (pixels or dummy_tile or not samples):
             owner = TILES
             owned = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
             # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-            none = next(
-                (t for t in pixels.values() if t.ndim > 3), np.zeros((0, 3, 0, 0), np.uint8)
-            )
             if dummy_tile:
-                none = np.zeros((1, 3, dummy_tile, dummy_tile), np.uint8)
-            held = held or {0: none}
+                pixels = {0: np.zeros((1, 3, dummy_tile, dummy_tile), np.uint8)}
+            shaped = (tiles for tiles in pixels.values() if tiles.ndim > 3)
+            held = held or {0: next(shaped, np.zeros((0, 3, 0, 0), np.uint8))}
         else:
             continue
         if name in fields and held:
@@ -87,8 +74,8 @@ def collate_images(
 
 def _tiles_per_image(place: int, sample: Sample) -> Array:
     """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
-    owned = array_of(sample.get(TILES, ()), place, TILES)
-    pixels = array_of(sample.get("pixel_values", ()), place, "pixel_values")
+    owned = read_array(sample.get(TILES, ()), place, TILES)
+    pixels = read_array(sample.get("pixel_values", ()), place, "pixel_values")
     if owned.ndim != 1 or (owned.size and owned.dtype.kind not in "iu"):
         raise ValueError(
             f"sample {place} has tiles_per_image {owned.dtype} {owned.shape} and pixel_values of "
@@ -109,8 +96,8 @@ def _grid(place: int, sample: Sample, name: str) -> Array:
             f"sample {place} has tiles_per_image, and samples of its microbatch have "
             "image_grid_thw: pixel_values are tiles or patches, give one of the two to all"
         )
-    grid = array_of(sample.get(GRIDS[name], np.zeros((0, 3), int)), place, GRIDS[name])
-    pixels = array_of(sample.get(name, ()), place, name)
+    grid = read_array(sample.get(GRIDS[name], np.zeros((0, 3), int)), place, GRIDS[name])
+    pixels = read_array(sample.get(name, ()), place, name)
     if grid.shape == (0,):
         grid = grid.reshape(0, 3).astype(int)
     if grid.ndim != 2 or grid.shape[1] != 3 or grid.dtype.kind not in "iu" or (grid < 1).any():
@@ -118,22 +105,22 @@ def _grid(place: int, sample: Sample, name: str) -> Array:
             f"sample {place} has {GRIDS[name]} {grid.dtype} {grid.shape}: use whole numbers from 1 "
             "(images, 3), how many patches each has in time, height and width"
         )
-    wanted = int(grid.prod(axis=1).sum())
-    if len(pixels) != wanted:
+    patches = int(grid.prod(axis=1).sum())
+    if len(pixels) != patches:
         raise ValueError(
             f"sample {place} has {len(pixels)} patches in {name}, of shape {pixels.shape}, but its "
-            f"{GRIDS[name]} {grid.tolist()} makes {wanted}: give a row [t, h, w] for each image, "
+            f"{GRIDS[name]} {grid.tolist()} makes {patches}: give a row [t, h, w] for each image, "
             "and t x h x w patches for it"
         )
     return grid
 
 
-def _fill_of_images(samples: Sequence[Sample], name: str, held: Mapping[int, Array]) -> int | None:
+def _find_fill(samples: Samples, name: str, held: Mapping[int, Array]) -> int | None:
     """Return what images are filled up with, None where all are alike; ValueError for others."""
-    # which are of images: nothing says which frames are a video's own
-    says = name == "pixel_values" and any(each in sample for each in SIZES for sample in samples)
+    # of images only: nothing says which frames are a video's own
+    has_sizes = name == "pixel_values" and any({*SIZES} & sample.keys() for sample in samples)
     for place, array in held.items():
-        if array.ndim not in ((3, 4, 5) if says else (4, 5)):
+        if array.ndim not in ((3, 4, 5) if has_sizes else (4, 5)):
             tiles = f"{TILES} (images,) beside tiles (tiles, 3, S, S), "
             raise ValueError(
                 f"sample {place} has {name} {array.dtype} of shape {array.shape}, and nothing "
@@ -142,4 +129,4 @@ def _fill_of_images(samples: Sequence[Sample], name: str, held: Mapping[int, Arr
                 f"H, W) or (images, tiles, 3, H, W), or a rule of your own: cp.Layout('mine', "
                 f"{{{name!r}: 'concatenate, optional'}}, base=...)"
             )
-    return 0 if says else None
+    return 0 if has_sizes else None

@@ -17,7 +17,7 @@ A dummy tile is one zero tile in pixel_values that no entry of tiles_per_image o
 that every rank must run (FSDP, DDP): the model adds 0 times what the encoder makes of it.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -37,45 +37,47 @@ from ..sources.labels import IGNORED
 from .fields import (
     BY_KIND,
     Batch,
-    Sample,
+    Samples,
     UnlikeError,
-    array_of,
     collate_field,
     fill_as,
     filled_tensor,
+    find_common_type,
+    read_array,
     read_arrays,
-    type_of_all,
 )
 from .images import IMAGE_FIELDS, collate_images
-from .stacked import EVERY, kinds_of
-from .tokens import (
-    Length,
-    TokenPlaces,
-    made_fields,
-    packed_places,
-    padded_places,
-    read_tokens,
-)
+from .stacked import EVERY, describe_kinds
+from .tokens import Length, TokenPlaces, list_derived, packed_places, padded_places, read_tokens
 
 TEXTS = ("input_ids", "labels")
 
 
 def collate_samples(
-    samples: Sequence[Sample],
+    samples: Samples,
     layout: LayoutName | Layout,
     *,
-    pad_id: int = 0,
     dummy_tile: int = 0,
     fields: Container[str] = EVERY,
     align: int = 1,
     length: Length = None,
-    shift_labels: bool = True,
 ) -> Batch:
     """Return the batch of samples by a layout: "padded", "packed" or one of your own.
 
-    fields: those that are wanted of it. Everything else as in collate_padded and collate_packed,
-    whose fields a layout with such a base has, too. Raises ValueError or TypeError for samples that
-    do not fit together, with the rule to add where there is one.
+    A layout with a base has the fields of collate_padded or collate_packed, too.
+
+    Args:
+        samples: Samples, each a mapping of fields.
+        layout: "padded", "packed", or a Layout.
+        pad_id: Token id of the filling; default 0.
+        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        fields: Names of the batch's fields to make; default all.
+        align: Number of tokens of whose multiples the filling makes lengths; default 1.
+        length: Tokens that are filled up to, or several numbers, ascending; default none.
+        shift_labels: As in Layout; default True.
+
+    Raises ValueError or TypeError for samples that do not fit together, with the rule to add where
+    there is one.
     """
     by = as_layout(layout)
     if by is None:
@@ -87,66 +89,67 @@ def collate_samples(
                 f"dicts{' with input_ids' * bool(by.base)}: return such from the dataset, or use "
                 "layout='torch' with a collate_fn"
             )
-    own = _Collation(by, samples, fields)
+    collation = _Collation(by, samples, fields)
     batch: Batch = {}
     if by.base is not None:
-        tokens, labels = read_tokens(samples, own.made)
-        tokens, labels = tokens or [np.array([pad_id])], labels or [np.array([IGNORED])]
+        tokens, labels = read_tokens(samples, collation.derived)
+        tokens, labels = tokens or [np.array([by.pad_id])], labels or [np.array([IGNORED])]
         lay = padded_places if by.base == "padded" else packed_places
-        own.places = lay([*map(len, tokens)], align, length)
+        collation.places = lay([*map(len, tokens)], align, length)
         if "input_ids" in fields:
-            batch["input_ids"] = torch.from_numpy(own.places.lay(tokens, pad_id, np.int64))
+            batch["input_ids"] = torch.from_numpy(collation.places.lay(tokens, by.pad_id, np.int64))
         if "labels" in fields:
-            batch["labels"] = torch.from_numpy(own.places.labels(labels, shift_labels))
+            batch["labels"] = torch.from_numpy(collation.places.labels(labels, by.shift_labels))
     elif (align, length) != (1, None):
         raise ValueError(f"layout {by.name!r} has no base, and so no tokens to be filled up")
-    for name, rule in own.rules.items():
+    for name, rule in collation.rules.items():
         if rule.of:
-            batch |= own.make(name, rule, has_gaps=align > 1, is_sized=length is not None)
-    if own.places is not None and length is not None and "pad_sequences" in fields:
-        batch["pad_sequences"] = len(own.places.lengths) - own.places.samples
-    known = own.made
+            batch |= collation.make(name, rule, has_gaps=align > 1, is_sized=length is not None)
+    if collation.places is not None and length is not None and "pad_sequences" in fields:
+        batch["pad_sequences"] = len(collation.places.lengths) - collation.places.samples
+    known = collation.derived
     if by.base is not None:
         known |= {*TEXTS}
         if not IMAGE_FIELDS & by.fields.keys():  # else they follow those rules, or their kind
             known |= IMAGE_FIELDS
-            batch |= own.advised(
+            batch |= collation.advised(
                 "pixel_values", lambda _: collate_images(samples, dummy_tile, fields)
             )
     names = dict.fromkeys(name for sample in samples for name in sample if name not in known)
     for name in names:
-        made = own.advised(name, lambda name: own.lay(name, pad_id))
-        if taken := [each for each in made if each != name and each in names]:
+        laid = collation.advised(name, collation.lay)
+        if taken := [field for field in laid if field != name and field in names]:
             raise ValueError(
                 f"samples have a field {taken[0]!r}, which is the name of the lengths of "
                 f"{name!r} in the batch: give the samples' another name"
             )
-        batch |= made
+        batch |= laid
     return batch
 
 
 class _Collation:
-    """What the fields of one batch are made with."""
+    """Makes the fields of one batch of `samples` by the layout `by`."""
 
-    def __init__(self, by: Layout, samples: Sequence[Sample], fields: Container[str]) -> None:
+    def __init__(self, by: Layout, samples: Samples, fields: Container[str]) -> None:
         self.by, self.samples, self.fields = by, samples, fields
         self.rules = rules_of(by)
-        self.made = made_fields(by)
+        self.derived = list_derived(by)
         self.places: TokenPlaces | None = None  # of the tokens, where there are any
 
-    def lay(self, name: str, pad_id: int) -> Batch:
+    def lay(self, name: str) -> Batch:
         """Return a field of the samples in the batch, and its lengths."""
         rule = self.rules.get(name) or (BY_KIND if self.by.base else None)
-        values = {place: each[name] for place, each in enumerate(self.samples) if name in each}
+        samples = self.samples
+        values = {place: sample[name] for place, sample in enumerate(samples) if name in sample}
         if rule is None:
             raise ValueError(
-                f"field {name!r} comes as {kinds_of(values)}, and has no rule in layout "
+                f"field {name!r} comes as {describe_kinds(values)}, and has no rule in layout "
                 f"{self.by.name!r}: {_advice(self.by, name, _fitting(values))}"
             )
-        missing = [place for place in range(len(self.samples)) if place not in values]
+        missing = [place for place in range(len(samples)) if place not in values]
         if missing and not rule.optional:
             # a field may say something of images, and be missing where there are none
-            pictured = ["pixel_values" in sample for sample in self.samples]
+            pictured = ["pixel_values" in sample for sample in samples]
             goes_with_images = (
                 rule is BY_KIND
                 and any(pictured)
@@ -155,14 +158,14 @@ class _Collation:
             )
             if not goes_with_images:
                 raise ValueError(
-                    f"field {name!r} is missing in samples {missing} of {len(self.samples)}; "
+                    f"field {name!r} is missing in samples {missing} of {len(samples)}; "
                     "give it to every sample, or to none"
                 )
         if rule.fill == "pad_id":
-            rule = replace(rule, fill=pad_id)
+            rule = replace(rule, fill=self.by.pad_id)
         if rule.how == "tokens":
             return self._lay_per_token(name, rule, values)
-        return dict(collate_field(name, values, len(self.samples), rule, self.fields))
+        return dict(collate_field(name, values, len(samples), rule, self.fields))
 
     def _lay_per_token(self, name: str, rule: Rule, values: Mapping[int, Any]) -> Batch:
         assert self.places is not None  # Layout has no such rule without a base
@@ -179,7 +182,7 @@ class _Collation:
                 )
             if array.shape[:-1] != inner:
                 raise UnlikeError(name, arrays)
-        dtype = type_of_all(name, [*arrays.values()])
+        dtype = find_common_type(name, [*arrays.values()])
         none = np.empty((*inner, 0), dtype)
         parts = [arrays.get(place, none) for place in range(len(self.samples))]
         rows = torch.from_numpy(self.places.lay(parts, fill_as(rule.fill, bits), dtype))
@@ -202,21 +205,21 @@ class _Collation:
         if name not in self.fields and f"{name}_padded" not in self.fields:
             return {}
         begins = [*(begin for _, begin, _ in places.spans), places.shape[1]]
-        found: Batch = {}
+        batch: Batch = {}
         if rule.how in ("positions", "mask"):
             rows = places.positions() if rule.how == "positions" else places.mask()
-            found[name] = torch.from_numpy(rows[0] if of == "concatenate" else rows)
+            batch[name] = torch.from_numpy(rows[0] if of == "concatenate" else rows)
         elif rule.how == "longest":
             longest = max(end - begin for _, begin, end in places.spans)
             # Where batches are to be alike their numbers are, too: kernels take it for a bound.
-            found[name] = places.shape[1] if is_sized and of == "tokens" else longest
+            batch[name] = places.shape[1] if is_sized and of == "tokens" else longest
         elif rule.how == "lengths":
-            found[name] = filled_tensor([*places.lengths[: places.samples]], np.int32)
+            batch[name] = filled_tensor([*places.lengths[: places.samples]], np.int32)
         else:
-            found[name] = filled_tensor([*accumulate(places.lengths, initial=0)], np.int32)
+            batch[name] = filled_tensor([*accumulate(places.lengths, initial=0)], np.int32)
             if of == "tokens" and has_gaps and self.by.base == "packed":
-                found[f"{name}_padded"] = filled_tensor(begins, np.int32)
-        return {each: value for each, value in found.items() if each in self.fields}
+                batch[f"{name}_padded"] = filled_tensor(begins, np.int32)
+        return {field: value for field, value in batch.items() if field in self.fields}
 
     def advised(self, name: str, make: Callable[[str], Batch]) -> Batch:
         """Return what `make(name)` does; its errors name the rule that would be right."""
@@ -233,22 +236,22 @@ class _Collation:
 def _advice(by: Layout, name: str, rule: str) -> str:
     """Return what to write where a field needs a rule."""
     if by.name in BUILT_IN:
-        own = f"cp.Layout('mine', {{{name!r}: {rule!r}}}, base={by.base!r})"
-        return f"give it a rule of its own: Balance(layout={own})"
+        layout = f"cp.Layout('mine', {{{name!r}: {rule!r}}}, base={by.base!r})"
+        return f"give it a rule of its own: Balance(layout={layout})"
     return f"give it a rule: add {name!r}: {rule!r} to the fields of cp.Layout({by.name!r}, ...)"
 
 
 def _fitting(values: Mapping[int, Any]) -> str:
     """Return a rule that fits values."""
     try:
-        shapes = {np.shape(array_of(value, 0, "")) for value in values.values()}
+        shapes = {np.shape(read_array(value, 0, "")) for value in values.values()}
     except (TypeError, ValueError):
         return "list"
     return "stack" if len(shapes) == 1 else "pad 0"
 
 
 def collate_padded(
-    samples: Sequence[Sample],
+    samples: Samples,
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
@@ -260,23 +263,30 @@ def collate_padded(
 
     Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
     pixel_values with tiles_per_image int32 (images,) or image_grid_thw int64 (images, 3), and
-    images_per_sample int32 (B,); and every other field by the rules above. dummy_tile: the side in
-    pixels of the zero tile that a batch without images gets, 0 for none. shift_labels: as in
-    Balance. align, length: the width is a multiple of align, or just length. Raises ValueError for
-    samples that do not fit together.
+    images_per_sample int32 (B,); and every other field by the rules above.
+
+    Args:
+        samples: Samples, each a mapping of fields.
+        pad_id: Token id of the filling; default 0.
+        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        align: Number of tokens of which the width is a multiple; default 1.
+        length: Tokens of the width; of several, ascending, the first that is enough; default none.
+        shift_labels: As in Layout; default True.
+
+    Raises ValueError for samples that do not fit together, or in `length`.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
     [[5, 6, 7], [8, 0, 0]]
     """
     return collate_samples(
-        samples, "padded", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
-        shift_labels=shift_labels,
+        samples, Layout("padded", pad_id=pad_id, shift_labels=shift_labels), dummy_tile=dummy_tile,
+        align=align, length=length,
     )  # fmt: skip
 
 
 def collate_packed(
-    samples: Sequence[Sample],
+    samples: Samples,
     *,
     pad_id: int = 0,
     dummy_tile: int = 0,
@@ -290,14 +300,20 @@ def collate_packed(
     sample; cu_seq_lens int32 (B + 1,) and max_length (an int) for varlen attention; the rest as in
     collate_padded. docs/guides/packed.md says which kernels and models take what.
 
-    align: samples are filled up to multiples of it with pad tokens (labels -100, positions that go
-    on). Then cu_seq_lens says how long samples are without, and cu_seq_lens_padded int32 where each
-    begins.
+    With `align` positions go on in the filling, cu_seq_lens says how long samples are without, and
+    cu_seq_lens_padded int32 where each begins. With `length` what is missing is one more sequence
+    of pad tokens, and pad_sequences is 1, else 0: kernels leave what no sequence holds as it was in
+    memory; max_length is the length then, so that batches are alike for what is compiled.
 
-    length: the tokens of the whole batch; of several, ascending, the first that is enough. What is
-    missing is one more sequence of pad tokens, and pad_sequences is 1, else 0: kernels leave what
-    no sequence holds as it was in memory. max_length is the length then, so that batches are alike
-    for what is compiled. ValueError for more tokens than length.
+    Args:
+        samples: Samples, each a mapping of fields.
+        pad_id: Token id of the filling; default 0.
+        dummy_tile: Side in pixels of the zero tile of a batch without images; default 0, none.
+        align: Number of tokens of which each sample's length becomes a multiple; default 1.
+        length: Tokens of the batch; of several, ascending, the first that is enough; default none.
+        shift_labels: As in Layout; default True.
+
+    Raises ValueError for samples that do not fit together, or in `length`.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> batch = collate_packed(rows)
@@ -305,6 +321,6 @@ def collate_packed(
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
     return collate_samples(
-        samples, "packed", pad_id=pad_id, dummy_tile=dummy_tile, align=align, length=length,
-        shift_labels=shift_labels,
+        samples, Layout("packed", pad_id=pad_id, shift_labels=shift_labels), dummy_tile=dummy_tile,
+        align=align, length=length,
     )  # fmt: skip

@@ -8,10 +8,9 @@ import torch
 from torch.utils.data import default_collate
 
 from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.values import as_images
 
 CollateFn = Callable[[list[Any]], Any]
-# Of a Balance, and of collate_samples.
-OPTIONS = ("layout", "pad_id", "dummy_tile", "shift_labels")
 
 
 class _Every(Container[str]):
@@ -26,36 +25,37 @@ class _Every(Container[str]):
 EVERY: Container[str] = _Every()
 
 
-def options_of(balance: Balance) -> dict[str, Any]:
+def list_options(balance: Balance) -> dict[str, Any]:
     """Return the arguments of collate_samples, but for samples and fields."""
-    return {name: getattr(balance, name) for name in OPTIONS} | balance.shapes.of_tokens()
+    tokens = balance.padding.of_tokens()
+    return {"layout": balance.layout, "dummy_tile": as_images(balance.images).dummy_tile, **tokens}
 
 
-def stacked(wanted: Container[str], samples: list[Any]) -> Any:
+def stacked(fields: Container[str], samples: list[Any]) -> Any:
     """Return default_collate's batch of the wanted fields; notes to its error say what to do."""
     has_fields = all(type(sample) is dict for sample in samples)
-    if has_fields and wanted is not EVERY:
-        samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
+    if has_fields and fields is not EVERY:
+        samples = [{n: v for n, v in sample.items() if n in fields} for sample in samples]
     try:
         return default_collate(samples)
     except Exception as error:
         if "equal size" in str(error):  # of torch.stack: there is no class for it
             error.add_note("Samples differ in size: give a collate_fn that pads.")
         for name in dict.fromkeys(n for sample in samples if has_fields for n in sample):
-            values = {p: each[name] for p, each in enumerate(samples) if name in each}
+            values = {p: sample[name] for p, sample in enumerate(samples) if name in sample}
             try:
                 default_collate([*values.values()])
             except Exception:
-                error.add_note(f"This is about field {name!r}: {kinds_of(values)}.")
+                error.add_note(f"This is about field {name!r}: {describe_kinds(values)}.")
             if len(values) < len(samples):
                 error.add_note(f"Field {name!r} is in samples {[*values]} of {len(samples)} only.")
         raise
 
 
-def kinds_of(values: Sequence[Any] | Mapping[int, Any]) -> str:
+def describe_kinds(values: Sequence[Any] | Mapping[int, Any]) -> str:
     """Return what values are, each kind with the first sample that has it.
 
-    >>> kinds_of([np.ones(3), 1, np.ones(2), 2])
+    >>> describe_kinds([np.ones(3), 1, np.ones(2), 2])
     "float64 ('n',) in sample 0 and int in sample 1"
     """
     places: dict[str, int] = {}

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...balancer.planning.problem.layout import Fill, Layout, rules_of
 from ..sources.labels import IGNORED
-from .fields import Array, Sample, array_of, empty_array
+from .fields import Array, Sample, Samples, empty_array, read_array
 
 # What a batch is filled up to: one length, the first of several that is enough, or none.
 Length = int | Sequence[int] | None
@@ -41,7 +41,7 @@ FOLLOWS: Mapping[str, Callable[[int, Sample], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class TokenPlaces:
-    """Where the tokens of each sequence lie: (row, begin, end) with the filling behind them.
+    """Spans of the sequences' tokens: (row, begin, end) with the filling behind them.
 
     shape: (rows, width). lengths: without filling. samples: how many of the sequences are samples,
     the first ones; the others are filling.
@@ -91,7 +91,7 @@ class TokenPlaces:
 
 def padded_places(lengths: Sequence[int], align: int = 1, length: Length = None) -> TokenPlaces:
     """Return a row for each sample; ValueError where they do not fit."""
-    width = _filled_to(max(lengths), align, length, "its longest sample has")
+    width = _pad_length(max(lengths), align, length, "its longest sample has")
     spans = tuple((row, 0, width) for row in range(len(lengths)))
     return TokenPlaces((len(lengths), width), spans, tuple(lengths), len(lengths))
 
@@ -101,40 +101,41 @@ def packed_places(lengths: Sequence[int], align: int = 1, length: Length = None)
 
     What is missing to `length` is a sequence of its own.
     """
-    filled = [_filled_to(each, align, None, "") for each in lengths]
-    total = _filled_to(sum(filled), align, length, "its samples have")
+    filled = [_pad_length(tokens, align, None, "") for tokens in lengths]
+    total = _pad_length(sum(filled), align, length, "its samples have")
     more = (total - sum(filled),) * (total > sum(filled))
     ends = [*accumulate((*filled, *more), initial=0)]
     spans = tuple((0, begin, end) for begin, end in pairwise(ends))
     return TokenPlaces((1, total), spans, (*lengths, *more), len(lengths))
 
 
-def _filled_to(tokens: int, align: int, length: Length, who: str) -> int:
+def _pad_length(tokens: int, align: int, length: Length, holder: str) -> int:
     """Return tokens as a multiple of align, or length; ValueError where that is too short.
 
     >>> _filled_to(17, 16, None, ""), _filled_to(17, 16, 64, ""), _filled_to(17, 16, (16, 48), "")
     (32, 64, 48)
     """
     aligned = -(-tokens // max(1, align)) * align
+    # Of several lengths the largest is refused below, where none is enough.
     if length is not None and not isinstance(length, int):
-        length = next((each for each in length if each >= aligned), length[-1])
+        length = next((bound for bound in length if bound >= aligned), length[-1])
     if align < 1 or (length is not None and length % align):
         raise ValueError(f"length is {length} and align {align}: give a multiple of it, at least 1")
     if length is not None and aligned > length:
         raise ValueError(
-            f"a microbatch is to have {length} tokens, and {who} {aligned}: give a larger length, "
-            "or a budget that keeps to it"
+            f"a microbatch is to have {length} tokens, and {holder} {aligned}: give a larger "
+            "length, or a budget that keeps to it"
         )
     return aligned if length is None else length
 
 
-def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[Array], list[Array]]:
+def read_tokens(samples: Samples, derived: frozenset[str]) -> tuple[list[Array], list[Array]]:
     """Return the tokens of each sample, and its labels, -100 where it has none.
 
-    made: the fields that the layout makes itself. Raises TypeError or ValueError for a sample
+    derived: the fields that the layout makes itself. Raises TypeError or ValueError for a sample
     without tokens, with wrong labels, or with such a field that says otherwise.
     """
-    tokens, of_all = list[Array](), list[Array]()
+    tokens, all_labels = list[Array](), list[Array]()
     for place, sample in enumerate(samples):
         if "input_ids" not in sample:
             names = ", ".join(map(str, sample)) or "none"
@@ -142,7 +143,7 @@ def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[A
                 f"sample {place} has no input_ids (its fields: {names}); give it some in the "
                 "transform, or use a cp.Layout without base, or layout='torch' with a collate_fn"
             )
-        ids = array_of(sample["input_ids"], place, "input_ids")
+        ids = read_array(sample["input_ids"], place, "input_ids")
         if ids.ndim != 1 or not len(ids):
             raise ValueError(
                 f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1"
@@ -151,10 +152,10 @@ def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[A
             raise ValueError(
                 f"sample {place} has input_ids of {ids.dtype}; use whole numbers (int64)"
             )
-        check_made(sample, place, len(ids), made)
-        labels = np.full(len(ids), IGNORED)
+        check_derived(sample, place, len(ids), derived)
+        labels = np.full(len(ids), IGNORED)  # a sample without labels weighs nothing
         if "labels" in sample:
-            labels = array_of(sample["labels"], place, "labels")
+            labels = read_array(sample["labels"], place, "labels")
         if labels.shape != ids.shape or labels.dtype.kind not in "iu":
             raise ValueError(
                 f"sample {place} has {len(ids)} input_ids and labels {labels.dtype} of shape "
@@ -162,24 +163,24 @@ def read_tokens(samples: Sequence[Sample], made: frozenset[str]) -> tuple[list[A
                 "where there is no loss"
             )
         tokens.append(ids)
-        of_all.append(labels)
-    return tokens, of_all
+        all_labels.append(labels)
+    return tokens, all_labels
 
 
 @lru_cache(maxsize=64)
-def made_fields(layout: Layout) -> frozenset[str]:
+def list_derived(layout: Layout) -> frozenset[str]:
     """Return the fields that are never samples' own: those of either base, but for own rules."""
     rules = rules_of(layout)
     either = {*FOLLOWS, "max_length"} if layout.base else set()
     return frozenset(name for name in {*rules, *either} if name not in rules or rules[name].of)
 
 
-def check_made(sample: Sample, place: int, tokens: int, made: frozenset[str]) -> None:
+def check_derived(sample: Sample, place: int, tokens: int, derived: frozenset[str]) -> None:
     """Raise ValueError for a field that the layout makes, where it says otherwise than it does."""
     # a number max_length says nothing about the sample: the tokenizer was asked for no more
-    for name in made.intersection(sample) - {"max_length"}:
+    for name in derived.intersection(sample) - {"max_length"}:
         says = np.asarray(FOLLOWS[name](tokens, sample)) if name in FOLLOWS else None
-        if says is None or not np.array_equal(array_of(sample[name], place, name), says):
+        if says is None or not np.array_equal(read_array(sample[name], place, name), says):
             right = "" if says is None else np.array2string(says, threshold=6, edgeitems=2)
             raise ValueError(
                 f"sample {place} has {name} of its own, and not the one that follows from its "

@@ -23,13 +23,7 @@ Names = str | Sequence[str] | None
 
 
 class ColumnDataset(RecordDataset):
-    """Samples of a table's rows; see RecordDataset for what they have in common with others.
-
-    columns: the columns that are read, all by default. images: those that hold images. media: the
-    folder of the files that columns name by path. key: a column of names, no two alike, by default
-    `__key__` where it is there; with key="" rows are named by their number. lengths:
-    the column that says a cost, by resource: integers, or lists, whose lengths count; then nothing
-    is read to find costs but these columns.
+    """Samples of a table's rows; for its arguments see ParquetDataset.
 
     A format is a subclass that has what is abstract here and in RecordDataset, but `read`, and sets
     `form` when it opens files.
@@ -78,16 +72,16 @@ class ColumnDataset(RecordDataset):
 
     # What both have.
 
-    def key_in(self, schema: Any) -> str | None:
+    def find_key_column(self, schema: Any) -> str | None:
         """Return the column of keys in an Arrow schema; None where rows are named by number."""
         if (key := self.arguments["key"]) is not None:
             return key or None
         return KEY if KEY in schema.names else None
 
-    def form_of(self, schema: Any, where: str) -> RowForm:
+    def read_form(self, schema: Any, where: str) -> RowForm:
         """Return the form of rows of that Arrow schema; ValueError with the file's name."""
         try:
-            for name in [*filter(None, [self.key_in(schema)]), *self._lengths.values()]:
+            for name in [*filter(None, [self.find_key_column(schema)]), *self._lengths.values()]:
                 if name not in schema.names:
                     raise ValueError(f"no column {name!r}; there are {', '.join(schema.names)}")
             return row_form(schema, self.arguments["columns"], self.arguments["images"])
@@ -106,11 +100,11 @@ class ColumnDataset(RecordDataset):
     @cached_property
     def cost_table(self) -> dict[str, Int64]:
         """The costs of all samples that columns say, (n,) by resource."""
-        found = {
-            resource: np.concatenate([_costs(part, name) for part in self.column(name)])
+        columns = {
+            resource: np.concatenate([_convert_costs(part, name) for part in self.column(name)])
             for resource, name in self._lengths.items()
         }
-        return checked_table(found, len(self))
+        return checked_table(columns, len(self))
 
     def open(self) -> None:
         """Look at the files anew."""
@@ -151,7 +145,7 @@ def read_keys(columns: Sequence[tuple[str, Any]]) -> Any:
     return keys
 
 
-def _costs(column: Any, name: str) -> Int64:
+def _convert_costs(column: Any, name: str) -> Int64:
     """Return integers, or the lengths of lists, as int64 (n,); ValueError for null."""
     compute = importlib.import_module("pyarrow.compute")
     column = getattr(column, "storage", column)  # of Array2D, which is an extension of Arrow's
@@ -164,14 +158,14 @@ def _costs(column: Any, name: str) -> Int64:
             f"lengths: column {name!r} has no value in {column.null_count} rows: fill them, or "
             "leave these rows out"
         )
-    found: Int64 = column.to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    costs: Int64 = column.to_numpy(zero_copy_only=False).astype(np.int64)
+    return costs
 
 
-def column_names(given: Names, argument: str) -> list[str] | None:
+def column_names(names: Names, argument: str) -> list[str] | None:
     """Return names of columns as a list; ValueError where a description has something else."""
-    names = [given] if isinstance(given, str) else given
+    names = [names] if isinstance(names, str) else names
     is_list = names is None or isinstance(names, list | tuple)
     if not is_list or not all(isinstance(name, str) for name in names or ()):
-        raise ValueError(f"{argument} is {given!r:.80}, needed is a list of columns")
+        raise ValueError(f"{argument} is {names!r:.80}, needed is a list of columns")
     return None if names is None else list(names)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
 from ..sources.file_patterns import resolved
-from .row_groups import fault
+from .row_groups import describe_fault
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream of Arrow
@@ -37,9 +37,10 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
             f"{folder} has no {STATE}: needed is a folder that Dataset.save_to_disk made"
         )
     try:
+        state = json.loads((folder / STATE).read_text())
         names = [
-            each["filename"] for each in json.loads((folder / STATE).read_text())["_data_files"]
-        ]
+            file["filename"] for file in state["_data_files"]
+        ]  # of a file that may say anything
         if not names or any(name in ("", "..") or Path(name).name != name for name in names):
             raise ValueError(f"it names {names!r:.120}, needed are files in the folder itself")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -47,7 +48,7 @@ def arrow_files(folder: Path, root: str | Path | None) -> tuple[Path, ...]:
     return tuple(resolved(folder / name, root) for name in names)
 
 
-def mapped(path: Path) -> Any:
+def map_table(path: Path) -> Any:
     """Return the table of an Arrow file, mapped into memory; ValueError where it is cut off."""
     pa = importlib.import_module("pyarrow")
     with path.open("rb") as file:
@@ -59,7 +60,7 @@ def mapped(path: Path) -> Any:
         alone = pa.ipc.IpcReadOptions(use_threads=False)  # threads end where a process forks
         return pa.ipc.open_stream(pa.memory_map(str(path)), options=alone).read_all()
     except (OSError, ValueError, NotImplementedError) as error:
-        raise fault(error, path, f"{path} is damaged") from error
+        raise describe_fault(error, path, f"{path} is damaged") from error
 
 
 def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
@@ -68,7 +69,7 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     The folder is "" where save_to_disk has not made it. None for what is in memory, or has other
     columns than its files, or a row twice.
     """
-    blocks = list(_blocks(dataset.data))
+    blocks = list(_find_blocks(dataset.data))
     paths = [Path(getattr(block, "path", "")) for block in blocks]
     if not blocks or not all(path.name for path in paths) or not all(map(_has_same_rows, blocks)):
         return None
@@ -77,22 +78,25 @@ def rows_on_disk(dataset: Any) -> tuple[str, tuple[Path, ...], Int64] | None:
     is_whole = {*files} <= {*of_folder}
     files = of_folder if is_whole else files
     try:
-        tables = [mapped(path) for path in files]
+        tables = [map_table(path) for path in files]
     except ValueError:
         return None
-    schemas = [dict(zip(each.schema.names, each.schema.types, strict=True)) for each in tables]
-    own = dict(zip(dataset.data.schema.names, dataset.data.schema.types, strict=True))
-    if any(each != schemas[0] for each in schemas) or not own.items() <= schemas[0].items():
+    # Rows of a file are the table's only where all columns are as the files have them.
+    schemas = [dict(zip(table.schema.names, table.schema.types, strict=True)) for table in tables]
+    types = dict(zip(dataset.data.schema.names, dataset.data.schema.types, strict=True))
+    if any(schema != schemas[0] for schema in schemas) or not types.items() <= schemas[0].items():
         return None
     begins = dict(zip(files, np.cumsum([0, *map(len, tables)]), strict=False))
-    parts = [begins[p] + _begin(b) + np.arange(len(b)) for p, b in zip(paths, blocks, strict=True)]
+    parts = [
+        begins[p] + _find_begin(b) + np.arange(len(b)) for p, b in zip(paths, blocks, strict=True)
+    ]
     rows: Int64 = np.concatenate(parts)
     if len(np.unique(rows)) < len(rows):
         return None
     return str(folder) if is_whole else "", files, rows
 
 
-def _blocks(table: Any) -> Iterator[Any]:
+def _find_blocks(table: Any) -> Iterator[Any]:
     """Yield the tables, one below the other, that a table of datasets is made of."""
     for beside in getattr(table, "blocks", [[table]]):
         # Tables beside each other have columns of several files.
@@ -103,18 +107,18 @@ def _has_same_rows(block: Any) -> bool:
     return all(name in SAME_ROWS for name, _, _ in block.replays or ())
 
 
-def _begin(block: Any) -> int:
+def _find_begin(block: Any) -> int:
     """Return the row of its file at which a table begins."""
-    slices = [(given, named) for name, given, named in block.replays or () if name == "slice"]
-    return sum(int(given[0] if given else named.get("offset", 0)) for given, named in slices)
+    slices = [arguments for name, *arguments in block.replays or () if name == "slice"]
+    return sum(int(args[0] if args else keywords.get("offset", 0)) for args, keywords in slices)
 
 
-def packed(rows: Int64) -> list[int]:
+def pack_rows(rows: Int64) -> list[int]:
     """Return rows for a job's description, as [begin, -end] where they follow each other.
 
     Raises ValueError for more than it has room for.
 
-    >>> packed(np.array([3, 1, 2])), packed(np.arange(5, 900)), unpacked([5, -900]).size
+    >>> pack_rows(np.array([3, 1, 2])), pack_rows(np.arange(5, 900)), unpack_rows([5, -900]).size
     ([3, 1, 2], [5, -900], 895)
     """
     if len(rows) > 2 and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
@@ -124,17 +128,17 @@ def packed(rows: Int64) -> list[int]:
             f"a view of {len(rows)} rows in an order of its own is too long to be told to workers "
             f"elsewhere (at most {MOST_ROWS}): save it with save_to_disk, and give that folder"
         )
-    found: list[int] = rows.tolist()
-    return found
+    numbers: list[int] = rows.tolist()
+    return numbers
 
 
-def unpacked(rows: Any) -> Int64 | None:
+def unpack_rows(rows: Any) -> Int64 | None:
     """Return the rows that a list of integers names; ValueError where it names none."""
     if rows is None:
         return None
-    found = np.asarray(rows)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ValueError(f"rows are the numbers of a table's rows, got {rows!r:.80}")
-    if len(found) == 2 and 0 <= found[0] < -found[1] <= LONGEST_RUN:
-        return np.arange(found[0], -found[1], dtype=np.int64)
-    return found.astype(np.int64)
+    if len(numbers) == 2 and 0 <= numbers[0] < -numbers[1] <= LONGEST_RUN:
+        return np.arange(numbers[0], -numbers[1], dtype=np.int64)
+    return numbers.astype(np.int64)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ..sources.data_identity import content_of, spread
+from ..sources.data_identity import spread, summarize_content
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import Cost, Sample
 from ..sources.records import Transform
 from .dataset import ColumnDataset, Names, read_keys
-from .hf_folder import STATE, arrow_files, mapped, packed, rows_on_disk, unpacked
+from .hf_folder import STATE, arrow_files, map_table, pack_rows, rows_on_disk, unpack_rows
 
 Rows = Sequence[int] | np.ndarray | None
 
@@ -31,16 +31,26 @@ Rows = Sequence[int] | np.ndarray | None
 class HFDataset(ColumnDataset):
     """Samples of a Hugging Face data set; a torch dataset and a source.
 
-    `dataset` is the folder that `save_to_disk` made, or a datasets.Dataset, from disk or in memory,
-    views of it among them. `rows` are those of the folder that are read, in this order, by default
-    all. `transform(raw)` gets a row as a sample of a tar would be: "__key__", "json" (a dict of the
-    columns) and images, videos and sounds as members (img0.jpg ...). Images are not decoded to find
-    costs. columns, images, media, key, lengths: see ColumnDataset; without keys a row's name is
-    its number in the table. A row that `select` names twice is NAME#2 the second time.
+    A transform gets a row as a sample of a tar: "__key__", "json" (a dict of the columns), images,
+    videos and sounds as members (img0.jpg ...). Images are not decoded to find costs. A row that
+    `select` names twice is NAME#2 the second time. Workers elsewhere read folders below their root:
+    a data set in memory, or one that `map` has changed, is none (ValueError from `spec`). Raises
+    FileNotFoundError, ImportError without pyarrow, and ValueError for what is no such folder, and
+    for damaged files.
 
-    Workers elsewhere read folders below their root: a data set in memory, or one that `map` has
-    changed, is none (ValueError from `spec`). Raises FileNotFoundError, ImportError without
-    pyarrow, and ValueError for what is no such folder, and for damaged files.
+    Args:
+        dataset: The folder that `save_to_disk` made, or a datasets.Dataset, from disk or in memory.
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        columns: The columns that are read; default all whose names do not begin with "__".
+        images: The columns that hold images; default: those that are so by their name or type.
+        key: The column of names, no two alike, "" for none; default `__key__`. Else row numbers.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        lengths: The column that says a cost, by resource: integers, or lists, whose lengths count.
+            Then nothing is read to find costs but these columns; default: none.
+        media: The folder of the files that columns name by path; default: that of the row's file.
+        rows: The numbers of the folder's rows that are read, in this order; default all.
     """
 
     FORMAT, MARKERS = "hf", (STATE,)
@@ -63,13 +73,13 @@ class HFDataset(ColumnDataset):
         self._mapped: tuple[Path, ...] = ()  # its files
         pattern = dataset
         if not isinstance(dataset, str | Path | list | tuple):
-            pattern, rows, columns = self._taken(dataset, rows, columns)
-        self._rows = unpacked(rows)
+            pattern, rows, columns = self._take_over(dataset, rows, columns)
+        self._rows = unpack_rows(rows)
         super().__init__(
             pattern, transform, columns, images, key, root, cache, cost, lengths, media
         )
 
-    def _taken(self, dataset: Any, rows: Rows, columns: Names) -> tuple[str, Rows, Names]:
+    def _take_over(self, dataset: Any, rows: Rows, columns: Names) -> tuple[str, Rows, Names]:
         """Return the folder and the rows of a data set; what has no folder is kept as it is."""
         kind: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
         if not isinstance(dataset, kind):
@@ -86,8 +96,8 @@ class HFDataset(ColumnDataset):
             raise ValueError("rows= are those of a folder; use dataset.select(rows)")
         if columns is None:
             columns = [name for name in dataset.format["columns"] if not name.startswith("__")]
-        found = rows_on_disk(dataset) or ("", (), np.arange(len(dataset.data)))
-        name, self._mapped, whole = found
+        in_memory = ("", (), np.arange(len(dataset.data)))
+        name, self._mapped, whole = rows_on_disk(dataset) or in_memory
         if not name:
             self._live, name = dataset, type(dataset).__name__
         chosen = dataset._indices
@@ -108,18 +118,18 @@ class HFDataset(ColumnDataset):
         self._parts: tuple[list[int], list[Any]] | None = None
         tables = self._tables()
         where = self.pattern[0]
-        self.form = self.form_of(tables[0].schema, where)
+        self.form = self.read_form(tables[0].schema, where)
         if any(table.schema.names != tables[0].schema.names for table in tables):
             raise ValueError(f"{where}: its files have unlike columns; write it again")
         counts = [len(table) for table in tables]
         total = sum(counts)
         if self._rows is not None and np.array_equal(self._rows, np.arange(total)):
-            self._rows = None
+            self._rows = None  # the whole table, in its order
         if self._rows is not None and len(self._rows):
             least, most = int(self._rows.min()), int(self._rows.max())
             if least < 0 or most >= total:
                 raise ValueError(f"{where} has {total} rows, and rows= names {least} to {most}")
-        key = self.key_in(tables[0].schema)
+        key = self.find_key_column(tables[0].schema)
         keys = [(where, table.column(key)) for table in tables if key is not None]
         self._keys = read_keys(keys) if keys else None
         return counts
@@ -132,20 +142,20 @@ class HFDataset(ColumnDataset):
         order = np.argsort(self._rows, kind="stable")
         is_first = np.diff(self._rows[order], prepend=-1) > 0
         counts = np.arange(len(order))
-        found = np.empty_like(counts)
-        found[order] = counts - np.maximum.accumulate(np.where(is_first, counts, 0))
-        return found
+        repeats = np.empty_like(counts)
+        repeats[order] = counts - np.maximum.accumulate(np.where(is_first, counts, 0))
+        return repeats
 
     def _tables(self) -> list[Any]:
-        return [mapped(path) for path in self.files] or [self._live.data.table]
+        return [map_table(path) for path in self.files] or [self._live.data.table]
 
     def _batches(self) -> tuple[list[int], list[Any]]:
         """Return the ends of the record batches of all tables, and the batches."""
         if self._parts is None:
             for path in self.files:
                 self._files.check(path)
-            found = [batch for table in self._tables() for batch in table.to_batches()]
-            self._parts = list(itertools.accumulate(map(len, found))), found
+            batches = [batch for table in self._tables() for batch in table.to_batches()]
+            self._parts = list(itertools.accumulate(map(len, batches))), batches
         return self._parts
 
     def __len__(self) -> int:
@@ -195,8 +205,10 @@ class HFDataset(ColumnDataset):
         """
         if self._live is not None:
             table = self._tables()[number]
-            some = [content_of(table.slice(row, 1).to_pylist()) for row in spread(len(table))]
-            return digest([str(table.schema.remove_metadata()), len(table), some])
+            sampled_rows = [
+                summarize_content(table.slice(row, 1).to_pylist()) for row in spread(len(table))
+            ]
+            return digest([str(table.schema.remove_metadata()), len(table), sampled_rows])
         return super().file_digest(number)
 
     def data_digest(self, samples: int | None = None) -> str:
@@ -214,7 +226,7 @@ class HFDataset(ColumnDataset):
                 "concatenate_datasets or interleave_datasets made: save it with "
                 "save_to_disk(FOLDER) below their root, and give HFDataset(FOLDER)"
             )
-        rows = {} if self._rows is None else {"rows": packed(self._rows)}
+        rows = {} if self._rows is None else {"rows": pack_rows(self._rows)}
         return {**super().spec(), **rows}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -16,14 +16,23 @@ from .row_groups import RowGroups, open_file, read_columns, read_footer
 class ParquetDataset(ColumnDataset):
     """Samples of parquet files, in order of files and rows; a torch dataset and a source.
 
-    `pattern` is a path, a folder (its *.parquet), a glob, a brace pattern or a list of them.
-    `transform(raw)` gets a row as a sample of a tar would be: "__key__", "json" (a dict of the
-    columns) and images, videos and sounds as members (img0.jpg ...). columns, images, media, key,
-    lengths: see ColumnDataset; without keys the name of a row is FILE:ROW. transform, root, cache
-    and cost: see RecordDataset.
+    A transform gets a row as a sample of a tar: "__key__", "json" (a dict of the columns), images,
+    videos and sounds as members (img0.jpg ...). Raises FileNotFoundError, ImportError without
+    pyarrow, and ValueError for damaged footers, files of unlike columns, keys that occur twice,
+    columns that are refused, and no rows.
 
-    Raises FileNotFoundError, ImportError without pyarrow, and ValueError for damaged footers, files
-    of unlike columns, keys that occur twice, columns that are refused, and no rows.
+    Args:
+        pattern: A path, a folder (its *.parquet), a glob, a brace pattern or a list of them.
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        columns: The columns that are read; default all whose names do not begin with "__".
+        images: The columns that hold images; default: those that are so by their name or type.
+        key: The column of names, no two alike, "" for none; default `__key__`, else FILE:ROW.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        lengths: The column that says a cost, by resource: integers, or lists, whose lengths count.
+            Then nothing is read to find costs but these columns; default: none.
+        media: The folder of the files that columns name by path; default: that of the row's file.
     """
 
     FORMAT, EXTENSIONS = "parquet", (".parquet",)
@@ -33,22 +42,18 @@ class ParquetDataset(ColumnDataset):
         self._groups = RowGroups()
         folder = os.path.commonpath([path.parent for path in self.files])
         self._names = [os.path.relpath(path, folder) for path in self.files]
-        self._footers, keys, forms = (
-            list[tuple[Int64, str]](),
-            list[tuple[str, Any]](),
-            list[RowForm](),
-        )
+        self._footers = list[tuple[Int64, str]]()
+        keys, forms = list[tuple[str, Any]](), list[RowForm]()
         for path in self.files:
             try:
                 with open_file(path) as file:
-                    forms.append(self.form_of(file.schema_arrow, str(path)))
+                    forms.append(self.read_form(file.schema_arrow, str(path)))
                     self._footers.append(read_footer(path, file))
-                    key = self.key_in(file.schema_arrow)
-                    if key is not None:
-                        found = read_columns(path, "the key", file.read, [key])
-                        keys.append((str(path), found.column(0)))
+                    if (key := self.find_key_column(file.schema_arrow)) is not None:
+                        table = read_columns(path, "the key", file.read, [key])
+                        keys.append((str(path), table.column(0)))
             except ValueError as error:
-                text = str(error)
+                text = str(error)  # which may name the file already
                 raise ValueError(text if str(path) in text else f"{path}: {text}") from None
         self.form = _same_form(forms, self.files)
         if 0 < len(keys) < len(self.files):
@@ -81,8 +86,8 @@ class ParquetDataset(ColumnDataset):
         for path in self.files:
             with open_file(path) as file:
                 for group in range(file.metadata.num_row_groups):
-                    what = f"{path}: row group {group}"
-                    table = read_columns(path, what, file.read_row_group, group, [name])
+                    place = f"{path}: row group {group}"
+                    table = read_columns(path, place, file.read_row_group, group, [name])
                     for part in table.column(0).chunks:
                         is_coded = hasattr(part.type, "index_type")
                         yield compute.dictionary_decode(part) if is_coded else part
@@ -93,13 +98,13 @@ def _same_form(forms: Sequence[RowForm], files: Sequence[Path]) -> RowForm:
     first = forms[0]
     for form, path in zip(forms, files, strict=True):
         if odd := sorted({*form.columns} ^ {*first.columns}):
-            what = f"only one of them has {', '.join(odd)}"
+            difference = f"only one of them has {', '.join(odd)}"
         elif odd := sorted({*form.images} ^ {*first.images}):
-            what = f"types differ in {', '.join(odd)}"
+            difference = f"types differ in {', '.join(odd)}"
         else:
             continue
         raise ValueError(
-            f"{path} has not the columns of {files[0]}: {what}; name columns that all files have "
-            "alike with columns=[...], or write the files again"
+            f"{path} has not the columns of {files[0]}: {difference}; name columns that all files "
+            "have alike with columns=[...], or write the files again"
         )
     return first

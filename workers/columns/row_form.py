@@ -40,12 +40,13 @@ class RowForm:
 
         A column "json" is the record itself, or its messages; other columns stand beside it.
         """
-        record = {name: _value(name, row[name]) for name in self.fields}
-        own = record.pop("json", None)
-        record |= {"messages": own} if isinstance(own, list) else own or {}
-        images = [(name, each) for name in self.images for each in _flat(row[name])]
-        for name, each in images:
-            file = each if isinstance(each, Mapping) else {"bytes": each}
+        record = {name: _parse_value(name, row[name]) for name in self.fields}
+        nested = record.pop("json", None)
+        record |= {"messages": nested} if isinstance(nested, list) else nested or {}
+        images = [(name, image) for name in self.images for image in _flatten(row[name])]
+        # A sound or video that is decoded as an image would only be called a broken one.
+        for name, image in images:
+            file = image if isinstance(image, Mapping) else {"bytes": image}
             path, held = file.get("path"), file.get("bytes")
             if is_media(str(path)) or (isinstance(held, bytes) and SOUND.match(held)):
                 raise ValueError(
@@ -53,7 +54,7 @@ class RowForm:
                     "audio or video, or leave it out with columns=[...]"
                 )
         if images:
-            record["images"] = [each for _, each in images]
+            record["images"] = [image for _, image in images]
         return record
 
 
@@ -65,40 +66,41 @@ def row_form(
     columns: those that are read; by default all whose names do not begin with "__". images: those
     that hold images, in this order; by default `images`, `image`, those with an image's extension
     as their name, and Hugging Face's structs of bytes and path. Raises ValueError for columns that
-    are not there or are pickled, and for bytes of which nobody says what they are.
+    are not there or are pickled, and for bytes that are not said to be images.
     """
     names = list(schema.names)
-    wanted = [n for n in names if not n.startswith("__")] if columns is None else list(columns)
-    wanted += [name for name in images or () if name not in wanted]
-    for name in wanted:
+    read_names = [n for n in names if not n.startswith("__")] if columns is None else list(columns)
+    read_names += [name for name in images or () if name not in read_names]
+    for name in read_names:
         if names.count(name) != 1:
             raise ValueError(f"{names.count(name)} columns {name!r}; there are {', '.join(names)}")
         _refuse_pickled(schema.field(name))
-    found = [name for name in wanted if _holds_images(name, schema.field(name).type)]
-    chosen = tuple(found if images is None else images)
+    image_names = [name for name in read_names if _holds_images(name, schema.field(name).type)]
+    chosen = tuple(image_names if images is None else images)
+    # Where no column is named, nothing says whether bytes are images.
     if columns is None and images is None:
-        for name in wanted:
-            if name not in (*chosen, *MEDIA_COLUMNS) and _is_of_bytes(schema.field(name).type):
+        for name in read_names:
+            if name not in (*chosen, *MEDIA_COLUMNS) and _holds_bytes(schema.field(name).type):
                 raise ValueError(
                     f"column {name!r} holds bytes: name it in images=[...] if they are images, "
                     "or name the columns that are read in columns=[...]"
                 )
-    kinds = {name: str(schema.field(name).type) for name in wanted if name not in chosen}
+    kinds = {name: str(schema.field(name).type) for name in read_names if name not in chosen}
     odd = (f"{name!r}, {kind:.80}," for name, kind in kinds.items() if UNLIKE_JSON.search(kind))
     return RowForm((*kinds,), chosen, (*odd,))
 
 
 def _holds_images(name: str, kind: Any) -> bool:
-    inner = _innermost(kind)
+    inner = _find_innermost(kind)
     is_file = {inner.field(n).name for n in range(inner.num_fields)} == {"bytes", "path"}
     return name in IMAGES or is_image(name) or (is_file and name not in MEDIA_COLUMNS)
 
 
-def _is_of_bytes(kind: Any) -> bool:
-    return "binary" in str(_innermost(kind)).partition("<")[0]
+def _holds_bytes(kind: Any) -> bool:
+    return "binary" in str(_find_innermost(kind)).partition("<")[0]
 
 
-def _innermost(kind: Any) -> Any:
+def _find_innermost(kind: Any) -> Any:
     """Return the type of what lists, dictionaries and Arrow's extensions (Array2D) hold."""
     while inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None):
         kind = inner
@@ -116,16 +118,16 @@ def _refuse_pickled(field: Any) -> None:
         _refuse_pickled(field.type.field(number))
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flatten(value: Any) -> Iterator[Any]:
     """Yield what is not None of a value, or of nested lists."""
     if isinstance(value, list):
-        for each in value:
-            yield from _flat(each)
+        for element in value:
+            yield from _flatten(element)
     elif value is not None:
         yield value
 
 
-def _value(name: str, value: Any) -> Any:
+def _parse_value(name: str, value: Any) -> Any:
     if name not in JSON_TEXTS or not isinstance(value, str):
         return value
     try:

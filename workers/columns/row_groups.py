@@ -82,15 +82,15 @@ def open_file(path: Path) -> Any:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, NotImplementedError) as error:
-        raise fault(error, path, "no parquet file") from error
+        raise describe_fault(error, path, "no parquet file") from error
 
 
-def read_columns(path: Path, what: str, read: Any, *given: Any) -> Any:
+def read_columns(path: Path, place: str, read: Any, *arguments: Any) -> Any:
     """Return what a read of pyarrow gives, by this thread alone; ValueError for damaged pages."""
     try:
-        return read(*given, use_threads=False)
+        return read(*arguments, use_threads=False)
     except (OSError, ValueError, NotImplementedError) as error:
-        raise fault(error, path, f"{what} is damaged") from error
+        raise describe_fault(error, path, f"{place} is damaged") from error
 
 
 def read_footer(path: Path, file: Any) -> tuple[Int64, str]:
@@ -104,7 +104,7 @@ def read_footer(path: Path, file: Any) -> tuple[Int64, str]:
     return np.cumsum(counts, dtype=np.int64), digest_arrays(footer)
 
 
-def fault(error: Exception, path: Path, what: str) -> Exception:
+def describe_fault(error: Exception, path: Path, summary: str) -> Exception:
     """Return the error of a disk with the file's name, and any other of pyarrow's as a fact."""
     if isinstance(error, OSError) and error.errno is not None:
         error.filename = error.filename or str(path)
@@ -112,4 +112,4 @@ def fault(error: Exception, path: Path, what: str) -> Exception:
     if "crypt" in str(error):
         return ValueError(f"{path} is encrypted, and is not read: write it without encryption")
     (first, *_) = str(error).strip().splitlines() or [type(error).__name__]
-    return ValueError(f"{what}: {first:.200}")
+    return ValueError(f"{summary}: {first:.200}")

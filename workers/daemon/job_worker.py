@@ -50,8 +50,8 @@ from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.sockets import LINGER_MS, Link
 from ..arena.malloc import release_freed_memory
 from ..codec.batches import encode_batch
-from ..collate.described import layout_of
-from ..collate.labels import count_label_tokens_of
+from ..collate.described import read_layout
+from ..collate.labels import count_batch_label_tokens
 from ..planned.parts import Encode, PartDone, do_part
 from ..planned.reader import Collate, PlannedReader
 from ..serving.frame_store import FrameStore
@@ -59,8 +59,8 @@ from ..serving.server import PullServer
 from ..sources.failures import describe_error
 from ..sources.interface import Source
 
-# A hello that is not answered is said again after HELLO_S, or REJOIN_S if the balancer answers that
-# it knows nobody: of several such answers one counts.
+# A hello that is not answered is sent again after HELLO_S, or REJOIN_S if the balancer answers that
+# it does not know this worker: of several such answers one counts.
 HELLO_S, REJOIN_S, BEAT_S = 5.0, 1.0, 1.0
 # Between parts that are made more quickly, messages are looked for this often.
 LOOK_S = 0.001
@@ -77,12 +77,12 @@ MEASURED_PART = 4
 class WorkerSetup:
     """A worker of one job.
 
-    peer: its name as a peer of the job, see transport/naming.py. hello: who it is; its most_bytes
-    are filled in. open_source: returns the source that a job describes. server: where trainers pull
+    peer: its name as a peer of the job, see transport/naming.py. hello: its first message, but for
+    most_bytes. open_source: returns the source that a job describes. server: where trainers pull
     frames of a FrameStore; without one the balancer relays them. threads: load samples side by
     side. collate: of a job whose workers have its collate function, since its trainer has started
-    them on its own host. encode: makes frames of a batch; encode_local, there. count: is told of
-    each part, and what became of it.
+    them on its own host. encode: makes frames of a batch; encode_local, there. count: takes each
+    part, and what became of it.
     """
 
     peer: bytes
@@ -96,7 +96,7 @@ class WorkerSetup:
 
 
 class RemoteWorker:
-    """A worker at one job: `look` for messages, `work_on` a part, `rest`; see jobs.py.
+    """A worker at one job: `look` for messages, `make_part`, `rest`; see jobs.py.
 
     way: how its frames travel, as text. now: when it last looked for messages, or made a part.
     """
@@ -110,7 +110,7 @@ class RemoteWorker:
         self._most_bytes = 0
         self._session = PoolSession()
         self._lock = threading.Lock()  # of the session, and of what beats say
-        # Held by who uses the link: while a part is made, or the source opened, it is free.
+        # Held while the link is used: while a part is made, or the source opened, it is free.
         self.using_link = threading.RLock()
         self._reader: PlannedReader | None = None
         self._progress = [0]
@@ -139,7 +139,7 @@ class RemoteWorker:
         return math.isinf(self._join_at) and self._join_at > 0
 
     def keep_at_most(self, nbytes: int) -> None:
-        """Tell the balancer, with hellos and heartbeats, that so many bytes may be kept."""
+        """Tell the balancer, with hellos and heartbeats, that `nbytes` bytes may be kept."""
         self._most_bytes = nbytes
 
     def look(self) -> str | None:
@@ -164,7 +164,7 @@ class RemoteWorker:
             self.link.send(structs.replace(self._setup.hello, most_bytes=self._most_bytes))
         return None
 
-    def work_on(self) -> None:
+    def make_part(self) -> None:
         """Make the next part."""
         began = time.monotonic()
         with self._lock:
@@ -202,7 +202,7 @@ class RemoteWorker:
         return self.link.handshakes.rejection_reason() if idle else ""
 
     def leave(self) -> None:
-        """Say goodbye: what this worker has is made elsewhere."""
+        """Take leave of the balancer: what this worker has is made elsewhere."""
         with self.using_link:
             self.link.send(LeavePool())
 
@@ -246,7 +246,7 @@ class RemoteWorker:
         self._told_at = self.now
 
     def _forget(self) -> None:
-        """Begin anew at a balancer that does not know this worker, once for several that say so."""
+        """Join a balancer again that does not know this worker, once for several answers."""
         if not self.is_serving or self.now >= self._joined_at + REJOIN_S:
             self._reset()
             self._join_at = self._joined_at + REJOIN_S
@@ -278,10 +278,8 @@ class RemoteWorker:
             self._session.begin_sample(max(0, self._progress[0]) - 1)
             beat = self._session.beat(self.leaving)
             busy_s = self._busy_s + max(0.0, time.monotonic() - self._began)
-        cpu_ms = round(1000 * time.process_time())
-        return structs.replace(
-            beat, busy_ms=int(1000 * busy_s), cpu_ms=cpu_ms, most_bytes=self._most_bytes
-        )
+        times = {"busy_ms": int(1000 * busy_s), "cpu_ms": round(1000 * time.process_time())}
+        return structs.replace(beat, most_bytes=self._most_bytes, **times)
 
     # --- the job
 
@@ -324,7 +322,7 @@ class RemoteWorker:
 
     def _new_reader(self, job: JobSpec, layout: dict[str, Any], source: Source) -> PlannedReader:
         has_collate = layout.get("kind") == "workers"
-        collate = self._setup.collate if has_collate else layout_of(layout)
+        collate = self._setup.collate if has_collate else read_layout(layout)
         if has_collate and collate is None:
             raise ValueError(
                 "the job's batches are collated by workers with a function that this one does not "
@@ -333,7 +331,7 @@ class RemoteWorker:
         reader = PlannedReader(
             source, source, job.resources, job.plan.seed, collate or list, job.on_error == "skip",
             bool(layout.get("takes_empty")), has_collate, job.shift_labels,
-            count_label_tokens_of if job.counts_batches else None, self._setup.threads,
+            count_batch_label_tokens if job.counts_batches else None, self._setup.threads,
         )  # fmt: skip
         reader.restore()
         reader.progress, reader.upcoming = self._progress, self._session.upcoming
@@ -380,7 +378,7 @@ def run_remote_worker(endpoint: str, setup: WorkerSetup) -> str:
             if (end := worker.look()) is not None:
                 return end
             if worker.has_work:
-                worker.work_on()
+                worker.make_part()
             else:
                 with worker.using_link:
                     idle = not worker.link.poller.poll(IDLE_MS)

@@ -123,15 +123,15 @@ class JobFinder:
     def _follow(self, now: float) -> bool:
         """Find the balancer, connect to it, and ask."""
         self._asked_at = now
-        found = find_address(self.balancer.address) or self.endpoint
-        has_moved = found != self.endpoint
+        address = find_address(self.balancer.address) or self.endpoint
+        has_moved = address != self.endpoint
         if has_moved:
             self.close()
-            self.endpoint, self.jobs = found, {}
+            self.endpoint, self.jobs = address, {}
             self._context = zmq.Context()
             keys = self.balancer.keys
             name = peer_name("" if keys is None else keys.job, "jobs")
-            self._link = Link(self._context, found, name, keys)
+            self._link = Link(self._context, address, name, keys)
         if self._link is not None:
             self._link.send(ListJobs())
             self.refusal = self.refusal or self._link.handshakes.rejection_reason()
@@ -193,13 +193,11 @@ class JobsWorker:
         now, sessions = time.monotonic(), self._sessions.values()
         if math.isinf(self._leave_at):
             self._leave_at = now + drain_s
-            for each in sessions:
-                each.worker.leaving = True
+            for session in sessions:
+                session.worker.leaving = True
         # A balancer that has gone will not say that nothing is needed.
-        needed = (
-            each.worker.is_serving and now < each.finder.heard_at + GONE_S for each in sessions
-        )
-        return now >= self._leave_at or not any(needed)
+        heard = [session for session in sessions if now < session.finder.heard_at + GONE_S]
+        return now >= self._leave_at or not any(session.worker.is_serving for session in heard)
 
     def _turn(self, until_lost_s: float | None) -> str | None:
         """Do what is due, and a piece of work; return why this worker is to end, None if not."""
@@ -211,9 +209,9 @@ class JobsWorker:
             session.worker.now = max(now, session.worker.now)
             if (end := session.worker.look()) is not None and self._is_last(key, end):
                 return end
-        hungry = [key for key, each in self._sessions.items() if each.worker.has_work]
+        hungry = [key for key, session in self._sessions.items() if session.worker.has_work]
         if hungry:
-            self._work_on(hungry)
+            self._take_turn(hungry)
             return None
         return self._rest()
 
@@ -221,10 +219,10 @@ class JobsWorker:
         """Follow the balancers; LostBalancerError, ValueError where none is left, as in `work`."""
         for finder in self._finders:
             self._follow(finder, now)
-        refusals = [each.refusal for each in self._finders]
+        refusals = [finder.refusal for finder in self._finders]
         if all(refusals):
             raise ValueError(refusals[0])
-        if until_lost_s and now > max(each.heard_at for each in self._finders) + until_lost_s:
+        if until_lost_s and now > max(finder.heard_at for finder in self._finders) + until_lost_s:
             raise LostBalancerError(f"no balancer has answered for {until_lost_s:.0f} s")
 
     def _is_last(self, key: str, end: str) -> bool:
@@ -239,19 +237,20 @@ class JobsWorker:
 
     def _follow(self, finder: JobFinder, now: float) -> None:
         """Open workers for jobs that are new, and close those of jobs that are over."""
+        # A job is known by its balancer's place, too: two balancers may have jobs of one name.
         has_moved = finder.turn(now)
-        mine = {key: each for key, each in self._sessions.items() if each.finder is finder}
-        for key, session in mine.items():
-            if has_moved or session.job not in finder.jobs:
-                self._leave(key)
+        for key, session in list(self._sessions.items()):
+            if session.finder is finder and (has_moved or session.job not in finder.jobs):
+                session.worker.leave()
+                self._close(key)
         place = self._finders.index(finder)
-        wanted = {f"{place}/{job}": job for job in finder.jobs}
-        self._refused -= {k for k in self._refused if k.startswith(f"{place}/")} - wanted.keys()
+        jobs = {f"{place}/{job}": job for job in finder.jobs}
+        self._refused -= {k for k in self._refused if k.startswith(f"{place}/")} - jobs.keys()
         if math.isfinite(self._leave_at):
             return
-        for key in wanted.keys() - self._sessions.keys() - self._refused:
-            if finder.names(wanted[key]):
-                self._begin(key, finder, wanted[key])
+        for key in jobs.keys() - self._sessions.keys() - self._refused:
+            if finder.names(jobs[key]):
+                self._begin(key, finder, jobs[key])
 
     def _begin(self, key: str, finder: JobFinder, job: str) -> None:
         closing, balancer = ExitStack(), finder.balancer
@@ -265,26 +264,22 @@ class JobsWorker:
         )  # fmt: skip
         self._share_memory()
 
-    def _leave(self, key: str) -> None:
-        self._sessions[key].worker.leave()
-        self._close(key)
-
     def _close(self, key: str) -> None:
         self._turns.remove(key)
         self._sessions.pop(key).closing.close()
         self._share_memory()
 
     def _share_memory(self) -> None:
-        """Let each job's frames have as much of what this process may keep."""
+        """Give each job's frames the same part of what this process may keep."""
         for session in self._sessions.values():
             session.worker.keep_at_most(self._room_bytes // len(self._sessions))
 
-    def _work_on(self, hungry: list[str]) -> None:
+    def _take_turn(self, hungry: list[str]) -> None:
         """Work for the job whose turn it is."""
         chosen = self._turns.next(hungry)
         worker = self._sessions[chosen].worker
         began = time.monotonic()
-        worker.work_on()
+        worker.make_part()
         if len(hungry) > 1:
             self._turns.charge(chosen, worker.now - began)
 

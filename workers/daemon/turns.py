@@ -2,7 +2,7 @@
 
 Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", SIGCOMM 1995. In a round
 each job is given a quantum, in proportion to its weight, and works until it has used it up; the
-next begins when nobody who has work has anything left. What a sample takes is known when it is
+next begins when no job that has work has time left. What a sample takes is known when it is
 done, so a job may exceed its quantum by one piece of work, and has that much less the next time.
 """
 
@@ -16,7 +16,7 @@ SAVED = 10
 
 
 class DecodeTurns:
-    """Whose turn it is, of jobs with weights.
+    """Turns of jobs with weights.
 
     A job without work passes its turn, and saves up what it was given to some extent.
 
@@ -46,18 +46,18 @@ class DecodeTurns:
         del self._weights[job], self._left[job]
 
     def next(self, hungry: Collection[str]) -> str:
-        """Return whose turn it is, of those that have work: one at least."""
+        """Return the next job of those that have work: one at least."""
         if len(hungry) == 1:
             return next(iter(hungry))
         while True:
             for job, left in self._left.items():
                 if left > 0 and job in hungry:
                     return job
-            # The next round, or as many as it takes until somebody has paid what a long piece took.
-            given = {job: QUANTUM_S * weight for job, weight in self._weights.items()}
-            rounds = 1 + int(min(max(0.0, -self._left[job]) / given[job] for job in hungry))
-            for job, each in given.items():
-                self._left[job] = min(self._left[job] + rounds * each, SAVED * each)
+            # The next round, or as many as it takes until one job has paid for its long piece.
+            quanta = {job: QUANTUM_S * weight for job, weight in self._weights.items()}
+            rounds = 1 + int(min(max(0.0, -self._left[job]) / quanta[job] for job in hungry))
+            for job, quantum in quanta.items():
+                self._left[job] = min(self._left[job] + rounds * quantum, SAVED * quantum)
 
     def charge(self, job: str, seconds: float) -> None:
         """Note that a job has worked for a time in which others had work, too."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...balancer.planning.problem.options import LLM
 from ..sources.randomness import global_randomness
-from .costs import FoundCosts, FoundWork, Recognised, ResourceWork, is_of_text
+from .costs import FoundCosts, FoundWork, Recognised, ResourceWork
 from .fields import SampleField, find_fields
 from .finding import FIRST_SAMPLES, TOKEN_IDS
 
@@ -64,19 +64,20 @@ class Mixed:
             return "constant"
         unit = math.gcd(*sizes)
         # Microbatches of one sample add up to whatever it is.
-        kinds = {self._of(*each, unit) for each in self.mixed} - {"constant"} or {"packed"}
-        if "padded" in kinds and any(both > max(one, other) for one, other, both in self.close):
+        kinds = {self._recognise_mix(*triple, unit) for triple in self.mixed} - {"constant"}
+        kinds = kinds or {"packed"}
+        if "padded" in kinds and any(both > max(pair) for *pair, both in self.close):
             return "unrecognised"
         return kinds.pop() if len(kinds) == 1 else "unrecognised"
 
-    def _of(self, one: int, other: int, both: int, unit: int) -> Recognised:
-        if one == other == both:
+    def _recognise_mix(self, first: int, second: int, both: int, unit: int) -> Recognised:
+        if first == second == both:
             return "constant"
-        if both == max(one, other) and one != other:
+        if both == max(first, second) and first != second:
             return "padded"
-        apart = abs(both - (self.share * one + (1 - self.share) * other))
+        apart = abs(both - (self.share * first + (1 - self.share) * second))
         # A sum that is rounded up to a multiple is near the mean, but not on it.
-        near = unit if 4 * unit <= abs(one - other) else 0
+        near = unit if 4 * unit <= abs(first - second) else 0
         return "packed" if apart <= near + 1e-6 else "unrecognised"
 
 
@@ -97,26 +98,26 @@ class _Resource:
         return not last.isdigit() and last in self.fields
 
 
-def _resources_of(
+def _collect_resources(
     costs: FoundCosts | Mapping[str, Sequence[int]], samples: Sequence[Any]
 ) -> list[_Resource]:
     if isinstance(costs, FoundCosts):
         return [
             _Resource(
-                each.name,
-                [each.cost(sample) for sample in samples],
-                tuple(name.rpartition(".")[2] for name in each.fields),
-                is_of_text(each),
+                resource.name,
+                [resource.cost(sample) for sample in samples],
+                tuple(name.rpartition(".")[2] for name in resource.fields),
+                resource.field.is_text,
             )
-            for each in costs.found
+            for resource in costs.found
         ]
     return [
-        _Resource(name, some, (name, TOKEN_IDS) if name == LLM else (name,))
-        for name, some in costs.items()
+        _Resource(name, column, (name, TOKEN_IDS) if name == LLM else (name,))
+        for name, column in costs.items()
     ]
 
 
-def recognised(
+def recognise_resources(
     resources: Sequence[_Resource], seen: Sequence[Mixed], alike: Sequence[int], count: int
 ) -> FoundWork:
     """Return what each resource is, by the fields of the batches that belong to it.
@@ -124,51 +125,48 @@ def recognised(
     alike: the samples that are `alike` in `seen`; count: samples of a microbatch. A field belongs
     to the resource of its name, else to that which its sizes follow most nearly. Of the fields of
     a resource those count that follow it best: ids, and not the pictures' patches, which are more.
-    One that follows none is nobody's, and a resource without any is not recognised beside it.
+    One that follows none belongs to none, and a resource without any is not recognised beside it.
     """
-    varying = [each for each in seen if each.work != "constant"]
-    costs = {each.name: [each.costs[k] for k in alike] for each in resources}
+    varying = [mixed for mixed in seen if mixed.work != "constant"]
+    costs = {resource.name: [resource.costs[k] for k in alike] for resource in resources}
     # Tokens are made of all texts of a sample together.
-    texts = [each for each in resources if each.is_text]
-    whole = [sum(row) for row in zip(*(costs[each.name] for each in texts), strict=True)]
-    follows: dict[str, list[tuple[float, Mixed]]] = {each.name: [] for each in resources}
+    texts = [resource.name for resource in resources if resource.is_text]
+    whole = [sum(row) for row in zip(*(costs[name] for name in texts), strict=True)]
+    follows: dict[str, list[tuple[float, Mixed]]] = {name: [] for name in costs}
     is_lost = False
-    for each in varying:
-        scores = {
-            one.name: 2.0 * one.has(each.field.last) or _goes_with(each, costs[one.name], count)
-            for one in resources
-        }
+    for mixed in varying:
+        scores = {name: _correlate(mixed, column, count) for name, column in costs.items()}
+        scores |= {resource.name: 2.0 for resource in resources if resource.has(mixed.field.last)}
         name = max(scores, key=scores.__getitem__)
-        of_texts = _goes_with(each, whole, count) if texts else 0.0
+        of_texts = _correlate(mixed, whole, count) if texts else 0.0
         owners = [name]
-        if name in [one.name for one in texts] or of_texts > scores[name]:
-            owners = [one.name for one in texts]
+        if name in texts or of_texts > scores[name]:
+            owners = texts
             scores[name] = max(scores[name], of_texts)
         # Strings that a batch has are what a loop tokenizes itself, and may pad then.
-        score = scores[name] - 3.0 * (each.field.kind == "text")
+        score = scores[name] - 3.0 * (mixed.field.kind == "text")
         if scores[name] < LEAST_ALIKE:
-            is_lost |= each.field.kind != "text"
+            is_lost |= mixed.field.kind != "text"
             continue
         for owner in owners:
-            follows[owner].append((score, each))
-    return FoundWork(
-        tuple(_work(name, some, costs[name], count, is_lost) for name, some in follows.items())
-    )
+            follows[owner].append((score, mixed))
+    works = (_find_work(name, follows[name], costs[name], count, is_lost) for name in follows)
+    return FoundWork(tuple(works))
 
 
-def _goes_with(each: Mixed, costs: Sequence[int], count: int) -> float:
+def _correlate(mixed: Mixed, costs: Sequence[int], count: int) -> float:
     """Return how nearly sizes follow costs, from -1 to 1; 1 too where they are rounded or cut."""
-    if len(set(each.alike)) == 1 or len(set(costs)) == 1:
+    if len(set(mixed.alike)) == 1 or len(set(costs)) == 1:
         return -1.0
-    if rounding(each.alike, costs, count):
+    if find_rounding(mixed.alike, costs, count):
         return 1.0
     # By their order, too: of one huge sample that is cut nothing else would be seen.
-    ranks = [np.unique(some, return_inverse=True)[1] for some in (each.alike, costs)]
-    both = (np.corrcoef(*some)[0, 1] for some in ((each.alike, costs), ranks))
+    ranks = [np.unique(column, return_inverse=True)[1] for column in (mixed.alike, costs)]
+    both = (np.corrcoef(*pair)[0, 1] for pair in ((mixed.alike, costs), ranks))
     return round(float(max(both)), 2)
 
 
-def _work(
+def _find_work(
     name: str, follows: Sequence[tuple[float, Mixed]], costs: Sequence[int], count: int,
     is_lost: bool,
 ) -> ResourceWork:  # fmt: skip
@@ -176,40 +174,40 @@ def _work(
     if not follows:
         return ResourceWork(name, "unrecognised" if is_lost else "constant")
     best = max(score for score, _ in follows)
-    fields = [each for score, each in follows if score == best]
+    followers = [mixed for score, mixed in follows if score == best]
     if best < 0:
         return ResourceWork(name, "unrecognised")
     largest: dict[Recognised, int] = {}
-    for each in fields:
-        largest[each.work] = largest.get(each.work, 0) + sum(each.alike)
+    for mixed in followers:
+        largest[mixed.work] = largest.get(mixed.work, 0) + sum(mixed.alike)
     work = max(largest, key=lambda kind: largest[kind])
-    for each in fields if work in ("padded", "packed") else ():
-        sizes = rounding(each.alike, costs, count) or (1, 0, _cut(each.alike, costs))
-        if each.work == work and sizes != (1, 0, None):
+    for mixed in followers if work in ("padded", "packed") else ():
+        sizes = find_rounding(mixed.alike, costs, count) or (1, 0, _find_cut(mixed.alike, costs))
+        if mixed.work == work and sizes != (1, 0, None):
             # A sum is rounded up as a whole, if at all.
             return ResourceWork(name, work, sizes[0] if work == "padded" else 1, *sizes[1:])
     return ResourceWork(name, work)
 
 
-def _cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
+def _find_cut(sizes: Sequence[int], costs: Sequence[int]) -> int | None:
     """Return about where samples are cut whose costs are in another unit: texts' characters.
 
-    >>> _cut([5, 11, 15, 15, 15], [20, 41, 64, 80, 150]), _cut([5, 11, 15], [20, 41, 150])
+    >>> _find_cut([5, 11, 15, 15, 15], [20, 41, 64, 80, 150]), _find_cut([5, 11, 15], [20, 41, 150])
     (57, None)
     """
     most = max(sizes)
     pairs = [*zip(sizes, costs, strict=True)]
-    top, rest = ([c for s, c in pairs if (s == most) == is_top] for is_top in (True, False))
-    if len({*top}) < 2 or not sum(rest):
+    top, below = ([c for s, c in pairs if (s == most) == is_top] for is_top in (True, False))
+    if len({*top}) < 2 or not sum(below):
         return None
-    limit = max(1, most * sum(rest) // sum(s for s in sizes if s < most))
+    limit = max(1, most * sum(below) // sum(s for s in sizes if s < most))
     # Two texts may have as many tokens by chance, three hardly.
     is_sure = len({*top}) > 2 or max(top) > 1.2 * limit
     # Of texts that are just not cut some have more characters than some that just are.
-    return limit if is_sure and max(top) > limit and np.median(top) > max(rest) else None
+    return limit if is_sure and max(top) > limit and np.median(top) > max(below) else None
 
 
-def rounding(
+def find_rounding(
     sizes: Sequence[int], costs: Sequence[int], count: int
 ) -> tuple[int, int, int | None] | None:
     """Return how rows follow from costs; None if they do not.
@@ -217,9 +215,9 @@ def rounding(
     That is the multiple that rows are filled up to, the tokens that each has more than its cost,
     and the most that they have: the smallest that explain all sizes, larger ones fit by chance.
 
-    >>> rounding([16, 32, 48, 48], [3, 9, 20, 30], 2)
+    >>> find_rounding([16, 32, 48, 48], [3, 9, 20, 30], 2)
     (8, 0, 24)
-    >>> rounding([10, 22, 40, 40], [3, 9, 20, 30], 2)
+    >>> find_rounding([10, 22, 40, 40], [3, 9, 20, 30], 2)
     (1, 2, 20)
     """
     if any(size % count for size in sizes) or not any(sizes):
@@ -231,8 +229,8 @@ def rounding(
         most, common, fits = max(rows), math.gcd(*rows), list[tuple[int, int, bool]]()
         for multiple in (k for k in range(1, min(common, 4096) + 1) if common % k == 0):
             lacks = [row - multiple + 1 - cost for row, cost in zip(rows, costs, strict=True)]
-            for some in (lacks, [k for k, row in zip(lacks, rows, strict=True) if row < most]):
-                extra = max([0, *some])
+            for extras in (lacks, [k for k, row in zip(lacks, rows, strict=True) if row < most]):
+                extra = max([0, *extras])
                 filled = [-(-(cost + extra) // multiple) * multiple for cost in costs]
                 if [min(size, most) for size in filled] == rows:
                     fits.append((extra, multiple, max(filled) > most))
@@ -290,34 +288,37 @@ def recognise_work(
     largest, where batches hold texts that are tokenized later, and where nothing in them follows
     it. Raises ValueError, with the ordinals, where collate_fn does.
     """
-    some = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
-    resources = _resources_of(costs, some)
+    first_samples = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
+    resources = _collect_resources(costs, first_samples)
     if not resources:
         return FoundWork(())
-    columns = [each.costs for each in resources]
+    columns = [resource.costs for resource in resources]
     count = max(1, min(batch_size, MOST_COLLATED))
     half = count // 2
     # Two samples that differ show whether the shorter is filled up. With one sample a batch nothing
     # is beside it, and only what never varies can be told apart.
-    pairs = list(dict.fromkeys(pair for each in columns for pair in _pairs(each))) if half else []
-    close = list(dict.fromkeys(pair for each in columns for pair in _close(each))) if half else []
+    columns_mixed = columns if half else []
+    pairs = list(dict.fromkeys(pair for column in columns_mixed for pair in _yield_pairs(column)))
+    close = list(dict.fromkeys(pair for column in columns_mixed for pair in _yield_close(column)))
     mixed = [*pairs, *close]
     # Batches of one sample many times show what its size becomes.
     alike = sorted(set[int]().union(*map(telling_samples, columns), *close))
     ends = [alike[0], alike[-1]]
-    collate = _Collating(some, collate_fn)
+    collate = _Collating(first_samples, collate_fn)
     batches = [collate([k] * count) for k in alike]
-    batches += [collate([one] * half + [two] * (count - half)) for one, two in mixed]
+    batches += [collate([first] * half + [second] * (count - half)) for first, second in mixed]
     batches += [collate([k] * count, seed=1) for k in ends]
     seen = list[Mixed]()
-    for field in (each for each in find_fields(batches, count) if each.kind != "bytes"):
+    for field in find_fields(batches, count):
+        if field.kind == "bytes":
+            continue
         sizes = [field.size(batch) for batch in batches]
-        own, sums = dict(zip(alike, sizes, strict=False)), sizes[len(alike) : -2]
-        triples = [(own[a], own[b], both) for (a, b), both in zip(mixed, sums, strict=True)]
-        drawn = [own[k] for k in ends] != sizes[-2:]
-        some_pairs, some_close = triples[: len(pairs)], triples[len(pairs) :]
-        seen.append(Mixed(field, sizes[: len(alike)], some_pairs, half / count, drawn, some_close))
-    return recognised(resources, seen, alike, count)
+        alone, sums = dict(zip(alike, sizes, strict=False)), sizes[len(alike) : -2]
+        triples = [(alone[a], alone[b], both) for (a, b), both in zip(mixed, sums, strict=True)]
+        is_drawn = [alone[k] for k in ends] != sizes[-2:]
+        of_pairs, of_close = triples[: len(pairs)], triples[len(pairs) :]
+        seen.append(Mixed(field, sizes[: len(alike)], of_pairs, half / count, is_drawn, of_close))
+    return recognise_resources(resources, seen, alike, count)
 
 
 def telling_samples(costs: Sequence[int]) -> set[int]:
@@ -328,24 +329,24 @@ def telling_samples(costs: Sequence[int]) -> set[int]:
     """
     unit = math.gcd(*costs) or 1
     order = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
-    return {*_spread(costs), *{costs[k] // unit % 8: k for k in order}.values()}
+    return {*_yield_spread(costs), *{costs[k] // unit % 8: k for k in order}.values()}
 
 
-def _spread(costs: Sequence[int]) -> Iterator[int]:
+def _yield_spread(costs: Sequence[int]) -> Iterator[int]:
     """Yield the samples at the eighths of the costs, shortest and longest included."""
     order = sorted(range(len(costs)), key=costs.__getitem__)
     last = len(order) - 1
     yield from (order[last * part // _PARTS] for part in range(_PARTS + 1))
 
 
-def _pairs(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _yield_pairs(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the pairs to mix: the longest with the shortest, and with the one in the middle."""
-    found = list(_spread(costs))
-    yield found[0], found[-1]
-    yield found[_PARTS // 2], found[-1]
+    spread = list(_yield_spread(costs))
+    yield spread[0], spread[-1]
+    yield spread[_PARTS // 2], spread[-1]
 
 
-def _close(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _yield_close(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield pairs of samples that cost nearly the same, but not the same: the longest, and others.
 
     Of pictures whose heights and widths differ one hardly ever fits into the other then.

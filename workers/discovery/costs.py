@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, find_labels
 from .fields import SampleField
 
 Recognised = Literal["padded", "packed", "constant", "unrecognised"]
@@ -42,7 +42,7 @@ class FoundWork:
     (('tokens',), ('tiles',), 'tokens padded to multiples of 8, tiles add up')
     """
 
-    found: tuple[ResourceWork, ...]
+    resources: tuple[ResourceWork, ...]
 
     @property
     def padded(self) -> tuple[str, ...]:
@@ -54,27 +54,27 @@ class FoundWork:
         """The resources of which it was not seen how they add up."""
         return self.names("unrecognised")
 
-    def of(self, name: str) -> ResourceWork | None:
+    def find(self, name: str) -> ResourceWork | None:
         """Return what was found of one resource; None where it was not asked about."""
-        return next((each for each in self.found if each.name == name), None)
+        return next((resource for resource in self.resources if resource.name == name), None)
 
     def describe(self) -> str:
         """Return what was found in words, without what is no resource."""
-        padded = [f"{each.name} padded{_to(each)}" for each in self.found if each.work == "padded"]
-        added = (f"{name} add{'' if name[-1:] == 's' else 's'} up" for name in self.names("packed"))
-        parts = [*padded, *added]
+        padded = (resource for resource in self.resources if resource.work == "padded")
+        parts = [f"{resource.name} padded{_describe_rounding(resource)}" for resource in padded]
+        parts += [f"{n} add{'' if n[-1:] == 's' else 's'} up" for n in self.names("packed")]
         if unknown := self.unrecognised:
             parts.append(f"{' and '.join(unknown)} not recognised in the batches, and left alone")
         return ", ".join(parts) or "nothing that varies is in the batches"
 
     def names(self, work: Recognised) -> tuple[str, ...]:
         """Return the resources, and fields, of which a microbatch costs that."""
-        return tuple(each.name for each in self.found if each.work == work)
+        return tuple(resource.name for resource in self.resources if resource.work == work)
 
 
-def _to(each: ResourceWork) -> str:
-    multiple = f" to multiples of {each.multiple}" if each.multiple > 1 else ""
-    return multiple + (f", at most {each.limit}" if each.limit is not None else "")
+def _describe_rounding(resource: ResourceWork) -> str:
+    multiple = f" to multiples of {resource.multiple}" if resource.multiple > 1 else ""
+    return multiple + (f", at most {resource.limit}" if resource.limit is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class FoundCosts:
     @property
     def work(self) -> tuple[str, ...]:
         """The names of what costs; none where all samples cost the same."""
-        return tuple(each.name for each in self.found)
+        return tuple(resource.name for resource in self.found)
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -132,28 +132,32 @@ class FoundCosts:
 
     def measure(self, sample: Any) -> dict[str, int]:
         """Return a sample's costs; ValueError, with the field, where it lacks what others have."""
-        costs = {each.name: each.cost(sample) for each in self.found}
+        costs = {resource.name: resource.cost(sample) for resource in self.found}
         if self.label_tokens:
-            costs[LABEL_TOKENS] = count_label_tokens(labels_of(sample), self.shift_labels)
+            costs[LABEL_TOKENS] = count_label_tokens(find_labels(sample), self.shift_labels)
         return costs
 
     def describe(self) -> str:
         """Return the names, each with its field where that is called otherwise."""
         if not self.found:
             return "nothing (all samples are of one size)"
-        shown = ((each.name, each.field.name) for each in self.found)
+        shown = ((resource.name, resource.field.name) for resource in self.found)
         return ", ".join(name if name == field else f"{name} ({field})" for name, field in shown)
 
     def as_batched(self, work: FoundWork) -> "FoundCosts":
         """Return the costs as batches have them: rounded, cut, without what is no work there."""
-        found = []
-        for each in self.found:
-            one = work.of(each.name)
-            if one is None:
-                found.append(each)
-            elif one.work in ("padded", "packed"):
-                found.append(replace(each, multiple=one.multiple, extra=one.extra, limit=one.limit))
-        return replace(self, found=tuple(found))
+        resources = []
+        for resource in self.found:
+            batched = work.find(resource.name)
+            if batched is None:
+                resources.append(resource)
+            elif batched.work in ("padded", "packed"):
+                extra, limit = batched.extra, batched.limit
+                batched_cost = replace(
+                    resource, multiple=batched.multiple, extra=extra, limit=limit
+                )
+                resources.append(batched_cost)
+        return replace(self, found=tuple(resources))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value as JSON can hold it, for a ledger."""
@@ -161,14 +165,9 @@ class FoundCosts:
         return built
 
     @classmethod
-    def from_dict(cls, given: Any) -> "FoundCosts":
+    def from_dict(cls, saved: Any) -> "FoundCosts":
         """Return what `to_dict` gave; ValueError for anything else."""
         try:
-            return msgspec.convert(given, cls)
+            return msgspec.convert(saved, cls)
         except msgspec.ValidationError as error:
             raise ValueError(f"found costs cannot be read: {error!s:.200}") from None
-
-
-def is_of_text(resource: FoundResource) -> bool:
-    """Return whether a resource is measured in characters or bytes."""
-    return resource.field.kind in ("text", "bytes")

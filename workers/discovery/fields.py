@@ -20,15 +20,15 @@ Kind = Literal["numbers", "text", "bytes", "image", "tiles"]
 Form = Literal[
     "numbers", "text", "bytes", "image", "mapping", "record", "sequence", "number", "empty", "other"
 ]
-# Deeper lists are not looked into: nobody means them, and a list may hold itself.
+# Deeper lists are not looked into: a list may hold itself.
 MOST_DEPTH = 16
 TILE_AXES = 4
 
 
-def form_of(value: object, depth: int = 0) -> Form:
+def find_form(value: object, depth: int = 0) -> Form:
     """Return what a value is; lists and tuples of numbers, of such lists too, are "numbers".
 
-    >>> form_of([[1, 2], []]), form_of("abc"), form_of([b"a"]), form_of({}), form_of(7)
+    >>> find_form([[1, 2], []]), find_form("abc"), find_form([b"a"]), find_form({}), find_form(7)
     ('numbers', 'text', 'sequence', 'mapping', 'number')
     """
     if isinstance(value, str):
@@ -40,15 +40,15 @@ def form_of(value: object, depth: int = 0) -> Form:
     if isinstance(value, Mapping):
         return "mapping"
     if isinstance(value, list | tuple):
-        return _form_of_items(value, depth)
-    if shape_of(value) is not None:
+        return _find_form_of_items(value, depth)
+    if find_shape(value) is not None:
         return "numbers"
     if is_image(value):
         return "image"
     return "record" if attributes(value) else "other"
 
 
-def _form_of_items(value: list[Any] | tuple[Any, ...], depth: int) -> Form:
+def _find_form_of_items(value: list[Any] | tuple[Any, ...], depth: int) -> Form:
     if hasattr(value, "_fields"):
         return "record"
     if not value:
@@ -57,23 +57,23 @@ def _form_of_items(value: list[Any] | tuple[Any, ...], depth: int) -> Form:
         return "other"
     if all(type(item) in (int, float) for item in value):
         return "numbers"  # what nearly all lists are: of a sample's tokens
-    lists = {form_of(i, depth + 1) if isinstance(i, list | tuple) else None for i in value}
+    lists = {find_form(i, depth + 1) if isinstance(i, list | tuple) else None for i in value}
     if lists == {"empty"}:
         return "empty"
     nested = lists <= {"numbers", "empty"}
-    plain = lists == {None} and all(form_of(item) == "number" for item in value)
+    plain = lists == {None} and all(find_form(item) == "number" for item in value)
     return "numbers" if nested or plain else "sequence"
 
 
-def size_of(value: Any, kind: Kind) -> int | None:
+def measure_size(value: Any, kind: Kind) -> int | None:
     """Return the number of elements of a leaf; None where the value is of another kind.
 
     Numbers and arrays: elements. Text: characters. Bytes: bytes. Images: pixels, whatever their
     mode. Tiles: the first axis.
 
-    >>> size_of([[1, 2], [3]], "numbers"), size_of("abc", "text"), size_of("abc", "bytes")
-    (3, 3, None)
-    >>> size_of(np.zeros((5, 3, 8, 8)), "tiles"), size_of([], "text")
+    >>> measure_size([[1, 2], [3]], "numbers"), measure_size("abc", "bytes")
+    (3, None)
+    >>> measure_size(np.zeros((5, 3, 8, 8)), "tiles"), measure_size([], "text")
     (5, 0)
     """
     # An empty list may be of any kind.
@@ -82,36 +82,36 @@ def size_of(value: Any, kind: Kind) -> int | None:
     if kind == "text":
         return len(value) if isinstance(value, str) else None
     if kind == "bytes":
-        return memoryview(value).nbytes if form_of(value) == "bytes" else None
+        return memoryview(value).nbytes if find_form(value) == "bytes" else None
     if kind == "image":
         return value.size[0] * value.size[1] if is_image(value) else None
     if kind == "tiles":
-        shape = shape_of(value) or ()
+        shape = find_shape(value) or ()
         return int(shape[0]) if len(shape) == TILE_AXES else None
-    return _numbers_in(value, 0)
+    return _count_numbers(value, 0)
 
 
-def _numbers_in(value: Any, depth: int) -> int | None:
+def _count_numbers(value: Any, depth: int) -> int | None:
     if isinstance(value, list | tuple):
         # The first item speaks for all: to look at every token of every sample would cost more.
         if isinstance(value[0], int | float | np.generic):
             return len(value)
         inner = [
-            0 if isinstance(item, list | tuple) and not item else _numbers_in(item, depth + 1)
+            0 if isinstance(item, list | tuple) and not item else _count_numbers(item, depth + 1)
             for item in (value if depth < MOST_DEPTH else [None])
         ]
         known = [size for size in inner if size is not None]
         return sum(known) if len(known) == len(inner) else None
-    if shape_of(value) is None:
+    if find_shape(value) is None:
         return None
     count = getattr(value, "numel", None)
     return int(count()) if callable(count) else int(value.size)
 
 
-def shape_of(value: Any) -> tuple[Any, ...] | None:
+def find_shape(value: Any) -> tuple[Any, ...] | None:
     """Return the shape of an array or tensor, of numpy, torch or another library; None: no array.
 
-    >>> shape_of(np.zeros((2, 3))), shape_of([1]), shape_of(np.float32(1))
+    >>> find_shape(np.zeros((2, 3))), find_shape([1]), find_shape(np.float32(1))
     ((2, 3), None, None)
     """
     if isinstance(value, np.generic) or not hasattr(value, "dtype"):
@@ -137,11 +137,11 @@ def attributes(value: Any) -> dict[str, Any]:
     if isinstance(value, type) or callable(value):
         return {}
     if is_dataclass(value):
-        return {each.name: getattr(value, each.name, None) for each in fields(value)}
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
     if hasattr(value, "_fields"):
         return {name: getattr(value, name) for name in value._fields}
-    own = getattr(value, "__dict__", None)
-    return {k: v for k, v in own.items() if k[0] != "_"} if isinstance(own, dict) else {}
+    held = getattr(value, "__dict__", None)
+    return {k: v for k, v in held.items() if k[0] != "_"} if isinstance(held, dict) else {}
 
 
 Step = str | int | None
@@ -176,15 +176,20 @@ class SampleField:
         """The last name of the path, without positions: "input_ids" of "text.input_ids"."""
         return next((step for step in reversed(self.path) if isinstance(step, str)), self.name)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is measured in characters or bytes."""
+        return self.kind in ("text", "bytes")
+
     def size(self, sample: Any) -> int:
         """Return the number of elements that a sample has of it; ValueError where it has none.
 
         >>> SampleField(("a", None), "text").size({"a": ["xy", "z"]})
         3
         """
-        found = self._size(sample, self.path)
-        if found is not None:
-            return found
+        size = self._size(sample, self.path)
+        if size is not None:
+            return size
         if self.optional:
             return 0
         raise ValueError(
@@ -197,22 +202,22 @@ class SampleField:
         if value is None:
             return None
         if not path:
-            return size_of(value, self.kind)
-        step, rest = path[0], path[1:]
+            return measure_size(value, self.kind)
+        step, path_below = path[0], path[1:]
         if step is not None:
-            return self._size(part_at(value, step), rest)
+            return self._size(find_child(value, step), path_below)
         if not isinstance(value, list | tuple):
             return None
-        sizes = [self._size(item, rest) for item in value]
+        sizes = [self._size(item, path_below) for item in value]
         known = [size for size in sizes if size is not None]
         # Of items that have it in some cases only (image parts of a message), those count.
         return sum(known) if self.optional or len(known) == len(sizes) else None
 
 
-def part_at(value: Any, step: str | int) -> Any:
+def find_child(value: Any, step: str | int) -> Any:
     """Return what is below a value at a key, an attribute's name or a position; None: nothing.
 
-    >>> part_at({"a": 5}, "a"), part_at([5, 6], 1), part_at("a", "b")
+    >>> find_child({"a": 5}, "a"), find_child([5, 6], 1), find_child("a", "b")
     (5, 6, None)
     """
     if isinstance(value, Mapping):
@@ -236,69 +241,69 @@ def find_fields(values: Sequence[Any], items: int | None = None) -> list[SampleF
     >>> [each.name for each in find_fields([([1, 2], "label"), ([3], "other")])]
     ['0', '1']
     """
-    return list(_below(values, (), False, items))
+    return list(_yield_fields(values, (), False, items))
 
 
-def _below(
+def _yield_fields(
     values: Sequence[Any], path: tuple[Step, ...], optional: bool, items: int | None
 ) -> Iterator[SampleField]:
     forms: dict[str, list[Any]] = {}
     for value in values:
         if value is not None:
-            forms.setdefault(form_of(value), []).append(value)
+            forms.setdefault(find_form(value), []).append(value)
     has_empty = forms.pop("empty", None) is not None
     # A value that is another form in some samples counts as missing there.
     missing = optional or len(forms) > 1 or any(value is None for value in values)
     if len(path) > MOST_DEPTH:
         return
-    for form, some in forms.items():
+    for form, same_form in forms.items():
         if form in KINDS:
-            yield SampleField(path, _kind(form, some, path), missing)
+            yield SampleField(path, _find_kind(form, same_form, path), missing)
         elif form in ("mapping", "record"):
-            parts = [dict(v) if form == "mapping" else attributes(v) for v in some]
-            for name in _names(parts):
+            parts = [dict(v) if form == "mapping" else attributes(v) for v in same_form]
+            for name in _collect_keys(parts):
                 inner = [part.get(name) for part in parts]
-                yield from _below(inner, (*path, name), missing, items)
+                yield from _yield_fields(inner, (*path, name), missing, items)
         elif form == "sequence":
-            yield from _in_sequence(some, path, missing, items, has_empty)
+            yield from _yield_sequence_fields(same_form, path, missing, items, has_empty)
 
 
-def _in_sequence(
+def _yield_sequence_fields(
     values: Sequence[Any],
     path: tuple[Step, ...],
     optional: bool,
     items: int | None,
     has_empty: bool,
 ) -> Iterator[SampleField]:
-    if _is_of_positions(values, items):
+    if _are_positional(values, items):
         optional = optional or has_empty  # of an empty list the places are missing
         for place in range(len(values[0])):
             inner = [value[place] for value in values]
-            yield from _below(inner, (*path, place), optional, items)
+            yield from _yield_fields(inner, (*path, place), optional, items)
     else:
         inner = [item for value in values for item in value]
-        yield from _below(inner, (*path, None), optional, items)
+        yield from _yield_fields(inner, (*path, None), optional, items)
 
 
-def _is_of_positions(values: Sequence[Any], items: int | None) -> bool:
+def _are_positional(values: Sequence[Any], items: int | None) -> bool:
     lengths = {len(value) for value in values}
     if len(lengths) > 1:
         return False
     if items is not None and lengths != {items}:
         return True
-    at = [{form_of(v[place]) for v in values} - {"empty"} for place in range(min(lengths))]
+    at = [{find_form(v[place]) for v in values} - {"empty"} for place in range(min(lengths))]
     return isinstance(values[0], tuple) or any(forms != at[0] for forms in at)
 
 
-def _kind(form: Any, values: Sequence[Any], path: tuple[Step, ...]) -> Kind:
+def _find_kind(form: Any, values: Sequence[Any], path: tuple[Step, ...]) -> Kind:
     """Return a leaf's kind: "tiles" for stacks of tiles of one shape, under the name of those."""
-    stacks = [shape for shape in map(shape_of, values) if shape and len(shape) == TILE_AXES]
+    stacks = [shape for shape in map(find_shape, values) if shape and len(shape) == TILE_AXES]
     are_tiles = path[-1:] == (TILES,) and len(stacks) == len(values)
     alike = all(shape[1:] == stacks[0][1:] for shape in stacks)
     return "tiles" if are_tiles and alike else form
 
 
-def _names(parts: Sequence[Mapping[Any, Any]]) -> list[Any]:
+def _collect_keys(parts: Sequence[Mapping[Any, Any]]) -> list[Any]:
     """Return the keys of mappings in their order; not those that begin with "__", as "__key__"."""
     seen = dict.fromkeys(name for part in parts for name in part)
     return [

@@ -13,10 +13,10 @@ from typing import Any
 from ...balancer.planning.problem.options import LLM
 from ..sources.costs import sample_nbytes
 from ..sources.interface import Probe
-from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, find_labels
 from ..sources.plain import PlainSource
 from .costs import FoundCosts, FoundResource
-from .fields import SampleField, find_fields, form_of
+from .fields import SampleField, find_fields, find_form
 
 # Samples of epoch 0's order that are looked at, and the bytes of them that are held.
 FIRST, FIRST_BYTES = 64, 1 << 28
@@ -35,13 +35,13 @@ def hold_first(samples: Iterable[Any], least: int) -> list[Any]:
     >>> hold_first(["a", "b"], 1)
     ['a', 'b']
     """
-    held, kept = 0, list[Any]()
+    nbytes, held = 0, list[Any]()
     for sample in samples:
-        kept.append(sample)
-        held += sample_nbytes(sample)
-        if held > FIRST_BYTES and len(kept) >= least:
+        held.append(sample)
+        nbytes += sample_nbytes(sample)
+        if nbytes > FIRST_BYTES and len(held) >= least:
             break
-    return kept
+    return held
 
 
 def find_costs(samples: Sequence[Any]) -> FoundCosts:
@@ -54,83 +54,79 @@ def find_costs(samples: Sequence[Any]) -> FoundCosts:
     resources have their field's name. Raises ValueError for no samples, and for samples that are
     not of one form.
     """
-    some = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
-    _check_form(some)
-    groups = _together(_varying(some))
+    first_samples = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
+    _check_form(first_samples)
+    groups = _group_fields(_find_varying(first_samples))
     largest = sorted(groups, key=lambda group: -max(sum(sizes) for _, sizes in group))
-    found: list[FoundResource] = []
+    resources: list[FoundResource] = []
     for group in groups:
         if group not in largest[:MOST_FOUND]:
             continue
-        resource = _named([field for field, _ in group])
-        taken = sum(each.name.partition(" #")[0] == resource.name for each in found)
+        resource = _name_resource([field for field, _ in group])
+        taken = sum(prior.name.partition(" #")[0] == resource.name for prior in resources)
         name = f"{resource.name} #{taken + 1}" if taken else resource.name
-        found.append(replace(resource, name=name))
-    return FoundCosts(tuple(found), any(labels_of(sample) is not None for sample in some))
+        resources.append(replace(resource, name=name))
+    is_labelled = any(find_labels(sample) is not None for sample in first_samples)
+    return FoundCosts(tuple(resources), is_labelled)
 
 
 def _check_form(samples: Sequence[Any]) -> None:
     if not samples:
         raise ValueError("no samples to find costs in: the data set is empty")
-    forms = [form_of(sample) for sample in samples]
+    forms = [find_form(sample) for sample in samples]
     first = next((form for form in forms if form != "empty"), forms[0])
     for ordinal, form in enumerate(forms):
         if form not in (first, "empty"):
-            one, other = samples[forms.index(first)], samples[ordinal]
+            usual, odd = type(samples[forms.index(first)]), type(samples[ordinal])
             raise ValueError(
-                f"sample {ordinal} of the epoch's order is a {type(other).__name__} and others are "
-                f"a {type(one).__name__}: no costs are found in samples of different forms; say "
+                f"sample {ordinal} of the epoch's order is a {odd.__name__} and others are "
+                f"a {usual.__name__}: no costs are found in samples of different forms; say "
                 "what they cost with cost="
             )
 
 
-def _is_text(field: SampleField) -> bool:
-    return field.kind in ("text", "bytes")
-
-
-def _is_long(sizes: list[int], most: int) -> bool:
-    return max(sizes) >= LEAST_TEXT and sum(sizes) * LEAST_SHARE >= most
-
-
-def _varying(samples: Sequence[Any]) -> list[Sized]:
+def _find_varying(samples: Sequence[Any]) -> list[Sized]:
     """Return the fields whose sizes are not all the same, without texts that are no work."""
     fields = list(find_fields(samples))
+    # Strings beside token ids are the texts that these were made of.
     if any(field.last == TOKEN_IDS and field.kind == "numbers" for field in fields):
         fields = [field for field in fields if field.kind != "text"]
-    found = [(field, [field.size(each) for each in samples]) for field in fields]
-    most_text = max((sum(sizes) for field, sizes in found if _is_text(field)), default=0)
+    sized = [(field, [field.size(sample) for sample in samples]) for field in fields]
+    most_text = max((sum(sizes) for field, sizes in sized if field.is_text), default=0)
+    varying = [(field, sizes) for field, sizes in sized if len(set(sizes)) > 1]
     return [
         (field, sizes)
-        for field, sizes in found
-        if len(set(sizes)) > 1 and (not _is_text(field) or _is_long(sizes, most_text))
+        for field, sizes in varying
+        if not field.is_text or (max(sizes) >= LEAST_TEXT and sum(sizes) * LEAST_SHARE >= most_text)
     ]
 
 
-def _together(fields: Sequence[Sized]) -> list[list[Sized]]:
+def _group_fields(fields: Sequence[Sized]) -> list[list[Sized]]:
     """Return the fields in groups that always vary together."""
     groups: list[list[Sized]] = []
-    for field in fields:
-        own = next((g for g in groups if any(_vary_together(field[1], s) for _, s in g)), None)
-        if own is None:
-            groups.append([field])
+    for field, sizes in fields:
+        for group in groups:
+            if any(_vary_together(sizes, grouped) for _, grouped in group):
+                group.append((field, sizes))
+                break
         else:
-            own.append(field)
+            groups.append([(field, sizes)])
     return groups
 
 
-def _vary_together(one: list[int], other: list[int]) -> bool:
+def _vary_together(first: list[int], second: list[int]) -> bool:
     """Return whether sizes are proportional, or differ by a constant.
 
     >>> [_vary_together([1, 2], other) for other in ([3, 6], [4, 5], [3, 5])]
     [True, True, False]
     """
-    if len({a - b for a, b in zip(one, other, strict=True)}) == 1:
+    if len({a - b for a, b in zip(first, second, strict=True)}) == 1:
         return True
-    sums = sum(one), sum(other)
-    return all(a * sums[1] == b * sums[0] for a, b in zip(one, other, strict=True))
+    sums = sum(first), sum(second)
+    return all(a * sums[1] == b * sums[0] for a, b in zip(first, second, strict=True))
 
 
-def _named(group: list[SampleField]) -> FoundResource:
+def _name_resource(group: list[SampleField]) -> FoundResource:
     """Return the resource of fields that vary together, by the field that people know best."""
     names = tuple(field.name for field in group)
     for field in group:
@@ -154,35 +150,35 @@ class ColumnCosts:
     """
 
     dataset: Any
-    found: FoundCosts
+    found_costs: FoundCosts
     columns: Mapping[str, str]
 
     def cost(self, index: int) -> dict[str, int]:
-        """Return a sample's costs: what `found.measure(dataset[index])` would return."""
+        """Return a sample's costs: what `found_costs.measure(dataset[index])` would return."""
         table = self.dataset.data.table
         chosen = self.dataset._indices  # `select` and `shuffle` keep the table
         row = index if chosen is None else int(chosen.column(0)[index].as_py())
         costs = {}
-        for each in self.found.found:
-            column = self.columns[each.name]
+        for resource in self.found_costs.found:
+            column = self.columns[resource.name]
             value = table.column(column)[row]
             if column == LENGTH:
                 size = int(value.as_py() or 0)
-            elif each.field.kind == "image":
+            elif resource.field.kind == "image":
                 try:
-                    size = _pixels(value.as_py())
+                    size = _count_pixels(value.as_py())
                 except (ValueError, OSError):  # a format, or a place, that only datasets reads
-                    size = each.field.size(self.dataset[index])
+                    size = resource.field.size(self.dataset[index])
             else:
-                size = _size(value)
-            costs[each.name] = each.rounded(size)
-        if self.found.label_tokens:
+                size = _count_numbers(value)
+            costs[resource.name] = resource.rounded(size)
+        if self.found_costs.label_tokens:
             labels = table.column("labels")[row]
-            costs[LABEL_TOKENS] = count_label_tokens(labels.values, self.found.shift_labels)
+            costs[LABEL_TOKENS] = count_label_tokens(labels.values, self.found_costs.shift_labels)
         return costs
 
 
-def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
+def column_costs(dataset: Any, costs: FoundCosts) -> ColumnCosts | None:
     """Return the costs that a datasets.Dataset has in its columns; None where it has not all.
 
     A resource is there if its field is a column of lists of numbers, or of images; the tokens, or
@@ -191,22 +187,22 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     """
     known: Any = getattr(sys.modules.get("datasets"), "Dataset", ())
     # A "custom" format is a transform of the user's, whose samples are not what columns hold.
-    if not isinstance(dataset, known) or dataset.format["type"] == "custom" or not found.found:
+    if not isinstance(dataset, known) or dataset.format["type"] == "custom" or not costs.found:
         return None
     schema = dataset.data.schema
     names = {name for name in dataset.format["columns"] if name in schema.names}
     types = {name: schema.field(name).type for name in names}
-    alone = len(found.found) == 1
-    columns = {each.name: _column_of(each, types, alone) for each in found.found}
-    is_labelled = not found.label_tokens or _is_list(types.get("labels"))
+    alone = len(costs.found) == 1
+    columns = {resource.name: _find_column(resource, types, alone) for resource in costs.found}
+    is_labelled = not costs.label_tokens or _is_list(types.get("labels"))
     there = {name: column for name, column in columns.items() if column}
-    return ColumnCosts(dataset, found, there) if is_labelled and there == columns else None
+    return ColumnCosts(dataset, costs, there) if is_labelled and there == columns else None
 
 
-def _column_of(each: FoundResource, types: Mapping[str, Any], alone: bool) -> str:
+def _find_column(resource: FoundResource, types: Mapping[str, Any], alone: bool) -> str:
     """Return the column of a resource; "" for none."""
-    name, path, kind = each.field.name, each.field.path, each.field.kind
-    is_told = alone or each.field.last == TOKEN_IDS
+    name, path, kind = resource.field.name, resource.field.path, resource.field.kind
+    is_told = alone or resource.field.last == TOKEN_IDS  # by a column of lengths
     if is_told and str(types.get(LENGTH)).startswith(("int", "uint")):
         return LENGTH
     is_images = kind == "image" and path[1:] in ((), (None,))
@@ -214,19 +210,19 @@ def _column_of(each: FoundResource, types: Mapping[str, Any], alone: bool) -> st
     return name if name in types and (is_images or is_lists) else ""
 
 
-def _pixels(value: Any) -> int:
+def _count_pixels(value: Any) -> int:
     """Return the pixels of an encoded image (its bytes, or its path), or of a list of them."""
     from ..images.decode import image_size  # here: Pillow is imported where there are images
 
     if isinstance(value, list):
-        return sum(map(_pixels, value))
+        return sum(map(_count_pixels, value))
     if value is None:
         return 0
     data = value["bytes"]
     return math.prod(image_size(Path(value["path"]) if data is None else data))
 
 
-def _size(value: Any) -> int:
+def _count_numbers(value: Any) -> int:
     """Return the numbers in a list of Arrow, nested ones too."""
     values = value.values if value.is_valid else None
     while values is not None and _is_list(values.type):
@@ -241,10 +237,10 @@ def _is_list(kind: Any) -> bool:
 class FoundSource(PlainSource):
     """A data set whose costs were found: measured when loaded, or read from its columns."""
 
-    def __init__(self, dataset: Any, found: FoundCosts, key: Any) -> None:
-        """`found` measures a loaded sample, unless the data set's columns say as much."""
-        super().__init__(dataset, found.measure, key)
-        self._columns: ColumnCosts | None = column_costs(dataset, found)
+    def __init__(self, dataset: Any, costs: FoundCosts, key: Any) -> None:
+        """`costs` measures a loaded sample, unless the data set's columns say as much."""
+        super().__init__(dataset, costs.measure, key)
+        self._columns: ColumnCosts | None = column_costs(dataset, costs)
 
     @property
     def decode_first(self) -> bool:

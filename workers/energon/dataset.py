@@ -16,26 +16,33 @@ from ..sources.fingerprint import digest
 from ..sources.interface import Cost, Sample, SampleError
 from ..sources.records import Transform
 from ..tar.dataset import TarDataset
-from .config import inside
+from .config import resolve
 from .folder import DATASET, META, SPLIT, Subset, field_value, read_folder
 
 
 class EnergonDataset(TarDataset):
     """Samples of a split of an Energon folder, in the order of its shards; a source.
 
-    `transform(raw)` gets what TarDataset gives it: members by extension, and "__key__". Beside them
-    it finds the fields of dataset.yaml's `field_map` by their names (`image: jpg,png` is
-    raw["image"], the very bytes of raw["jpg"]), and the `subflavors`, if any, as "__subflavors__".
-    A `sample_loader` is code in the folder and is never run: such a folder needs a transform, which
-    gets the members. Without a transform samples are TarDataset's, with the fields of the map.
+    A transform gets what TarDataset gives it: members by extension, and "__key__". Beside them it
+    finds the fields of dataset.yaml's `field_map` by their names (`image: jpg,png` is raw["image"],
+    the very bytes of raw["jpg"]), and the `subflavors`, if any, as "__subflavors__". A
+    `sample_loader` is code in the folder and is never run: such a folder needs a transform. Without
+    one samples are TarDataset's, with the fields of the map. Raises FileNotFoundError for a folder
+    or shard that is not there, ValueError for one that is damaged or holds other samples than it
+    says.
 
-    split           a name in split.yaml: "train", "val", "test"
-    subset          a part of the split, as Energon's metadatasets write it: ["0%", "50%"], [0, 100]
-                    or [100, "end"]; or Subset's facts
-    dataset_config  in place of dataset.yaml; split_config, of split.yaml: files in `.nv-meta`
-
-    transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
-    that is not there, ValueError for one that is damaged or holds other samples than it says.
+    Args:
+        pattern: The prepared folder.
+        split: A name in split.yaml: "train" (the default), "val", "test".
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        subset: A part of the split, as metadatasets write it: ["0%", "50%"], [0, 100] or
+            [100, "end"]; default all.
+        subflavors: What each sample gets as "__subflavors__"; default nothing.
+        dataset_config: The file in `.nv-meta` in place of dataset.yaml.
+        split_config: The file in `.nv-meta` in place of split.yaml.
     """
 
     FORMAT, MARKERS = "energon", (META,)
@@ -58,7 +65,7 @@ class EnergonDataset(TarDataset):
             raise ValueError(
                 f"split is {split!r:.80}, subflavors {subflavors!r:.80}: give a text and a mapping"
             )
-        self.split, self.subset = split, Subset.of(subset)
+        self.split, self.subset = split, Subset.parse(subset)
         self.subflavors = dict(subflavors or {})
         self.arguments = {
             "split": split,
@@ -75,11 +82,11 @@ class EnergonDataset(TarDataset):
         if len(names) != 1:
             raise ValueError(f"give one prepared folder, got {pattern!r:.200}")
         base = root or Path()
-        self.folder = inside(base, names[0], root, base, leaves=True).expanduser()
+        self.folder = resolve(base, names[0], root, base, leaves=True).expanduser()
         if self.folder.is_file():
             raise ValueError(
-                f"{self.folder} is a file: a metadataset is opened by cp.open_metadataset, and of "
-                f"a prepared folder the one that has {META} is given"
+                f"{self.folder} is a file: a metadataset is opened by cp.workers.open_metadataset, "
+                f"and of a prepared folder the one that has {META} is given"
             )
         configs = (self.arguments[name] for name in ("dataset_config", "split_config"))
         self._about = read_folder(self.folder, self.split, root, *configs)
@@ -100,11 +107,11 @@ class EnergonDataset(TarDataset):
         counts, begins = super().open_files(), 0
         first, last = self.subset.bounds(sum(counts), str(self.folder))
         indexes = list(self._indexes)
-        for number, (path, said) in enumerate(self._about.counts.items()):
+        for number, (path, listed) in enumerate(self._about.counts.items()):
             index, count = indexes[number], counts[number]
-            if count != said:
+            if count != listed:
                 raise ValueError(
-                    f"{path} has {count} samples, and {META} says {said}: run `energon prepare`"
+                    f"{path} has {count} samples, and {META} says {listed}: run `energon prepare`"
                 )
             name = path.relative_to(self.folder).as_posix()
             rows = np.arange(max(0, first - begins), max(0, min(count, last - begins)))
@@ -112,7 +119,7 @@ class EnergonDataset(TarDataset):
             if out := self._about.excluded:
                 rows = rows[[f"{name}/{index.name(row)}" not in out for row in rows.tolist()]]
             if len(rows) < count:
-                indexes[number] = index.only(rows)
+                indexes[number] = index.select(rows)
         self._indexes = tuple(indexes)
         if not any(map(len, indexes)):
             raise ValueError(f"{self.folder}: {self.split!r} and its subset have no samples")
@@ -132,20 +139,20 @@ class EnergonDataset(TarDataset):
         try:
             return self._with_fields(sample)
         except ValueError as error:
-            raise SampleError(self.key(index), str(error), self.file_of(index)) from None
+            raise SampleError(self.key(index), str(error), self.locate_file(index)) from None
 
     def _with_fields(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(raw)
+        fields = dict(raw)
         for name, options in self._about.fields.items():
             try:
-                found[name] = field_value(raw, options)
+                fields[name] = field_value(raw, options)
             except KeyError:
                 known = ", ".join(map("/".join, options))
                 raise ValueError(f"field {name!r} is in none of {known}") from None
-        return found | ({"__subflavors__": self.subflavors} if self.subflavors else {})
+        return fields | ({"__subflavors__": self.subflavors} if self.subflavors else {})
 
     def file_digest(self, number: int) -> str:
         """Return a hash of a shard's keys and places, and of what raw samples have beside them."""
-        own = super().file_digest(number)
-        told = [self._about.fields, self.subflavors]
-        return digest([own, *told]) if any(told) else own
+        shard_digest = super().file_digest(number)
+        facts = [self._about.fields, self.subflavors]
+        return digest([shard_digest, *facts]) if any(facts) else shard_digest

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from .config import expanded, inside, read_mapping, wrong
+from .config import expand_patterns, file_error, read_mapping, resolve
 
 META = ".nv-meta"
 INFO = (".info.json", ".info.yaml")
@@ -42,7 +42,7 @@ class Folder:
 class Subset:
     """A part of a split: samples first to last (None: the end), of these begin to end, in 0..1.
 
-    >>> Subset.of([100, "end"]).within(Subset.of(["0%", "50%"])).bounds(300)
+    >>> Subset.parse([100, "end"]).within(Subset.parse(["0%", "50%"])).bounds(300)
     (100, 200)
     """
 
@@ -52,27 +52,27 @@ class Subset:
     end: float = 1.0
 
     @classmethod
-    def of(cls, given: Any) -> "Subset":
+    def parse(cls, bounds: Any) -> "Subset":
         """Return the subset of ["25%", "75%"], [0, 100], [100, "end"], [], or of its fields."""
         try:
-            match given:
+            match bounds:
                 case [str(begin), str(end)] if begin[-1:] == end[-1:] == "%":
-                    found = cls(0, None, float(begin[:-1]) / 100, float(end[:-1]) / 100)
+                    subset = cls(0, None, float(begin[:-1]) / 100, float(end[:-1]) / 100)
                 case [first, last]:
-                    found = cls(first, None if last == "end" else last)
-                case [] | [_, _, _, _]:
-                    found = cls(*given)
+                    subset = cls(first, None if last == "end" else last)
+                case [] | [_, _, _, _]:  # as a description has it
+                    subset = cls(*bounds)
                 case _:
                     raise TypeError
-            is_right = 0 <= found.begin <= found.end <= 1 and found.first >= 0
-            if not is_right or not {type(found.first), type(found.last)} <= {int, type(None)}:
+            is_right = 0 <= subset.begin <= subset.end <= 1 and subset.first >= 0
+            if not is_right or not {type(subset.first), type(subset.last)} <= {int, type(None)}:
                 raise TypeError
         except (TypeError, ValueError):
             raise ValueError(
-                f"a subset is {given!r:.80}: give ['25%', '75%'], two numbers of samples, or "
+                f"a subset is {bounds!r:.80}: give ['25%', '75%'], two numbers of samples, or "
                 "[100, 'end']"
             ) from None
-        return found
+        return subset
 
     @property
     def is_absolute(self) -> bool:
@@ -104,28 +104,29 @@ def read_folder(
     split_config: str = SPLIT,
 ) -> Folder:
     """Return what the files in `.nv-meta` say of a split; ValueError names the file at fault."""
-    info = _existing(folder, root, *INFO)
+    info = _find_config(folder, root, *INFO)
     counts = read_mapping(info).get("shard_counts")
-    if not isinstance(counts, dict) or not all(type(each) is int for each in counts.values()):
-        raise wrong(info, "has no shard_counts, samples by shard: run `energon prepare`")
-    path = _existing(folder, root, split_config, *(["split.json"] * (split_config == SPLIT)))
-    names, excluded = _split(path, split)
+    if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
+        raise file_error(info, "has no shard_counts, samples by shard: run `energon prepare`")
+    path = _find_config(folder, root, split_config, *(["split.json"] * (split_config == SPLIT)))
+    names, excluded = _read_split(path, split)
     shards = dict[Path, int]()
     for name in names:
-        shard = inside(folder, name, root, path)
+        shard = resolve(folder, name, root, path)
         if name not in counts:
-            raise wrong(path, f"{name!r:.80} is not in {info.name}: run `energon prepare`")
+            raise file_error(path, f"{name!r:.80} is not in {info.name}: run `energon prepare`")
         if not shard.is_file():
             raise FileNotFoundError(f"no such file: {shard} (from {path}); check the folder")
         shards[shard] = counts[name]
-    about = inside(folder / META, dataset_config, root, folder)
+    about = resolve(folder / META, dataset_config, root, folder)
+    # Only dataset.yaml itself may be missing: then samples are the members as they are.
     if not about.is_file() and (dataset_config != DATASET or about.is_symlink()):
         raise FileNotFoundError(f"no such file: {about}; check dataset_config")
     config = read_mapping(about) if about.is_file() else {}
     fields, code = config.get("field_map") or {}, config.get("sample_loader") or ""
     if not isinstance(fields, dict):
-        raise wrong(about, f"field_map is {fields!r:.80}, needed are members by field")
-    accesses = {str(name): _accesses(about, name, text) for name, text in fields.items()}
+        raise file_error(about, f"field_map is {fields!r:.80}, needed are members by field")
+    accesses = {str(name): _parse_accesses(about, name, text) for name, text in fields.items()}
     return Folder(shards, excluded, accesses, f"{code!s:.80}")
 
 
@@ -134,10 +135,10 @@ def is_prepared(folder: Path) -> bool:
     return any((folder / META / name).is_file() for name in INFO)
 
 
-def _existing(folder: Path, root: Path | None, *names: str) -> Path:
-    found = [inside(folder / META, name, root, folder) for name in names]
+def _find_config(folder: Path, root: Path | None, *names: str) -> Path:
+    paths = [resolve(folder / META, name, root, folder) for name in names]
     # A link that leads nowhere is no reason to take another, older file.
-    path = next((each for each in found if each.is_symlink() or each.is_file()), found[0])
+    path = next((path for path in paths if path.is_symlink() or path.is_file()), paths[0])
     if path.is_file():
         return path
     raise FileNotFoundError(
@@ -145,25 +146,25 @@ def _existing(folder: Path, root: Path | None, *names: str) -> Path:
     )
 
 
-def _split(path: Path, split: str) -> tuple[list[str], frozenset[str]]:
+def _read_split(path: Path, split: str) -> tuple[list[str], frozenset[str]]:
     """Return the names of a split's shards, in order, and of the samples that are left out."""
-    found = read_mapping(path)
-    parts = found.get("split_parts")
+    config = read_mapping(path)
+    parts = config.get("split_parts")
     if not isinstance(parts, dict) or split not in parts:
         have = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
-        raise wrong(path, f"there is no split {split!r:.80}, splits are: {have}")
-    excluded = frozenset(expanded(path, "exclude", found.get("exclude", [])))
-    named = dict.fromkeys(expanded(path, split, parts[split]))
+        raise file_error(path, f"there is no split {split!r:.80}, splits are: {have}")
+    excluded = frozenset(expand_patterns(path, "exclude", config.get("exclude", [])))
+    named = dict.fromkeys(expand_patterns(path, split, parts[split]))
     names = [name for name in named if name not in excluded]
     if not names:
-        raise wrong(path, f"the split {split!r} has no shards")
+        raise file_error(path, f"the split {split!r} has no shards")
     return names, excluded - named.keys()
 
 
-def _accesses(path: Path, name: object, text: object) -> tuple[Access, ...]:
+def _parse_accesses(path: Path, name: object, text: object) -> tuple[Access, ...]:
     matches = [OPTION.fullmatch(option) for option in str(text).split(",")]
     if not all(matches):
-        raise wrong(
+        raise file_error(
             path, f"field {name!r:.80} is {text!r:.80}: write jpg, or jpg,png, or json[text][0]"
         )
     return tuple((m[1].lower(), *re.findall(r"\[([^\[\]]+)\]", m[2])) for m in matches if m)

@@ -31,7 +31,7 @@ class StartedWorker(Protocol):
         """Return its exit status once it has ended, below 0 where it was killed or lost."""
 
     def terminate(self) -> None:
-        """Let it finish what it has, and end."""
+        """Ask it to finish what it has, and to end."""
 
     def kill(self) -> None:
         """End it now."""
@@ -61,7 +61,7 @@ class FleetControl:
         self._running: list[StartedWorker] = []
         # Those that were asked to end, and until when.
         self._leaving: list[tuple[StartedWorker, float]] = []
-        self._own = balancer if isinstance(balancer, BalancerProcess) else None
+        self._balancer = balancer if isinstance(balancer, BalancerProcess) else None
         self._address = balancer if isinstance(balancer, str) else balancer.address
         self.trainers = 0
         self._keys = keys
@@ -69,7 +69,7 @@ class FleetControl:
         self._say_at = time.monotonic() + SAY_S
 
     def resize(self, workers: int) -> None:
-        """Have so many workers now, within the bounds; the job's needs decide from then on."""
+        """Have `workers` workers now, within the bounds; the job's needs decide from then on."""
         smallest, largest = self.bounds
         now = time.monotonic()
         self._scale = FleetSize(min(max(workers, smallest), largest), now, quiet_since=now)
@@ -99,12 +99,12 @@ class FleetControl:
 
     def turn(self, report: StatusReport | None, now: float) -> None:
         """Start or drain workers after a report; None where the balancer gave none."""
-        if self._own is not None:
-            self._own.check()
+        if self._balancer is not None:
+            self._balancer.check()
         before = self._scale.workers
         if report is not None:
             self.trainers = report.trainers
-            self._scale = next_scale(self._scale, look_at(report), self.bounds, now)
+            self._scale = next_scale(self._scale, read_look(report), self.bounds, now)
             self._say(report.workers, now)
         workers = self._scale.workers
         if workers != before:
@@ -126,8 +126,8 @@ class FleetControl:
         while self._leaving:
             self._reap()
             time.sleep(REAP_S)
-        if self._own is not None:
-            self._own.stop()
+        if self._balancer is not None:
+            self._balancer.stop()
 
     def _drain(self, workers: int) -> None:
         """Ask those that came last to end."""
@@ -141,7 +141,7 @@ class FleetControl:
         for worker, until in self._leaving:
             if time.monotonic() > until:
                 worker.kill()
-        self._leaving = [each for each in self._leaving if each[0].poll() is None]
+        self._leaving = [leaving for leaving in self._leaving if leaving[0].poll() is None]
 
     def _say(self, here: int, now: float) -> None:
         """Log from time to time how many workers have not come; they come where trainers are."""
@@ -154,11 +154,9 @@ class FleetControl:
             logger.warning("%d of %d workers have not come: %s", missing, of, self._hint)
 
 
-def look_at(report: StatusReport) -> Look:
-    """Return what a report says of who waits, and who works."""
+def read_look(report: StatusReport) -> Look:
+    """Return what a report says of ranks that wait, and workers at work."""
     trainers, workers = report.trainer_statuses, report.worker_statuses
-    behind = [each.is_waiting or each.oldest_request_ms > PROMPT_MS for each in trainers]
-    busy = [
-        min(1.0, each.recent_busy_ms / each.recent_ms) for each in workers if each.recent_ms > 0
-    ]
+    behind = [rank.is_waiting or rank.oldest_request_ms > PROMPT_MS for rank in trainers]
+    busy = [min(1.0, w.recent_busy_ms / w.recent_ms) for w in workers if w.recent_ms > 0]
     return Look(report.workers, fmean(behind or [False]), fmean(busy or [0.0]))

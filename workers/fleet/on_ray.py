@@ -30,16 +30,21 @@ TRIES, PAUSE_S = 60, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ray:
-    """A fleet on the Ray cluster of this process, for `DataLoader(fleet=)`.
+    """A fleet on the Ray cluster of this process, for `DataLoader(balancer=)`.
 
-    workers: how many, or the fewest and the most. root: they read only below this folder (None: see
-    options).
-    cpus_per_worker, resources, label_selector: what a worker's place must have, as for Ray's
-    actors; {"ray.io/node-group": "cpu"} keeps them off the trainers' nodes. options: other words of
-    `counterpoise worker`, such as "--allow", "mylab.augment:crop". name: that of the fleet, by
-    default the Ray job's, so that all of its ranks share one; whoever comes first to a name decides
-    what it is. idle_s: it ends when there has been no trainer for so long. Keys are made for it:
-    nobody else is let in.
+    Keys are made for it: other jobs are not let in. Trainers that give the same name share the
+    fleet that the first of them has started.
+
+    Args:
+        workers: How many workers, or the fewest and the most; default 1.
+        root: Folder below which they read, None for what `options` say; default "/".
+        cpus_per_worker: CPUs that a worker's place has, as for Ray's actors; default 1.
+        resources: Amounts of Ray's resources that the place has, by name; default none.
+        label_selector: Labels that the place's node has: {"ray.io/node-group": "cpu"} keeps workers
+            off the trainers' nodes; default any.
+        options: Other words of `counterpoise worker`, such as "--allow", "mylab.augment:crop".
+        name: Name of the fleet; default the Ray job's, so that all of its ranks share one.
+        idle_s: Seconds without a trainer after which the fleet ends; default 60.
     """
 
     workers: int | tuple[int, int] = 1
@@ -71,21 +76,21 @@ class Ray:
         return address, structs.replace(keys, job=import_ray().get_runtime_context().get_job_id())
 
     def resize(self, workers: int) -> None:
-        """Have so many workers now, within the bounds; the job's needs decide from then on."""
+        """Have `workers` workers now, within the bounds; the job's needs decide from then on."""
         self._call("resize", workers)
 
     def end(self) -> None:
         """Drain the workers and end the fleet now."""
         self._call("end")
 
-    def _call(self, method: str, *given: Any) -> Any:
+    def _call(self, method: str, *arguments: Any) -> Any:
         ray = import_ray()
         if not ray.is_initialized():
             ray.init(address="auto")
         for tried in range(TRIES):
             keeper = self._keeper(ray)
             try:
-                is_here, found = ray.get(keeper.call.remote(method, given))
+                is_here, answer = ray.get(keeper.call.remote(method, arguments))
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayActorError:
@@ -93,7 +98,7 @@ class Ray:
                 if tried == TRIES - 1:
                     raise
             if is_here:
-                return found
+                return answer
             time.sleep(PAUSE_S)
         raise TimeoutError("the fleet of this name does not end: give another name=")
 
@@ -102,12 +107,12 @@ class Ray:
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             context.get_node_id(), soft=False
         )
-        made = ray.remote(Keeper).options(
+        keeper = ray.remote(Keeper).options(
             name=f"fleet {self.name or context.get_job_id()}", namespace=NAMESPACE,
             get_if_exists=True, lifetime="detached", num_cpus=0, max_concurrency=8,
             scheduling_strategy=here,
         )  # fmt: skip
-        return made.remote(self)
+        return keeper.remote(self)
 
 
 class Keeper:
@@ -120,9 +125,8 @@ class Keeper:
         self._folder = tempfile.TemporaryDirectory(prefix=FOLDER)
         keys = Path(self._folder.name)
         write_keys(keys, {"worker": "worker", "trainer": "trainer"})
-        balancer = BalancerProcess(
-            ray.util.get_node_ip_address(), ["--keys", str(keys / "balancer")]
-        )
+        host = ray.util.get_node_ip_address()
+        balancer = BalancerProcess(host, ["--keys", str(keys / "balancer")])
         options = {"num_cpus": settings.cpus_per_worker, "resources": dict(settings.resources)}
         if settings.label_selector:
             options["label_selector"] = dict(settings.label_selector)
@@ -137,7 +141,7 @@ class Keeper:
         self._ends, self._ended = threading.Event(), threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def call(self, method: str, given: Sequence[Any]) -> tuple[bool, Any]:
+    def call(self, method: str, arguments: Sequence[Any]) -> tuple[bool, Any]:
         """Return True and what a method returns; False where the fleet is ending."""
         with self._lock:
             if self._is_ending:
@@ -145,7 +149,7 @@ class Keeper:
             if self._failure:
                 raise RuntimeError(f"the fleet has ended: {self._failure}")
             self._used_at = time.monotonic()
-        return True, getattr(self, f"_{method}")(*given)
+        return True, getattr(self, f"_{method}")(*arguments)
 
     def _join(self) -> tuple[str, PeerKeys]:
         return self._address, self._trainer
@@ -164,7 +168,7 @@ class Keeper:
         except Exception as error:
             logger.error("%s", error)
             self._failure = str(error)
-            time.sleep(min(self._settings.idle_s, 600.0))  # those who join are told
+            time.sleep(min(self._settings.idle_s, 600.0))  # trainers that join are told
         self._ended.set()
         self._folder.cleanup()
         time.sleep(PAUSE_S)  # for the answer of `end`

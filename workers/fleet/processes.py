@@ -1,6 +1,6 @@
 """A balancer and workers as processes of this host: each is the command `counterpoise` itself.
 
-They know nothing of samples: these go from workers to trainers, past whoever started them.
+They know nothing of samples: these go from workers to trainers, past the process that started them.
 """
 
 import subprocess
@@ -23,25 +23,25 @@ LOOK_S = 0.05
 
 
 def product_command(words: Sequence[str]) -> list[str]:
-    """Return the command line of `counterpoise WORDS`, which ends with who starts it."""
+    """Return the command line of `counterpoise WORDS`, which ends with its parent."""
     call = f"m.end_with_parent(); from importlib import metadata; {_COMMAND}({list(words)!r})"
     return clean_command(_WATCH, call)
 
 
 class BalancerProcess:
-    """A balancer on this host, for those who were given no address of one."""
+    """A balancer on this host, for fleets without an address of one."""
 
     def __init__(self, host: str, words: Sequence[str] = ()) -> None:
         """Start it; RuntimeError if it does not serve."""
         with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
             file = Path(folder, "address")
-            own = ["--listen", f"tcp://{host}:0", "--address-file", str(file)]
-            command = product_command(["balancer", *own, *words])
+            options = ["--listen", f"tcp://{host}:0", "--address-file", str(file)]
+            command = product_command(["balancer", *options, *words])
             self._process = subprocess.Popen(command, start_new_session=True)
-            while not (found := find_address(file.as_uri())):
+            while not (address := find_address(file.as_uri())):
                 self.check()
                 time.sleep(LOOK_S)
-        self.address = found
+        self.address = address
 
     def check(self) -> None:
         """Raise RuntimeError if it has ended."""
@@ -61,5 +61,5 @@ class BalancerProcess:
 def local_launcher(address: str, words: Sequence[str]) -> Callable[[], "subprocess.Popen[bytes]"]:
     """Return what starts a worker here, for the balancer at an address, with words as options."""
     command = product_command(["worker", address, *words])
-    # A session of its own: a terminal's Ctrl-C is for who drains the workers.
+    # A session of its own: a terminal's Ctrl-C is for the process that drains the workers.
     return lambda: subprocess.Popen(command, start_new_session=True)

@@ -16,12 +16,12 @@ HINT = (
 )
 
 
-def import_ray(what: str = "a fleet on Ray") -> Any:
-    """Return the module ray; ValueError if it is not installed. what: needs it."""
+def import_ray(feature: str = "a fleet on Ray") -> Any:
+    """Return the module ray; ValueError if it is not installed. feature: needs it."""
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ValueError(f"{what} needs Ray; pip install 'counterpoise[ray]'") from None
+        raise ValueError(f"{feature} needs Ray; pip install 'counterpoise[ray]'") from None
 
 
 class WorkerActor:
@@ -42,10 +42,9 @@ class WorkerActor:
                 path = Path(folder, name)
                 path.touch(mode=0o600)
                 path.write_text(text)
-            own = ["--keys", folder] if keys else []
-            self._process = subprocess.Popen(
-                product_command([*words, *own]), start_new_session=True
-            )
+            key_options = ["--keys", folder] if keys else []
+            command = product_command([*words, *key_options])
+            self._process = subprocess.Popen(command, start_new_session=True)
             if self._leaves:
                 self._process.terminate()
             return self._process.wait()
@@ -82,7 +81,7 @@ class RayWorker:
             self.kill()
 
     def terminate(self) -> None:
-        """Let it finish what it has, and end; one without a place yet is not waited for."""
+        """Ask it to finish what it has, and to end; without a place yet it ends now."""
         if self._ray.wait([self._ready], timeout=0)[0]:
             self._actor.drain.remote()
         else:

@@ -2,8 +2,8 @@
 
 Workers are added where ranks have used up their lead because workers are busy: a rank whose next
 microbatch is not ready will wait for it (ray#45331 scaled by decoded samples instead, which says
-nothing of who waits). They are let go where nobody was behind for a while and they have little to
-do, since what is made ahead is bounded. Between the two limits nothing happens.
+nothing of waits). They are let go where no rank was behind for a while and they have little to do,
+since what is made ahead is bounded. Between the two limits nothing happens.
 """
 
 import math
@@ -21,7 +21,7 @@ PART, WEIGHT = 0.25, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one report shows: workers that serve, and two shares of 1.
+    """A report in short: workers that serve, and two shares of 1.
 
     behind: trainer processes whose next microbatch is not ready; busy: the workers' time at work.
     """
@@ -33,7 +33,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class FleetSize:
-    """How many workers there should be, since when, and how much ranks were behind lately.
+    """The number of workers there should be, since when, and how far ranks were behind lately.
 
     quiet_since: when ranks were last behind, or the number was changed.
     """
@@ -58,7 +58,7 @@ def next_scale(scale: FleetSize, look: Look, bounds: tuple[int, int], now: float
     if seen.behind > NOT_BEHIND:
         seen = replace(seen, quiet_since=now)
     workers, step = scale.workers, max(1, math.floor(PART * scale.workers))
-    if look.workers < workers:  # nobody knows yet what these will change
+    if look.workers < workers:  # what these will change is not known yet
         pass
     elif seen.behind > BEHIND and look.busy > BUSY and now - scale.since >= GROW_AFTER_S:
         workers += step

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..media import FrameRule, VideoInfo, decode_audio, decode_video, probe_audio, probe_video
 from .fields import Fields
-from .files import found_file
+from .files import find_file
 from .records import Chat, Record
 
 _MAKERS = ("audio_processor", "feature_extractor")
@@ -41,37 +41,37 @@ class Clips:
     sounds: Sequence[Any] = ()
     sampling_rate: int = 0
 
-    def given(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a processor is called with, beside `given`, which has the user's settings."""
-        found = dict(given)
+    def make_arguments(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a processor's call: these clips, and the user's settings."""
+        arguments = dict(settings)
         if self.videos:
             metadata = [_metadata(info) for info in self.infos]
-            said = {"do_sample_frames": False, "video_metadata": metadata}
-            found["videos_kwargs"] = {**found.get("videos_kwargs", {}), **said}
-            found["videos"] = [*self.videos]
+            taken = {"do_sample_frames": False, "video_metadata": metadata}
+            arguments["videos_kwargs"] = {**arguments.get("videos_kwargs", {}), **taken}
+            arguments["videos"] = [*self.videos]
         if self.sounds:
             rate = {"sampling_rate": self.sampling_rate}
-            found["audio_kwargs"] = {**found.get("audio_kwargs", {}), **rate}
-            found["audio"] = [*self.sounds]
-        return found
+            arguments["audio_kwargs"] = {**arguments.get("audio_kwargs", {}), **rate}
+            arguments["audio"] = [*self.sounds]
+        return arguments
 
-    def check(self, made: Fields, processor: Any) -> None:
+    def check(self, fields: Fields, processor: Any) -> None:
         """Raise ValueError where a processor has not made fields of its own of these."""
         name = type(processor).__name__
-        frames = sorted({each.frames for each in self.infos})
-        if len(frames) > 1 and "video_grid_thw" not in made:
+        frames = sorted({info.frames for info in self.infos})
+        if len(frames) > 1 and "video_grid_thw" not in fields:
             raise ValueError(
                 f"videos have {' and '.join(map(str, frames))} frames, and {name} takes videos of "
                 "one number of frames: give frames=cp.media.FrameRule(frames=8)"
             )
-        if self.sounds and not any(each in made for each in _FEATURES):
+        if self.sounds and not any(name in fields for name in _FEATURES):
             raise ValueError(f"{name} makes no {' or '.join(_FEATURES)} of sounds")
 
 
 def sound_maker(processor: Any) -> Any:
     """Return a processor's feature extractor, None if it takes no sound."""
-    found = (getattr(processor, name, None) for name in _MAKERS)
-    return next((each for each in found if each is not None), None)
+    makers = (getattr(processor, name, None) for name in _MAKERS)
+    return next((maker for maker in makers if maker is not None), None)
 
 
 def is_whisper(processor: Any) -> bool:
@@ -86,7 +86,7 @@ def takes_torch_only(processor: Any) -> bool:
 
 def quiet(processor: Any) -> Any:
     """Return a copy of a processor, whose Whisper feature extractor makes no spectrograms."""
-    made = copy.copy(processor)
+    silent = copy.copy(processor)
     maker = copy.copy(sound_maker(processor))
 
     def blank(waves: Any, _device: str) -> Any:
@@ -96,8 +96,8 @@ def quiet(processor: Any) -> Any:
     maker._np_extract_fbank_features = maker._torch_extract_fbank_features = blank
     for name in _MAKERS:
         if hasattr(processor, name):
-            setattr(made, name, maker)
-    return made
+            setattr(silent, name, maker)
+    return silent
 
 
 def read_clips(
@@ -113,12 +113,10 @@ def read_clips(
     Raises ValueError (MediaError) for what cannot be read, or the processor takes none of.
     """
     processor_name, maker = type(processor).__name__, sound_maker(processor)
-    for what, found, kind in (
-        ("sounds", chat.sounds, maker),
-        ("videos", chat.videos, getattr(processor, "video_processor", None)),
-    ):
-        if found and kind is None:
-            raise ValueError(f"{len(found)} {what}, and {processor_name} takes none")
+    if chat.sounds and maker is None:
+        raise ValueError(f"{len(chat.sounds)} sounds, and {processor_name} takes none")
+    if chat.videos and getattr(processor, "video_processor", None) is None:
+        raise ValueError(f"{len(chat.videos)} videos, and {processor_name} takes none")
     if chat.videos and processor_name.startswith(_AMONG_TILES):
         raise ValueError(
             f"{processor_name} puts the frames of videos among the tiles of images, where nothing "
@@ -131,7 +129,7 @@ def read_clips(
             raise ValueError(NO_RULE)
         info = probe_video(file, rule, name=name)
         infos.append(info)
-        if measured:
+        if measured:  # of the meta device a video has a shape, and takes no memory
             import torch
 
             shape = (info.frames, info.height, info.width, 3)
@@ -149,24 +147,24 @@ def read_clips(
     return Clips(videos, infos, sounds, rate)
 
 
-def count_frames(made: Mapping[str, Any], processor: Any) -> tuple[int, int]:
+def count_frames(fields: Mapping[str, Any], processor: Any) -> tuple[int, int]:
     """Return the frames of a sample's videos, and the patches or tiles that they are."""
-    if "video_grid_thw" in made:
-        grids = np.asarray(made["video_grid_thw"]).reshape(-1, 3)
+    if "video_grid_thw" in fields:
+        grids = np.asarray(fields["video_grid_thw"]).reshape(-1, 3)
         merged = int(processor.video_processor.temporal_patch_size)
         return int(grids[:, 0].sum()) * merged, int(grids.prod(1).sum())
-    frames = sum(map(len, made.get("pixel_values_videos", ())))
+    frames = sum(map(len, fields.get("pixel_values_videos", ())))
     return frames, frames
 
 
-def count_mel_frames(made: Mapping[str, Any], processor: Any) -> int:
+def count_mel_frames(fields: Mapping[str, Any], processor: Any) -> int:
     """Return the mel frames that the encoder takes of a sample's sounds, filling among them."""
     if type(processor).__name__.startswith(_UNFILLED):
-        return int(np.sum(made.get("feature_attention_mask", 0)))
-    found = next((made[name] for name in _FEATURES if name in made), None)
-    if found is None:
+        return int(np.sum(fields.get("feature_attention_mask", 0)))
+    features = next((fields[name] for name in _FEATURES if name in fields), None)
+    if features is None:
         return 0
-    shape = np.shape(found)
+    shape = np.shape(features)
     return int(shape[0] * shape[2 if is_whisper(processor) else 1])
 
 
@@ -183,13 +181,13 @@ def _metadata(info: VideoInfo) -> Any:
 
 
 def _files(
-    values: Sequence[Any], record: Record, root: Path | None, what: str
+    values: Sequence[Any], record: Record, root: Path | None, kind: str
 ) -> Iterator[tuple[str, Any]]:
     """Yield the name, for errors, and the file of each; a sound may be an array of samples."""
     for number, value in enumerate(values):
-        name = value if isinstance(value, str) and len(value) < 120 else f"{what} ({number})"
-        is_array = what == "a sound" and _is_array(value)
-        yield name, value if is_array else found_file(value, record, root, what)
+        name = value if isinstance(value, str) and len(value) < 120 else f"{kind} ({number})"
+        is_array = kind == "a sound" and _is_array(value)
+        yield name, value if is_array else find_file(value, record, root, kind)
 
 
 def _is_array(sound: Any) -> bool:
@@ -199,12 +197,12 @@ def _is_array(sound: Any) -> bool:
 
 def _samples(sound: Any, rate: int) -> Any:
     """Return an array's samples; ValueError for another rate or shape."""
-    said, array = rate, sound
+    sound_rate, array = rate, sound
     if isinstance(sound, Mapping):
-        said, array = sound.get("sampling_rate", rate), np.asarray(sound["array"])
-    if said != rate or array.ndim != 1 or array.dtype.kind != "f" or not len(array):
+        sound_rate, array = sound.get("sampling_rate", rate), np.asarray(sound["array"])
+    if sound_rate != rate or array.ndim != 1 or array.dtype.kind != "f" or not len(array):
         raise ValueError(
-            f"a sound is an array {array.dtype} {array.shape} at {said} Hz, needed are floats "
-            f"(samples,) at {rate} Hz: give the file, which is converted"
+            f"a sound is an array {array.dtype} {array.shape} at {sound_rate} Hz, needed are "
+            f"floats (samples,) at {rate} Hz: give the file, which is converted"
         )
     return array.astype(np.float32, copy=False)

@@ -23,35 +23,36 @@ NESTED = ("idefics2", "idefics3", "smolvlm")
 _PADDED = ("LlavaNext", "LlavaOnevision")
 
 
-def token_fields(made: Mapping[str, Any]) -> Fields:
+def token_fields(outputs: Mapping[str, Any]) -> Fields:
     """Return what a processor returns of one text, fields of tokens as int64 (n,)."""
     return {
         name: np.asarray(value[0], np.int64) if name in PER_TOKEN else value
-        for name, value in made.items()
+        for name, value in outputs.items()
         if name != "attention_mask"  # of one sample all is attended to
     }
 
 
-def clip_fields(made: Mapping[str, Any]) -> Fields:
+def clip_fields(outputs: Mapping[str, Any]) -> Fields:
     """Return the fields of videos and sounds of what a processor returned, as arrays."""
-    return {name: _array(made[name]) for name in made if name.startswith(_OF_CLIPS)}
+    return {name: _array(outputs[name]) for name in outputs if name.startswith(_OF_CLIPS)}
 
 
-def sample_fields(made: Fields, processor: Any, tiles: Sequence[int] | None) -> Fields:
+def sample_fields(outputs: Fields, processor: Any, tiles: Sequence[int] | None) -> Fields:
     """Return the fields of a sample with images; tiles: how many each is, None if that is unknown.
 
     Raises RuntimeError where there are more or fewer.
     """
-    tokens = {name: value for name, value in made.items() if name in PER_TOKEN}
-    is_nested, found = is_nested_by(processor), Fields()
-    for name, value in made.items():
+    tokens = {name: value for name, value in outputs.items() if name in PER_TOKEN}
+    is_nested, fields = nests_images(processor), Fields()
+    for name, value in outputs.items():
         if name not in PER_TOKEN and not name.startswith(_OF_CLIPS):
-            found[name] = _array(value[0] if is_nested or name == "batch_num_images" else value)
+            fields[name] = _array(value[0] if is_nested or name == "batch_num_images" else value)
     if tiles is None:
-        return {**tokens, **found}
+        return {**tokens, **fields}
     kind = type(processor.image_processor).__name__
-    pixels = found["pixel_values"]
-    padded = [len(each) for each in pixels] if kind.startswith(_PADDED) else None
+    pixels = fields["pixel_values"]
+    # An image's tiles are padded to the most that one of the sample has, and cut to its own below.
+    padded = [len(image) for image in pixels] if kind.startswith(_PADDED) else None
     if len(pixels) != (sum(tiles) if padded is None else len(tiles)) or (
         padded and max(padded) != max(tiles)
     ):
@@ -61,12 +62,12 @@ def sample_fields(made: Fields, processor: Any, tiles: Sequence[int] | None) -> 
             "5.23, and this is another version"
         )
     if padded:
-        each = zip(pixels, tiles, strict=True)
-        found["pixel_values"] = np.concatenate([image[:count] for image, count in each])
-    return {**tokens, **found, TILES: np.array(tiles, np.int64)}
+        pairs = zip(pixels, tiles, strict=True)
+        fields["pixel_values"] = np.concatenate([image[:count] for image, count in pairs])
+    return {**tokens, **fields, TILES: np.array(tiles, np.int64)}
 
 
-def is_nested_by(processor: Any) -> bool:
+def nests_images(processor: Any) -> bool:
     """Return whether a processor gives images an axis of the batch, as its model takes them."""
     return type(processor.image_processor).__name__.lower().startswith(NESTED)
 
@@ -74,5 +75,5 @@ def is_nested_by(processor: Any) -> bool:
 def _array(value: Any) -> Any:
     """Return a processor's value as an array: numpy's, torch's or a list of either."""
     if isinstance(value, list | tuple) and value and hasattr(value[0], "numpy"):
-        return np.stack([each.numpy() for each in value])
+        return np.stack([tensor.numpy() for tensor in value])
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)

@@ -29,21 +29,21 @@ def open_pixels(image: Any, record: Mapping[str, Any], root: Path | None, most: 
 
     root: the folder of files that records name; most: the pixels that an image may have.
     """
-    found = _image_of(image, record, root)
-    return to_rgb(found) if isinstance(found, Image.Image) else open_image(found, most).decode()
+    source = _find_image(image, record, root)
+    return to_rgb(source) if isinstance(source, Image.Image) else open_image(source, most).decode()
 
 
 def read_size(image: Any, record: Mapping[str, Any], root: Path | None, most: int) -> Size:
     """Return (width, height) in pixels of what `open_pixels` returns; a file's from its header."""
-    found = _image_of(image, record, root)
-    return found.size if isinstance(found, Image.Image) else image_size(found, most)
+    source = _find_image(image, record, root)
+    return source.size if isinstance(source, Image.Image) else image_size(source, most)
 
 
-def _image_of(image: Any, record: Mapping[str, Any], root: Path | None) -> Any:
+def _find_image(image: Any, record: Mapping[str, Any], root: Path | None) -> Any:
     if isinstance(image, Image.Image):
         return image
     if not isinstance(image, np.ndarray):
-        return found_file(image, record, root, "an image")
+        return find_file(image, record, root, "an image")
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
         raise ValueError(
             f"an image is an array {image.dtype} {image.shape}, needed is uint8 (height, width, 3)"
@@ -51,51 +51,52 @@ def _image_of(image: Any, record: Mapping[str, Any], root: Path | None) -> Any:
     return Image.fromarray(image)
 
 
-def found_file(value: Any, record: Mapping[str, Any], root: Path | None, what: str) -> Any:
+def find_file(value: Any, record: Mapping[str, Any], root: Path | None, kind: str) -> Any:
     """Return bytes, an open file or a path, or whatever a record has under the name.
 
-    what: "an image", "a video", "a sound", for errors. root: the folder of files that records name.
+    kind: "an image", "a video", "a sound", for errors. root: the folder of files that records name.
     Raises ValueError for anything else, and for files that may not be read.
     """
     if isinstance(value, bytes) or hasattr(value, "read"):
         return value
     if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
-        return found_file(value.get("bytes") or value["path"], record, root, what)
+        return find_file(value.get("bytes") or value["path"], record, root, kind)
     if not isinstance(value, str | Path):
         raise ValueError(
-            f"{what} is a {type(value).__name__}; known are {_ALSO.get(what, '')}bytes, files, "
+            f"{kind} is a {type(value).__name__}; known are {_ALSO.get(kind, '')}bytes, files, "
             "mappings of bytes or path, paths, data: URLs and names of members"
         )
+    # A text is one of four: data, a member of the sample, something elsewhere, a file of a folder.
     name = str(value)
     if name.startswith("data:"):
-        return data_of(name, what)
+        return decode_url(name, kind)
     if (member := _member(name, record)) is not None:
         return member
     if "://" in name and not name.startswith("file://"):
         raise ValueError(
-            f"{what} is at {name!r:.120}, and nothing is fetched: put it beside the records "
+            f"{kind} is at {name!r:.120}, and nothing is fetched: put it beside the records "
             "(as a member of the tar, in a column, or as a file below media_root=)"
         )
     if root is None:
         raise ValueError(
-            f"{what} is the file {name!r:.120}: give media_root=, the folder that the paths of "
+            f"{kind} is the file {name!r:.120}: give media_root=, the folder that the paths of "
             "records are in"
         )
     path = (root / name.removeprefix("file://")).resolve()
     if not path.is_relative_to(root.resolve()):
-        raise ValueError(f"{what} is the file {name!r:.120}, which is not below {root}")
+        raise ValueError(f"{kind} is the file {name!r:.120}, which is not below {root}")
     if not path.is_file():
-        raise ValueError(f"{what} is the file {name!r:.120}, and there is none below {root}")
+        raise ValueError(f"{kind} is the file {name!r:.120}, and there is none below {root}")
     return path
 
 
-def data_of(url: str, what: str) -> bytes:
+def decode_url(url: str, kind: str) -> bytes:
     """Return the bytes in a data: URL; ValueError for one that is not of base64."""
     head, _, body = url.partition(",")
     try:
         return base64.b64decode(body, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"{what} {head!r:.40} is no base64: {error}") from None
+        raise ValueError(f"{kind} {head!r:.40} is no base64: {error}") from None
 
 
 def _member(name: str, record: Mapping[str, Any]) -> Any:
@@ -106,5 +107,5 @@ def _member(name: str, record: Mapping[str, Any]) -> Any:
     if name in record:
         return record[name]
     # dir/cat.img0.jpg is img0.jpg of the sample dir/cat; records name it with folder or without
-    base, own = name.rpartition("/")[2], f"{str(key).rpartition('/')[2]}."
-    return record.get(base.removeprefix(own).lower()) if base.startswith(own) else None
+    base, prefix = name.rpartition("/")[2], f"{str(key).rpartition('/')[2]}."
+    return record.get(base.removeprefix(prefix).lower()) if base.startswith(prefix) else None

@@ -30,7 +30,7 @@ NOTHING: Any = object()
 
 
 class MediaKind(NamedTuple):
-    """What records call a kind of things: templates by `name`, and parts by any of `parts`."""
+    """Words of records for a kind of media: templates by `name`, and parts by any of `parts`."""
 
     name: str
     plural: str
@@ -70,11 +70,11 @@ class Chat:
 
     @property
     def is_document(self) -> bool:
-        """Return whether this is a text of nobody's, all of which is learned."""
+        """Return whether this is a text without speakers, all of which is learned."""
         return bool(self.messages[0]["role"] == "document")
 
 
-def key_of(record: Any) -> str:
+def find_key(record: Any) -> str:
     """Return the name that a record has: its key in a tar, or its `id` or `key`; "" for none."""
     if isinstance(record, Mapping):
         for name in ("__key__", "id", "key"):
@@ -85,11 +85,10 @@ def key_of(record: Any) -> str:
 
 def read_record(record: Any) -> Chat:
     """Return the chat of a record; SampleError says what is wrong with it, and what is needed."""
-    key = key_of(record)
+    key = find_key(record)
     if not isinstance(record, Mapping):
-        raise SampleError(
-            key, f"a record is a {type(record).__name__}, needed is a mapping with messages"
-        )
+        kind = type(record).__name__
+        raise SampleError(key, f"a record is a {kind}, needed is a mapping with messages")
     try:
         return _chat(key, record)
     except ValueError as error:
@@ -103,15 +102,16 @@ def _chat(key: str, record: Record) -> Chat:
     places = _Places(record, text)
     messages = []
     for number, turn in enumerate(turns):
+        # Tables have each column in each row: what is None is not there.
         filled = {name: value for name, value in turn.items() if value is not None}
         is_call = "content" not in filled and filled.get("tool_calls")
         content = [] if is_call else list(_parts(number, filled.get("content"), places))
         messages.append({**filled, "content": content})
-    found = {kind.plural: places.fill(kind, messages) for kind in reversed(KINDS)}
-    chat = Chat(key, tuple(messages), tools=_tools(text.get("tools")), **found)
-    if not chat.is_document and not any(each["role"] == "assistant" for each in messages):
-        said = ", ".join(dict.fromkeys(each["role"] for each in messages))
-        raise ValueError(f"no turn of the assistant, of which to learn (turns of: {said})")
+    media = {kind.plural: places.fill(kind, messages) for kind in reversed(KINDS)}
+    chat = Chat(key, tuple(messages), tools=_tools(text.get("tools")), **media)
+    if not chat.is_document and not any(message["role"] == "assistant" for message in messages):
+        roles = ", ".join(dict.fromkeys(message["role"] for message in messages))
+        raise ValueError(f"no turn of the assistant, of which to learn (turns of: {roles})")
     return chat
 
 
@@ -123,7 +123,7 @@ class _Places:
         for kind in KINDS:
             names = image_members(record, kind.is_member) if "__key__" in record else ()
             self.members[kind.name] = names
-            self.listed[kind.name] = [record[n] for n in names] if names else listed(text, kind)
+            self.listed[kind.name] = [record[n] for n in names] if names else list_media(text, kind)
         self.placed: dict[str, list[Any]] = {kind.name: [] for kind in KINDS}
         marked = [kind for kind in KINDS if kind.name == "image" or self.listed[kind.name]]
         self.marks = re.compile(f"<({'|'.join(kind.name for kind in marked)})>")
@@ -139,7 +139,7 @@ class _Places:
         unnamed = sum(place is NOTHING for place in placed)
         if listed and not placed:
             # what the user says first begins with them
-            first = next((each for each in messages if each["role"] == "user"), messages[0])
+            first = next((turn for turn in messages if turn["role"] == "user"), messages[0])
             first["content"] = [*(self.put(kind.name) for _ in listed), *first["content"]]
         elif unnamed != len(listed) and (unnamed or not self.members[kind.name]):
             # A tar's members may be named by the parts alone.
@@ -147,8 +147,8 @@ class _Places:
                 f"{unnamed} placeholders for {len(listed)} {kind.plural}: give as many {kind.mark} "
                 f'marks or parts {{"type": "{kind.name}"}} as {kind.plural}, or none'
             )
-        rest = iter(listed)
-        return tuple(next(rest) if place is NOTHING else place for place in placed)
+        remaining = iter(listed)
+        return tuple(next(remaining) if place is NOTHING else place for place in placed)
 
 
 def _tools(tools: Any) -> Any:
@@ -159,13 +159,13 @@ def _tools(tools: Any) -> Any:
         raise ValueError(f"tools is no JSON ({error})") from None
 
 
-def listed(text: Record, kind: MediaKind) -> list[Any]:
+def list_media(text: Record, kind: MediaKind) -> list[Any]:
     """Return the images in a record's columns `images` or `image`, or others of their kind."""
     filled = dict[str, list[Any]]()
     for name in kind.columns:
-        found = text.get(name)
-        is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
-        if found is not None and (values := list(found) if is_list else [found]):
+        column = text.get(name)
+        is_list = isinstance(column, Sequence) and not isinstance(column, str | bytes)
+        if column is not None and (values := list(column) if is_list else [column]):
             filled[name] = values
     if len(filled) > 1:
         raise ValueError(f"both {' and '.join(filled)} have {kind.plural}: leave one of them out")
@@ -173,6 +173,7 @@ def listed(text: Record, kind: MediaKind) -> list[Any]:
 
 
 def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:
+    # A text has marks at its odd places, when split by them; parts say their kind themselves.
     if isinstance(content, str):
         for place, text in enumerate(places.marks.split(content)):
             if place % 2:
@@ -184,27 +185,27 @@ def _parts(number: int, content: Any, places: _Places) -> Iterator[Part]:
         raise ValueError(f"turn {number} has no text: its content is {content!r:.80}")
     for part in content:
         type_ = part.get("type") if isinstance(part, Mapping) else None
-        kind = next((each for each in KINDS if type_ in each.parts), None)
+        kind = next((known for known in KINDS if type_ in known.parts), None)
         if type_ == "text" and isinstance(part.get("text"), str):
             yield {"type": "text", "text": part["text"]}
         elif kind is not None:
-            yield places.put(kind.name, media_of(part, kind))
+            yield places.put(kind.name, read_media(part, kind))
         else:
             raise ValueError(
                 f"turn {number} has a part {part!r:.80}; known are parts of the types text, "
-                f"{', '.join(name for each in KINDS for name in each.parts)}"
+                f"{', '.join(name for known in KINDS for name in known.parts)}"
             )
 
 
-def media_of(part: Mapping[str, Any], kind: MediaKind) -> Any:
+def read_media(part: Mapping[str, Any], kind: MediaKind) -> Any:
     """Return what a part says that it is; NOTHING if it is the next of the record's."""
     for name in (*kind.parts, "url", "path", "base64"):
-        found = part.get(name)  # a table has every column in every row, most of them None
-        if found is None:
+        media = part.get(name)  # a table has every column in every row, most of them None
+        if media is None:
             continue
-        if name == "input_audio" and isinstance(found, Mapping):  # {"data": base64, "format"}
-            return f"data:;base64,{found.get('data', '')}"
-        if name.endswith("_url") and isinstance(found, Mapping):
-            found = found.get("url")
-        return f"data:;base64,{found}" if name == "base64" else found
+        if name == "input_audio" and isinstance(media, Mapping):  # {"data": base64, "format"}
+            return f"data:;base64,{media.get('data', '')}"
+        if name.endswith("_url") and isinstance(media, Mapping):
+            media = media.get("url")
+        return f"data:;base64,{media}" if name == "base64" else media
     return NOTHING

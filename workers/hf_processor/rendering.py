@@ -19,14 +19,15 @@ Span = tuple[int, int]
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
-def template_of(processor: Any, given: str | None) -> str | None:
-    """Return the chat template to use: given, or the processor's, or its tokenizer's."""
+def find_template(processor: Any, chat_template: str | None) -> str | None:
+    """Return the chat template to use: `chat_template`, the processor's, or its tokenizer's."""
     holders = (processor, getattr(processor, "tokenizer", None))
-    for found in (given, *(getattr(holder, "chat_template", None) for holder in holders)):
-        if isinstance(found, Mapping):
-            found = found.get("default")
-        if found:
-            return str(found)
+    of_holders = (getattr(holder, "chat_template", None) for holder in holders)
+    for template in (chat_template, *of_holders):
+        if isinstance(template, Mapping):
+            template = template.get("default")
+        if template:
+            return str(template)
     return None
 
 
@@ -40,9 +41,9 @@ def render(
     """
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    def rendered(some: Sequence[Mapping[str, Any]], **asked: bool) -> tuple[str, list[Span]]:
+    def rendered(turns: Sequence[Mapping[str, Any]], **asked: bool) -> tuple[str, list[Span]]:
         texts, spans = render_jinja_template(
-            conversations=[list(some)], chat_template=template,
+            conversations=[list(turns)], chat_template=template,
             **{**words.special_tokens_map, **options}, **asked,
         )  # fmt: skip
         return texts[0], [(int(start), int(end)) for start, end in (spans[0] if spans else ())]
@@ -74,8 +75,9 @@ def moved(spans: Sequence[Span], replaced: Sequence[Mapping[str, Any]]) -> list[
     >>> moved([(0, 2), (4, 6)], [{"span": (2, 3), "new_span": (2, 8)}])
     [(0, 2), (9, 11)]
     """
-    ends = [each["span"][1] for each in replaced]
-    gained: list[int] = [0, *(each["new_span"][1] - each["span"][1] for each in replaced)]
+    ends = [placeholder["span"][1] for placeholder in replaced]
+    new_ends = [placeholder["new_span"][1] for placeholder in replaced]
+    gained: list[int] = [0, *(new_end - end for new_end, end in zip(new_ends, ends, strict=True))]
 
     def after(at: int) -> int:
         return at + gained[bisect.bisect_right(ends, at)]
@@ -89,7 +91,7 @@ def within(offsets: Sequence[Span], spans: Sequence[Span]) -> npt.NDArray[np.boo
     >>> within([(0, 0), (0, 3), (3, 5), (5, 9)], [(4, 9)]).tolist()
     [False, False, True, True]
     """
-    found = np.zeros(len(offsets), bool)
+    is_within = np.zeros(len(offsets), bool)
     starts = [start for start, _ in offsets]
     for low, high in spans:
         # Tokens stand in the order of their characters; those added by the tokenizer are (0, 0).
@@ -98,5 +100,5 @@ def within(offsets: Sequence[Span], spans: Sequence[Span]) -> npt.NDArray[np.boo
             if start >= high:
                 break
             if start < high and end > low:
-                found[place] = True
-    return found
+                is_within[place] = True
+    return is_within

@@ -1,4 +1,4 @@
-"""What image processors of Hugging Face make of an image, from its size alone.
+"""Rules of Hugging Face's image processors: what they make of an image, from its size alone.
 
 A probe runs the family's own processor, with all that it does to the text, over a stand-in for its
 image processor (`SizedImages`), which makes no pixels: one rule for each image processor says how
@@ -26,7 +26,7 @@ class NoRuleError(ValueError):
 
 
 class SizedImages:
-    """Stands in for an image processor; sizes: (height, width) of each image, in pixels.
+    """A stand-in of an image processor; sizes: (height, width) of each image, in pixels.
 
     makes_pixels: the real one makes its fields, and nothing is left out. units: tiles or patches of
     each image, once it has been called; None where no rule fits.
@@ -37,18 +37,18 @@ class SizedImages:
     ) -> None:
         self.real, self.sizes, self.makes_pixels = real, sizes, makes_pixels
         self.units: list[int] | None = []
-        self._rule, self._given = rule, dict[str, Any]()
+        self._rule, self._call_settings = rule, dict[str, Any]()
 
-    def __call__(self, images: Any, **given: Any) -> Inputs:
-        """Return what the real one gives besides pixels; given: its settings for this call."""
-        self._given, inputs = given, Inputs()
+    def __call__(self, images: Any, **settings: Any) -> Inputs:
+        """Return what the real one gives besides pixels; settings: those of this call."""
+        self._call_settings, inputs = settings, Inputs()
         try:
             inputs, self.units = self._rule(self)
         except NoRuleError:
             self.units = None
             if not self.makes_pixels:
                 raise
-        return self.real(images, **given) if self.makes_pixels else inputs
+        return self.real(images, **settings) if self.makes_pixels else inputs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -59,8 +59,8 @@ class SizedImages:
 
     def setting(self, name: str) -> Any:
         """Return a setting: of this call, else the image processor's own."""
-        found = self._given.get(name)
-        return getattr(self.real, name, None) if found is None else found
+        override = self._call_settings.get(name)
+        return getattr(self.real, name, None) if override is None else override
 
     def settings(self, *names: str) -> dict[str, Any]:
         """Return several settings by name."""
@@ -72,7 +72,7 @@ class SizedImages:
         return [count(height, width, settings) for height, width in self.sizes]
 
 
-def rule_of(processor: Any) -> Rule | None:
+def find_rule(processor: Any) -> Rule | None:
     """Return the rule of a processor's images; None where they must be loaded to be measured."""
     images = getattr(processor, "image_processor", None)
     if images is None:
@@ -84,7 +84,7 @@ def rule_of(processor: Any) -> Rule | None:
     return rule if rule is not None and getattr(images, "do_resize", True) else None
 
 
-def unit_of(processor: Any) -> Unit:
+def find_unit(processor: Any) -> Unit:
     """Return whether a processor's images are counted in tiles or in patches."""
     names = getattr(getattr(processor, "image_processor", None), "model_input_names", ())
     is_pixtral = type(processor).__name__ == "PixtralProcessor"
@@ -93,8 +93,12 @@ def unit_of(processor: Any) -> Unit:
 
 def _edge(size: Any, name: str) -> int:
     """Return an edge of a size, which is a mapping or has attributes; 0 for none."""
-    found = size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
-    return int(found or 0)
+    edge = size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
+    return int(edge or 0)
+
+
+def _edges(size: Any) -> Size:
+    return _edge(size, "height"), _edge(size, "width")
 
 
 def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
@@ -113,7 +117,7 @@ def _qwen_grids(images: SizedImages) -> tuple[Inputs, list[int]]:
 def _one_tile(images: SizedImages) -> tuple[Inputs, list[int]]:
     # LLaVA (CLIP, SigLIP), PaliGemma
     size = images.setting("crop_size" if images.setting("do_center_crop") else "size")
-    height, width = _edge(size, "height"), _edge(size, "width")
+    height, width = _edges(size)
     if not height:
         raise NoRuleError("images keep their shape: do_center_crop is off, and size has no height")
     pixels = np.broadcast_to(np.float32(0), (len(images.sizes), 3, height, width))
@@ -128,7 +132,7 @@ def _pinpoint_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
     side = _edge(size, "height") or _edge(size, "shortest_edge")
     tile = _edge(crop, "height") or side
     pinpoints = images.setting("image_grid_pinpoints")
-    best = [select_best_resolution(each, pinpoints) for each in images.sizes]
+    best = [select_best_resolution(image_size, pinpoints) for image_size in images.sizes]
     counts = [1 + -(-height // tile) * -(-width // tile) for height, width in best]
     shape = (3, tile, tile) if crop else (3, side, _edge(size, "width") or side)
     pixels = [np.broadcast_to(np.float32(0), (max(counts), *shape)) for _ in counts]
@@ -152,8 +156,8 @@ def _canvas_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
 
 def _row_tiles(images: SizedImages) -> tuple[Inputs, list[int]]:
     # Idefics3, SmolVLM: rows and columns of tiles, and one of the whole
-    found = images.counted(images.settings("do_image_splitting", "max_image_size", "size"))
-    rows, columns = [row for _, row, _ in found], [column for _, _, column in found]
+    grids = images.counted(images.settings("do_image_splitting", "max_image_size", "size"))
+    rows, columns = [row for _, row, _ in grids], [column for _, _, column in grids]
     counts = [row * column + 1 for row, column in zip(rows, columns, strict=True)]
     return {"rows": [rows], "cols": [columns]}, counts
 
@@ -174,20 +178,16 @@ def _crops(images: SizedImages) -> tuple[Inputs, list[int]]:
 
 def _pixtral_patches(images: SizedImages) -> tuple[Inputs, list[int]]:
     # Pixtral, Mistral 3: images keep their shape; a call's patch has the tokens' side
-    from transformers.models.pixtral.image_processing_pil_pixtral import (
-        get_resize_output_image_size,
-    )
+    from transformers.models.pixtral import image_processing_pil_pixtral as pixtral
 
     size, patch = images.setting("size"), images.setting("patch_size")
-    sides = (patch, patch) if isinstance(patch, int) else (
-        _edge(patch, "height"), _edge(patch, "width"),
-    )  # fmt: skip
+    sides = (patch, patch) if isinstance(patch, int) else _edges(patch)
     longest = _edge(size, "longest_edge")
-    most = (longest, longest) if longest else (_edge(size, "height"), _edge(size, "width"))
+    most = (longest, longest) if longest else _edges(size)
     resized = []
     for height, width in images.sizes:
         blank = np.broadcast_to(np.uint8(0), (3, height, width))
-        resized.append(get_resize_output_image_size(blank, most, sides, "channels_first"))
+        resized.append(pixtral.get_resize_output_image_size(blank, most, sides, "channels_first"))
     side = _edge(images.real.patch_size, "height")
     return {"image_sizes": resized}, list(patches_of_sizes(resized, side))
 

@@ -33,8 +33,8 @@ class ProcessedRecords(Source):
 
     def probe(self, index: int) -> Probe:
         """Return what a record costs."""
-        found = self._named(index, self._processor.probe, self._records[index])
-        return Probe(self.key(index), found.cost, found.nbytes)
+        probe = self._named(index, self._processor.probe, self._records[index])
+        return Probe(self.key(index), probe.cost, probe.nbytes)
 
     def load(self, index: int, epoch: int, seed: int) -> Any:
         """Return the sample of a record; a data set that draws does so from (seed, epoch, key)."""

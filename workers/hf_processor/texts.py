@@ -24,7 +24,7 @@ class Text(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What a processor returned, with labels, and where the last image's tokens end."""
+    """A processor's fields of a sample, with labels, and the place where its last image ends."""
 
     fields: Fields
     images_end: int
@@ -35,7 +35,7 @@ def is_pali_gemma(processor: Any) -> bool:
     return type(processor).__name__.endswith("PaliGemmaProcessor")
 
 
-def text_of(
+def render_text(
     chat: Chat, processor: Any, words: Any, template: str | None, options: Mapping[str, Any]
 ) -> Text:
     """Return the text of a chat; a document is its own text, all of it learned.
@@ -48,26 +48,26 @@ def text_of(
     # the text that stands for an image, video or sound before a processor replaces it
     marks = {kind.name: getattr(processor, f"{kind.name}_token", None) or "" for kind in KINDS}
     if chat.is_document and is_pali_gemma(processor):
-        return _after(marks["image"] * len(chat.images), _said(chat.messages[0]))
+        return _after(marks["image"] * len(chat.images), _join_text(chat.messages[0]))
     if chat.is_document:
-        whole = _said(chat.messages[0], marks) + (words.eos_token or "")
+        whole = _join_text(chat.messages[0], marks) + (words.eos_token or "")
         return Text(whole, [(0, len(whole))])
     if template is None and is_pali_gemma(processor):
-        last = max(n for n, each in enumerate(chat.messages) if each["role"] == "assistant")
-        before = "\n".join(_said(each) for each in chat.messages[:last])
-        return _after(marks["image"] * len(chat.images) + before, _said(chat.messages[last]))
+        last = max(n for n, turn in enumerate(chat.messages) if turn["role"] == "assistant")
+        before = "\n".join(_join_text(turn) for turn in chat.messages[:last])
+        return _after(marks["image"] * len(chat.images) + before, _join_text(chat.messages[last]))
     if template is None:
         raise TypeError(
             f"{type(processor).__name__} has no chat template: give chat_template=, or set it on "
             "the processor"
         )
     messages = []
-    for each in chat.messages:  # templates of processors take parts, those of tokenizers text
-        message = dict(each)
-        if not each["content"]:  # a call of a tool alone
+    for turn in chat.messages:  # templates of processors take parts, those of tokenizers text
+        message = dict(turn)
+        if not turn["content"]:  # a call of a tool alone
             del message["content"]
         elif processor is words:
-            message["content"] = _said(each)
+            message["content"] = _join_text(turn)
         messages.append(message)
     try:
         return Text(*render(template, messages, words, {**options, "tools": chat.tools}))
@@ -80,20 +80,20 @@ def _after(before: str, learned_text: str) -> Text:
     return Text(whole, [(len(before), len(whole))])
 
 
-def _said(message: Mapping[str, Any], marks: Mapping[str, str] = MappingProxyType({})) -> str:
+def _join_text(message: Mapping[str, Any], marks: Mapping[str, str] = MappingProxyType({})) -> str:
     return "".join(part.get("text", marks.get(part["type"], "")) for part in message["content"])
 
 
-def tokenized(
-    processor: Any, words: Any, text: Text, pictures: Sequence[Any], given: Mapping[str, Any]
+def tokenize(
+    processor: Any, words: Any, text: Text, pictures: Sequence[Any], arguments: Mapping[str, Any]
 ) -> Tokens:
     """Return the tokens, labels and whatever else a processor makes of a text and its images.
 
-    given: what else the processor is called with, videos and sounds among it. Raises TypeError for
+    arguments: of the processor's call, videos and sounds among them. Raises TypeError for
     a tokenizer that does not say where its tokens are in the text, and a processor without tokens.
     """
     if is_pali_gemma(processor):
-        return _with_suffix(processor, words, text, pictures, given)
+        return _with_suffix(processor, words, text, pictures, arguments)
     if type(processor).__name__.endswith("Idefics2Processor"):
         raise TypeError("Idefics2Processor does not say where images are in a text: use Idefics3's")
     if not getattr(words, "is_fast", False):
@@ -101,25 +101,26 @@ def tokenized(
             f"{type(words).__name__} is a slow tokenizer, which does not say where tokens are in "
             "the text: use its fast form (use_fast=True)"
         )
-    given = {"return_offsets_mapping": True, **given}
+    arguments = {"return_offsets_mapping": True, **arguments}
     if processor is words:
         # A template has the special tokens, and no tokenizer adds them to what it rendered.
-        made = words([text.text], **{"add_special_tokens": False, **given})
+        outputs = words([text.text], **{"add_special_tokens": False, **arguments})
     else:
         if words.bos_token and text.text.startswith(words.bos_token):
-            given = {"add_special_tokens": False, **given}
+            arguments = {"add_special_tokens": False, **arguments}
         seen = {"images": [[*pictures]]} if pictures else {}
-        made = processor(text=[text.text], **seen, return_text_replacement_offsets=True, **given)
-    made = dict(made)
-    if "offset_mapping" not in made:
+        arguments = {"return_text_replacement_offsets": True, **arguments}
+        outputs = processor(text=[text.text], **seen, **arguments)
+    outputs = dict(outputs)
+    if "offset_mapping" not in outputs:
         raise TypeError(
-            f"{type(processor).__name__} makes {', '.join(made)} of a text: it is no processor of "
-            "chats (of texts with images, videos or sounds in them)"
+            f"{type(processor).__name__} makes {', '.join(outputs)} of a text: it is no processor "
+            "of chats (of texts with images, videos or sounds in them)"
         )
-    offsets = [(int(start), int(end)) for start, end in made.pop("offset_mapping")[0]]
-    replaced = (made.pop("text_replacement_offsets", None) or [[]])[0]
-    places = [each["new_span"] for each in replaced]
-    fields = token_fields(made)
+    offsets = [(int(start), int(end)) for start, end in outputs.pop("offset_mapping")[0]]
+    replaced = (outputs.pop("text_replacement_offsets", None) or [[]])[0]
+    places = [placeholder["new_span"] for placeholder in replaced]
+    fields = token_fields(outputs)
     ids = fields["input_ids"]
     is_learned = within(offsets, moved(text.spans, replaced))
     is_placed = within(offsets, places)
@@ -129,14 +130,14 @@ def tokenized(
 
 
 def _with_suffix(
-    processor: Any, words: Any, text: Text, pictures: Sequence[Any], given: Mapping[str, Any]
+    processor: Any, words: Any, text: Text, pictures: Sequence[Any], arguments: Mapping[str, Any]
 ) -> Tokens:
     """Return PaliGemma's tokens: it adds bos, a line end before the suffix, and eos after it."""
     if not pictures:
         raise ValueError("no image: PaliGemma takes none of the samples without")
     start, end = text.spans[-1]
-    suffix = text.text[start:end].removesuffix(words.eos_token)
-    made = processor(text=[text.text[:start]], images=[[*pictures]], suffix=[suffix], **given)
-    fields = token_fields(made)
+    before, suffix = text.text[:start], text.text[start:end].removesuffix(words.eos_token)
+    outputs = processor(text=[before], images=[[*pictures]], suffix=[suffix], **arguments)
+    fields = token_fields(outputs)
     last = np.flatnonzero(fields["input_ids"] == processor.image_token_id)
     return Tokens(fields, int(last[-1]) + 1 if last.size else 0)

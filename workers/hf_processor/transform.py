@@ -22,7 +22,7 @@ from ..media import FrameRule
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.labels import IGNORED, count_label_tokens
-from ..sources.registry import name_of
+from ..sources.registry import find_import_name
 from .clips import (
     Clips,
     count_frames,
@@ -33,13 +33,13 @@ from .clips import (
     sound_maker,
     takes_torch_only,
 )
-from .fields import PER_TOKEN, Fields, clip_fields, is_nested_by, sample_fields
+from .fields import PER_TOKEN, Fields, clip_fields, nests_images, sample_fields
 from .files import open_pixels, read_size
-from .records import Chat, key_of, read_record
-from .rendering import template_of
-from .sizes import NoRuleError, SizedImages, patches_of_sizes, rule_of, unit_of
+from .records import Chat, find_key, read_record
+from .rendering import find_template
+from .sizes import NoRuleError, SizedImages, find_rule, find_unit, patches_of_sizes
 from .source import ProcessedRecords
-from .texts import Tokens, text_of, tokenized
+from .texts import Tokens, render_text, tokenize
 
 Overlong = Literal["refuse", "cut"]
 # What a batch says of itself, and no model takes.
@@ -69,18 +69,19 @@ class HFProcessor:
     with a list of records it returns their batch in layout "padded". processors.md has the forms of
     records, and of the images, videos and sounds in them.
 
-    processor         an AutoProcessor, or a tokenizer with a chat template; or the folder or name
-                      it is loaded from, when it is first used (the form for workers elsewhere)
-    chat_template     in place of the processor's own
-    max_length        the most tokens of a sample
-    overlong          what one with more is: "refuse", a SampleError; "cut", cut at its end, but
-                      not where that is within an image, video or sound
-    media_root        the folder that the paths of records are in; without it files are refused
-    frames            which frames of a video are taken: a cp.media.FrameRule, or its arguments as
-                      a mapping; without it videos are refused
-    processor_kwargs  given to each call of the processor, as {"images_kwargs": {...}}
-    template_kwargs   variables of the template
-    max_pixels        the most pixels of an image
+    Args:
+        processor: An AutoProcessor, or a tokenizer with a chat template; or the folder or name it
+            is loaded from, when it is first used (the form for workers elsewhere).
+        chat_template: A template in place of the processor's; default its own.
+        max_length: Most tokens of a sample; default no limit.
+        overlong: Treatment of a sample with more: "refuse" (default), a SampleError; "cut", cut at
+            its end, but not within an image, video or sound.
+        media_root: Folder that the paths of records are in; default none: files are refused.
+        processor_kwargs: Arguments of each call of the processor, as {"images_kwargs": {...}}.
+        template_kwargs: Variables of the template.
+        max_pixels: Most pixels of an image; default 178,956,970, Pillow's.
+        frames: Frames of a video that are taken: a cp.media.FrameRule, or its arguments as a
+            mapping; default none: videos are refused.
     """
 
     deterministic = True
@@ -112,11 +113,12 @@ class HFProcessor:
         self.media_root = None if media_root is None else Path(media_root)
         self.processor_kwargs = dict(processor_kwargs or {})
         self.template_kwargs = dict(template_kwargs or {})
+        # One that is named by a path is loaded at its first use, and again in each process.
         self._path = str(processor) if isinstance(processor, str | Path) else None
         self._processor = None if self._path is not None else processor
         self._blank: Fields | None = None
         self._fingerprint = ""
-        self._told = False
+        self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes; a processor that was loaded from a path is loaded again."""
@@ -140,14 +142,14 @@ class HFProcessor:
 
     @property
     def probes_by_size(self) -> bool:
-        """Whether costs are found from sizes and texts; else samples are loaded to be measured."""
+        """Return whether costs come from sizes and texts; else samples are loaded for them."""
         return not (self._unmeasured("images") or self._unmeasured("sounds"))
 
-    def _unmeasured(self, what: str) -> str:
+    def _unmeasured(self, kind: str) -> str:
         """Return what makes things of a kind, where nothing says what without loading them."""
-        if what == "images" and self._has_images and rule_of(self.processor) is None:
+        if kind == "images" and self._has_images and find_rule(self.processor) is None:
             return type(self.processor.image_processor).__name__
-        maker = sound_maker(self.processor) if what == "sounds" else None
+        maker = sound_maker(self.processor) if kind == "sounds" else None
         return "" if maker is None or is_whisper(self.processor) else type(maker).__name__
 
     def __call__(self, records: Any) -> Any:
@@ -162,17 +164,16 @@ class HFProcessor:
     def _sample(self, record: Any) -> Any:
         chat = read_record(record)
         try:
-            pictures = [
-                open_pixels(each, record, self.media_root, self.max_pixels) for each in chat.images
-            ]
+            root, most = self.media_root, self.max_pixels
+            pictures = [open_pixels(image, record, root, most) for image in chat.images]
             clips = read_clips(chat, record, self.media_root, self.frames, self.processor)
             if pictures and self._has_images:
                 return self._cut(self._seen(chat, pictures, clips))
-            made = self._cut(self._tokens(self.processor, chat, pictures, clips))
-            made = {**made, **clip_fields(made)}
-            return {**made, **self._blank_fields()} if self._has_images else made
+            fields = self._cut(self._tokens(self.processor, chat, pictures, clips))
+            fields = {**fields, **clip_fields(fields)}
+            return {**fields, **self._blank_fields()} if self._has_images else fields
         except ValueError as error:
-            raise _of_sample(chat.key, error) from error
+            raise _name_sample(chat.key, error) from error
 
     def over(self, dataset: Any) -> ProcessedRecords:
         """Return a map-style data set of records as a source of samples, with their costs."""
@@ -190,7 +191,7 @@ class HFProcessor:
         left_out = {*BESIDE, *(name for name in batch if name.endswith("_lengths"))}
         if self._has_images and not len(batch.get("pixel_values", ())):
             left_out |= self._blank_fields().keys()
-        if self._has_images and is_nested_by(self.processor):
+        if self._has_images and nests_images(self.processor):
             for name in batch.keys() & {"pixel_values", "pixel_attention_mask"}:
                 batch[name] = batch[name][None]  # all images as if they were of one row
         return {name: value for name, value in batch.items() if name not in left_out}
@@ -208,40 +209,39 @@ class HFProcessor:
         if chat.sounds and (why := self._unmeasured("sounds")):
             return self._loaded_cost(record, why)
         try:
-            sizes = [
-                read_size(each, record, self.media_root, self.max_pixels) for each in chat.images
-            ]
+            root, most = self.media_root, self.max_pixels
+            sizes = [read_size(image, record, root, most) for image in chat.images]
             clips = read_clips(chat, record, self.media_root, self.frames, self.processor, True)
-            rule, stand_in, sized = rule_of(self.processor), self.processor, None
+            rule, stand_in, sized = find_rule(self.processor), self.processor, None
             if clips.sounds:
                 stand_in = quiet(stand_in)
             if rule is not None:
                 real, stand_in = self.processor.image_processor, copy.copy(stand_in)
                 sized = SizedImages(real, rule, [(height, width) for width, height in sizes])
                 stand_in.image_processor = sized
-            made = self._cut(self._tokens(stand_in, chat, [_DOT] * len(sizes), clips))
-            return Probe(chat.key, self._cost(made, sum(sized.units or ()) if sized else 0))
+            fields = self._cut(self._tokens(stand_in, chat, [_DOT] * len(sizes), clips))
+            return Probe(chat.key, self._cost(fields, sum(sized.units or ()) if sized else 0))
         except (NoRuleError, NotImplementedError) as error:
             # the latter of a video processor that looks at values
             return self._loaded_cost(record, str(error))
         except ValueError as error:
-            raise _of_sample(chat.key, error) from error
+            raise _name_sample(chat.key, error) from error
 
     def _loaded_cost(self, record: Any, why: str) -> Probe:
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "%s: no rule says what an image or a sound becomes (%s): "
                 "samples are loaded to be measured",
                 type(self.processor).__name__, why,
             )  # fmt: skip
-        return Probe(key_of(record), self.cost(self(record)))
+        return Probe(find_key(record), self.cost(self(record)))
 
     def cost(self, sample: Mapping[str, Any]) -> dict[str, int]:
         """Return what a loaded sample costs: what `probe` says of its record."""
         if not self._has_images:
             return self._cost(sample, 0)
-        is_patches = unit_of(self.processor) == "patches"
+        is_patches = find_unit(self.processor) == "patches"
         if is_patches and "image_grid_thw" in sample:
             units = int(np.asarray(sample["image_grid_thw"]).prod(-1).sum())
         elif is_patches:
@@ -249,8 +249,8 @@ class HFProcessor:
             side = side if isinstance(side, int) else side["height"]
             units = sum(patches_of_sizes(sample["image_sizes"], side))
         else:
-            found = next((sample[name] for name in PIXELS if name in sample), np.zeros((0, 0, 0)))
-            units = int(np.prod(np.shape(found)[:-3]))
+            pixels = next((sample[name] for name in PIXELS if name in sample), np.zeros((0, 0, 0)))
+            units = int(np.prod(np.shape(pixels)[:-3]))
         return self._cost(sample, units)
 
     def spec(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class HFProcessor:
                 "a processor that was given as an object has no name that workers elsewhere know: "
                 "save it (processor.save_pretrained(folder)), and give the folder"
             )
-        return {"name": name_of(type(self)), "args": self._settings(self._path)}
+        return {"name": find_import_name(type(self)), "args": self._settings(self._path)}
 
     def fingerprint(self) -> str:
         """Return a hash of the settings, the processor's and the tokenizer's."""
@@ -272,7 +272,7 @@ class HFProcessor:
             if self.processor is not self.tokenizer:
                 facts["processor"] = self.processor.to_json_string()
             versions = library_versions("transformers", "tokenizers", "torchvision")
-            template = template_of(self.processor, self.chat_template)
+            template = find_template(self.processor, self.chat_template)
             self._fingerprint = digest([self._settings(""), template, facts, versions])
         return self._fingerprint
 
@@ -287,31 +287,31 @@ class HFProcessor:
     def _has_images(self) -> bool:
         return getattr(self.processor, "image_processor", None) is not None
 
-    def _cost(self, made: Mapping[str, Any], units: int) -> dict[str, int]:
-        cost = {"tokens": len(made["input_ids"])}
-        frames, of_videos = count_frames(made, self.processor)
+    def _cost(self, fields: Mapping[str, Any], units: int) -> dict[str, int]:
+        cost = {"tokens": len(fields["input_ids"])}
+        frames, of_videos = count_frames(fields, self.processor)
         if self._has_images:
-            cost[unit_of(self.processor)] = units + of_videos
+            cost[find_unit(self.processor)] = units + of_videos
         if self.frames is not None:
             cost["frames"] = frames
         if sound_maker(self.processor) is not None:
-            cost["mel_frames"] = count_mel_frames(made, self.processor)
-        return {**cost, "label_tokens": count_label_tokens(made["labels"])}
+            cost["mel_frames"] = count_mel_frames(fields, self.processor)
+        return {**cost, "label_tokens": count_label_tokens(fields["labels"])}
 
     def _seen(self, chat: Chat, pictures: Sequence[Image.Image], clips: Clips) -> Tokens:
         """Return the sample of a chat with images, whole."""
-        rule, tiles = rule_of(self.processor), None
-        if rule is None or unit_of(self.processor) == "patches":
-            made = self._tokens(self.processor, chat, pictures, clips)
+        rule, tiles = find_rule(self.processor), None
+        if rule is None or find_unit(self.processor) == "patches":
+            tokens = self._tokens(self.processor, chat, pictures, clips)
         else:
-            sizes = [(each.height, each.width) for each in pictures]
+            sizes = [(picture.height, picture.width) for picture in pictures]
             real = self.processor.image_processor
             watched = copy.copy(self.processor)
             watched.image_processor = SizedImages(real, rule, sizes, makes_pixels=True)
-            made = self._tokens(watched, chat, pictures, clips)
+            tokens = self._tokens(watched, chat, pictures, clips)
             tiles = watched.image_processor.units
-        found = sample_fields(made.fields, self.processor, tiles)
-        return Tokens({**found, **clip_fields(made.fields)}, made.images_end)
+        fields = sample_fields(tokens.fields, self.processor, tiles)
+        return Tokens({**fields, **clip_fields(tokens.fields)}, tokens.images_end)
 
     def _blank_fields(self) -> Fields:
         """Return the fields of images as they are in a sample without any: of no rows."""
@@ -319,10 +319,10 @@ class HFProcessor:
             picture = Image.new("RGB", (64, 64))
             parts = [{"type": "image"}, {"type": "text", "text": "a"}]
             chat = Chat("", ({"role": "document", "content": parts},), (picture,))
-            made = self._seen(chat, [picture], Clips()).fields
+            fields = self._seen(chat, [picture], Clips()).fields
             self._blank = {
-                name: each[:0] if each.ndim else np.zeros_like(each)
-                for name, each in made.items()
+                name: array[:0] if array.ndim else np.zeros_like(array)
+                for name, array in fields.items()
                 if name not in PER_TOKEN
             }
         return self._blank
@@ -334,23 +334,23 @@ class HFProcessor:
         """
         if pictures and not self._has_images:
             raise ValueError(f"{len(pictures)} images, and {type(processor).__name__} takes none")
-        template = template_of(processor, self.chat_template)
-        text = text_of(chat, processor, self.tokenizer, template, self.template_kwargs)
+        template = find_template(processor, self.chat_template)
+        text = render_text(chat, processor, self.tokenizer, template, self.template_kwargs)
         kind = "pt" if takes_torch_only(processor) else None
-        given = clips.given({**self.processor_kwargs, "return_tensors": kind})
+        arguments = clips.make_arguments({**self.processor_kwargs, "return_tensors": kind})
         try:
-            made = tokenized(processor, self.tokenizer, text, pictures, given)
+            tokens = tokenize(processor, self.tokenizer, text, pictures, arguments)
         except REFUSALS as error:
             if not pictures or type(error) not in REFUSALS:
                 raise
             raise ValueError(f"the image processor refuses an image: {error!r}") from error
-        clips.check(made.fields, processor)
-        return made
+        clips.check(tokens.fields, processor)
+        return tokens
 
     def _cut(self, tokens: Tokens) -> Fields:
         """Return the fields within max_length; ValueError where that may not be done."""
-        made, images_end = tokens
-        count, most = len(made["input_ids"]), self.max_length
+        fields, images_end = tokens
+        count, most = len(fields["input_ids"]), self.max_length
         if most is not None and count > most:
             if self.overlong == "refuse":
                 raise ValueError(
@@ -363,15 +363,15 @@ class HFProcessor:
                     f"{most}: none is cut in its middle; raise it, or leave such samples out with "
                     'on_error="skip"'
                 )
-            made = {n: value[:most] if n in PER_TOKEN else value for n, value in made.items()}
-        if not count_label_tokens(made["labels"]):
+            fields = {n: value[:most] if n in PER_TOKEN else value for n, value in fields.items()}
+        if not count_label_tokens(fields["labels"]):
             raise ValueError(
-                f"nothing is learned: no label in {len(made['input_ids'])} tokens; if max_length "
+                f"nothing is learned: no label in {len(fields['input_ids'])} tokens; if max_length "
                 'cut them off, raise it, or leave such samples out with on_error="skip"'
             )
-        made["labels"][0] = IGNORED  # nothing comes before it
-        return made
+        fields["labels"][0] = IGNORED  # nothing comes before it
+        return fields
 
 
-def _of_sample(key: str, error: ValueError) -> SampleError:
+def _name_sample(key: str, error: ValueError) -> SampleError:
     return error if isinstance(error, SampleError) else SampleError(key, str(error))

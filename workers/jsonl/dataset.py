@@ -16,15 +16,19 @@ from .record_form import raw_form
 class JsonlDataset(RecordDataset):
     """Records of JSONL files, or of JSON files (an array, an object of records by id).
 
-    `pattern` is a path, a folder (its *.jsonl, else *.ndjson, else *.json), a glob, a brace pattern
-    or a list of them. Images, videos and sounds that records name are read below the folder
-    `media`, by default the folder of the record's file. A transform gets {"__key__", "json": the
-    record, "jpg" or "img0.jpg"...: bytes}, as from a tar shard. transform, root, cache and cost:
-    see RecordDataset; places of records are kept where costs are.
+    A transform gets {"__key__", "json": the record, "jpg" or "img0.jpg"...: bytes}, as from a tar
+    shard. Raises FileNotFoundError and ValueError (no JSON file, a key twice, no records).
 
-    A sample's key is what the record's field `key` says, by default `__key__`, `id` or `key`; where
-    there is none, and with key="", FILE:LINE. Raises FileNotFoundError and ValueError (no JSON
-    file, key that occurs twice, no records).
+    Args:
+        pattern: A path, a folder (its *.jsonl, else *.ndjson, else *.json), a glob, a brace pattern
+            or a list of them.
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        media: The folder of the files that records name; default: that of the record's file.
+        key: The field of a record's name, "" for none; default `__key__`, `id` or `key`. Records
+            without a name are FILE:LINE.
     """
 
     FORMAT, EXTENSIONS = "jsonl", (".jsonl", ".ndjson", ".json")
@@ -73,12 +77,12 @@ class JsonlDataset(RecordDataset):
             raise ValueError(
                 f"record {place.number} has {place.size:,} bytes, {MOST_BYTES:,} are read at most"
             )
-        data = self._files.read_at(path, place.start, place.size)
+        data = self._files.read_range(path, place.start, place.size)
         self._files.check(path)
-        return raw_form(_record(data, place), folder.open if headers else folder.read, headers)
+        return raw_form(_parse(data, place), folder.open if headers else folder.read, headers)
 
 
-def _record(data: bytes, place: RecordPlace) -> Mapping[str, Any]:
+def _parse(data: bytes, place: RecordPlace) -> Mapping[str, Any]:
     """Return a record; ValueError for what is no JSON object."""
     try:
         record = json.loads(data.decode())

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from ..sources.file_patterns import resolved
 
-# What opening says of a name that is no file's, whoever wrote it: no fault of the disk.
+# What opening says of a name that is no file's: no fault of the disk.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
 

@@ -11,8 +11,8 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..hf_processor.files import data_of
-from ..hf_processor.records import KINDS, NOTHING, MediaKind, listed, media_of
+from ..hf_processor.files import decode_url
+from ..hf_processor.records import KINDS, NOTHING, MediaKind, list_media, read_media
 from ..vision_language.chats import CHATS
 
 # Of each kind of media: its members' name where there are several, and the extension where a
@@ -32,72 +32,72 @@ def raw_form(record: Record, read: Read, headers: bool = False) -> dict[str, Any
     {'json': {'text': 'hi', 'images': ['x.png', 'y.JPG']}, \
 'img0.png': 'X.PNG', 'img1.jpg': 'Y.JPG'}
     """
-    found: list[tuple[MediaKind, Any]] = [*_in_columns(record), *_in_parts(record)]
-    if not found:
+    in_columns, in_parts = list(_yield_column_media(record)), list(_yield_part_media(record))
+    references = in_columns + in_parts
+    if not references:
         return {"json": record}
-    names, media = _names(found), dict[str, Any]()
-    for name, (kind, value) in zip(names, found, strict=True):
-        held = _read(value, f"{kind.name} ({name})", read)
+    names, media = _name_members(references), dict[str, Any]()
+    for name, (kind, value) in zip(names, references, strict=True):
+        held = _read_media(value, f"{kind.name} ({name})", read)
         media[name] = io.BytesIO(held) if headers and isinstance(held, bytes) else held
-    columns = len(names) - sum(1 for _ in _in_parts(record))
-    kept = {name: value for name, value in record.items() if not _holds_bytes(name, value)}
-    return {"json": _renamed(kept, iter(names[columns:])), **media}
+    fields = {name: value for name, value in record.items() if not _holds_bytes(name, value)}
+    return {"json": _rename_parts(fields, iter(names[len(in_columns) :])), **media}
 
 
-def _in_columns(record: Record) -> Iterator[tuple[MediaKind, Any]]:
+def _yield_column_media(record: Record) -> Iterator[tuple[MediaKind, Any]]:
     for kind in KINDS:
-        yield from ((kind, each) for each in listed(record, kind) if each is not None)
+        yield from ((kind, value) for value in list_media(record, kind) if value is not None)
 
 
-def _in_parts(record: Record) -> Iterator[tuple[MediaKind, Any]]:
-    for turn in _turns(record)[1]:
-        for part in _parts(turn):
-            kind, value = _named(part)
+def _yield_part_media(record: Record) -> Iterator[tuple[MediaKind, Any]]:
+    for turn in _find_turns(record)[1]:
+        for part in _find_parts(turn):
+            kind, value = _find_media(part)
             if kind is not None:
                 yield kind, value
 
 
-def _turns(record: Record) -> tuple[str, list[Any]]:
+def _find_turns(record: Record) -> tuple[str, list[Any]]:
     """Return the column of a record's chat, and its turns."""
-    name = next((each for each in CHATS if record.get(each) is not None), CHATS[0])
-    found = record.get(name)
-    return name, found if isinstance(found, list) else []
+    name = next((name for name in CHATS if record.get(name) is not None), CHATS[0])
+    turns = record.get(name)
+    return name, turns if isinstance(turns, list) else []
 
 
-def _parts(turn: Any) -> Sequence[Any]:
+def _find_parts(turn: Any) -> Sequence[Any]:
     content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
     return content if isinstance(content, list | tuple) else ()
 
 
-def _named(part: Any) -> tuple[MediaKind | None, Any]:
+def _find_media(part: Any) -> tuple[MediaKind | None, Any]:
     """Return what a part of a message says that it is, and the kind; None for other parts."""
     if isinstance(part, Mapping):
         for kind in KINDS:
-            if part.get("type") in kind.parts and (value := media_of(part, kind)) is not NOTHING:
+            if part.get("type") in kind.parts and (value := read_media(part, kind)) is not NOTHING:
                 return kind, value
     return None, None
 
 
-def _names(found: Sequence[tuple[MediaKind, Any]]) -> list[str]:
+def _name_members(media: Sequence[tuple[MediaKind, Any]]) -> list[str]:
     """Return the members' names: the extension alone where there is one of a kind."""
-    kinds = [kind.name for kind, _ in found]
+    kinds = [kind.name for kind, _ in media]
     seen, names = dict.fromkeys(kinds, 0), list[str]()
-    for kind, value in found:
+    for kind, value in media:
         stem, default = MEMBERS[kind.name]
-        extension = _extension(value)
-        own = extension if kind.is_member(extension) else default
-        names.append(f"{stem}{seen[kind.name]}.{own}" if kinds.count(kind.name) > 1 else own)
+        extension = _find_extension(value)
+        suffix = extension if kind.is_member(extension) else default
+        names.append(f"{stem}{seen[kind.name]}.{suffix}" if kinds.count(kind.name) > 1 else suffix)
         seen[kind.name] += 1
     return names
 
 
-def _extension(value: Any) -> str:
+def _find_extension(value: Any) -> str:
     """Return the extension in a reference, in lower case; empty where it tells none.
 
-    >>> _extension("a/b.JPEG"), _extension("data:image/png;base64,aGk="), _extension(b"")
-    ('jpeg', 'png', '')
+    >>> _find_extension("a/b.JPEG"), _find_extension("data:image/png;base64,aGk=")
+    ('jpeg', 'png')
     """
-    text = _reference(value)
+    text = _find_reference(value)
     if text is None:
         return ""
     if text.startswith("data:"):
@@ -105,23 +105,23 @@ def _extension(value: Any) -> str:
     return text.rpartition("/")[2].rpartition(".")[2].lower()
 
 
-def _reference(value: Any) -> str | None:
+def _find_reference(value: Any) -> str | None:
     """Return the path or URL of what a column or a part says; None for what has none."""
     if isinstance(value, Mapping):
         value = value.get("path") or value.get("url")
     return value if isinstance(value, str) and value else None
 
 
-def _read(value: Any, name: str, read: Read) -> Any:
+def _read_media(value: Any, name: str, read: Read) -> Any:
     held = value.get("bytes") if isinstance(value, Mapping) else value
     if isinstance(held, bytes):
         return held
-    reference = _reference(value)
+    reference = _find_reference(value)
     if reference is None:
         raise ValueError(
             f"{name} is {value!r:.80}: needed is a path, a data: URL, or a mapping of path or url"
         )
-    return data_of(reference, f"{name}:") if reference.startswith("data:") else read(reference)
+    return decode_url(reference, f"{name}:") if reference.startswith("data:") else read(reference)
 
 
 def _holds_bytes(name: str, value: Any) -> bool:
@@ -129,22 +129,22 @@ def _holds_bytes(name: str, value: Any) -> bool:
     if not any(name in kind.columns for kind in KINDS):
         return False
     values = value if isinstance(value, list | tuple) else [value]
-    held = (each.get("bytes") if isinstance(each, Mapping) else each for each in values)
-    return any(isinstance(each, bytes) for each in held)
+    held = (medium.get("bytes") if isinstance(medium, Mapping) else medium for medium in values)
+    return any(isinstance(content, bytes) for content in held)
 
 
-def _renamed(record: dict[str, Any], names: Iterator[str]) -> dict[str, Any]:
-    """Return a record whose parts name members; the parts' order is that of `_in_parts`."""
+def _rename_parts(record: dict[str, Any], names: Iterator[str]) -> dict[str, Any]:
+    """Return a record whose parts name members; the parts' order is that of `_yield_part_media`."""
 
-    def renamed(part: Any) -> Any:
-        kind, _ = _named(part)
+    def rename_part(part: Any) -> Any:
+        kind, _ = _find_media(part)
         return part if kind is None else {"type": kind.name, kind.name: next(names)}
 
-    name, turns = _turns(record)
-    if any(map(_parts, turns)):
+    name, turns = _find_turns(record)
+    if any(map(_find_parts, turns)):
         record[name] = [
-            {**turn, "content": [renamed(part) for part in parts]}
-            if (parts := _parts(turn))
+            {**turn, "content": [rename_part(part) for part in parts]}
+            if (parts := _find_parts(turn))
             else turn
             for turn in turns
         ]

@@ -29,17 +29,20 @@ from .index import INDEX, Column, Shard, read_index
 class MDSDataset(RecordDataset):
     """Samples of a folder that MosaicML streaming's MDSWriter wrote, in its order; a source.
 
-    `pattern` is the folder of index.json. `transform(raw)` gets a sample as one of a tar would be:
-    "__key__", "json" (a dict of the columns; a column of that name is the dict itself), and images
-    as files: "jpg", or img0.jpg, img1.jpg ... The key is SHARD:ROW. Shards that are compressed are
-    unpacked once, beside them or in `cache`. Pickled columns are refused.
+    A transform gets a sample as one of a tar: "__key__" (SHARD:ROW), "json" (a dict of the columns;
+    a column of that name is the dict itself), and images as files: "jpg", or img0.jpg ... Shards
+    that are compressed are unpacked once, beside them or in `cache`. Pickled columns are refused.
+    Raises FileNotFoundError for a folder or shard that is not there, ValueError for one that is
+    damaged or of another format, and for bytes that are not said to be images.
 
-    images  the columns that hold images, in this order, others are left out; by default those
-            encoded as images, and those of bytes called `image`, `images`, or as an extension
-
-    transform, root, cache and cost are TarDataset's. Raises FileNotFoundError for a folder or shard
-    that is not there, ValueError for one that is damaged or of another format, and for bytes of
-    which nobody says what they are.
+    Args:
+        pattern: The folder of index.json.
+        transform: A function of the raw sample; default: images are decoded. See RecordDataset.
+        root: The folder that all that is read must be below; default: none.
+        cache: The folder of indexes and costs; default $COUNTERPOISE_CACHE, else beside the files.
+        cost: A function of a loaded sample; default: the transform's probe, or the headers.
+        images: The columns that hold images, in this order; default: those encoded as images, and
+            those of bytes called `image`, `images`, or as an extension.
     """
 
     FORMAT, MARKERS, MAY_REPEAT = "mds", (INDEX,), False
@@ -68,38 +71,38 @@ class MDSDataset(RecordDataset):
 
     def open_files(self) -> Sequence[int]:
         """Read index.json, and compare each shard's size and number of samples with it."""
-        resolved(self.folder / INDEX, self.root)
+        resolved(self.folder / INDEX, self.root)  # or raises
         self._shards = [shard for shard in read_index(self.folder) if shard.samples]
-        kinds = {shard.columns: self._image_columns(shard.columns) for shard in self._shards}
+        kinds = {shard.columns: self._find_image_columns(shard.columns) for shard in self._shards}
         self._image_names = [kinds[shard.columns] for shard in self._shards]
         odd = (c for kind in kinds for c in kind if c.encoding.startswith(("nd", "str_decimal")))
         self.unlike_json = [f"{column.name!r}, {column.encoding}," for column in odd]
-        self.files = tuple(self._file(shard) for shard in self._shards)
+        self.files = tuple(self._find_file(shard) for shard in self._shards)
         self._files.note(self.files)
         for path, shard in zip(self.files, self._shards, strict=True):
             self._check_shard(path, shard)
         return [shard.samples for shard in self._shards]
 
-    def _image_columns(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
+    def _find_image_columns(self, columns: tuple[Column, ...]) -> tuple[str, ...]:
         encodings = {column.name: column.encoding for column in columns}
         if (images := self.arguments["images"]) is not None:
             if missing := [name for name in images if name not in encodings]:
                 have = ", ".join(encodings)
                 raise ValueError(f"{self.folder} has no column {missing[0]!r}; there are {have}")
             return tuple(images)
-        found = list[str]()
+        image_names = list[str]()
         for name, encoding in encodings.items():
-            is_named = name in ("image", "images") or is_image(name)
+            is_named = name in ("image", "images") or is_image(name)  # else bytes may be anything
             if encoding in (*IMAGES, *LISTS) or (encoding == "bytes" and is_named):
-                found.append(name)
+                image_names.append(name)
             elif encoding == "bytes" and name not in ("json", *MEDIA_COLUMNS):
                 raise ValueError(
                     f"{self.folder}: column {name!r} holds bytes: name it in images=[...] if they "
                     "are images; with images=[] they stay bytes in raw['json']"
                 )
-        return tuple(found)
+        return tuple(image_names)
 
-    def _file(self, shard: Shard) -> Path:
+    def _find_file(self, shard: Shard) -> Path:
         path = resolved(self.folder / shard.name, self.root)
         if path.is_file():
             return path
@@ -107,7 +110,7 @@ class MDSDataset(RecordDataset):
             packed = resolved(self.folder / shard.zip_data.basename, self.root)
             method = (shard.compression or "").partition(":")[0]
             if packed.is_file():
-                return unpacked(packed, method, shard.nbytes, self.cache)
+                return unpack_shard(packed, method, shard.nbytes, self.cache)
         raise FileNotFoundError(f"no such file: {path}; {INDEX} names it, copy the folder again")
 
     def _check_shard(self, path: Path, shard: Shard) -> None:
@@ -116,8 +119,8 @@ class MDSDataset(RecordDataset):
             raise ValueError(
                 f"{path} has {size} bytes, and {INDEX} says {shard.nbytes}: copy it again"
             )
-        count = int.from_bytes(self._files.read_at(path, 0, 4), "little")
-        end = int.from_bytes(self._files.read_at(path, table - 4, 4), "little")
+        count = int.from_bytes(self._files.read_range(path, 0, 4), "little")
+        end = int.from_bytes(self._files.read_range(path, table - 4, 4), "little")
         if (count, end) != (shard.samples, size):
             raise ValueError(
                 f"{path} says that it has {count} samples in {end} bytes, and {INDEX} "
@@ -131,21 +134,21 @@ class MDSDataset(RecordDataset):
     def read(self, number: int, row: int, headers: bool) -> dict[str, Any]:
         """Return the columns as "json" and the images by extension; with `headers` as files."""
         path, shard = self.files[number], self._shards[number]
-        places = self._files.read_at(path, 4 * (row + 1), 8)
+        places = self._files.read_range(path, 4 * (row + 1), 8)
         begin, end = np.frombuffer(places, "<u4").tolist()
         if not 4 * (shard.samples + 2) <= begin <= end <= shard.nbytes:
             raise ValueError(f"it is at bytes {begin} to {end} of {shard.nbytes}")
-        data = self._files.read_at(path, begin, end - begin)
+        data = self._files.read_range(path, begin, end - begin)
         self._files.check(path)
-        record = _record(shard.columns, self._image_names[number], data)
-        return raw_form(record, _no_file, headers)
+        record = _parse(shard.columns, self._image_names[number], data)
+        return raw_form(record, _refuse_name, headers)
 
 
-def _no_file(name: str) -> bytes:
+def _refuse_name(name: str) -> bytes:
     raise ValueError(f"{name!r:.200} is named by a column, and MDS has the bytes themselves")
 
 
-def _record(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -> dict[str, Any]:
+def _parse(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -> dict[str, Any]:
     """Return a sample's values by column, and the files of its images as `images`."""
     varying = sum(not column.size for column in columns)
     lengths = iter(np.frombuffer(data[: 4 * varying], "<u4").tolist())
@@ -169,10 +172,10 @@ def _record(columns: tuple[Column, ...], images: tuple[str, ...], data: bytes) -
             raise ValueError(f"column {name!r}: {error}") from None
     if at != len(data):
         raise ValueError(f"its columns have {at} bytes, and it has {len(data)}")
-    own = record.pop("json", None) or {}
-    if not isinstance(own, dict | list):
-        raise ValueError(f"column 'json' is a {type(own).__name__}, not an object or a list")
-    record |= {"messages": own} if isinstance(own, list) else own
+    nested = record.pop("json", None) or {}
+    if not isinstance(nested, dict | list):
+        raise ValueError(f"column 'json' is a {type(nested).__name__}, not an object or a list")
+    record |= {"messages": nested} if isinstance(nested, list) else nested
     if files:
         record["images"] = [file for name in images for file in files[name]]
     return record
@@ -183,7 +186,7 @@ CHUNK = 1 << 20
 PYARROW = {"zstd": "zstd", "br": "brotli", "snappy": "snappy"}
 
 
-def unpacked(path: Path, method: str, nbytes: int, cache: Path | None) -> Path:
+def unpack_shard(path: Path, method: str, nbytes: int, cache: Path | None) -> Path:
     """Return the file that has a shard's `nbytes` bytes, made unless it is there.
 
     It is kept as costs are: in the cache folder, or beside the shard. Raises ValueError for another
@@ -195,7 +198,7 @@ def unpacked(path: Path, method: str, nbytes: int, cache: Path | None) -> Path:
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with written_file(final) as file, _opened(path, method, nbytes) as source:
+        with written_file(final) as file, _open_packed(path, method, nbytes) as source:
             left = nbytes + 1
             while left and (data := source.read(min(left, CHUNK))):
                 left -= file.write(data)
@@ -208,7 +211,7 @@ def unpacked(path: Path, method: str, nbytes: int, cache: Path | None) -> Path:
     return final
 
 
-def _opened(path: Path, method: str, nbytes: int) -> Any:
+def _open_packed(path: Path, method: str, nbytes: int) -> Any:
     if method in ("gz", "bz2"):
         return gzip.open(path) if method == "gz" else bz2.open(path)
     if method not in PYARROW:

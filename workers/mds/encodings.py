@@ -23,9 +23,7 @@ NAMES = "uint8 int8 uint16 int16 float16 uint32 int32 float32 uint64 int64 float
 DTYPES = dict(zip((8, 9, 16, 17, 18, 32, 33, 34, 64, 65, 66), NAMES, strict=True))
 NUMBERS = {"int": "int64", **dict(zip(NAMES, NAMES, strict=True))}
 IMAGES = ("jpeg", "png", "pil")
-LISTS = {f"list[{name}]": name for name in IMAGES} | dict.fromkeys(
-    ("jpeg_array", "jpegarray"), "jpeg"
-)
+LISTS = {f"list[{name}]": name for name in IMAGES} | {"jpeg_array": "jpeg", "jpegarray": "jpeg"}
 TEXTS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "str_int": int,
@@ -42,13 +40,13 @@ def checked_encoding(name: str) -> str:
     """Return an encoding's name; ValueError for pickle, and for one that is not known."""
     if name == "pkl":
         raise ValueError("has a column of pickles, which are refused, since unpickling runs code")
-    kind, _, rest = name.partition(":")
-    if name not in PLAIN and not (kind == "ndarray" and _static(rest) is not None):
+    kind, _, shape_text = name.partition(":")
+    if name not in PLAIN and not (kind == "ndarray" and _parse_static(shape_text) is not None):
         raise ValueError(f"has a column encoded as {name!r:.80}, which is not known here")
     return name
 
 
-def _static(text: str) -> tuple[str, tuple[int, ...]] | None:
+def _parse_static(text: str) -> tuple[str, tuple[int, ...]] | None:
     """Return dtype and shape that an encoding's name has, "" and () for none; None if wrong."""
     dtype, _, sizes = text.partition(":")
     if dtype and dtype not in NAMES:
@@ -75,14 +73,14 @@ def decode_value(encoding: str, data: bytes) -> Any:
             return TEXTS[encoding](data.decode())
         except InvalidOperation:
             raise ValueError(f"{data!r:.40} is no number") from None
-    return _array(encoding.partition(":")[2], data)
+    return _decode_array(encoding.partition(":")[2], data)
 
 
-def _array(static: str, data: bytes) -> Array:
-    dtype, shape = _static(static) or ("", ())
+def _decode_array(static: str, data: bytes) -> Array:
+    dtype, shape = _parse_static(static) or ("", ())
     at = 0
     if not dtype:
-        dtype, at = DTYPES.get(data[0], "") if data else "", 1
+        dtype, at = DTYPES.get(data[0], "") if data else "", 1  # told by the first byte
     if not shape:
         axes, width = divmod(data[at], 4) if len(data) > at else (0, 0)
         stop = at + 1 + (axes << width)
@@ -97,7 +95,7 @@ def _array(static: str, data: bytes) -> Array:
 def image_files(encoding: str, data: bytes) -> list[bytes]:
     """Return the files of an image's or a list's bytes; ValueError where there are none."""
     if encoding == "pil":
-        return [_png(data)]
+        return [_encode_png(data)]
     if encoding not in LISTS:
         return [data]
     start = 4 if encoding.startswith("list") else 0
@@ -108,14 +106,14 @@ def image_files(encoding: str, data: bytes) -> list[bytes]:
     sizes = np.frombuffer(data[start + 4 : at], "<u4").tolist()
     if at + sum(sizes) != len(data):
         raise ValueError(f"{len(data)} bytes are not those of {count} images of {sum(sizes)} bytes")
-    found = list[bytes]()
+    files = list[bytes]()
     for size in sizes:
-        found += image_files(LISTS[encoding], data[at : at + size])
+        files += image_files(LISTS[encoding], data[at : at + size])
         at += size
-    return found
+    return files
 
 
-def _png(data: bytes) -> bytes:
+def _encode_png(data: bytes) -> bytes:
     width, height, letters = np.frombuffer(data[:12], "<u4").tolist()
     mode, pixels = data[12 : 12 + letters].decode("ascii", "replace"), data[12 + letters :]
     if mode not in MODES:

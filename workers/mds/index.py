@@ -58,18 +58,18 @@ def read_index(folder: Path) -> tuple[Shard, ...]:
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"{path} has over {MOST_BYTES} bytes")
     try:
-        found: Any = msgspec.json.decode(path.read_bytes())
+        index: Any = msgspec.json.decode(path.read_bytes())
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("shards"), list):
+    if not isinstance(index, dict) or not isinstance(index.get("shards"), list):
         raise ValueError(f"{path} is no index of MDS: it has no list of shards")
     seen = dict[tuple[Column, ...], tuple[Column, ...]]()
     shards = list[Shard]()
-    for number, each in enumerate(found["shards"]):
+    for number, described in enumerate(index["shards"]):
         try:
-            shard = msgspec.convert(each, Shard)
+            shard = msgspec.convert(described, Shard)
             for file in filter(None, (shard.raw_data, shard.zip_data)):
-                file.basename = _name(file.basename)
+                file.basename = _check_name(file.basename)
             encodings = map(checked_encoding, shard.column_encodings)
             pairs = zip(shard.column_names, encodings, shard.column_sizes, strict=True)
             columns = tuple(Column(*pair) for pair in pairs)
@@ -82,7 +82,7 @@ def read_index(folder: Path) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
-def _name(value: str) -> str:
+def _check_name(value: str) -> str:
     parts = Path(value).parts
     if not parts or ".." in parts or Path(*parts).is_absolute() or "\0" in value:
         raise ValueError(f"a file is {value!r}, which leaves the folder")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, library, opened
+from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, import_library, open_media
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 BLOCK = 1 << 16
@@ -49,17 +49,13 @@ class AudioInfo:
 
 
 def probe_audio(
-    media: Media,
-    sampling_rate: int | None = 16_000,
-    *,
-    max_bytes: int = MAX_BYTES,
-    name: str = "",
+    media: Media, sampling_rate: int | None = 16_000, *, max_bytes: int = MAX_BYTES, name: str = ""
 ) -> AudioInfo:
     """Return what `decode_audio` gives for the same arguments, from the header.
 
     An MP3 without a length in its first frame is decoded to be measured. Raises MediaError.
     """
-    with _opened_sound(media, sampling_rate, max_bytes, name) as (_, _, info):
+    with _open_sound(media, sampling_rate, max_bytes, name) as (_, _, info):
         return info
 
 
@@ -76,29 +72,29 @@ def decode_audio(
     sampling_rate: samples a second, None for the file's own; mono=False: (channels, samples).
     Raises MediaError for what is no sound, takes more than `max_bytes` to decode, or is cut off.
     """
-    with _opened_sound(media, sampling_rate, max_bytes, name) as (sound, frames, info):
+    with _open_sound(media, sampling_rate, max_bytes, name) as (sound, frames, info):
         none = np.empty((0, 1 if mono else info.channels), np.float32)
-        blocks = [each.mean(1, keepdims=True) if mono else each for each in _blocks(sound)]
+        blocks = [block.mean(1, keepdims=True) if mono else block for block in _read_blocks(sound)]
         samples = np.concatenate([none, *blocks])
         if len(samples) != frames:
             raise MediaError(
                 f"its header says {frames:,} samples, and it has {len(samples):,}: it is cut off, "
                 "or damaged"
             )
-        made = np.ascontiguousarray(samples.T)
+        channels = np.ascontiguousarray(samples.T)
         if info.sampling_rate != sound.samplerate:
-            made = _resampled(made, sound.samplerate, info.sampling_rate)
-        return made[0] if mono else made
+            channels = _resample(channels, sound.samplerate, info.sampling_rate)
+        return channels[0] if mono else channels
 
 
 @contextmanager
-def _opened_sound(
+def _open_sound(
     media: Media, sampling_rate: int | None, max_bytes: int, name: str
 ) -> Iterator[tuple[Any, int, AudioInfo]]:
     """Give the sound file, at its beginning, its samples in each channel, and what they become."""
-    soundfile = library("soundfile", "decoding audio")
+    soundfile = import_library("soundfile", "decoding audio")
     with (
-        opened(media, name, soundfile.SoundFileError) as file,
+        open_media(media, name, soundfile.SoundFileError) as file,
         soundfile.SoundFile(file) as sound,
     ):
         if sound.samplerate not in RATES or not 1 <= sound.channels <= 64:
@@ -108,20 +104,20 @@ def _opened_sound(
             )
         if sound.frames == UNKNOWN:
             raise MediaError("its header does not say how long it is: write it again")
-        frames = _frames(sound, file, max_bytes)
-        info = _info(sound, frames, sampling_rate)
-        what = f"{info.samples:,} samples a channel"
-        check_bytes(4 * info.samples * info.channels, max_bytes, what)
+        frames = _count_frames(sound, file, max_bytes)
+        info = _make_info(sound, frames, sampling_rate)
+        nbytes = 4 * info.samples * info.channels
+        check_bytes(nbytes, max_bytes, f"{info.samples:,} samples a channel")
         yield sound, frames, info
 
 
-def _frames(sound: Any, file: CalledFile, max_bytes: int) -> int:
+def _count_frames(sound: Any, file: CalledFile, max_bytes: int) -> int:
     """Return the samples in each channel; of an MP3 without a length by decoding it."""
     frames = int(sound.frames)
     check_bytes(4 * frames * sound.channels, max_bytes, f"{frames:,} samples a channel")
     if sound.format != "MP3" or _says_length(file):
         return frames
-    frames = sum(map(len, _blocks(sound)))
+    frames = sum(map(len, _read_blocks(sound)))
     if file.tell() < file.seek(0, io.SEEK_END) - TRAILER:
         # libsndfile reads no further than it guesses by the first frame's bit rate.
         raise MediaError(
@@ -145,40 +141,40 @@ def _says_length(file: CalledFile) -> bool:
     return any(mark in first for mark in MARKS)
 
 
-def _blocks(sound: Any) -> Iterator[Floats]:
+def _read_blocks(sound: Any) -> Iterator[Floats]:
     """Yield a sound's samples (n, channels): a header that lies makes nothing be allocated."""
     while len(block := sound.read(BLOCK, dtype="float32", always_2d=True)):
         yield block
 
 
-def _info(sound: Any, frames: int, sampling_rate: int | None) -> AudioInfo:
-    own = int(sound.samplerate)
-    rate = own if sampling_rate is None else sampling_rate
+def _make_info(sound: Any, frames: int, sampling_rate: int | None) -> AudioInfo:
+    file_rate = int(sound.samplerate)
+    rate = file_rate if sampling_rate is None else sampling_rate
     if rate not in RATES:
         raise ValueError(f"sampling_rate is {rate}, allowed are {RATES.start} to {RATES.stop - 1}")
-    if own * rate // math.gcd(own, rate) ** 2 > MAX_TAPS:
+    if file_rate * rate // math.gcd(file_rate, rate) ** 2 > MAX_TAPS:
         raise MediaError(
-            f"{own} Hz cannot be made {rate} Hz, as they have no large common divisor: give "
+            f"{file_rate} Hz cannot be made {rate} Hz, as they have no large common divisor: give "
             "sampling_rate=None, and convert it yourself"
         )
-    return AudioInfo(-(-frames * rate // own), rate, int(sound.channels))
+    return AudioInfo(-(-frames * rate // file_rate), rate, int(sound.channels))
 
 
-def _resampled(samples: Floats, old: int, new: int) -> Floats:
+def _resample(samples: Floats, old: int, new: int) -> Floats:
     """Return samples (channels, n) at another rate (channels, ceil(n * new / old))."""
-    import torch  # here: whoever measures needs none
+    import torch  # here: measuring needs none
 
-    kernel, width = _filter(old, new)
+    kernel, width = _make_filter(old, new)
     common = math.gcd(old, new)
     padded = torch.nn.functional.pad(torch.from_numpy(samples), (width, width + old // common))
-    made = torch.nn.functional.conv1d(padded[:, None], kernel, stride=old // common)
-    whole = made.transpose(1, 2).reshape(len(samples), -1)
+    filtered = torch.nn.functional.conv1d(padded[:, None], kernel, stride=old // common)
+    whole = filtered.transpose(1, 2).reshape(len(samples), -1)
     length = -(-samples.shape[1] * new // old)
     return np.ascontiguousarray(whole[:, :length].numpy())
 
 
 @functools.lru_cache(16)
-def _filter(old: int, new: int, zeros: int = 6, rolloff: float = 0.99) -> tuple[Any, int]:
+def _make_filter(old: int, new: int, zeros: int = 6, rolloff: float = 0.99) -> tuple[Any, int]:
     """Return the filter of each phase, float32 (phases, 1, taps), and how far it reaches back."""
     import torch
 

@@ -67,7 +67,7 @@ class CalledFile:
 
 
 @contextmanager
-def opened(media: Media, name: str, failures: type[Exception]) -> Iterator[CalledFile]:
+def open_media(media: Media, name: str, failures: type[Exception]) -> Iterator[CalledFile]:
     """Give a file to read; what a decoder raises of `failures` becomes a MediaError with its name.
 
     Errors of the disk are raised as they are: they say nothing about the sample.
@@ -83,31 +83,31 @@ def opened(media: Media, name: str, failures: type[Exception]) -> Iterator[Calle
         try:
             yield called
         except (MediaError, failures) as error:
-            reason = str(error) if isinstance(error, MediaError) else _reason_of(error)
+            reason = str(error) if isinstance(error, MediaError) else _describe_failure(error)
             raise MediaError(f"{name}: {reason}" if name else reason) from error
         finally:
             if called.failed is not None:
                 raise called.failed
 
 
-def _reason_of(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     """Return what a library says, without the addresses of objects that it names."""
-    said = getattr(error, "strerror", None) or getattr(error, "error_string", None) or str(error)
-    return f"{type(error).__name__}: {said}"
+    text = getattr(error, "strerror", None) or getattr(error, "error_string", None) or str(error)
+    return f"{type(error).__name__}: {text}"
 
 
-def check_bytes(needed: int, most: int, what: str) -> None:
+def check_bytes(needed: int, most: int, content: str) -> None:
     """Raise MediaError for what takes more bytes than allowed, before it is allocated."""
     if needed > most:
         raise MediaError(
-            f"{what} are {needed:,} bytes, over the limit of {most:,}: take fewer frames, a smaller"
-            " size, or give max_bytes="
+            f"{content} are {needed:,} bytes, over the limit of {most:,}: take fewer frames, a "
+            "smaller size, or give max_bytes="
         )
 
 
-def library(name: str, what: str) -> Any:
+def import_library(name: str, purpose: str) -> Any:
     """Return a module that is imported only by who needs it; ImportError says how to get it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"{what} needs {name}: pip install 'counterpoise[media]'") from error
+        raise ImportError(f"{purpose} needs {name}: pip install 'counterpoise[media]'") from error

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..images.decode import MAX_PIXELS
-from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, library, opened
+from .files import MAX_BYTES, CalledFile, Media, MediaError, check_bytes, import_library, open_media
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv"
 # From so far on it is faster to seek than to decode all frames on the way.
@@ -54,8 +54,8 @@ class FrameRule:
     multiple: int = 1
 
     def __post_init__(self) -> None:
-        given = [each for each in (self.fps, self.frames) if each is not None]
-        if len(given) != 1 or not 0 < given[0] < math.inf:
+        numbers = [number for number in (self.fps, self.frames) if number is not None]
+        if len(numbers) != 1 or not 0 < numbers[0] < math.inf:
             raise ValueError(
                 f"a frame rule has fps= or frames=, one of them and above 0; got fps={self.fps}, "
                 f"frames={self.frames}: give FrameRule(fps=2), say"
@@ -68,11 +68,11 @@ class FrameRule:
 
     def count(self, seconds: Fraction, rate: Fraction) -> int:
         """Return the number of frames of a video of that length and rate (frames a second)."""
-        wanted = self.frames
-        if wanted is None:
+        frames = self.frames
+        if frames is None:
             asked = max(math.floor(seconds * Fraction(self.fps or 0)), self.min_frames)
-            wanted = min(asked, self.max_frames, max(1, round(seconds * rate)))
-        return max(wanted // self.multiple, 1) * self.multiple
+            frames = min(asked, self.max_frames, max(1, round(seconds * rate)))
+        return max(frames // self.multiple, 1) * self.multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def probe_video(
 
     Raises MediaError for what is no video, or gives more than `max_bytes`.
     """
-    with _opened_video(media, frames, size, max_bytes, name) as video:
+    with _open_video(media, frames, size, max_bytes, name) as video:
         return video.info
 
 
@@ -123,15 +123,15 @@ def decode_video(
     Raises MediaError, before the frames are allocated, where they take more than `max_bytes`; and
     for a file that is damaged, or ends before its header says.
     """
-    with _opened_video(media, frames, size, max_bytes, name) as video:
+    with _open_video(media, frames, size, max_bytes, name) as video:
         info = video.info
-        found = np.empty((info.frames, info.height, info.width, 3), np.uint8)
-        shown, picture = None, found[0]
-        for place, frame in zip(found, _frames_at(video), strict=True):
+        pixels = np.empty((info.frames, info.height, info.width, 3), np.uint8)
+        shown, picture = None, pixels[0]
+        for place, frame in zip(pixels, _pick_frames(video), strict=True):
             if frame is not shown:
-                shown, picture = frame, _upright(frame, info.height, info.width, video.turns)
+                shown, picture = frame, _turn_upright(frame, info.height, info.width, video.turns)
             place[:] = picture
-        return found
+        return pixels
 
 
 class _Video(NamedTuple):
@@ -147,16 +147,16 @@ class _Video(NamedTuple):
 
 
 @contextmanager
-def _opened_video(
+def _open_video(
     media: Media, rule: FrameRule, size: Size | None, max_bytes: int, name: str
 ) -> Iterator[_Video]:
-    av = library("av", "decoding video")
+    av = import_library("av", "decoding video")
     with (
-        opened(media, name, av.error.FFmpegError) as file,
-        _opened_container(av, file) as (container, stream),
+        open_media(media, name, av.error.FFmpegError) as file,
+        _open_container(av, file) as (container, stream),
     ):
         rate = Fraction(stream.average_rate or stream.guessed_rate or 25)
-        length = _length(container, stream) or 1 / rate
+        length = _find_length(container, stream) or 1 / rate  # one frame may have none
         coming = container.decode(stream)
         first = next(coming, None)
         if first is None or first.pts is None:
@@ -168,8 +168,8 @@ def _opened_video(
             height, width = size(count, height, width)
         if min(height, width) < 1:
             raise MediaError(f"a size of {height} x {width} has no pixels")
-        what = f"{count} frames of {height} x {width} pixels"
-        check_bytes(3 * count * height * width, max_bytes, what)
+        content = f"{count} frames of {height} x {width} pixels"
+        check_bytes(3 * count * height * width, max_bytes, content)
         info = VideoInfo(count, height, width, float(length), float(rate))
         yield _Video(container, stream, first, coming, turns, length, info)
 
@@ -178,12 +178,12 @@ NO_TIMES = "its frames have no times: put it into a container that has them (mp4
 
 
 @contextmanager
-def _opened_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
+def _open_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
     # Errors in other streams, as in metadata, are none of the pictures.
     options = {"format_whitelist": FORMATS}
     # PyAV 19 never fails at what is no text there, and has no argument for it.
-    given = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
-    with av.open(file, options=options, **given) as container:
+    arguments = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+    with av.open(file, options=options, **arguments) as container:
         if not container.streams.video:
             raise MediaError("there is no video in it")
         stream = container.streams.video[0]
@@ -195,15 +195,15 @@ def _opened_container(av: Any, file: CalledFile) -> Iterator[tuple[Any, Any]]:
         yield container, stream
 
 
-def _length(container: Any, stream: Any) -> Fraction:
+def _find_length(container: Any, stream: Any) -> Fraction:
     """Return a video's seconds: by its header, else from its first packet's to its last one's end.
 
     The length of the whole file is another, where sound goes on for longer.
     """
     if stream.duration:
         return Fraction(stream.duration * stream.time_base)
-    if said := _seconds_of(stream.metadata.get("DURATION", "")):
-        return said
+    if tagged := _parse_seconds(stream.metadata.get("DURATION", "")):
+        return tagged
     starts, ends = list[int](), [0]
     for packet in container.demux(stream):
         if packet.pts is not None:
@@ -213,10 +213,10 @@ def _length(container: Any, stream: Any) -> Fraction:
     return Fraction((ends[0] - starts[0]) * stream.time_base) if starts else Fraction(0)
 
 
-def _seconds_of(text: str) -> Fraction:
+def _parse_seconds(text: str) -> Fraction:
     """Return the seconds of a time as matroska's tags have it; 0 for another text.
 
-    >>> _seconds_of("00:01:02.500000000"), _seconds_of("soon")
+    >>> _parse_seconds("00:01:02.500000000"), _parse_seconds("soon")
     (Fraction(125, 2), Fraction(0, 1))
     """
     try:
@@ -226,7 +226,7 @@ def _seconds_of(text: str) -> Fraction:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def _frames_at(video: _Video) -> Iterator[Any]:
+def _pick_frames(video: _Video) -> Iterator[Any]:
     """Yield the frame that is shown at each of the rule's times."""
     shown, coming, ahead, seeks = video.first, video.coming, None, True
     start, tick = shown.pts, video.stream.time_base
@@ -234,17 +234,17 @@ def _frames_at(video: _Video) -> Iterator[Any]:
     early = min(Fraction(1, 2), 1 / Fraction(video.info.fps) / tick / 20)
     for number in range(video.info.frames):
         at = start + number * video.length / video.info.frames / tick
-        if seeks and (at - _pts(shown)) * tick > SEEK_S:
-            coming = _sought(video, math.floor(at))
+        if seeks and (at - _read_pts(shown)) * tick > SEEK_S:
+            coming = _seek_frames(video, math.floor(at))
             ahead = next(coming, None)
             # Without an index it may come out later than was asked for: then all are decoded.
-            if seeks := ahead is not None and _pts(ahead) <= at:
+            if seeks := ahead is not None and _read_pts(ahead) <= at:
                 shown, ahead = ahead, None
             else:
-                coming, ahead = _sought(video, start), None
+                coming, ahead = _seek_frames(video, start), None
         while True:
             ahead = ahead or next(coming, None)
-            if ahead is None or _pts(ahead) - early > at:
+            if ahead is None or _read_pts(ahead) - early > at:
                 break
             shown, ahead = ahead, None
         if ahead is None:
@@ -252,14 +252,14 @@ def _frames_at(video: _Video) -> Iterator[Any]:
         yield shown
 
 
-def _sought(video: _Video, pts: int) -> Iterator[Any]:
+def _seek_frames(video: _Video, pts: int) -> Iterator[Any]:
     """Return the frames from the last key frame before a time on."""
     video.container.seek(min(pts, LAST_PTS), stream=video.stream)
     frames: Iterator[Any] = video.container.decode(video.stream)
     return frames
 
 
-def _pts(frame: Any) -> int:
+def _read_pts(frame: Any) -> int:
     if frame.pts is None:
         raise MediaError(NO_TIMES)
     return int(frame.pts)
@@ -268,19 +268,19 @@ def _pts(frame: Any) -> int:
 def _check_end(video: _Video, last: Any, at: Fraction) -> None:
     """Raise MediaError where a file ends long before a time at which it should have a frame."""
     frame = 1 / Fraction(video.info.fps) / video.stream.time_base
-    end = _pts(last) + max(last.duration or 0, frame) + SLACK_FRAMES * frame
+    end = _read_pts(last) + max(last.duration or 0, frame) + SLACK_FRAMES * frame
     if at > end:
-        seconds = float((_pts(last) - video.first.pts) * video.stream.time_base)
+        seconds = float((_read_pts(last) - video.first.pts) * video.stream.time_base)
         raise MediaError(
             f"its last frame is at {seconds:.2f} s, and its header says {video.info.seconds:.2f} s:"
             " it is cut off, or damaged"
         )
 
 
-def _upright(frame: Any, height: int, width: int, turns: int) -> np.ndarray[Any, Any]:
+def _turn_upright(frame: Any, height: int, width: int, turns: int) -> np.ndarray[Any, Any]:
     """Return a frame as uint8 (height, width, 3)."""
     wide, high = (height, width) if turns % 2 else (width, height)
-    av = library("av", "decoding video")
+    av = import_library("av", "decoding video")
     # A pool of threads (from PyAV 17 on) does not live on in a forked worker, which then hangs.
     alone = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
     rgb = frame.reformat(width=wide, height=high, format="rgb24", interpolation="BICUBIC", **alone)

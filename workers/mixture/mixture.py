@@ -13,7 +13,7 @@ from ..sources.chosen import ChosenSamples
 from ..sources.data_identity import KnownData
 from ..sources.interface import SampleError, Source
 from ..sources.plain import as_source
-from .order import source_of
+from .order import find_source
 from .recipe_files import open_recipe, read_recipe
 from .rows import MARKS, MixtureRows, all_costs
 
@@ -28,28 +28,26 @@ class Mixture(ChosenSamples):
         data = cp.Mixture({"web": (web, 3), "docs": (docs, 1)}, epoch=100_000)
         loader = cp.DataLoader(data, balance=..., shuffle=True)
 
-    sources      for each name a data set, or a pair of one and its weight: any that DataLoader
-                 takes, and sources with costs
-    by           what weights are shares of: "samples", or a cost that all sources know, as
-                 "tokens"
-    epoch        the number of its samples; or when it ends: "first", with the first source that
-                 has been through, the name of one, or "all", when all have
-    repeat       whether a source that has been through begins again, with another shuffle; False:
-                 the others share what was its own. Or the names of those that do. "continue": all
-                 do, and an epoch goes on where each source stood at the end of the one before, by
-                 samples; otherwise it begins a new pass over each
-    schedule     weights that hold later: pairs of a number of samples (or of what `by` says) of
-                 the epoch and the weights from there on, by name; a name left out has none
-    temperature  in place of weights: they are proportional to size ** (1 / temperature), in what
-                 `by` says
-    begin        where sources stand, as counters() of an earlier mixture said; new ones begin at 0
-    seed         of the order where no plan has one, as in a loop without balance
-
     Balanced loops order its samples by their plan's seed and epoch. Elsewhere len() is an epoch's
     samples and mixture[i] the i-th of them, so that a loop without shuffle has the mixture; epochs
-    are chosen with set_epoch(). By samples no source is ever a whole sample off its share.
+    are chosen with set_epoch(). By samples no source is ever a whole sample off its share. Raises
+    ValueError for weights, names or rules that contradict each other.
 
-    Raises ValueError for weights, names or rules that contradict each other.
+    Args:
+        sources: For each name a data set as DataLoader takes it, or a pair of one and its weight.
+        by: What weights are shares of: "samples" (the default), or a cost that all sources know.
+        epoch: The number of its samples; or when it ends: "first" (the default), with the first
+            source that has been through, the name of one, or "all", when all have.
+        repeat: Whether a source that has been through begins again, with another shuffle (the
+            default); False: the others share what was its own. Or the names of those that do.
+            "continue": all do, and an epoch goes on where each source stood at the end of the one
+            before, by samples; otherwise it begins a new pass over each.
+        schedule: Weights that hold later: pairs of a number of samples (or of what `by` says) of
+            the epoch and the weights from there on, by name; a name left out has none.
+        temperature: In place of weights: they are proportional to size ** (1 / temperature), in
+            what `by` says; default 1 where no source has a weight.
+        begin: Where sources stand, as counters() of an earlier mixture said; default: at 0.
+        seed: Of the order where no plan has one, as in a loop without balance; default 0.
     """
 
     def __init__(
@@ -65,25 +63,20 @@ class Mixture(ChosenSamples):
         seed: int = 0,
     ) -> None:
         names = tuple(_checked_names(sources))
-        given = [each if _is_pair(each) else (each, None) for each in sources.values()]
-        parts = [as_source(source) for source, _ in given]
+        pairs = [source if _is_pair(source) else (source, None) for source in sources.values()]
+        parts = [as_source(source) for source, _ in pairs]
         costs = None
         if by != SAMPLES:
-            costs = tuple(_column(n, p, by) for n, p in zip(names, parts, strict=True))
+            costs = tuple(_find_costs(n, p, by) for n, p in zip(names, parts, strict=True))
         sizes = tuple(len(part) for part in parts)
         totals = sizes if costs is None else [int(column.sum()) for column in costs]
-        weights = _weights(names, [weight for _, weight in given], totals, temperature)
+        weights = _find_weights(names, [weight for _, weight in pairs], totals, temperature)
         self.by, self.seed = by, seed
-        recipe = Recipe(
-            names,
-            sizes,
-            _checked_schedule(names, weights, schedule),
-            _checked_epoch(names, epoch),
-            _repeats(names, repeat),
-            costs,
-            {name: _begun(name, given) for name, given in (begin or {}).items() if name in names},
-            repeat == CONTINUE,
-        )
+        steps = _checked_schedule(names, weights, schedule)
+        ends, repeats = _checked_epoch(names, epoch), _checked_repeats(names, repeat)
+        earlier = {name: counters for name, counters in (begin or {}).items() if name in names}
+        begun = {name: _checked_begun(name, counters) for name, counters in earlier.items()}
+        recipe = Recipe(names, sizes, steps, ends, repeats, costs, begun, repeat == CONTINUE)
         _check_end(recipe)
         self.rows = MixtureRows(parts, recipe)
         super().__init__(self.rows)
@@ -107,8 +100,8 @@ class Mixture(ChosenSamples):
         folder. allow: names of transforms that are not ours, package.module:function, nor entry
         points. Raises ValueError, with the name of the source, for a recipe that is none.
         """
-        sources, others = open_recipe(recipe, root, tuple(allow), cache)
-        return cls(sources, **others)
+        sources, settings = open_recipe(recipe, root, tuple(allow), cache)
+        return cls(sources, **settings)
 
     @classmethod
     def from_file(
@@ -141,13 +134,13 @@ class Mixture(ChosenSamples):
     def __getitem__(self, index: int) -> Any:
         return self.load(index, self.epoch, self.seed)
 
-    def row_of(self, index: int) -> int:
+    def find_row(self, index: int) -> int:
         """Return the row of the chosen epoch's sample at a place in its order."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is outside of {len(self)} samples")
-        return int(self._order()[index])
+        return int(self._find_order()[index])
 
-    def _order(self) -> Int64:
+    def _find_order(self) -> Int64:
         now = self.epoch
         if self._ordered is None or self._ordered[0] != now:
             self._ordered = now, self.rows.recipe.order(self.seed, now)
@@ -164,9 +157,9 @@ class Mixture(ChosenSamples):
         """Return a hash of the sources' data and of all that decides the order."""
         return self.rows.data_digest(samples)
 
-    def source_of(self, key: str) -> str:
+    def find_source(self, key: str) -> str:
         """Return the name of the source that a sample is from, by its key (StepInfo.keys)."""
-        return source_of(key)
+        return find_source(key)
 
     def counters(
         self, at: int | Mapping[str, Any], epoch: int = 0, seed: int | None = None
@@ -180,23 +173,23 @@ class Mixture(ChosenSamples):
         that were. Raises ValueError for a ledger of another recipe.
         """
         if isinstance(at, Mapping):
-            at, epoch, seed = self._position(at)
+            at, epoch, seed = self._read_position(at)
         order = self.rows.recipe.order(self.seed if seed is None else seed, epoch)
         if not 0 <= at <= len(order):
             raise ValueError(f"samples is {at}, and an epoch has {len(order)}")
         return self.rows.recipe.stands_after(order[:at], epoch)
 
-    def _position(self, ledger: Mapping[str, Any]) -> tuple[int, int, int]:
+    def _read_position(self, ledger: Mapping[str, Any]) -> tuple[int, int, int]:
         """Return the samples, the epoch and the seed of a ledger."""
         if ledger.get("kind") != "balanced":
             raise ValueError(
                 f"this is no ledger of a balanced loader (its kind is {ledger.get('kind')!r:.40}): "
                 "give the number of the epoch's samples that were trained on"
             )
-        if ledger["data"] != (own := KnownData(self.rows, len(self)).identity):
+        if ledger["data"] != (identity := KnownData(self.rows, len(self)).identity):
             raise ValueError(
-                f"the ledger is of other data, {ledger['data']!r}, and this mixture is {own!r}: "
-                "give the recipe it was saved with, and the counters to the new one"
+                f"the ledger is of other data, {ledger['data']!r}, and this mixture is "
+                f"{identity!r}: give the recipe it was saved with, and the counters to the new one"
             )
         if ledger["microbatch"] or ledger["served"] or ledger["step"] != ledger["window_step"]:
             raise ValueError(
@@ -216,8 +209,8 @@ class Mixture(ChosenSamples):
         self.set_epoch(epoch)
 
 
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int | float)
+def _is_pair(source: Any) -> bool:
+    return isinstance(source, tuple) and len(source) == 2 and isinstance(source[1], int | float)
 
 
 def _checked_names(sources: Mapping[str, Any]) -> list[str]:
@@ -231,30 +224,30 @@ def _checked_names(sources: Mapping[str, Any]) -> list[str]:
     return list(sources)
 
 
-def _weights(
+def _find_weights(
     names: Sequence[str],
-    given: Sequence[float | None],
+    weights: Sequence[float | None],
     totals: Sequence[int],
     temperature: float | None,
 ) -> list[float]:
-    has = [weight is not None for weight in given]
+    has = [weight is not None for weight in weights]
     if temperature is not None or not any(has):
         if any(has):
             raise ValueError("weights and temperature contradict each other: leave one of them")
         if temperature is not None and not temperature > 0:
             raise ValueError(f"temperature is {temperature}, it must be positive")
-        return [float(total) ** (1 / (temperature or 1.0)) for total in totals]
+        return [float(total) ** (1 / (temperature or 1.0)) for total in totals]  # or by size
     if not all(has):
         raise ValueError(
             f"source {names[has.index(False)]!r} has no weight, and others have: give one to all"
         )
-    return [float(weight) for weight in given if weight is not None]
+    return [float(weight) for weight in weights if weight is not None]
 
 
 def _checked_schedule(
     names: Sequence[str], first: Sequence[float], schedule: Sequence[tuple[int, Weights]]
 ) -> tuple[tuple[int, np.ndarray], ...]:
-    parts = [(0, dict(zip(names, first, strict=True)))]
+    parts = [(0, dict(zip(names, first, strict=True)))]  # the sources' own weights
     for start, weights in schedule:
         if type(start) is not int or start <= parts[-1][0]:
             raise ValueError(
@@ -285,7 +278,7 @@ def _checked_epoch(names: Sequence[str], epoch: int | str) -> int | str:
     )
 
 
-def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
+def _checked_repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str, ...]:
     if isinstance(repeat, bool) or repeat == CONTINUE:
         return tuple(names) if repeat else ()
     if isinstance(repeat, str) or not set(repeat) <= set(names):
@@ -295,11 +288,11 @@ def _repeats(names: Sequence[str], repeat: bool | Collection[str]) -> tuple[str,
     return tuple(name for name in names if name in repeat)
 
 
-def _begun(name: str, given: Sequence[int]) -> Begun:
-    found = Begun(*given)
-    if not all(type(each) is int and each >= 0 for each in found):
-        raise ValueError(f"begin of {name!r} is {given!r}: give what counters() returned")
-    return found
+def _checked_begun(name: str, counters: Sequence[int]) -> Begun:
+    begun = Begun(*counters)
+    if not all(type(number) is int and number >= 0 for number in begun):
+        raise ValueError(f"begin of {name!r} is {counters!r}: give what counters() returned")
+    return begun
 
 
 def _check_end(recipe: Recipe) -> None:
@@ -315,6 +308,7 @@ def _check_end(recipe: Recipe) -> None:
             "begin= needs sources that repeat, and an epoch of a number of samples: what is left "
             "of a pass is no whole one"
         )
+    # A pass that has given all its samples is over: the next one begins at 0.
     for name, begun in recipe.begun.items():
         if begun.samples >= (size := recipe.sizes[recipe.names.index(name)]):
             raise ValueError(f"begin of {name!r} is {begun}, but the source has {size} samples")
@@ -329,8 +323,8 @@ def _check_end(recipe: Recipe) -> None:
     recipe.check()
 
 
-def _column(name: str, part: Source, by: str) -> Int64:
-    """Return what each of a source's samples costs of `by`; ValueError where nobody knows."""
+def _find_costs(name: str, part: Source, by: str) -> Int64:
+    """Return what each of a source's samples costs of `by`; ValueError where that is not known."""
     why = ""
     if part.decode_first or not part.knows_costs:
         why = "loading them would show it at best"
@@ -338,7 +332,7 @@ def _column(name: str, part: Source, by: str) -> Int64:
         return np.asarray(table[by], np.int64)
     else:
         try:
-            return _probed(part, by)
+            return _probe_all(part, by)
         except (SampleError, KeyError) as error:
             why = str(error)
     raise ValueError(
@@ -348,8 +342,8 @@ def _column(name: str, part: Source, by: str) -> Int64:
     )
 
 
-def _probed(part: Source, by: str) -> Int64:
-    found = np.zeros(len(part), np.int64)
+def _probe_all(part: Source, by: str) -> Int64:
+    costs = np.zeros(len(part), np.int64)
     for index in range(len(part)):
-        found[index] = (part.known(index) or part.probe(index)).cost[by]
-    return found
+        costs[index] = (part.known(index) or part.probe(index)).cost[by]
+    return costs

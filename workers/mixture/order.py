@@ -21,7 +21,7 @@ def epoch_samples(source: Source, shuffle: bool) -> int:
     return len(source) if source.mixing is None else source.mixing.samples(shuffle)
 
 
-def rows_of(dataset: Any) -> Any:
+def find_rows(dataset: Any) -> Any:
     """Return what balanced loops read a data set from: a mixture's rows, else itself.
 
     Raises ValueError for a mixture inside of another data set, which would have it in no order.
@@ -44,10 +44,10 @@ def _holds_mixture(dataset: Any) -> bool:
     return dataset.epoch_rows is not dataset or any(map(_holds_mixture, dataset.sources))
 
 
-def source_of(key: str) -> str:
+def find_source(key: str) -> str:
     """Return the name of the source in a key of a mixture.
 
-    >>> source_of("web@2/dir/cat"), source_of("web/dir@2/cat")
+    >>> find_source("web@2/dir/cat"), find_source("web/dir@2/cat")
     ('web', 'web')
     """
     return key.partition("/")[0].partition("@")[0]

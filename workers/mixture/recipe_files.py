@@ -22,8 +22,8 @@ def open_recipe(
         raise ValueError(f"a recipe of a mixture has sources by name, got {recipe!r:.200}")
     if unknown := [name for name in recipe if name not in RECIPE]:
         raise ValueError(f"a recipe has {', '.join(RECIPE)}; not {unknown[0]!r}")
-    others, sources = {**recipe}, dict[str, Any]()
-    for name, described in others.pop("sources").items():
+    settings, sources = {**recipe}, dict[str, Any]()
+    for name, described in settings.pop("sources").items():
         if not isinstance(described, Mapping):
             raise ValueError(
                 f"source {name!r} is {described!r:.80}: describe it as {{source: tar, pattern: "
@@ -36,7 +36,7 @@ def open_recipe(
         except ValueError as error:
             raise ValueError(f"source {name!r} of the mixture: {error}") from error
         sources[name] = opened if weight is None else (opened, weight)
-    return sources, others
+    return sources, settings
 
 
 def read_recipe(path: str | Path) -> Any:
@@ -61,9 +61,9 @@ def is_recipe(source: str | Path) -> bool:
     if path.suffix not in (".yaml", ".yml", ".json") or not path.is_file():
         return False
     try:
-        found = read_recipe(path) if path.stat().st_size <= LARGEST else None
+        recipe = read_recipe(path) if path.stat().st_size <= LARGEST else None
     except ValueError:
         if path.suffix != ".json":  # which may be lines
             raise
-        found = None
-    return isinstance(found, dict) and "sources" in found
+        recipe = None
+    return isinstance(recipe, dict) and "sources" in recipe

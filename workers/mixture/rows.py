@@ -14,7 +14,7 @@ from ..sources.costs import checked_key
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest
 from ..sources.interface import DEFAULT_COST, Probe, SampleError, Source, View, checked_probe
-from ..sources.plain import data_of, resources_of
+from ..sources.plain import probe_resources, unwrap_dataset
 from ..sources.registry import open_source
 
 # Not in a source's name, since keys are NAME/KEY, and NAME@2/KEY in the second pass.
@@ -34,9 +34,8 @@ class MixtureRows(View):
         self.recipe = recipe
         self.pattern = "mixture of " + ", ".join(recipe.names)
         self._begins: list[int] = recipe.first_rows.tolist()
-        self._known = [
-            KnownData(data_of(part), len(part), part.key).looked_at() for part in self.sources
-        ]
+        known = (KnownData(unwrap_dataset(part), len(part), part.key) for part in self.sources)
+        self._known = [data.look_at_samples() for data in known]
 
     @property
     def mixing(self) -> Recipe:
@@ -46,7 +45,7 @@ class MixtureRows(View):
     def __len__(self) -> int:
         return self._begins[-1]
 
-    def _at(self, row: int) -> tuple[int, int, int]:
+    def _locate(self, row: int) -> tuple[int, int, int]:
         """Return a row's source, pass and sample."""
         if not 0 <= row < self._begins[-1]:
             raise IndexError(f"row {row} is outside of {self._begins[-1]}")
@@ -56,65 +55,68 @@ class MixtureRows(View):
 
     def origin(self, row: int) -> tuple[Source, int]:
         """Return the source, made of no others, that has the sample, and its index there."""
-        number, _, sample = self._at(row)
+        number, _, sample = self._locate(row)
         return self.sources[number].origin(sample)
 
     def __getitem__(self, row: int) -> Any:
         return self.load(row, 0, 0)
 
-    def _key(self, number: int, passed: int, sample: int) -> str:
+    def _make_key(self, number: int, passed: int, sample: int) -> str:
         mark = f"@{passed + 1}" if passed else ""
-        own = checked_key(self.sources[number].key(sample), sample)
-        return f"{self.recipe.names[number]}{mark}/{own}"
+        sample_key = checked_key(self.sources[number].key(sample), sample)
+        return f"{self.recipe.names[number]}{mark}/{sample_key}"
 
     def key(self, row: int) -> str:
         """Return the row's permanent name."""
-        return self._key(*self._at(row))
+        return self._make_key(*self._locate(row))
 
     def load(self, row: int, epoch: int = 0, seed: int = 0) -> Any:
         """Load the sample; its random numbers follow from (seed, epoch, source, pass, key)."""
-        number, passed, sample = at = self._at(row)
-        own = derive_seed(seed, name_number(self.recipe.names[number]), passed) & 0xFFFFFFFF
+        number, passed, sample = at = self._locate(row)
+        pass_seed = derive_seed(seed, name_number(self.recipe.names[number]), passed) & 0xFFFFFFFF
         try:
-            return self.sources[number].load(sample, epoch, own)
+            return self.sources[number].load(sample, epoch, pass_seed)
         except SampleError as error:
-            raise SampleError(self._key(*at), error.reason, error.source) from error
+            raise SampleError(self._make_key(*at), error.reason, error.source) from error
 
     def probe(self, row: int) -> Probe:
         """Find the sample's cost: of what other sources cost, and this one does not, 0."""
-        number, _, sample = at = self._at(row)
-        key = self._key(*at)
+        number, _, sample = at = self._locate(row)
+        key = self._make_key(*at)
         try:
-            found = checked_probe(self.sources[number].probe(sample), key)
+            probe = checked_probe(self.sources[number].probe(sample), key)
         except SampleError as error:
             raise SampleError(key, error.reason, error.source) from error
-        return self._whole(key, found)
+        return self._complete(key, probe)
 
     def known(self, row: int) -> Probe | None:
         """Return the sample's cost if its source has kept it, reading no sample."""
-        number, _, sample = at = self._at(row)
-        found = self.sources[number].known(sample)
-        return None if found is None else self._whole(self._key(*at), found)
+        number, _, sample = at = self._locate(row)
+        probe = self.sources[number].known(sample)
+        return None if probe is None else self._complete(self._make_key(*at), probe)
 
-    def _whole(self, key: str, found: Probe) -> Probe:
+    def _complete(self, key: str, probe: Probe) -> Probe:
         unsaid = {} if self.knows_costs else DEFAULT_COST
-        costs = dict.fromkeys(self.resources, 0) | unsaid | found.cost
-        return Probe(key, costs, found.nbytes)
+        costs = dict.fromkeys(self.resources, 0) | unsaid | probe.cost
+        return Probe(key, costs, probe.nbytes)
 
     @cached_property
     def resources(self) -> tuple[str, ...]:
         """The names of all that samples cost, in the sources that say it."""
-        told = [part for part in self.sources if part.knows_costs]
-        return tuple({name: 0 for part in told or self.sources for name in resources_of(part)})
+        priced = [part for part in self.sources if part.knows_costs]
+        return tuple({name: 0 for part in priced or self.sources for name in probe_resources(part)})
 
     def refuse_unsaid_costs(self) -> None:
         """Raise ValueError where only some sources say what their samples cost."""
         says = [part.knows_costs for part in self.sources]
         if any(says) and not all(says):
-            silent, other = (self.recipe.names[says.index(each)] for each in (False, True))
+            silent, priced = (
+                self.recipe.names[says.index(is_priced)] for is_priced in (False, True)
+            )
             raise ValueError(
                 f"source {silent!r} of the mixture does not say what its samples cost, and "
-                f"{other!r} does: give PlainSource(data, cost=...), or DataLoader(cost=...) for all"
+                f"{priced!r} does: give PlainSource(data, cost=...), or DataLoader(cost=...) for "
+                "all"
             )
 
     def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
@@ -129,13 +131,13 @@ class MixtureRows(View):
 
     def table(self) -> dict[str, np.ndarray]:
         """Return the costs of all rows by resource; ValueError where not all are known."""
-        found = self.known_costs(self.resources)
-        if found is None:
+        columns = self.known_costs(self.resources)
+        if columns is None:
             raise ValueError(
                 "a sampler needs the costs of all samples, and the mixture's sources have no "
                 "tables: give PlainSource(data, cost={...}), or use counterpoise.DataLoader"
             )
-        return dict(zip(self.resources, found, strict=True))
+        return dict(zip(self.resources, columns, strict=True))
 
     def spec(self) -> dict[str, Any]:
         """Return the description for workers elsewhere; ValueError where a source has none."""
@@ -157,11 +159,11 @@ class MixtureRows(View):
     ) -> "MixtureRows":
         """Open what spec() describes, each source as it would be; ValueError where it is wrong."""
         recipe, parts = Recipe.of_facts(spec.get("recipe") or {}), spec.get("parts")
-        if not isinstance(parts, list) or not all(isinstance(each, Mapping) for each in parts):
+        if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
             raise ValueError("a mixture is described by parts, a list of sources, and a recipe")
         names = tuple(allowed)
-        opened = [open_source(each, root, names, cache) for each in parts]
-        if (sizes := [len(each) for each in opened]) != [*recipe.sizes]:
+        opened = [open_source(part, root, names, cache) for part in parts]
+        if (sizes := [len(part) for part in opened]) != [*recipe.sizes]:
             raise ValueError(
                 f"the mixture's sources have {sizes} samples here, and where it was made "
                 f"{[*recipe.sizes]}: give the workers the same files"
@@ -176,15 +178,15 @@ class MixtureRows(View):
         """Return a hash of the sources' data and of the recipe; "" of first samples: others."""
         if samples is not None:
             return ""
-        facts = [each.identity for each in self._known]
+        facts = [known.identity for known in self._known]
         return digest([self.recipe.digest, facts])
 
 
 def all_costs(part: Source, resources: Sequence[str]) -> dict[str, np.ndarray] | None:
     """Return a source's table of costs, 0 of what it does not cost; None where it has none."""
-    own = [name for name in resources_of(part) if name in resources]
-    if (found := part.known_costs(own)) is None:
+    names = [name for name in probe_resources(part) if name in resources]
+    if (columns := part.known_costs(names)) is None:
         return None
-    table = dict(zip(own, found, strict=True))
+    table = dict(zip(names, columns, strict=True))
     none = np.zeros(len(part), np.int64)
     return {name: table.get(name, none + DEFAULT_COST.get(name, 0)) for name in resources}

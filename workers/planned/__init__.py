@@ -1,1 +1,1 @@
-"""What a worker of a planned run does: it measures, loads and collates samples."""
+"""Does the work of a planned run's workers: measures, loads and collates samples."""

@@ -7,7 +7,7 @@ from ..sources.costs import sample_nbytes
 
 
 class KeptSamples:
-    """Samples of one epoch that were loaded to be measured; whoever loads one next takes it.
+    """Samples of one epoch that were loaded to be measured; the next load of one takes it.
 
     most_bytes: what there is no room for is not kept, since others were asked for before it.
     """

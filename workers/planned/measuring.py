@@ -15,9 +15,9 @@ from typing import Any
 
 from ...balancer.run.tasks import FailedSample
 from ..sources.costs import checked_key
-from ..sources.failures import RETRIES, kind_of, load_with_retries, reason_of
+from ..sources.failures import RETRIES, classify_failure, explain_failure, load_with_retries
 from ..sources.interface import Probe, SampleError, Source, checked_probe, source_name
-from ..sources.labels import LABEL_TOKENS, count_label_tokens, labels_of
+from ..sources.labels import LABEL_TOKENS, count_label_tokens, find_labels
 
 
 class RaisedError:
@@ -32,7 +32,7 @@ class RaisedError:
             packed = pickle.dumps(self.error)
             pickle.loads(packed)  # here: in the trainer it would end the queue
         except Exception:
-            packed = pickle.dumps(RuntimeError(reason_of(self.error)))
+            packed = pickle.dumps(RuntimeError(explain_failure(self.error)))
         return _received, (packed, text)
 
 
@@ -45,20 +45,20 @@ def _received(packed: bytes, text: str) -> RaisedError:
 def failed_sample(source: Source, index: int, error: Exception, skips: bool) -> FailedSample:
     """Return what is known of a sample that raised `error`; skips: it may be left out."""
     key = error.key if isinstance(error, SampleError) else checked_key(source.key(index), index)
-    is_io, is_told = kind_of(error) == "io", isinstance(error, SampleError)
+    is_io, is_told = classify_failure(error) == "io", isinstance(error, SampleError)
     raised = None if is_told or (skips and not is_io) else RaisedError(error)
-    return FailedSample(key, reason_of(error), is_io, source.file_of(index), raised)
+    return FailedSample(key, explain_failure(error), is_io, source.locate_file(index), raised)
 
 
-def chosen_costs(found: Probe, resources: Sequence[str]) -> tuple[int, ...]:
+def chosen_costs(probe: Probe, resources: Sequence[str]) -> tuple[int, ...]:
     """Return the costs of resources, in their order; SampleError where one is missing."""
     try:
-        return tuple([found.cost[name] for name in resources])
+        return tuple([probe.cost[name] for name in resources])
     except KeyError:
-        missing = [name for name in resources if name not in found.cost]
+        missing = [name for name in resources if name not in probe.cost]
         raise SampleError(
-            found.key,
-            f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
+            probe.key,
+            f"has no cost named {', '.join(missing)}; its costs are {', '.join(probe.cost)}",
         ) from None
 
 
@@ -82,7 +82,7 @@ class Measurer:
         self._seed = seed
         self._sleep = sleep
         self._name = partial(source_name, source)
-        self.kept: Any = None  # KeptSamples of a worker elsewhere
+        self.kept_samples: Any = None  # KeptSamples of a worker elsewhere
 
     def key(self, index: int) -> str:
         """Return a sample's name; TypeError where a source of the user's own gives no text."""
@@ -90,8 +90,8 @@ class Measurer:
 
     def load(self, index: int, epoch: int) -> Any:
         """Load a sample; reads that a disk fails are repeated."""
-        kept = None if self.kept is None else self.kept.take(index, epoch)
-        return kept[0] if kept else self._retried(self.source.load, index, epoch, self._seed)
+        stored = None if self.kept_samples is None else self.kept_samples.take(index, epoch)
+        return stored[0] if stored else self._retried(self.source.load, index, epoch, self._seed)
 
     def probe(self, index: int) -> Probe:
         """Return what the source says that a sample costs; SampleError where that is no cost."""
@@ -101,21 +101,21 @@ class Measurer:
         """Find what a sample costs; SampleError where it cannot be measured."""
         if self.source.decode_first:
             sample = self.load(index, epoch)
-            cost = self.cost_of(index, sample)
-            if self.kept is not None:
-                self.kept.add(index, epoch, sample)
+            cost = self.measure_sample(index, sample)
+            if self.kept_samples is not None:
+                self.kept_samples.add(index, epoch, sample)
             return cost
         return chosen_costs(self.probe(index), self.resources)
 
-    def cost_of(self, index: int, sample: Any) -> tuple[int, ...]:
+    def measure_sample(self, index: int, sample: Any) -> tuple[int, ...]:
         """Return what a loaded sample costs, of a source that has to load it."""
-        found = checked_probe(Probe(self.key(index), self.source.measure(sample)))
-        labels, counted = labels_of(sample), found.cost.get(LABEL_TOKENS)
+        probe = checked_probe(Probe(self.key(index), self.source.measure(sample)))
+        labels, counted = find_labels(sample), probe.cost.get(LABEL_TOKENS)
         if labels is None:  # others have labels: what is counted was settled once
-            found.cost.setdefault(LABEL_TOKENS, 0)
+            probe.cost.setdefault(LABEL_TOKENS, 0)
         elif not self._shift_labels and counted == count_label_tokens(labels):  # by the source
-            found.cost[LABEL_TOKENS] = count_label_tokens(labels, shift_labels=False)
-        return chosen_costs(found, self.resources)
+            probe.cost[LABEL_TOKENS] = count_label_tokens(labels, shift_labels=False)
+        return chosen_costs(probe, self.resources)
 
     def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:
         return load_with_retries(action, self._sleep, RETRIES, self._name, arguments)
@@ -133,5 +133,5 @@ def refuse_threads(source: Source, asked: str) -> None:
     if not source.thread_safe:
         raise ValueError(
             f"{asked}, but samples of {source_name(source)} may only be loaded by one thread: "
-            f"{source.why_one_thread()}, or use more workers"
+            f"{source.explain_single_thread()}, or use more workers"
         )

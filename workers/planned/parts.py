@@ -15,7 +15,7 @@ from ...balancer.pool.messages import (
     PartMade,
     PartMeasured,
 )
-from ...balancer.run.tasks import LOAD, MEASURE, TASK_HEAD, FailedSample, Made, Measured
+from ...balancer.run.tasks import LOAD, MEASURE, TASK_HEAD, FailedSample, LoadedBatch, Measured
 from ..codec.batches import encode_batch
 from ..codec.contents import Buffer
 from .reader import PlannedReader
@@ -40,28 +40,30 @@ def do_part(
             raise ValueError(f"no worker can make {part.form!r:.40} of task {part.task[:4]}")
         done = reader.do([*part.task], collates=part.form == BATCH)
         if part.form == COSTS:
-            return _measured(reader, part, done), []
-        made = done if type(done) is Made else Made(done)
+            return _answer_costs(reader, part, done), []
+        loaded = done if type(done) is LoadedBatch else LoadedBatch(done)
         try:
-            frames = [] if made.batch is None else encode(made.batch)
+            frames = [] if loaded.batch is None else encode(loaded.batch)
         except (TypeError, ValueError) as error:
-            whose = _whose(reader, part, made, encode)
-            text = f"{whose}{error}"[:ERROR_CHARACTERS]
+            prefix = _find_refused(reader, part, loaded, encode)
+            text = f"{prefix}{error}"[:ERROR_CHARACTERS]
             return PartBroken(part.number, text, _took_us(since)), []
     except Exception as error:
         # Its end says most.
         text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
         return PartBroken(part.number, text, _took_us(since)), []
-    return _made(part, made, serial if frames else 0, frames, _took_us(since)), frames
+    return _answer(part, loaded, serial if frames else 0, frames, _took_us(since)), frames
 
 
-def _whose(reader: PlannedReader, part: DoPart, made: Made, encode: Encode) -> str:
+def _find_refused(reader: PlannedReader, part: DoPart, loaded: LoadedBatch, encode: Encode) -> str:
     """Return the name of the sample that `encode` refuses, to begin an error; "" of a batch."""
-    bad = {place for place, _ in made.failed}
+    bad = {place for place, _ in loaded.failed}
     good = [index for place, index in enumerate(part.task[TASK_HEAD:]) if place not in bad]
-    if part.form != SAMPLES or len(good) != len(made.batch):  # of a spare one nobody knows which
+    if part.form != SAMPLES or len(good) != len(
+        loaded.batch
+    ):  # of a spare one it is not known which
         return ""
-    for index, sample in zip(good, made.batch, strict=True):
+    for index, sample in zip(good, loaded.batch, strict=True):
         try:
             encode(sample)
         except (TypeError, ValueError):
@@ -69,21 +71,23 @@ def _whose(reader: PlannedReader, part: DoPart, made: Made, encode: Encode) -> s
     return ""
 
 
-def _measured(reader: PlannedReader, part: DoPart, done: Measured) -> PartMeasured:
+def _answer_costs(reader: PlannedReader, part: DoPart, done: Measured) -> PartMeasured:
     failed = [(p, cost) for p, cost in enumerate(done.costs) if isinstance(cost, FailedSample)]
     costs = tuple(() if isinstance(cost, FailedSample) else cost for cost in done.costs)
     return PartMeasured(
         part.number, costs, _failed_places(failed), round(done.seconds * 1e6), done.differs,
-        reader.kept_of(part.task[TASK_HEAD:]),
+        reader.find_kept(part.task[TASK_HEAD:]),
     )  # fmt: skip
 
 
-def _made(part: DoPart, made: Made, serial: int, frames: list[Buffer], took_us: int) -> PartMade:
+def _answer(
+    part: DoPart, load: LoadedBatch, serial: int, frames: list[Buffer], took_us: int
+) -> PartMade:
     sizes = tuple(map(len, frames))
-    tokens, nbytes = (-1 if count is None else count for count in (made.label_tokens, made.nbytes))
+    tokens, nbytes = (-1 if count is None else count for count in (load.label_tokens, load.nbytes))
     return PartMade(
-        part.number, serial, sum(sizes), sizes, made.names, _failed_places(made.failed),
-        made.costs, made.labels or (), tokens, nbytes, took_us,
+        part.number, serial, sum(sizes), sizes, load.names, _failed_places(load.failed),
+        load.costs, load.labels or (), tokens, nbytes, took_us,
     )  # fmt: skip
 
 

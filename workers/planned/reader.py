@@ -1,4 +1,4 @@
-"""What a worker of a planned loop does: it loads and collates the microbatches that it is given.
+"""Loads and collates the microbatches that a worker of a planned loop is given.
 
 torch's fetcher gives the tasks to a `PlannedReader`, which stands for the data set, and its results
 to `collate`. A task is a list of whole numbers, which travels in the shortest form (see
@@ -13,18 +13,19 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from ...balancer.run.tasks import LOOK, MEASURE, FailedSample, Load, Made, Measure, Measured
+from ...balancer.run.tasks import LOOK, MEASURE, FailedSample, Load, LoadedBatch, Measure, Measured
 from ..batches.map_reader import SEVERAL
 from ..batches.upcoming import expect_tasks
 from ..sources.costs import sample_nbytes
-from ..sources.data_identity import content_of
+from ..sources.data_identity import summarize_content
 from ..sources.fingerprint import digest
 from ..sources.interface import Source
-from ..sources.labels import count_label_tokens, labels_of
+from ..sources.labels import count_label_tokens, find_labels
 from ..sources.randomness import RandomnessWatch, global_randomness
 from .measuring import Measurer, failed_sample, refuse_threads
 
 Collate = Callable[[list[Any]], Any]
+_Failures = tuple[tuple[int, FailedSample], ...]
 # Counts the label tokens of a batch, or of its samples where it has none; shift_labels, last.
 CountLabels = Callable[[Any, Sequence[Any], bool], int]
 # The first batch waits for a look: no sample is begun after so long.
@@ -39,7 +40,7 @@ class PlannedReader(Dataset[Any]):
     dataset: the user's, which get_worker_info() shows. skips: whether samples that cannot be used
     are left out. takes_empty: whether collate_fn makes a batch of no samples. draws: whether
     collate_fn may draw random numbers. count_labels: counts those of each batch.
-    progress: where the worker says which sample it works on, by its number; None: nobody asks.
+    progress: where the worker says which sample it works on, by its number; None: nowhere.
     upcoming: returns the tasks that follow, of which stores are told; torch's workers have a queue.
     """
 
@@ -97,36 +98,36 @@ class PlannedReader(Dataset[Any]):
         """Keep samples that had to be loaded to be measured, so that none is loaded twice."""
         from .kept_samples import KeptSamples  # here: a local loop keeps none
 
-        self._measurer.kept = KeptSamples(most_bytes)
+        self._measurer.kept_samples = KeptSamples(most_bytes)
 
     def key(self, index: int) -> str:
         """Return a sample's name."""
         return self._measurer.key(index)
 
-    def kept_of(self, indexes: Sequence[int]) -> tuple[int, ...]:
+    def find_kept(self, indexes: Sequence[int]) -> tuple[int, ...]:
         """Return the places of samples of the last task's epoch that are kept."""
-        kept = self._measurer.kept
-        return tuple(p for p, index in enumerate(indexes) if kept is not None and kept.has(index))
+        store = self._measurer.kept_samples
+        return tuple(p for p, index in enumerate(indexes) if store is not None and store.has(index))
 
     def __getitems__(self, task: list[int]) -> Any:
         """Do a task: return what `collate` is to hand over."""
         return self.do(task)
 
     def do(self, task: list[int], collates: bool = True) -> Any:
-        """Do a task; unless `collates`, the batch of a Made is its samples that could be used."""
+        """Do a task; unless `collates`, LoadedBatch.batch is the samples that could be used."""
         kind, epoch, asked, *indexes = task
-        if self._measurer.kept is not None:
-            self._measurer.kept.begin(epoch)
+        if self._measurer.kept_samples is not None:
+            self._measurer.kept_samples.begin(epoch)
         if self._reads_stores:
-            expect_tasks(self._measurer.source, task, self._samples_of, self.upcoming())
+            expect_tasks(self._measurer.source, task, self._list_samples, self.upcoming())
         if kind == MEASURE:
             return self._measured(Measure(epoch, indexes, bool(asked)))
         if kind == LOOK:
-            return self._looked_at(epoch, indexes)
+            return self._hash_samples(epoch, indexes)
         load = Load(epoch, indexes, *(bool(asked >> bit & 1) for bit in range(5)))
-        return self._made(load, collates)
+        return self._make_batch(load, collates)
 
-    def _samples_of(self, task: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    def _list_samples(self, task: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Yield the samples of a task, and whether they are only probed."""
         kind, _, _, *indexes = task
         is_probed = kind == MEASURE and not self._measurer.source.decode_first
@@ -136,57 +137,49 @@ class PlannedReader(Dataset[Any]):
         """Return what was made: torch's fetcher asks for this."""
         return done
 
-    def _made(self, task: Load, collates: bool) -> Any:
-        """Return a batch, or a Made where more than the batch is to be told."""
+    def _make_batch(self, task: Load, collates: bool) -> Any:
+        """Return a batch, or a LoadedBatch where more than the batch is to be told."""
         collate = self._collated if collates else lambda _, samples: samples
         if task.spare:
             return self._spare(task, collate)
-        found = self._loaded(task)
-        failed = tuple(
-            (place, each) for place, each in enumerate(found) if type(each) is FailedSample
-        )
-        if failed and (not self._skips or any(each.is_io for _, each in failed)):
-            return Made(None, failed=failed)
-        good = found
+        good = self._loaded(task)
+        failed = tuple((p, sample) for p, sample in enumerate(good) if type(sample) is FailedSample)
+        if failed and (not self._skips or any(sample.is_io for _, sample in failed)):
+            return LoadedBatch(None, failed=failed)
         if failed:
-            good = [each for each in found if type(each) is not FailedSample]
+            good = [sample for sample in good if type(sample) is not FailedSample]
         if not good and not (self._takes_empty and collates):
-            return Made(None, failed=failed)
+            return LoadedBatch(None, failed=failed)
         batch = collate(task, good)
         # Most batches are told of nothing more, and need no object of their own.
         count = self._count_labels if collates else None
         if not (failed or any(task[2:]) or count):
             return batch
-        return self._told(task, batch, good, failed, count)
+        return self._describe(task, batch, good, failed, count)
 
-    def _told(
-        self,
-        task: Load,
-        batch: Any,
-        good: list[Any],
-        failed: tuple[tuple[int, FailedSample], ...],
-        count: CountLabels | None,
-    ) -> Made:
+    def _describe(
+        self, task: Load, batch: Any, good: list[Any], failed: _Failures, count: CountLabels | None
+    ) -> LoadedBatch:
         """Return a batch of the samples that could be used, with what was asked about them."""
         bad = {place for place, _ in failed}
         indexes = [index for place, index in enumerate(task.indexes) if place not in bad]
-        return Made(
+        return LoadedBatch(
             batch,
             tuple(map(self._measurer.key, indexes)) if task.names else (),
             failed,
-            tuple(map(self._measurer.cost_of, indexes, good)) if task.costs else (),
+            tuple(map(self._measurer.measure_sample, indexes, good)) if task.costs else (),
             counted_labels(good) if task.labels else None,
             None if count is None else count(batch, good, self._shift_labels),
             sum(map(sample_nbytes, good)) if task.size else None,
         )
 
-    def _spare(self, task: Load, collate: Callable[[Load, list[Any]], Any]) -> Made:
+    def _spare(self, task: Load, collate: Callable[[Load, list[Any]], Any]) -> LoadedBatch:
         """Make a batch of the first sample that can be loaded."""
         for index in task.indexes:
-            sample = self._one(task.epoch, index)
+            sample = self._load_one(task.epoch, index)
             if type(sample) is not FailedSample:
-                return Made(collate(task, [sample]))
-        return Made(None)
+                return LoadedBatch(collate(task, [sample]))
+        return LoadedBatch(None)
 
     def _collated(self, task: Load, samples: list[Any]) -> Any:
         if not self._draws:
@@ -212,7 +205,7 @@ class PlannedReader(Dataset[Any]):
     def _loaded_in_turn(self, epoch: int, indexes: Sequence[int]) -> list[Any]:
         samples = []
         for index in indexes:
-            samples.append(self._one(epoch, index))
+            samples.append(self._load_one(epoch, index))
             if type(samples[-1]) is FailedSample and not self._skips:
                 break
         return samples
@@ -220,15 +213,14 @@ class PlannedReader(Dataset[Any]):
     def _loaded_by_threads(self, pool: ThreadPoolExecutor, task: Load) -> list[Any]:
         if self.progress is not None:
             self.progress[self.number] = SEVERAL
+        load = partial(self._tried, self._measurer.load, task.epoch)
         try:
-            return list(
-                pool.map(partial(self._tried, self._measurer.load, task.epoch), task.indexes)
-            )
+            return list(pool.map(load, task.indexes))
         finally:
             if self.progress is not None:
                 self.progress[self.number] = 0
 
-    def _one(self, epoch: int, index: int) -> Any:
+    def _load_one(self, epoch: int, index: int) -> Any:
         return self._noted(self._measurer.load, epoch, index)
 
     def _noted(self, action: Callable[[int, int], Any], epoch: int, index: int) -> Any:
@@ -257,7 +249,7 @@ class PlannedReader(Dataset[Any]):
             differs = costs != tuple(self._cost(task.epoch + 1, index) for index in task.indexes)
         return Measured(costs, seconds, differs)
 
-    def _looked_at(self, epoch: int, indexes: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    def _hash_samples(self, epoch: int, indexes: Sequence[int]) -> tuple[tuple[str, str], ...]:
         """Return hashes of samples: of what any host finds alike, and of all; "" for no hash.
 
         They are loaded twice: what differs here may differ on other ranks.
@@ -269,8 +261,8 @@ class PlannedReader(Dataset[Any]):
             if time.perf_counter() - since > LOOK_S:
                 break
         # Where one sample differs others might, though twice they did not.
-        both = list(zip(first, again, strict=True))
-        same = [all(one[part] == two[part] for one, two in both) for part in (0, 1)]
+        pairs = list(zip(first, again, strict=True))
+        same = [all(mark[part] == repeated[part] for mark, repeated in pairs) for part in (0, 1)]
         return tuple(
             ("", "") if type(mark) is FailedSample else (mark[0] * same[0], mark[1] * same[1])
             for mark in first
@@ -280,13 +272,13 @@ class PlannedReader(Dataset[Any]):
         measurer = self._measurer
         sample = measurer.load(index, epoch)
         by_loading = measurer.source.decode_first
-        cost = measurer.cost_of(index, sample) if by_loading else measurer.cost(index, epoch)
-        safe, whole = (content_of(sample, is_exact=is_exact) for is_exact in (False, True))
+        cost = measurer.measure_sample(index, sample) if by_loading else measurer.cost(index, epoch)
+        safe, whole = (summarize_content(sample, is_exact=is_exact) for is_exact in (False, True))
         return digest([cost, safe]), digest([cost, whole])
 
     def _cost(self, epoch: int, index: int) -> tuple[int, ...] | FailedSample:
-        found: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)
-        return found
+        cost: tuple[int, ...] | FailedSample = self._noted(self._measurer.cost, epoch, index)
+        return cost
 
     def close(self) -> None:
         """End the threads."""
@@ -298,12 +290,10 @@ class PlannedReader(Dataset[Any]):
         return {**self.__dict__, "_pool": None}
 
 
-def collate_seeded(
-    collate_fn: Collate, samples: list[Any], seed: int, epoch: int, first: int
-) -> Any:
+def collate_seeded(collate: Collate, samples: list[Any], seed: int, epoch: int, first: int) -> Any:
     """Return the batch of a collate function that may draw; first: as in GiveBatch."""
     with global_randomness(seed, epoch, f"{_COLLATE} {'' if first < 0 else first}"):
-        return collate_fn(samples)
+        return collate(samples)
 
 
 def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
@@ -314,8 +304,8 @@ def counted_labels(samples: Sequence[Any]) -> tuple[int, int] | None:
     >>> counted_labels([{"labels": [5, 6, -100]}, {"text": "a"}])
     (1, 2)
     """
-    found = [each for each in map(labels_of, samples) if each is not None]
-    if not found:
+    labelled = [labels for labels in map(find_labels, samples) if labels is not None]
+    if not labelled:
         return None
-    at_token, every = (sum(count_label_tokens(e, s) for e in found) for s in (True, False))
-    return at_token, every
+    at_token = sum(count_label_tokens(labels) for labels in labelled)
+    return at_token, sum(count_label_tokens(labels, False) for labels in labelled)

@@ -6,6 +6,7 @@ state are restored at that moment too, and torchdata's loader waits for them in 
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -47,13 +48,13 @@ class Beginnings:
                     failure.reraise()
 
 
+@dataclass(frozen=True, slots=True)
 class Reporting:
     """The workers' part of Beginnings."""
 
-    def __init__(self, writer: Connection, lock: Any, wrapper: type) -> None:
-        self._writer = writer
-        self._lock = lock
-        self._wrapper = wrapper
+    _writer: Connection
+    _lock: Any
+    _wrapper: type
 
     def begin(self, init_fn: Callable[[int], None], number: int) -> None:
         """Run worker_init_fn for worker `number` and report how it ended; raises what it raises."""

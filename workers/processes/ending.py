@@ -14,17 +14,17 @@ GRACE_S = 1.0
 
 def end_processes(processes: Collection[Any], grace_s: float = GRACE_S) -> None:
     """End processes and wait for them; those that have not ended after `grace_s` are killed."""
-    for each in processes:
-        if each.is_alive():
-            each.terminate()
+    for worker in processes:
+        if worker.is_alive():
+            worker.terminate()
     deadline = time.monotonic() + grace_s
-    for each in processes:
-        each.join(max(0.0, deadline - time.monotonic()))
-        if each.is_alive():
+    for worker in processes:
+        worker.join(max(0.0, deadline - time.monotonic()))
+        if worker.is_alive():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
-            each.join(GRACE_S)
-    # Whom a disk that is gone holds even now is not waited for when this process ends, either.
+                os.kill(worker.pid, signal.SIGKILL)
+            worker.join(GRACE_S)
+    # A worker that a lost disk holds even now is not waited for when this process ends, either.
     process._children.difference_update(processes)  # type: ignore[attr-defined]
 
 

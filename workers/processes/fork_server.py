@@ -1,4 +1,4 @@
-"""What multiprocessing's fork server imports before it forks: importing this module is its work.
+"""Prepares multiprocessing's fork server before it forks: importing this module is its work.
 
 A worker that it forks has torch already. Once the trainer and all workers have ended, however they
 ended, the server ends, and removes its socket, as a trainer that was killed cannot.
@@ -35,7 +35,7 @@ def _remove_socket() -> None:
     server: Any = forkserver._forkserver
     address = server._forkserver_address
     # multiprocessing makes one folder for a process and all below it, and removes its own at the
-    # end: it is only removed here where the trainer is gone and nobody else has a socket in it.
+    # end: it is only removed here where the trainer is gone and no other socket is in it.
     if isinstance(address, str) and os.getppid() != _trainer:
         Path(address).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

@@ -25,12 +25,12 @@ def end_with_parent() -> None:
 
     If one of them has ended already, this process ends now. Nothing where the kernel cannot tell.
     """
-    # Who was killed meanwhile is no parent any more, and neither torch nor we would notice the end
-    # of the one that has taken its place.
+    # A parent that was killed meanwhile is none any more, and neither torch nor this thread would
+    # notice the end of the process that has taken its place.
     started_by = multiprocessing.parent_process()
     numbers = {os.getppid()} | ({started_by.pid} if started_by and started_by.pid else set())
     try:
-        descriptors = [os.pidfd_open(each) for each in numbers]
+        descriptors = [os.pidfd_open(number) for number in numbers]
     except ProcessLookupError:
         os._exit(1)
     except OSError:  # an old kernel
@@ -40,7 +40,7 @@ def end_with_parent() -> None:
 
 def _wait_and_exit(descriptors: list[int]) -> None:
     poller = select.poll()
-    for each in descriptors:
-        poller.register(each, select.POLLIN)
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
     poller.poll()
     os._exit(1)

@@ -66,8 +66,8 @@ class Pool:
         """
         maker: Any = worker_context(context) or multiprocessing.get_context()
         self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for each in (self._reports, theirs):
-            each.setblocking(False)
+        for end in (self._reports, theirs):
+            end.setblocking(False)
         self._poller = select.epoll()
         self._poller.register(self._reports, select.EPOLLIN)
         self._processes: list[Any] = []
@@ -83,8 +83,8 @@ class Pool:
         _all.add(self)
         arguments = [(work, payload, WorkerSlot(n, workers), theirs) for n in range(workers)]
         try:
-            for own in arguments:
-                started = maker.Process(target=_run, args=own, daemon=True)
+            for args in arguments:
+                started = maker.Process(target=_run, args=args, daemon=True)
                 started.start()
                 self._processes.append(started)
                 self._poller.register(started.sentinel, select.EPOLLIN)
@@ -105,7 +105,7 @@ class Pool:
     @property
     def pids(self) -> tuple[int, ...]:
         """The process ids of the workers."""
-        return tuple(each.pid for each in self._processes)
+        return tuple(worker.pid for worker in self._processes)
 
     def fileno(self) -> int:
         """Return the descriptor to poll: when it is readable, `failure` may have a reason."""
@@ -113,7 +113,7 @@ class Pool:
 
     def failure(self) -> str:
         """Return why the pool cannot go on, empty while it can; replaces workers that have died."""
-        ended = [number for number, each in enumerate(self._processes) if not each.is_alive()]
+        ended = [number for number, worker in enumerate(self._processes) if not worker.is_alive()]
         self._read_reports()  # what they have said before they ended
         for number in ended:
             if not self._failure:
@@ -123,7 +123,7 @@ class Pool:
     def _replace(self, number: int) -> None:
         worker = self._processes[number]
         if not self._restarts or worker.exitcode == 0:
-            # Of one that a template has started nobody knows how it ended.
+            # Of one that a template has started the exit status is not known.
             code, why = worker.exitcode or 0, self._reasons.get(number, "")
             how = f"signal {-code}" if code < 0 else f"status {code}"
             self._failure = f"worker {number} ended with {how} and is not started again{why}"
@@ -152,9 +152,9 @@ class Pool:
 
     def leave_to_parent(self) -> None:
         """Make a forked child end nothing: the workers are its parent's."""
-        mine = {*self._processes, *(each.process for each in self._templates)}
+        own_processes = {*self._processes, *(template.process for template in self._templates)}
         # At a process' exit multiprocessing ends those that are here.
-        process._children.difference_update(mine)  # type: ignore[attr-defined]
+        process._children.difference_update(own_processes)  # type: ignore[attr-defined]
 
 
 def _end(
@@ -178,13 +178,13 @@ _all: "weakref.WeakSet[Pool]" = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    for each in list(_all):
-        each.close()
+    for pool in list(_all):
+        pool.close()
 
 
 def _leave_all() -> None:
-    for each in list(_all):
-        each.leave_to_parent()
+    for pool in list(_all):
+        pool.leave_to_parent()
     _all.clear()
 
 
@@ -203,7 +203,7 @@ def _run(work: Work, payload: object, slot: WorkerSlot, reports: socket.socket) 
         ends = isinstance(error, PoolEndedError)
         text = " ".join((str(error) if ends else describe_error(error)).split())
         packet = f"{'end' if ends else 'error'} {slot.index} {text}".encode(errors="replace")
-        with contextlib.suppress(OSError):  # it is full, or nobody listens
+        with contextlib.suppress(OSError):  # it is full, or the trainer has ended
             reports.send(packet[:_PACKET_BYTES])
         if not ends:
             raise

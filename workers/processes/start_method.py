@@ -45,12 +45,12 @@ def worker_context(context: BaseContext | None) -> BaseContext | None:
         raise RuntimeError(NO_GUARD)
     if method == "forkserver":
         server: Any = forkserver._forkserver
-        others = [each for each in server._preload_modules if each != _PRELOADED]
-        forkserver.set_forkserver_preload([*others, _PRELOADED])
+        modules = [module for module in server._preload_modules if module != _PRELOADED]
+        forkserver.set_forkserver_preload([*modules, _PRELOADED])
     return context
 
 
-# ZeroMQ's threads, where there are any: who has threads registers a context without them, so a loop
+# ZeroMQ's threads, where there are any: their module registers a context without them, so a loop
 # that uses no ZeroMQ does not import it.
 _contexts: list[Callable[[], AbstractContextManager[None]]] = []
 
@@ -63,13 +63,13 @@ def register_quiet(context: Callable[[], AbstractContextManager[None]]) -> None:
 def quiet_forks() -> ExitStack:
     """Return a context in which workers are forked."""
     stack = ExitStack()
-    for each in _contexts:
-        stack.enter_context(each())
+    for open_context in _contexts:
+        stack.enter_context(open_context())
     return stack
 
 
 def shared_numbers(context: Any, count: int) -> Any:
     """Return numbers that workers of a context and the trainer see."""
-    if start_method(context) == "fork":  # nothing is left of it when nobody refers to it
+    if start_method(context) == "fork":  # nothing is left of it when it is not referred to
         return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
     return (context or multiprocessing).RawArray("q", count)

@@ -20,6 +20,7 @@ from .ending import GRACE_S, end_processes
 
 _NUMBER = struct.Struct("=q")
 _END = -1
+Target = Callable[..., None]
 # To start a worker takes milliseconds; a template that takes this long is not there any more.
 START_S = 60.0
 
@@ -33,7 +34,7 @@ class TemplateWorker:
             self.sentinel = os.pidfd_open(pid)
         except ProcessLookupError:  # it has ended already
             self.sentinel = os.open(os.devnull, os.O_RDONLY)  # which is readable, too
-        # Nobody but the template learns how it has ended.
+        # Only the template learns how it has ended.
         self.exitcode: int | None = None
 
     def is_alive(self) -> bool:
@@ -65,9 +66,7 @@ class WorkerTemplate:
     the one that starts them.
     """
 
-    def __init__(
-        self, context: Any, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]
-    ) -> None:
+    def __init__(self, context: Any, target: Target, arguments: Sequence[tuple[Any, ...]]) -> None:
         """Start the process; raises what pickling raises, where it starts clean."""
         self._requests, theirs = socket.socketpair()
         self.process = context.Process(
@@ -81,12 +80,12 @@ class WorkerTemplate:
         """Return a new worker of a number; RuntimeError if the template has ended."""
         try:
             self._requests.sendall(_NUMBER.pack(number))
-            told = self._requests.recv(_NUMBER.size)
+            reply = self._requests.recv(_NUMBER.size)
         except OSError as error:
             raise RuntimeError(f"a worker cannot be started again: {error}") from error
-        if len(told) < _NUMBER.size:
+        if len(reply) < _NUMBER.size:
             raise RuntimeError("a worker cannot be started again: its template has ended")
-        return TemplateWorker(_NUMBER.unpack(told)[0])
+        return TemplateWorker(_NUMBER.unpack(reply)[0])
 
     def close(self) -> None:
         """End the process and the workers that it has started, and wait until it has ended."""
@@ -99,14 +98,11 @@ class WorkerTemplate:
 
 
 def _serve(
-    trainer: int,
-    requests: socket.socket,
-    target: Callable[..., None],
-    arguments: Sequence[tuple[Any, ...]],
+    trainer: int, requests: socket.socket, target: Target, arguments: Sequence[tuple[Any, ...]]
 ) -> None:
     """Be the template: fork a worker for each number that is asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's, and its workers', as torch's
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for its workers here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # its workers are not waited for here
     poller = select.poll()
     poller.register(requests, select.POLLIN)
     try:
@@ -116,7 +112,7 @@ def _serve(
     except OSError:
         pass  # an old kernel: where processes start clean, the socket's end tells, too
     while True:
-        ready = {each for each, _ in poller.poll()}
+        ready = {descriptor for descriptor, _ in poller.poll()}
         if requests.fileno() not in ready:
             return  # the trainer has ended
         asked = requests.recv(_NUMBER.size)
@@ -131,9 +127,7 @@ def _serve(
         requests.sendall(_NUMBER.pack(pid))
 
 
-def _be_worker(
-    requests: socket.socket, target: Callable[..., None], arguments: tuple[Any, ...]
-) -> None:
+def _be_worker(requests: socket.socket, target: Target, arguments: tuple[Any, ...]) -> None:
     """Be a worker of this process, which is the template's child; never return."""
     code = 1
     try:

@@ -21,7 +21,7 @@ from ..sources.chosen import ChosenSamples
 from ..sources.data_identity import KnownData
 from ..sources.fingerprint import digest, digest_arrays
 from ..sources.interface import SampleError, Source, source_name
-from ..sources.plain import as_source, data_of
+from ..sources.plain import as_source, unwrap_dataset
 from ..sources.registry import build, is_spec, open_source, registered
 
 FORMAT = "selection"  # its name in the registry of sources
@@ -63,17 +63,19 @@ Where = Callable[[Candidate], bool] | Limits
 class Selection(ChosenSamples):
     """Some of a source's samples, in its order: a data set, and a source, of its own.
 
-        data = cp.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
-
-    source  a data set, as DataLoader takes it
-    where   which samples are chosen: a function of one that has `key`, `cost` and `raw` (each read
-            only if it is asked for; nothing is decoded); or limits, {"tokens": (1, 8192)}, least
-            and most, None for no limit. Samples that cannot be read stay in: the loader names them
-    split   {"part": "train", "shares": {"train": .98, "val": .02}, "seed": 0}: see split_by_key
-    limit   the most samples: the first that the other rules leave
+        data = cp.workers.Selection(source, where=lambda sample: sample.cost["tokens"] <= 8192)
 
     To a ledger another selection is other data: DataLoader(skip_keys=) leaves samples out of a run.
     Raises ValueError where rules cannot be applied, or leave nothing.
+
+    Args:
+        source: A data set, as DataLoader takes it.
+        where: Which samples are chosen: a function of one that has `key`, `cost` and `raw` (each
+            read only if it is asked for; nothing is decoded); or limits, {"tokens": (1, 8192)},
+            least and most, None for no limit. Samples that cannot be read stay in: the loader names
+            them. Default all.
+        split: {"part": "train", "shares": {"train": .98, "val": .02}, "seed": 0}: see split_by_key.
+        limit: The most samples: the first that the other rules leave; default all.
     """
 
     def __init__(
@@ -90,28 +92,29 @@ class Selection(ChosenSamples):
             raise ValueError(f"where is {where!r:.80}: give a function of a sample, or limits")
         split = None if split is None else _checked_split(split)
         self._take(source)
-        self._choose: Callable[[], Int64] | None = lambda: self._chosen(where, split, limit)
+        self._choose: Callable[[], Int64] | None = lambda: self._choose_indexes(where, split, limit)
         self.indices = self._choose()
 
     def _take(self, source: Any) -> None:
         super().__init__(as_source(source))
         self.pattern = f"selection of {source_name(self.source)}"
-        self._known = KnownData(data_of(self.source), len(self.source), self.source.key).looked_at()
+        self._known = KnownData(
+            unwrap_dataset(self.source), len(self.source), self.source.key
+        ).look_at_samples()
 
-    def _chosen(
+    def _choose_indexes(
         self, where: Where | None, split: Mapping[str, Any] | None, limit: int | None
     ) -> Int64:
         """Return the indexes of the samples that the rules leave, ascending (n,)."""
-        found: Iterable[int] = range(len(self.source))
+        indexes: Iterable[int] = range(len(self.source))
         if split is not None:
-            part_of = _part_of(split["shares"], split["seed"])
-            found = [i for i in found if part_of(self.source.key(i)) == split["part"]]
+            choose_part = _make_splitter(split["shares"], split["seed"])
+            indexes = [i for i in indexes if choose_part(self.source.key(i)) == split["part"]]
         if where is not None:
-            fits = (
-                partial(_is_within, _checked_limits(where)) if isinstance(where, Mapping) else where
-            )
-            found = self._fitting(fits, found)
-        chosen = np.fromiter(islice(found, limit), np.int64)
+            if isinstance(where, Mapping):
+                where = partial(_is_within, _checked_limits(where))
+            indexes = self._filter(where, indexes)
+        chosen = np.fromiter(islice(indexes, limit), np.int64)
         self.keep()
         if not len(chosen):
             raise ValueError(
@@ -120,8 +123,8 @@ class Selection(ChosenSamples):
             )
         return chosen
 
-    def _fitting(self, where: Callable[[Candidate], bool], found: Iterable[int]) -> Iterator[int]:
-        for index in found:
+    def _filter(self, where: Callable[[Candidate], bool], indexes: Iterable[int]) -> Iterator[int]:
+        for index in indexes:
             try:
                 fits = where(Candidate(self.source, index))
             except SampleError:
@@ -134,7 +137,7 @@ class Selection(ChosenSamples):
 
     # --- a source
 
-    def row_of(self, index: int) -> int:
+    def find_row(self, index: int) -> int:
         """Return a sample's index in the source."""
         if not 0 <= index < len(self.indices):
             raise IndexError(f"sample {index} of {len(self.indices)}")
@@ -187,23 +190,23 @@ class Selection(ChosenSamples):
 
         A recipe's `where` is limits, or the name and arguments of an allowed function.
         """
-        about = {name: each for name, each in spec.items() if name != "source"}
+        about = {name: field for name, field in spec.items() if name != "source"}
         of, names = about.pop("of", None), tuple(allowed)
         known = {"samples", "chosen"} if "chosen" in about else {"where", "split", "limit"}
         if not isinstance(of, Mapping) or (unknown := sorted(about.keys() - known)):
-            what = f", not {unknown[0]}" if isinstance(of, Mapping) else ""
+            hint = f", not {unknown[0]}" if isinstance(of, Mapping) else ""
             raise ValueError(
-                f"a selection is described by of, a source, and where, split, limit{what}"
+                f"a selection is described by of, a source, and where, split, limit{hint}"
             )
         source = open_source(of, root, names, cache)
         if "chosen" not in about:
             if is_spec(about.get("where")):
                 about["where"] = build(about["where"], registered(names))
             return cls(source, **about)
-        made = cls.__new__(cls)
-        made._take(source)
-        made.indices, made._choose = _unpacked(about, len(source)), None
-        return made
+        selection = cls.__new__(cls)
+        selection._take(source)
+        selection.indices, selection._choose = _unpack_indexes(about, len(source)), None
+        return selection
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the rules behind, which may have no name; what they chose goes along."""
@@ -213,7 +216,7 @@ class Selection(ChosenSamples):
 def split_by_key(source: Any, shares: Mapping[str, float], seed: int = 0) -> dict[str, Selection]:
     """Return parts of a source by a hash of each sample's key.
 
-        parts = cp.split_by_key(data, {"train": 0.98, "val": 0.02})
+        parts = cp.workers.split_by_key(data, {"train": 0.98, "val": 0.02})
 
     shares: the part of the samples that each gets, on average; they add up to 1. A sample stays in
     its part when others are added, taken away or reordered; other shares move the fewest samples if
@@ -231,7 +234,7 @@ def split_by_key(source: Any, shares: Mapping[str, float], seed: int = 0) -> dic
 def _checked_limits(limits: Limits) -> Limits:
     for name, pair in limits.items():
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-        if not is_pair or not all(type(each) in (int, type(None)) for each in pair):
+        if not is_pair or not all(type(bound) in (int, type(None)) for bound in pair):
             raise ValueError(
                 f"where= has {pair!r} of {name!r}: give the least and the most, None for none"
             )
@@ -255,7 +258,7 @@ def _checked_split(split: Mapping[str, Any]) -> dict[str, Any]:
     if not is_split or type(seed) is not int or not 0 <= seed < 1 << 63:
         raise ValueError(f"split is {split!r:.200}: give part, shares, and a whole seed if need be")
     if not all(type(share) in (int, float) and 0 <= share <= 1 for share in shares.values()) or (
-        abs(sum(shares.values()) - 1) > 1e-6
+        abs(sum(shares.values()) - 1) > 1e-6  # floats add up to nearly 1
     ):
         raise ValueError(f"the shares are {dict(shares)}: give parts of 1 that add up to it")
     if part not in shares:
@@ -263,20 +266,20 @@ def _checked_split(split: Mapping[str, Any]) -> dict[str, Any]:
     return {"part": part, "shares": shares, "seed": seed}
 
 
-def _part_of(shares: Mapping[str, float], seed: int) -> Callable[[str], str]:
+def _make_splitter(shares: Mapping[str, float], seed: int) -> Callable[[str], str]:
     """Return what says which part a key is in."""
     names, ends = [*shares], np.cumsum([*shares.values()]) * 2.0**64
     salt = seed.to_bytes(8, "little")
 
-    def part_of(key: str) -> str:
+    def choose_part(key: str) -> str:
         mark = hashlib.blake2b(key.encode(), digest_size=8, salt=salt).digest()
         at = int(np.searchsorted(ends, float(int.from_bytes(mark, "little")), side="right"))
         return names[min(at, len(names) - 1)]
 
-    return part_of
+    return choose_part
 
 
-def _unpacked(about: Mapping[str, Any], count: int) -> Int64:
+def _unpack_indexes(about: Mapping[str, Any], count: int) -> Int64:
     """Return the indexes in a description; ValueError where they are not of `count` samples."""
     if about.get("samples") != count:
         raise ValueError(
@@ -291,7 +294,7 @@ def _unpacked(about: Mapping[str, Any], count: int) -> Int64:
     if len(packed) != size:
         raise ValueError(f"the selection's description is of {len(packed)} bytes, needed: {size}")
     chosen = np.unpackbits(np.frombuffer(packed, np.uint8), count=count)
-    found = np.flatnonzero(chosen).astype(np.int64)
-    if not len(found):
+    indexes = np.flatnonzero(chosen).astype(np.int64)
+    if not len(indexes):
         raise ValueError("the selection's description chooses no sample")
-    return found
+    return indexes

@@ -17,8 +17,8 @@ def serving_address(balancer: str, asked: str, has_keys: bool, is_insecure: bool
     """Return the address to listen at for pulls.
 
     asked: "auto" (the interface that reaches the balancer, any port), "none", or an address. Raises
-    NotServedError where nothing is to be served, ValueError for an address that nobody may have:
-    other hosts can reach it, and there are no keys.
+    NotServedError where nothing is to be served, ValueError for an address that other hosts can
+    reach while there are no keys.
 
     >>> serving_address("tcp://127.0.0.1:5555", "auto", has_keys=False, is_insecure=False)
     'tcp://127.0.0.1:*'
@@ -60,7 +60,7 @@ def own_host(balancer: str) -> str:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((host.strip("[]"), int(port)))  # finds the way, and sends nothing
-            found: str = probe.getsockname()[0]
+            address: str = probe.getsockname()[0]
     except (OSError, ValueError) as error:
         raise NotServedError(f"no way to {balancer} was found: {error}") from None
-    return f"[{found}]" if family == socket.AF_INET6 else found
+    return f"[{address}]" if family == socket.AF_INET6 else address

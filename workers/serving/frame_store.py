@@ -15,26 +15,25 @@ class FrameStore:
 
     def __init__(self) -> None:
         self.token = 0
-        self._kept: dict[int, list[Buffer]] = {}
+        self._frames: dict[int, list[Buffer]] = {}
 
     def keep(self, serial: int, frames: list[Buffer]) -> None:
-        """Keep frames, which nobody writes any more."""
-        self._kept[serial] = frames
+        """Keep frames, which are not written any more."""
+        self._frames[serial] = frames
 
-    def frames_of(self, serial: int) -> list[Buffer]:
+    def find_frames(self, serial: int) -> list[Buffer]:
         """Return all frames under a serial; none where it is gone."""
-        return self._kept.get(serial, [])
+        return self._frames.get(serial, [])
 
     def free(self, serials: Sequence[int]) -> None:
         """Forget what is kept under serials; unknown and repeated ones are ignored."""
         for serial in serials:
-            self._kept.pop(serial, None)
+            self._frames.pop(serial, None)
 
     def answer(self, request: PullFrames) -> tuple[PulledFrames, list[Buffer]]:
         """Return the answer to a trainer, and the frames: those that it names, or all, or none."""
-        kept = self.frames_of(request.serial) if request.token == self.token else []
-        frames = kept
+        frames = self.find_frames(request.serial) if request.token == self.token else []
         if request.frames:
-            is_there = max(request.frames) < len(kept) >= len(request.frames)
-            frames = [kept[number] for number in request.frames] if is_there else []
+            is_there = max(request.frames) < len(frames) >= len(request.frames)
+            frames = [frames[number] for number in request.frames] if is_there else []
         return PulledFrames(request.number, len(frames)), frames

@@ -19,7 +19,7 @@ from ...balancer.job.messages import PullFrames
 from ...balancer.transport.authentication import ZAP_ENDPOINT
 from ...balancer.transport.finding import needs_ipv6
 from ...balancer.transport.keys import KeyPair, public_text
-from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
+from ...balancer.transport.sockets import decode_routed, open_router, receive_frames, send
 from ...balancer.transport.wire import WireError
 from .frame_store import FrameStore
 
@@ -31,14 +31,21 @@ MAX_WAITING_OUT = 256
 
 @dataclass(frozen=True, slots=True)
 class FramesWay:
-    """How a worker's frames reach trainers, and why, as text.
+    """The way of a worker's frames to trainers.
 
-    server: where they are pulled, None: the balancer relays them. address: as trainers are told it.
+    server: where they are pulled, at an address that trainers can reach; without one the balancer
+    relays them, and `why` says why.
     """
 
     server: "PullServer | None"
-    text: str
     address: str = ""
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """The way in words."""
+        relayed = f"inline: {self.why}"
+        return relayed if self.server is None else f"direct: ranks pull from {self.address}"
 
     @property
     def key(self) -> bytes:
@@ -51,16 +58,6 @@ class FramesWay:
             self.server.close()
 
 
-def pulled_from(server: "PullServer", address: str) -> FramesWay:
-    """Return the way of frames that trainers pull."""
-    return FramesWay(server, f"direct: ranks pull from {address}", address)
-
-
-def relayed(why: str) -> FramesWay:
-    """Return the way of frames through the balancer."""
-    return FramesWay(None, f"inline: {why}")
-
-
 class PullServer:
     """Serves what a store has at an address; `close()` it."""
 
@@ -68,7 +65,7 @@ class PullServer:
         """Listen; with keys everything is encrypted. OSError if the address cannot be bound."""
         self.key = keys.public if keys is not None else b""
         self.store = store
-        self._public = self._secret = b""  # nobody is let in before the balancer has made them
+        self._public = self._secret = b""  # none is right before the balancer has made them
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._requests = self._context.socket(zmq.REP)
         self._requests.setsockopt(zmq.LINGER, 0)
@@ -89,7 +86,7 @@ class PullServer:
         threading.Thread(target=self._serve, daemon=True, name="pulls").start()
 
     def admit(self, public: bytes, secret: bytes) -> None:
-        """Let in whoever has these credentials, and nobody else any more."""
+        """Admit ranks with these credentials, and no others any more."""
         self._public, self._secret = public, secret
 
     def close(self) -> None:
@@ -107,11 +104,11 @@ class PullServer:
             while True:
                 readable = dict(poller.poll())
                 if self._requests in readable:
-                    self._let_in()
+                    self._authenticate()
                 while (frames := receive_frames(self._socket)) is not None:
                     self._answer(frames)
 
-    def _let_in(self) -> None:
+    def _authenticate(self) -> None:
         version, number, _, _, _, mechanism, *credentials = self._requests.recv_multipart()
         is_rank = self._knows(mechanism, credentials)
         status, text = (b"200", b"OK") if is_rank else (b"400", b"not a rank of this job")
@@ -126,8 +123,8 @@ class PullServer:
         return False
 
     def _answer(self, asked: list[zmq.Frame]) -> None:
-        """Answer a request; what is none is dropped, and so is the answer to who has gone."""
-        peer, _, content = decode_from(asked)
+        """Answer a request; what is none is dropped, and so are answers to ended ranks."""
+        peer, _, content = decode_routed(asked)
         for request, _ in [] if isinstance(content, WireError) else content:
             if not isinstance(request, PullFrames):
                 return

@@ -28,12 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
-from numpy.lib.format import (
-    MAGIC_PREFIX,
-    read_array_header_1_0,
-    read_array_header_2_0,
-    read_magic,
-)
+from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_array_header_2_0, read_magic
 
 FORMAT = 3  # of all kept files, and of what is found in a shard
 Stamp = tuple[int, int]
@@ -104,7 +99,7 @@ def written_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def only_writer(path: Path) -> Iterator[None]:
+def lock_folder(path: Path) -> Iterator[None]:
     """Have others wait who would add to a kept file, where its folder can be locked (not on NFS).
 
     Elsewhere the later of two that write at once wins, and what the other found is found again.
@@ -170,7 +165,7 @@ def read_arrays(path: Path, about: Sequence[int]) -> Arrays | None:
         return None
     except OSError as error:
         raise DamagedFileError(path, f"cannot be read ({error.strerror or error})") from None
-    arrays = opened_arrays(path, data)
+    arrays = unpack_arrays(path, data)
     stamp = arrays.pop("stamp", np.empty(0)).tolist()
     return arrays if stamp == list(about) else None
 
@@ -179,14 +174,14 @@ def write_arrays(path: Path, about: Sequence[int], arrays: Arrays) -> bool:
     """Replace a file of arrays as a whole; return whether that was possible."""
     file = io.BytesIO()
     np.savez(file, stamp=np.array(about, np.int64), **arrays)  # type: ignore[arg-type]
-    return replace_file(path, _sealed(file.getvalue()))
+    return replace_file(path, _seal(file.getvalue()))
 
 
 def read_or_remove(
     path: Path,
     about: Sequence[int],
     unpack: Callable[[Arrays], Kept | None],
-    what: str,
+    content: str,
     report: Callable[[DamagedFileError], None] = log_damaged,
 ) -> Kept | None:
     """Return what `unpack` makes of the arrays that `read_arrays` returns, or None.
@@ -195,28 +190,28 @@ def read_or_remove(
     be in it.
     """
     try:
-        arrays = read_arrays(path, about)
-        kept = None if arrays is None else unpack(arrays)
-        if arrays is not None and kept is None:
-            raise DamagedFileError(path, f"holds no {what}")
+        if (arrays := read_arrays(path, about)) is None:
+            return None
+        if (unpacked := unpack(arrays)) is not None:
+            return unpacked
+        raise DamagedFileError(path, f"holds no {content}")
     except DamagedFileError as error:
         report(error)
         remove_file(path)
         return None
-    return kept
 
 
-def _sealed(data: bytes) -> bytes:
+def _seal(data: bytes) -> bytes:
     """Return a zip file with its checksum as the comment, which is its last bytes.
 
-    >>> len(_sealed(bytes(22))) - 22 == SEAL_BYTES
+    >>> len(_seal(bytes(22))) - 22 == SEAL_BYTES
     True
     """
     begun = data[:-2] + struct.pack("<H", SEAL_BYTES) + NAME
     return begun + _digest(begun)
 
 
-def opened_arrays(path: object, data: bytes) -> Arrays:
+def unpack_arrays(path: object, data: bytes) -> Arrays:
     """Return the arrays in the bytes of a file; DamagedFileError, which names it, for others."""
     begun, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if not begun.endswith(NAME):
@@ -224,12 +219,12 @@ def opened_arrays(path: object, data: bytes) -> Arrays:
     if _digest(begun) != digest:
         raise DamagedFileError(path, "is damaged (its checksum is wrong)")
     try:
-        return _unzipped(data)
+        return _unzip(data)
     except Exception as error:  # its maker is unknown, and so is what zipfile and numpy raise
         raise DamagedFileError(path, f"holds no arrays ({error!r:.200})") from None
 
 
-def _unzipped(data: bytes) -> Arrays:
+def _unzip(data: bytes) -> Arrays:
     arrays: Arrays = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for info in archive.infolist():

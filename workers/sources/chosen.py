@@ -6,38 +6,38 @@ from .interface import Probe, Sample, Source, View
 
 
 class ChosenSamples(View):
-    """Samples of one source under indexes of its own; `row_of` says what index each has there."""
+    """Samples of one source under indexes of its own; `find_row` says what index each has there."""
 
     def __init__(self, source: Source) -> None:
         super().__init__([source])
         self.source = source
 
     @abstractmethod
-    def row_of(self, index: int) -> int:
+    def find_row(self, index: int) -> int:
         """Return a sample's index in the source; IndexError outside 0 <= index < len."""
 
     def __getitem__(self, index: int) -> Sample:
-        return self.source[self.row_of(index)]
+        return self.source[self.find_row(index)]
 
     def origin(self, index: int) -> tuple[Source, int]:
         """Return the source, made of no others, that has the sample, and its index there."""
-        return self.source.origin(self.row_of(index))
+        return self.source.origin(self.find_row(index))
 
     def key(self, index: int) -> str:
         """Return the sample's name, which is the source's."""
-        return self.source.key(self.row_of(index))
+        return self.source.key(self.find_row(index))
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Load the sample; random choices follow from (seed, epoch, key)."""
-        return self.source.load(self.row_of(index), epoch, seed)
+        return self.source.load(self.find_row(index), epoch, seed)
 
     def probe(self, index: int) -> Probe:
         """Find the sample's cost."""
-        return self.source.probe(self.row_of(index))
+        return self.source.probe(self.find_row(index))
 
     def known(self, index: int) -> Probe | None:
         """Return the sample's cost if it has been kept."""
-        return self.source.known(self.row_of(index))
+        return self.source.known(self.find_row(index))
 
     def measure(self, sample: Sample) -> dict[str, int]:
         """Return a loaded sample's cost; only where probing loads it (decode_first)."""

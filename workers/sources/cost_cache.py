@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .cache_files import Arrays, Stamp, kept_path, only_writer, read_or_remove, write_arrays
+from .cache_files import Arrays, Stamp, kept_path, lock_folder, read_or_remove, write_arrays
 
 Row = tuple[int, ...]  # costs, and bytes or -1
 TYPES = {"names": np.dtype(np.uint8), **dict.fromkeys(("indexes", "rows"), np.dtype(np.int64))}
@@ -69,7 +69,7 @@ class CostsCache:
         new = dict(self._new)
         if not new:
             return
-        with only_writer(self.path):
+        with lock_folder(self.path):
             self._read()
             self._add(list(new), list(new.values()))
             names = np.frombuffer("\0".join(self.resources).encode(), np.uint8)
@@ -92,11 +92,11 @@ class CostsCache:
     def _add(self, indexes: ArrayLike, rows: ArrayLike) -> None:
         """Take rows of samples, in place of what was known of them."""
         known, width = self._known, len(self.resources) + 1
-        every, first = np.unique(
+        merged, first = np.unique(
             np.concatenate([np.asarray(indexes, np.int64), known[0]]), return_index=True
         )
         both = [np.asarray(rows, np.int64).reshape(-1, width), known[1].reshape(-1, width)]
-        self._known = every, np.concatenate(both)[first]
+        self._known = merged, np.concatenate(both)[first]
 
     def _read(self) -> bool:
         """Take what others have written to the file; return whether they have."""
@@ -104,11 +104,11 @@ class CostsCache:
         if state in (None, self._state):
             return False
         self._state = state
-        kept = read_or_remove(self.path, self.about, _checked, "costs of this file")
-        if kept is None or self.resources not in ((), _names(kept)):
+        arrays = read_or_remove(self.path, self.about, _checked, "costs of this file")
+        if arrays is None or self.resources not in ((), _read_names(arrays)):
             return False
-        self.resources = _names(kept)
-        self._add(kept["indexes"], kept["rows"])
+        self.resources = _read_names(arrays)
+        self._add(arrays["indexes"], arrays["rows"])
         return True
 
     def _state_now(self) -> object:
@@ -125,5 +125,5 @@ def _checked(arrays: Arrays) -> Arrays | None:
     return arrays if {name: array.dtype for name, array in arrays.items()} == TYPES else None
 
 
-def _names(arrays: Arrays) -> tuple[str, ...]:
+def _read_names(arrays: Arrays) -> tuple[str, ...]:
     return tuple(arrays["names"].tobytes().decode(errors="replace").split("\0"))

@@ -1,4 +1,4 @@
-"""Checks costs and names as they come in: one rule and one message, whoever has made them."""
+"""Checks costs and names as they come in: one rule and one message for all."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -64,13 +64,13 @@ def checked_column(name: str, values: Sequence[Any] | np.ndarray) -> npt.NDArray
     integers = column.dtype.kind in "iu"
     if not integers or (column.size and (column.min() < 0 or column.max() > MAX_COST)):
         # An array made of a list has changed its values: 2**63 to a float, 1 to "1" beside a text.
-        given = values if isinstance(values, list | tuple) else column
-        checked = [checked_cost(name, value, str(row)) for row, value in enumerate(given)]
+        originals = values if isinstance(values, list | tuple) else column
+        checked = [checked_cost(name, value, str(row)) for row, value in enumerate(originals)]
         return np.array(checked, dtype=np.int64)
     return column.astype(np.int64, copy=False)
 
 
-def checked_measure(found: Any) -> dict[str, int]:
+def checked_measure(cost: Any) -> dict[str, int]:
     """Return what a cost function has returned; TypeError for anything but costs by resource.
 
     >>> checked_measure(5)
@@ -78,12 +78,12 @@ def checked_measure(found: Any) -> dict[str, int]:
     TypeError: cost(sample) returned 5 (int), needed is a mapping from each resource to a whole \
 number: return {"tokens": 5}, say
     """
-    if not isinstance(found, Mapping):
+    if not isinstance(cost, Mapping):
         raise TypeError(
-            f"cost(sample) returned {found!r:.80} ({type(found).__name__}), needed is a mapping "
-            f'from each resource to a whole number: return {{"tokens": {found!r:.80}}}, say'
+            f"cost(sample) returned {cost!r:.80} ({type(cost).__name__}), needed is a mapping "
+            f'from each resource to a whole number: return {{"tokens": {cost!r:.80}}}, say'
         )
-    return dict(found)
+    return dict(cost)
 
 
 def checked_table(costs: Mapping[str, Any] | np.ndarray, count: int) -> dict[str, np.ndarray]:

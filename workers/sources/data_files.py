@@ -33,10 +33,10 @@ class _Opened:
             _close(self.fd)
 
 
-def _state_of(file: Path | int) -> tuple[int, ...]:
+def _read_state(file: Path | int) -> tuple[int, ...]:
     """Return size, mtime in nanoseconds and inode of a path or descriptor."""
-    found = os.stat(file)  # noqa: PTH116 Path.stat takes five times as long
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    state = os.stat(file)  # noqa: PTH116 Path.stat takes five times as long
+    return state.st_size, state.st_mtime_ns, state.st_ino
 
 
 class DataFiles:
@@ -52,11 +52,11 @@ class DataFiles:
         with self._lock:
             self._opened.clear()
             # What is in a store is compared with each read (tar/stored_shards.py).
-            self._seen = {path: _state_of(path) for path in paths if isinstance(path, Path)}
+            self._seen = {path: _read_state(path) for path in paths if isinstance(path, Path)}
 
     def has_changed(self, path: Path) -> bool:
         """Return whether a file is not as it was first seen here."""
-        return path in self._seen and not self._is_as_seen(path, _state_of(path))
+        return path in self._seen and not self._is_as_seen(path, _read_state(path))
 
     def _is_as_seen(self, path: Path, state: tuple[int, ...]) -> bool:
         seen = self._seen.get(path, ())
@@ -67,7 +67,7 @@ class DataFiles:
         if self.has_changed(path):
             raise DataChangedError.at(str(path))
 
-    def read_at(self, path: Path, offset: int, size: int) -> bytes:
+    def read_range(self, path: Path, offset: int, size: int) -> bytes:
         """Return bytes of a file; OSError, which names it, where they are not there."""
         try:
             opened, data = self._open(path), b""
@@ -88,7 +88,7 @@ class DataFiles:
             opened = self._opened.get(path)
             if opened is None:
                 opened = _Opened(path)
-                state = _state_of(opened.fd)
+                state = _read_state(opened.fd)
                 if not self._is_as_seen(path, state):
                     raise DataChangedError.at(str(path))
                 self._seen[path], self._opened[path] = state, opened

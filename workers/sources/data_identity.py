@@ -1,15 +1,12 @@
 """Identifies the data that a dataset holds, as far as that can be told without reading them.
 
 A ledger holds this text and compares it: what was saved over one data set is not continued on
-another. Of tar shards it is a hash of their indexes, of a Hugging Face dataset its fingerprint, of
-torch's Subset and ConcatDataset one of their parts', of a list of texts or numbers some of them, of
-any other dataset its class and, in a balanced loop, what is in memory of some of its samples, or
-some of its keys; the number of samples is compared apart. Versions of libraries and transforms are
-no part of it, as in `fingerprint.py`: they may change while a training goes on. Where what samples
-cost decides what was delivered, the position has a digest of that (`EpochPosition.costs`), and
-changed transforms show there.
-
-Ranks compare it, too, when they meet: see `KnownData.rank_identity`.
+another. Ranks compare it, too, when they meet. Of tar shards it is a hash of their indexes, of a
+Hugging Face dataset its fingerprint, of torch's Subset and ConcatDataset one of their parts', of a
+list of texts or numbers some of them, of any other dataset its class and, in a balanced loop, what
+is in memory of some of its samples, or some of its keys. Versions of libraries and transforms are
+no part of it: they may change while a training goes on. Where costs decide what was delivered, the
+position has a digest of them (`EpochPosition.costs`), and changed transforms show there.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,8 +30,8 @@ PART, DEPTH = 512, 4
 class KnownData:
     """A dataset with its number of samples, None where that is not known.
 
-    key: a sample's name by its index, None where nobody but the data decides about keys. seen: the
-    number of samples and the identity as they were before anybody could change samples in memory.
+    key: a sample's name by its index, None where the data name their samples. seen: the number of
+    samples and the identity as they were before samples in memory could change.
 
     >>> KnownData(range(3), 3).identity, KnownData(range(3), 3, key=str).identity
     ('range', 'range 462179b936184005')
@@ -45,10 +42,10 @@ class KnownData:
     key: Callable[[int], str] | None = None
     seen: tuple[int | None, str] | None = None
 
-    def looked_at(self) -> "KnownData":
+    def look_at_samples(self) -> "KnownData":
         """Return the same, with a look at samples that are in memory: collating may change them."""
-        found = _identity(self.dataset, self.samples, self.key, looks=True)
-        return replace(self, seen=(self.samples, found))
+        identity = _find_identity(self.dataset, self.samples, self.key, looks=True)
+        return replace(self, seen=(self.samples, identity))
 
     @property
     def identity(self) -> str:
@@ -57,7 +54,7 @@ class KnownData:
         is_live = any(map(_has_digest, whole_parts(self.dataset)))
         if self.seen is not None and self.seen[0] == self.samples and not is_live:
             return self.seen[1]
-        return _identity(self.dataset, self.samples, self.key, looks=self.seen is not None)
+        return _find_identity(self.dataset, self.samples, self.key, looks=self.seen is not None)
 
     @property
     def rank_identity(self) -> str:
@@ -65,47 +62,46 @@ class KnownData:
 
         A Hugging Face fingerprint depends on times of files, and on chance for some functions.
         """
-        return _identity(self.dataset, self.samples, self.key, looks=True, has_marks=False)
+        return _find_identity(self.dataset, self.samples, self.key, looks=True, has_marks=False)
 
     def identity_of_first(self, samples: int) -> str | None:
-        """Return the identity that the first samples had by themselves; None if nobody can tell."""
-        if (own := _own_digest(self.dataset, samples)) is not None:
-            return _named(self.dataset, own)
-        if isinstance(getattr(self.dataset, "_fingerprint", None), str):
+        """Return the identity that the first samples had by themselves; None: not known."""
+        if (data_digest := _source_digest(self.dataset, samples)) is not None:
+            return _label(self.dataset, data_digest)
+        has_mark = isinstance(getattr(self.dataset, "_fingerprint", None), str)
+        if has_mark or is_subset(self.dataset) or is_concatenated(self.dataset):
             return None
-        if is_subset(self.dataset) or is_concatenated(self.dataset):
-            return None
-        return _identity(self.dataset, samples, self.key, looks=self.seen is not None)
+        return _find_identity(self.dataset, samples, self.key, looks=self.seen is not None)
 
 
-def _identity(
+def _find_identity(
     dataset: Any,
     samples: int | None,
     key: Callable[[int], str] | None,
     looks: bool,
     has_marks: bool = True,
 ) -> str:
-    if (own := _own_digest(dataset)) is not None:
-        return _named(dataset, own)
+    if (data_digest := _source_digest(dataset)) is not None:
+        return _label(dataset, data_digest)
     mark = getattr(dataset, "_fingerprint", None)  # Hugging Face's
     if isinstance(mark, str) and has_marks:
-        return _named(dataset, mark)
+        return _label(dataset, mark)
     if is_subset(dataset):
-        indices = [int(dataset.indices[each]) for each in spread(len(dataset.indices))]
-        inner = _identity(dataset.dataset, None, None, looks, has_marks)
-        return _named(dataset, digest([inner, indices]))
+        indices = [int(dataset.indices[place]) for place in spread(len(dataset.indices))]
+        inner = _find_identity(dataset.dataset, None, None, looks, has_marks)
+        return _label(dataset, digest([inner, indices]))
     if is_concatenated(dataset):
-        parts = [_identity(each, None, None, looks, has_marks) for each in dataset.datasets]
-        return _named(dataset, digest(parts))
+        parts = [_find_identity(part, None, None, looks, has_marks) for part in dataset.datasets]
+        return _label(dataset, digest(parts))
     # To look at these takes no loading, and draws nothing.
-    if rows := _in_memory(dataset):
+    if rows := _find_columns(dataset):
         most = min(samples if samples is not None else len(dataset), *map(len, rows))
-        some = [each[index] for each in rows for index in spread(most)]
-        if looks or all(isinstance(each, str | int | float) for each in some):
-            return _named(dataset, digest([content_of(each) for each in some]))
+        first_values = [column[index] for column in rows for index in spread(most)]
+        if looks or all(isinstance(sample, str | int | float) for sample in first_values):
+            return _label(dataset, digest([summarize_content(sample) for sample in first_values]))
     # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
-        return _named(dataset, digest([str(key(each)) for each in spread(samples)]))
+        return _label(dataset, digest([str(key(index)) for index in spread(samples)]))
     return type(dataset).__qualname__
 
 
@@ -113,24 +109,26 @@ def _has_digest(dataset: Any) -> bool:
     return isinstance(dataset, Source) and type(dataset).data_digest is not Source.data_digest
 
 
-def _own_digest(dataset: Any, samples: int | None = None) -> str | None:
+def _source_digest(dataset: Any, samples: int | None = None) -> str | None:
     return dataset.data_digest(samples) if isinstance(dataset, Source) else None
 
 
-def _in_memory(dataset: Any) -> list[Any]:
+def _find_columns(dataset: Any) -> list[Any]:
     """Return what holds a dataset's samples one by one; nothing where they have to be loaded."""
     tensors = getattr(dataset, "tensors", None)  # as torch's TensorDataset
     rows = list(tensors) if isinstance(tensors, tuple) else [dataset]
-    return [each for each in rows if type(each) in (list, tuple) or (_is_array(each) and each.ndim)]
+    return [row for row in rows if type(row) in (list, tuple) or (_is_array(row) and row.ndim)]
 
 
-def content_of(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
+def summarize_content(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
     """Return JSON-able facts of a sample: types, lengths, and the first of what it holds.
 
     is_exact: False leaves out what decoders of other hosts may give otherwise: fractions, bytes.
 
-    >>> content_of({"name": "/data/a/1.png", "n": 0.5}), content_of({"n": 0.5}, is_exact=False)
-    ({'name': [7, 'a/1.png'], 'n': 0.5}, {'n': 'float'})
+    >>> summarize_content({"name": "/data/a/1.png", "n": 0.5})
+    {'name': [7, 'a/1.png'], 'n': 0.5}
+    >>> summarize_content({"n": 0.5}, is_exact=False)
+    {'n': 'float'}
     """
     if isinstance(value, bool | int | None) or (isinstance(value, float) and is_exact):
         return value
@@ -141,26 +139,29 @@ def content_of(value: Any, depth: int = DEPTH, is_exact: bool = True) -> Any:
     if isinstance(value, bytes):
         return [len(value), value[:PART].hex()] if is_exact else "bytes"
     if isinstance(value, Mapping) and depth:
-        return {str(name): content_of(v, depth - 1, is_exact) for name, v in value.items()}
+        return {str(name): summarize_content(v, depth - 1, is_exact) for name, v in value.items()}
     if isinstance(value, list | tuple) and depth:
-        return [len(value), *[content_of(each, depth - 1, is_exact) for each in value[:PART]]]
+        return [
+            len(value),
+            *[summarize_content(part, depth - 1, is_exact) for part in value[:PART]],
+        ]
     if not _is_array(value):
         return type(value).__qualname__
-    found = [str(value.dtype), list(value.shape)]
+    facts = [str(value.dtype), list(value.shape)]
     try:
         part = np.asarray(value.reshape(-1)[:PART])
     except (TypeError, ValueError, RuntimeError):  # a tensor that numpy cannot have
-        return found
+        return facts
     is_whole = part.dtype.kind in "biuUM" and part.dtype.itemsize > 1
     has_numbers = not part.dtype.hasobject and (is_exact or is_whole)
-    return [*found, digest_arrays(b"", part)] if has_numbers else found
+    return [*facts, digest_arrays(b"", part)] if has_numbers else facts
 
 
 def _is_array(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("dtype", "ndim", "reshape"))
 
 
-def _named(dataset: Any, mark: str) -> str:
+def _label(dataset: Any, mark: str) -> str:
     return f"{type(dataset).__qualname__} {mark}"
 
 
@@ -172,4 +173,4 @@ def spread(count: int, most: int = LOOKED_AT) -> list[int]:
     """
     if count <= most:
         return list(range(count))
-    return [each * (count - 1) // (most - 1) for each in range(most)]
+    return [place * (count - 1) // (most - 1) for place in range(most)]

@@ -67,20 +67,20 @@ def read_letters(path: str | Path) -> list[SkippedSample]:
         data = Path(path).read_bytes()
     except FileNotFoundError:
         return []
-    letters = [_parsed(line) for line in data.split(b"\n")]
+    letters = [_parse_letter(line) for line in data.split(b"\n")]
     return [letter for letter in letters if letter is not None]
 
 
-def _parsed(line: bytes) -> SkippedSample | None:
+def _parse_letter(line: bytes) -> SkippedSample | None:
     """Return the letter of a line; None for a torn one, and for what is none."""
     try:
-        found = json.loads(line)
+        letter = json.loads(line)
     except (ValueError, RecursionError):
         return None
     names = {field.name for field in fields(SkippedSample)}
-    if not isinstance(found, dict) or found.keys() != names:
+    if not isinstance(letter, dict) or letter.keys() != names:
         return None
-    return SkippedSample(**found) if all(isinstance(v, str) for v in found.values()) else None
+    return SkippedSample(**letter) if all(isinstance(v, str) for v in letter.values()) else None
 
 
 def _open_to_append(path: str | Path) -> int:
@@ -89,7 +89,7 @@ def _open_to_append(path: str | Path) -> int:
 
 def _ends_with_a_line(handle: int) -> bool:
     """Return whether a file is empty, or its last byte ends a line; a device is asked nothing."""
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode) or not state.st_size:
         return True
-    return os.pread(handle, 1, found.st_size - 1) == b"\n"
+    return os.pread(handle, 1, state.st_size - 1) == b"\n"

@@ -22,7 +22,7 @@ class SampleError(ValueError):
     def __init__(self, key: str, reason: str, source: str = "") -> None:
         """`source` is the file that the sample is in, where that is known."""
         key = str(key)  # who raises it may name a sample by its index
-        reason = visible(reason)  # names of members are in it, which anybody may have chosen
+        reason = visible(reason)  # names of members are in it
         super().__init__(key, reason, source)
         self.key = key
         self.reason = reason
@@ -33,32 +33,24 @@ class SampleError(ValueError):
         return f"sample {self.key!r}{place}: {self.reason}"
 
 
-OnError = Literal["raise", "skip", "refill"]
-ON_ERROR: tuple[OnError, ...] = get_args(OnError)
+ErrorAction = Literal["raise", "skip", "refill"]
+ERROR_ACTIONS: tuple[ErrorAction, ...] = get_args(ErrorAction)
 BALANCED = (
     "and cannot be balanced: a plan is made from all samples of a window, and another sample in a "
     "hole's place would change the batches of all ranks"
 )
 
 
-def checked_on_error(on_error: str, no_refill: str = "") -> OnError:
-    """Return the policy of that name; ValueError where there is none, or it does not apply.
+def refuse_refill(action: ErrorAction, reason: str) -> None:
+    """Raise ValueError for "refill" where there is a reason why it cannot be.
 
-    "raise" ends the run at the sample, "skip" leaves it out (a hole of weight 0 in a plan),
-    "refill" takes the next sample of a stream in its place. `no_refill` is the reason why there
-    can be no refill here, empty where there can.
-
-    >>> checked_on_error("skip", no_refill="got a list")
-    'skip'
+    >>> refuse_refill("skip", "got a list")
     """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error is {on_error!r}, allowed are {ON_ERROR}")
-    if on_error == "refill" and no_refill:
+    if action == "refill" and reason:
         raise ValueError(
             "on_error='refill' takes the next sample of an IterableDataset in batches of "
-            f"batch_size, {no_refill}: use on_error='skip', which leaves the sample out"
+            f"batch_size, {reason}: use on_error='skip', which leaves the sample out"
         )
-    return on_error
 
 
 Kind = Literal["data", "io", "code"]
@@ -71,14 +63,14 @@ class DataChangedError(OSError):
     """A file of the data set is not what it was when it was indexed; `filename` names it."""
 
     @classmethod
-    def at(cls, path: str, what: str = "") -> Self:
+    def at(cls, path: str, fault: str = "") -> Self:
         """Return the error about a file; `what` was found there."""
         text = "it changed after it was indexed; start again to read it as it is now"
-        return cls(errno.ESTALE, f"{what}; {text}" if what else text, path)
+        return cls(errno.ESTALE, f"{fault}; {text}" if fault else text, path)
 
 
 class RepeatedReadError(OSError):
-    """A read that whoever reads has made again already, as a store's is (workers/stores)."""
+    """A read that was repeated already where it failed, as a store's is (workers/stores)."""
 
 
 # The answer would be the same a second later.
@@ -113,7 +105,7 @@ class SkippedSample:
         """
         if isinstance(error, SampleError):
             return cls(error.key, error.reason, "data", error.source or source)
-        return cls(key, reason_of(error), kind_of(error), source)
+        return cls(key, explain_failure(error), classify_failure(error), source)
 
     def line(self) -> str:
         """Return the sample as one line of JSON, a dead letter.
@@ -143,21 +135,21 @@ def load_with_retries(
         try:
             return load(*arguments)
         except OSError as error:
-            if kind_of(error) != "io" or isinstance(error, RepeatedReadError):
+            if classify_failure(error) != "io" or isinstance(error, RepeatedReadError):
                 raise
             if tries <= len(retries) and not isinstance(error, _LASTING):
                 sleep(retries[tries - 1])
             elif source is None:
                 raise
             else:
-                raise _located(error, source(), tries) from error
+                raise _locate_io_error(error, source(), tries) from error
 
 
-def kind_of(error: Exception) -> Kind:
+def classify_failure(error: Exception) -> Kind:
     """Return the kind of a failure.
 
-    >>> kind_of(SampleError("a", "no text")), kind_of(TimeoutError()), kind_of(KeyError("x"))
-    ('data', 'io', 'code')
+    >>> [classify_failure(kind("a", "b")) for kind in (SampleError, TimeoutError, KeyError)]
+    ['data', 'io', 'code']
     """
     if isinstance(error, SampleError):
         return "data"
@@ -167,7 +159,7 @@ def kind_of(error: Exception) -> Kind:
     return "code"
 
 
-def reason_of(error: Exception) -> str:
+def explain_failure(error: Exception) -> str:
     """Return the reason in one line, without the key."""
     if isinstance(error, SampleError):
         return error.reason
@@ -191,10 +183,10 @@ def locate_error(error: BaseException) -> str:
     return describe_error(error) + where
 
 
-def _located(error: OSError, source: str, tries: int) -> OSError:
+def _locate_io_error(error: OSError, source: str, tries: int) -> OSError:
     """Return an I/O error that also names the file (or source) and the number of tries.
 
-    >>> _located(OSError(5, "Input/output error"), "a.tar", 4)
+    >>> _locate_io_error(OSError(5, "Input/output error"), "a.tar", 4)
     OSError(5, 'Input/output error (tried 4 times)')
     >>> str(_)
     "[Errno 5] Input/output error (tried 4 times): 'a.tar'"

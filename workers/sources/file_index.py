@@ -8,14 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .cache_files import (
-    Arrays,
-    DamagedFileError,
-    Stamp,
-    log_damaged,
-    read_or_remove,
-    write_arrays,
-)
+from .cache_files import Arrays, DamagedFileError, Stamp, log_damaged, read_or_remove, write_arrays
 
 WORTH_KEEPING = 8  # samples
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -40,7 +33,7 @@ class FileIndex:
     facts: Mapping[str, Any]
 
     @classmethod
-    def of(
+    def build(
         cls,
         names: Sequence[bytes],
         places: Sequence[Sequence[int]],
@@ -57,7 +50,7 @@ class FileIndex:
         )
 
     @classmethod
-    def kept_or_made(
+    def load_or_build(
         cls,
         path: Path,
         about: Stamp,
@@ -100,8 +93,8 @@ class FileIndex:
         start = self.name_ends[row - 1] if row else 0
         return self.names[start : self.name_ends[row]].decode()
 
-    def places_of(self, row: int) -> list[list[int]]:
+    def find_places(self, row: int) -> list[list[int]]:
         """Return the places of a sample's parts."""
         start = self.place_ends[row - 1] if row else 0
-        found: list[list[int]] = self.places[start : self.place_ends[row]].tolist()
-        return found
+        places: list[list[int]] = self.places[start : self.place_ends[row]].tolist()
+        return places

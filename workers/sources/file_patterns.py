@@ -43,7 +43,7 @@ def find_shards(
     FileNotFoundError where a path is missing, a glob matches nothing, or what it matches cannot be
     read; ValueError for a URL or a path outside the root.
     """
-    found: dict[Path, Path] = {}
+    paths: dict[Path, Path] = {}
     for text in texts(pattern):
         if is_url(text):
             raise ValueError(
@@ -51,9 +51,9 @@ def find_shards(
                 "mount the files and give their path"
             )
         base = Path(root).resolve() if root is not None else None
-        for path in _matches(text, base, extensions):
-            found.setdefault(path.resolve(), path)
-    return tuple(sorted(found.values()))
+        for path in _find_matches(text, base, extensions):
+            paths.setdefault(path.resolve(), path)
+    return tuple(sorted(paths.values()))
 
 
 def named(pattern: Pattern) -> tuple[str, ...]:
@@ -63,25 +63,25 @@ def named(pattern: Pattern) -> tuple[str, ...]:
 
 def texts(pattern: Pattern) -> tuple[str, ...]:
     """Return a pattern as texts, as they were given; ValueError for none, and for pipes."""
-    found = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
-    if not found or not all(str(text) for text in found):
+    patterns = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
+    if not patterns or not all(str(text) for text in patterns):
         raise ValueError("no data was named; give a path, a glob or a brace pattern of tar shards")
-    for text in filter(is_url, map(str, found)):
+    for text in filter(is_url, map(str, patterns)):
         checked_url(text)
-    return tuple(map(str, found))
+    return tuple(map(str, patterns))
 
 
-def _matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterator[Path]:
-    for candidate in _expanded(text):
+def _find_matches(text: str, root: Path | None, extensions: Sequence[str]) -> Iterator[Path]:
+    for candidate in _expand_names(text):
         # joined and normalized first: a pattern that leaves the root is not even looked at
         path = Path(candidate).expanduser() if root is None else root / candidate
         if root is not None:
             bound(Path(posixpath.normpath(path)), root, text)
-        for match in _existing(path, text, extensions):
+        for match in _find_existing(path, text, extensions):
             yield match if root is None else bound(match.resolve(), root, text)
 
 
-def _expanded(text: str) -> list[str]:
+def _expand_names(text: str) -> list[str]:
     # A file may have braces in its name; a longer text is not even looked up.
     if len(text) < LONGEST_PATH and Path(text).exists():
         return [text]
@@ -97,7 +97,7 @@ def expand_braces(text: str) -> list[str]:
         )
     if text.count("**") > MOST_RECURSIONS:
         raise ValueError(f"pattern {text!r:.80} has more than {MOST_RECURSIONS} **; use fewer")
-    if names_in(text) > MAX_NAMES:
+    if count_names(text) > MAX_NAMES:
         raise ValueError(f"pattern {text!r:.80} stands for more than {MAX_NAMES} names")
     try:
         names = list(braceexpand(text))
@@ -108,11 +108,11 @@ def expand_braces(text: str) -> list[str]:
     return names
 
 
-def names_in(text: str) -> int:
+def count_names(text: str) -> int:
     """Return a lower bound on the names of a brace pattern, at most MAX_NAMES + 1.
 
-    >>> names_in("a-{000..011}.tar"), names_in("{a,b{1..3}}{x,y}"), names_in("{1..999999999}")
-    (12, 8, 1000001)
+    >>> [count_names(text) for text in ("a-{000..011}.tar", "{a,b{1..3}}{x,y}", "{1..999999999}")]
+    [12, 8, 1000001]
     """
     most = MAX_NAMES + 1
     levels, opened = [[0, 1]], list[int]()  # of each brace: names of closed parts, of the open one
@@ -143,44 +143,47 @@ def depth(text: str) -> int:
 def _range_size(inside: str) -> int:
     if LETTERS.fullmatch(inside):
         return ord("z") - ord("A") + 1
-    found = RANGE.fullmatch(inside)
-    if found is None:
+    match = RANGE.fullmatch(inside)
+    if match is None:
         return 1
-    if max(len(end.lstrip("-0")) for end in found.groups()) > 18:
+    if max(len(end.lstrip("-0")) for end in match.groups()) > 18:
         return MAX_NAMES + 1
-    return abs(int(found[2]) - int(found[1])) + 1
+    return abs(int(match[2]) - int(match[1])) + 1
 
 
-def _existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
+def _find_existing(path: Path, text: str, extensions: Sequence[str]) -> list[Path]:
     if path.exists() and not path.is_dir():
         _is_shard(path, text, extensions)  # or raises
         return [path]
     if path.is_dir():
         _check_listed(path, text)
-        kinds = (sorted(path.glob(f"*{each}")) for each in extensions)
+        kinds = (sorted(path.glob(f"*{extension}")) for extension in extensions)
         names = next(filter(None, kinds), [])
-        pulled = [file for each in extensions for file in path.glob(f"*{each}.dvc")]
-        wanted = " ".join(f"{path}/*{each}" for each in extensions)
+        pulled = [file for extension in extensions for file in path.glob(f"*{extension}.dvc")]
+        shown_pattern = " ".join(f"{path}/*{extension}" for extension in extensions)
     else:
-        names, wanted = _globbed(path), str(path)
-        pulled = _globbed(Path(f"{path}.dvc"))
-        for folder in {path.parent, *(each for each in path.parents if glob.has_magic(str(each)))}:
-            for match in _globbed(folder):
+        names, shown_pattern = _glob(path), str(path)
+        pulled = _glob(Path(f"{path}.dvc"))
+        for folder in {
+            path.parent,
+            *(parent for parent in path.parents if glob.has_magic(str(parent))),
+        }:
+            for match in _glob(folder):
                 # what has an extension may be any file; the others are links to folders
                 if not (match.is_symlink() and match.suffix):
                     _check_listed(match, text)
     for pointer in pulled:
         if not (file := pointer.with_suffix("")).exists():
-            raise _unreadable(file, text, "only its pointer of DVC is there")
+            raise _read_error(file, text, "only its pointer of DVC is there")
     files = [f for f in names if f.suffix not in KEPT and _is_shard(f, text, extensions)]
     if not files:
-        kind = "no file matches" if glob.has_magic(wanted) else "no such file:"
-        origin = "" if wanted == text else f" (from {text!r})"
-        raise FileNotFoundError(f"{kind} {wanted}{origin}; check the path")
+        kind = "no file matches" if glob.has_magic(shown_pattern) else "no such file:"
+        origin = "" if shown_pattern == text else f" (from {text!r})"
+        raise FileNotFoundError(f"{kind} {shown_pattern}{origin}; check the path")
     return files
 
 
-def _globbed(path: Path) -> list[Path]:
+def _glob(path: Path) -> list[Path]:
     return [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
 
 
@@ -190,7 +193,7 @@ def _check_listed(folder: Path, text: str) -> None:
         if stat.S_ISDIR(folder.stat().st_mode):
             os.scandir(folder).close()
     except OSError as error:
-        raise _unreadable(folder, text, str(error.strerror)) from None
+        raise _read_error(folder, text, str(error.strerror)) from None
 
 
 def _is_shard(path: Path, text: str, extensions: Sequence[str]) -> bool:
@@ -202,18 +205,18 @@ def _is_shard(path: Path, text: str, extensions: Sequence[str]) -> bool:
         state = path.stat()
     except OSError as error:
         leads = f"it is a link to {path.readlink()}: " if path.is_symlink() else ""
-        raise _unreadable(path, text, f"{leads}{error.strerror}") from None
+        raise _read_error(path, text, f"{leads}{error.strerror}") from None
     if stat.S_ISDIR(state.st_mode) and path.suffix not in extensions:
         return False
     if not stat.S_ISREG(state.st_mode):
         kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe, socket or device"
-        raise _unreadable(path, text, f"it is {kind}, and no file")
+        raise _read_error(path, text, f"it is {kind}, and no file")
     if state.st_size < LONGEST_POINTER and path.read_bytes().startswith(POINTERS):
-        raise _unreadable(path, text, "it is a pointer of git-lfs or git-annex to its content")
+        raise _read_error(path, text, "it is a pointer of git-lfs or git-annex to its content")
     return True
 
 
-def _unreadable(path: Path, text: str, why: str) -> FileNotFoundError:
+def _read_error(path: Path, text: str, why: str) -> FileNotFoundError:
     return FileNotFoundError(
         f"{path} (from {text!r:.200}) cannot be read: {why}; fetch or mount its content, remove "
         "it, or give a pattern that leaves it out"

@@ -12,13 +12,13 @@ import numpy as np
 @cache
 def library_versions(*names: str) -> dict[str, str]:
     """Return the installed versions of counterpoise, numpy, Pillow and `names`, importing none."""
-    found = {}
+    versions = {}
     for name in ("counterpoise", "numpy", "pillow", *names):
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            versions[name] = "absent"
+    return versions
 
 
 def digest(facts: Any) -> str:

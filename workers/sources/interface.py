@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .costs import (
-    MAX_COST,
-    checked_cost,
-    checked_measure,
-    checked_name,
-    sample_nbytes,
-)
+from .costs import MAX_COST, checked_cost, checked_measure, checked_name, sample_nbytes
 from .failures import SampleError as SampleError
 from .fingerprint import digest, library_versions
 from .labels import with_label_tokens
@@ -136,7 +130,7 @@ class Source(ABC):
 
     @property
     def knows_costs(self) -> bool:
-        """Return whether anybody says what samples cost: else each counts as 1."""
+        """Return whether it is said what samples cost: else each counts as 1."""
         is_said = self.cost is not None or type(self).probe is not Source.probe
         return is_said or bool(self.cost_table)
 
@@ -152,8 +146,8 @@ class Source(ABC):
     def known_costs(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
         """Return the costs of all samples, a column (n,) a resource; None unless all are known.
 
-        They are known where there is a table, and where each sample counts as 1 and nobody has to
-        be asked what it is called.
+        They are known where there is a table, and where each sample counts as 1 and is called
+        by its index.
         """
         if table := self.cost_table:
             has_all = {*resources} <= {*table}
@@ -193,7 +187,7 @@ class Source(ABC):
             )
         return {"__key__": self.key(index), **sample}
 
-    def file_of(self, index: int) -> str:  # noqa: ARG002
+    def locate_file(self, index: int) -> str:  # noqa: ARG002
         """Return the file that the sample is in; "" for none."""
         return ""
 
@@ -204,7 +198,7 @@ class Source(ABC):
     def data_digest(self, samples: int | None = None) -> str | None:  # noqa: ARG002
         """Return a hash of the data, or of its first samples: "" where these have none.
 
-        None: nobody knows; then data are told apart by what is in memory, and by keys.
+        None: not known; then data are told apart by what is in memory, and by keys.
         """
         return None
 
@@ -212,7 +206,7 @@ class Source(ABC):
         """Look at the files again when an iteration begins; return whether they had changed."""
         return False
 
-    def why_one_thread(self) -> str:
+    def explain_single_thread(self) -> str:
         """Return why only one thread may load samples, and what to do, to end an error with."""
         return (
             f"{type(self).__name__} does not say that load(), probe() and key() may be called by "
@@ -249,28 +243,28 @@ class View(Source):
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self.sources = tuple(sources)
-        self.thread_safe = all(each.thread_safe for each in self.sources)
-        self.reads_stores = any(each.reads_stores for each in self.sources)
+        self.thread_safe = all(source.thread_safe for source in self.sources)
+        self.reads_stores = any(source.reads_stores for source in self.sources)
 
     @property
     def knows_costs(self) -> bool:
         """Return whether all sources say what samples cost."""
-        return all(each.knows_costs for each in self.sources)
+        return all(source.knows_costs for source in self.sources)
 
     def keep(self) -> None:
         """Write the costs that were found and are not in a file yet."""
-        for each in self.sources:
-            each.keep()
+        for source in self.sources:
+            source.keep()
 
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return the raw sample, called as in its own source."""
         source, inside = self.origin(index)
         return super().raw(index) if source is self else source.raw(inside, headers)
 
-    def file_of(self, index: int) -> str:
+    def locate_file(self, index: int) -> str:
         """Return the file that the sample is in; "" for none."""
         source, inside = self.origin(index)
-        return "" if source is self else source.file_of(inside)
+        return "" if source is self else source.locate_file(inside)
 
     def stored_ranges(self, index: int, headers: bool) -> Iterable[Any]:
         """Return what is read of the sample from a store."""
@@ -296,7 +290,7 @@ def class_fingerprint(dataset: Any) -> str:
     return digest([name, len(dataset), library_versions("torch")])
 
 
-def checked_probe(found: object, key: str = "") -> Probe:
+def checked_probe(probe: object, key: str = "") -> Probe:
     """Return a probe whose costs are plain ints; SampleError for what cannot be planned.
 
     `key` is the sample's, for an error about what has none, and where probe() has no text for it.
@@ -307,23 +301,21 @@ def checked_probe(found: object, key: str = "") -> Probe:
     counterpoise.workers.sources.failures.SampleError: sample 'a': cost 'tokens' is -1, allowed \
 are whole numbers from 0 to 2**40: round it, or use a larger unit
     """
-    if not isinstance(found, Probe):
+    if not isinstance(probe, Probe):
         needed = "needed is Probe(key, {resource: cost, ...})"
-        raise SampleError(key, f"probe() gave {found!r:.{SHOWN_CHARACTERS}}, {needed}")
-    key = str(found.key) if isinstance(found.key, str) else key
-    if not isinstance(found.cost, Mapping):
-        shown = f"{found.cost!r:.{SHOWN_CHARACTERS}}"
+        raise SampleError(key, f"probe() gave {probe!r:.{SHOWN_CHARACTERS}}, {needed}")
+    key = str(probe.key) if isinstance(probe.key, str) else key
+    if not isinstance(probe.cost, Mapping):
+        shown = f"{probe.cost!r:.{SHOWN_CHARACTERS}}"
         raise SampleError(key, f"the cost is {shown}, needed is {{resource: cost, ...}}")
-    nbytes = found.nbytes
-    for name, each in (*found.cost.items(), (found.key, nbytes or 0)):
-        if type(name) is not str or type(each) is not int or not 0 <= each <= MAX_COST:
+    nbytes = probe.nbytes
+    for name, number in (*probe.cost.items(), (probe.key, nbytes or 0)):
+        if type(name) is not str or type(number) is not int or not 0 <= number <= MAX_COST:
             break
     else:
-        return found  # as most do: for them the rest costs more than finding costs
-    cost = {
-        checked_name(name, key): checked_cost(name, value, key)
-        for name, value in found.cost.items()
-    }
+        return probe  # as most do: for them the rest costs more than finding costs
+    costs = probe.cost.items()
+    cost = {checked_name(name, key): checked_cost(name, number, key) for name, number in costs}
     if nbytes is not None:
         nbytes = checked_cost("nbytes", nbytes, key)
     return Probe(key, cost, nbytes)

@@ -19,14 +19,14 @@ def count_label_tokens(labels: Any, shift_labels: bool = True) -> int:
     >>> count_label_tokens(labels), count_label_tokens(labels, shift_labels=False)
     (2, 3)
     """
-    some = np.asarray([] if labels is None else labels)
-    return int(np.count_nonzero(some[int(shift_labels) :] != IGNORED))
+    targets = np.asarray([] if labels is None else labels)
+    return int(np.count_nonzero(targets[int(shift_labels) :] != IGNORED))
 
 
-def labels_of(sample: Any) -> Any:
+def find_labels(sample: Any) -> Any:
     """Return a sample's labels, one for each token; None where it has none of that kind.
 
-    >>> labels_of({"labels": [5, 6]}).tolist(), labels_of({"labels": 3}), labels_of("text")
+    >>> find_labels({"labels": [5, 6]}).tolist(), find_labels({"labels": 3}), find_labels("text")
     ([5, 6], None, None)
     """
     if not isinstance(sample, Mapping) or "labels" not in sample:
@@ -45,7 +45,7 @@ def with_label_tokens(
     >>> with_label_tokens({"tokens": 3}, {"text": "abc"})
     {'tokens': 3}
     """
-    labels = labels_of(sample)
+    labels = find_labels(sample)
     if labels is None or LABEL_TOKENS in cost:
         return cost
     return {**cost, LABEL_TOKENS: count_label_tokens(labels, shift_labels)}

@@ -12,10 +12,10 @@ from typing import Any
 from .interface import Sample, Source
 
 
-def key_of(dataset: Any) -> Callable[[int], str]:
+def find_key_function(dataset: Any) -> Callable[[int], str]:
     """Return what names a data set's samples: its own method `key`, else str.
 
-    >>> key_of(["a"])(0)
+    >>> find_key_function(["a"])(0)
     '0'
     """
     is_unnamed = isinstance(dataset, Source) and not dataset.names_samples
@@ -31,8 +31,8 @@ def says_costs(dataset: Any) -> bool:
 
 def offered_method(dataset: Any, method: str) -> Callable[..., Any] | None:
     """Return a method of a data set; None where it has none of that name."""
-    found = getattr(dataset, method, None)
-    return found if callable(found) else None
+    attribute = getattr(dataset, method, None)
+    return attribute if callable(attribute) else None
 
 
 def whole_parts(dataset: Any) -> Iterator[Any]:
@@ -49,14 +49,14 @@ def whole_parts(dataset: Any) -> Iterator[Any]:
         yield dataset
 
 
-def part_at(dataset: Any, index: int) -> tuple[Any, int]:
+def find_part(dataset: Any, index: int) -> tuple[Any, int]:
     """Return the dataset, made of no others, that a sample is from, and its number in there."""
     if is_subset(dataset):
-        return part_at(dataset.dataset, int(dataset.indices[index]))
+        return find_part(dataset.dataset, int(dataset.indices[index]))
     if is_concatenated(dataset):
         ends = dataset.cumulative_sizes
         part = bisect.bisect_right(ends, index)
-        return part_at(dataset.datasets[part], index - (ends[part - 1] if part else 0))
+        return find_part(dataset.datasets[part], index - (ends[part - 1] if part else 0))
     return dataset, index
 
 
@@ -72,26 +72,26 @@ def is_concatenated(dataset: Any) -> bool:
     return is_plain and hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
 
 
-def getter_of(dataset: Any) -> Callable[[Any, int], Sample]:
+def choose_getter(dataset: Any) -> Callable[[Any, int], Sample]:
     """Return what gets a sample of a dataset by its index: where it gives lists only, a list of 1.
 
     >>> class Lists:
     ...     __getitems__ = staticmethod(lambda indices: [10 * each for each in indices])
-    >>> getter_of(Lists())(Lists(), 3), getter_of("abc")("abc", 2)
+    >>> choose_getter(Lists())(Lists(), 3), choose_getter("abc")("abc", 2)
     (30, 'c')
     """
-    return _of_lists if any(map(_gives_lists_only, whole_parts(dataset))) else getitem
+    return _get_from_lists if any(map(_gives_lists_only, whole_parts(dataset))) else getitem
 
 
 def _gives_lists_only(dataset: Any) -> bool:
-    own = getattr(type(dataset), "__getitem__", None)
+    method = getattr(type(dataset), "__getitem__", None)
     # The class from which torch's data sets are made has one that raises NotImplementedError.
-    is_torchs = getattr(own, "__qualname__", "") == "Dataset.__getitem__"
-    return (own is None or is_torchs) and hasattr(dataset, "__getitems__")
+    is_torchs = getattr(method, "__qualname__", "") == "Dataset.__getitem__"
+    return (method is None or is_torchs) and hasattr(dataset, "__getitems__")
 
 
-def _of_lists(dataset: Any, index: int) -> Sample:
-    part, inside = part_at(dataset, index)
+def _get_from_lists(dataset: Any, index: int) -> Sample:
+    part, inside = find_part(dataset, index)
     return part.__getitems__([inside])[0] if _gives_lists_only(part) else part[inside]
 
 

@@ -20,11 +20,11 @@ from .interface import (
     source_name,
 )
 from .offered import (
-    getter_of,
+    choose_getter,
+    find_key_function,
+    find_part,
     is_thread_safe,
-    key_of,
     offered_method,
-    part_at,
     says_costs,
     whole_parts,
 )
@@ -66,25 +66,25 @@ class PlainSource(View):
         super().__init__(part for part in whole_parts(dataset) if isinstance(part, Source))
         self.dataset = dataset
         self.pattern = source_name(dataset)
-        self._get = getter_of(dataset)
+        self._get = choose_getter(dataset)
         # A method of the dataset's own is used unless an argument replaces it.
-        self._key = key or key_of(dataset)
+        self._key = key or find_key_function(dataset)
         self._load = offered_method(dataset, "load")
         self.thread_safe = self._load is not None and is_thread_safe(dataset)
         self.cost = cost if callable(cost) else None
         self._table = {} if cost is None or callable(cost) else checked_table(cost, len(dataset))
-        self._probe = self._probe_of(dataset) if cost is None else None
+        self._probe = self._find_probe(dataset) if cost is None else None
 
-    def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
+    def _find_probe(self, dataset: Any) -> Callable[[int], Probe] | None:
         """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
         if says_costs(dataset):
             return offered_method(dataset, "probe")
         return self._probe_part if all(map(says_costs, whole_parts(dataset))) else None
 
     def _probe_part(self, index: int) -> Probe:
-        part, inside = part_at(self.dataset, index)
-        found = checked_probe(part.probe(inside), self.key(index))
-        return Probe(self.key(index), found.cost, found.nbytes)
+        part, inside = find_part(self.dataset, index)
+        probe = checked_probe(part.probe(inside), self.key(index))
+        return Probe(self.key(index), probe.cost, probe.nbytes)
 
     @property
     def cost_table(self) -> Mapping[str, np.ndarray]:
@@ -93,7 +93,7 @@ class PlainSource(View):
 
     @property
     def knows_costs(self) -> bool:
-        """Return whether anybody has said what samples cost: else each counts as 1."""
+        """Return whether it is said what samples cost: else each counts as 1."""
         return bool(self._table) or any(e is not None for e in (self.cost, self._probe))
 
     @property
@@ -109,12 +109,12 @@ class PlainSource(View):
     def known(self, index: int) -> Probe | None:
         """Return a sample's cost if its part has kept it (TarDataset), reading no sample."""
         source, inside = self.origin(index) if self._probe and self.sources else (self, 0)
-        found = None if source is self else source.known(inside)
-        return None if found is None else Probe(self.key(index), found.cost, found.nbytes)
+        probe = None if source is self else source.known(inside)
+        return None if probe is None else Probe(self.key(index), probe.cost, probe.nbytes)
 
     def origin(self, index: int) -> tuple[Source, int]:
         """Return the source, made of no others, that has the sample, and its index there."""
-        part, inside = part_at(self.dataset, index) if self.sources else (None, index)
+        part, inside = find_part(self.dataset, index) if self.sources else (None, index)
         return part.origin(inside) if isinstance(part, Source) else (self, index)
 
     def __len__(self) -> int:
@@ -144,12 +144,12 @@ class PlainSource(View):
         offered = offered_method(self.dataset, "fingerprint")
         return class_fingerprint(self.dataset) if offered is None else str(offered())
 
-    def why_one_thread(self) -> str:
+    def explain_single_thread(self) -> str:
         """Return why only one thread may load samples, and what to do, to end an error with."""
         if isinstance(self.dataset, Source):
-            return self.dataset.why_one_thread()
+            return self.dataset.explain_single_thread()
         if self._load is not None:
-            return super().why_one_thread()
+            return super().explain_single_thread()
         return (
             "a plain dataset may draw from the generators of the process (random, numpy, torch), "
             "which threads share; give it load(index, epoch, seed), which does not, and "
@@ -167,12 +167,12 @@ def as_source(
     return dataset if is_source else PlainSource(dataset, cost, key)
 
 
-def data_of(source: Any) -> Any:
+def unwrap_dataset(source: Any) -> Any:
     """Return the data set of a source: what a PlainSource is around, else itself."""
     return source.dataset if isinstance(source, PlainSource) else source
 
 
-def resources_of(
+def probe_resources(
     source: Source, sleep: Callable[[float], None] = time.sleep, tries: int = 100
 ) -> tuple[str, ...]:
     """Return the names of a source's costs, in its order: of the first that can be probed.

@@ -12,6 +12,7 @@ loaded once more, each sample seeded; so are all after it.
 """
 
 import hashlib
+import itertools
 import random
 import sys
 import threading
@@ -40,23 +41,24 @@ def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(entropy(seed, epoch, key)))
 
 
-def held_generators(thing: Any, name: str = "", depth: int = 3) -> list[str]:
+def held_generators(owner: Any, name: str = "", depth: int = 3) -> list[str]:
     """Return the names of attributes that hold a generator of their own, such as "transform.rng".
 
     What is drawn from these depends on what the process has drawn before.
     """
     torch = sys.modules.get("torch")
     kinds = (random.Random, np.random.Generator, np.random.RandomState)
-    if isinstance(thing, (*kinds, torch.Generator) if torch else kinds):
+    if isinstance(owner, (*kinds, torch.Generator) if torch else kinds):
         return [name]
-    if not depth or isinstance(thing, type | ModuleType):
+    if not depth or isinstance(owner, type | ModuleType):
         return []
-    if type(thing) in (list, tuple):  # of a class of its own, to index may load samples
-        inside = [(f"{name}[{n}]", each) for n, each in enumerate(thing[:64])]
+    if type(owner) in (list, tuple):  # of a class of its own, to index may load samples
+        inside = [(f"{name}[{n}]", held) for n, held in enumerate(owner[:64])]
     else:
-        held = getattr(thing, "__dict__", {})
-        inside = [(f"{name}.{key}".lstrip("."), each) for key, each in held.items()]
-    return [found for place, each in inside for found in held_generators(each, place, depth - 1)]
+        attributes = getattr(owner, "__dict__", {})
+        inside = [(f"{name}.{key}".lstrip("."), held) for key, held in attributes.items()]
+    lists = (held_generators(held, place, depth - 1) for place, held in inside)
+    return list(itertools.chain.from_iterable(lists))
 
 
 class RandomnessWatch:
@@ -75,8 +77,8 @@ class RandomnessWatch:
         self.has_loaded = True
         if self._draws:
             return action()
-        before = None if _are_samples_own else _states()
-        doubles = _doubles() if _are_samples_own else None
+        before = None if _are_samples_own else _read_states()
+        doubles = _make_doubles() if _are_samples_own else None
         _unseeded.here = True
         try:
             samples = action()
@@ -84,7 +86,7 @@ class RandomnessWatch:
             _unseeded.here = False
             if doubles is not None:
                 self._draws = not _give_the_same(*doubles)
-            elif before is not None and not _are_same(before, _states()):
+            elif before is not None and not _are_same(before, _read_states()):
                 self._draws = True
                 _set_states(before)
         return action() if self._draws else samples
@@ -100,7 +102,7 @@ _unseeded = _Unseeded()
 # Whether nothing in this process but samples draws from its global generators.
 _are_samples_own = False
 # Doubles of these, until they are seeded.
-_kept: tuple[random.Random, np.random.MT19937] | None = None
+_idle_doubles: tuple[random.Random, np.random.MT19937] | None = None
 
 
 @contextmanager
@@ -109,20 +111,20 @@ def own_generators() -> Iterator[None]:
 
     To put them back after each sample costs three times the rest.
     """
-    global _are_samples_own, _kept
-    before, _are_samples_own, _kept = _are_samples_own, True, None
+    global _are_samples_own, _idle_doubles
+    before, _are_samples_own, _idle_doubles = _are_samples_own, True, None
     try:
         yield
     finally:
         _are_samples_own = before
 
 
-def run_seeded(seed: int, epoch: int, key: str, action: Callable[..., T], *given: Any) -> T:
+def run_seeded(seed: int, epoch: int, key: str, action: Callable[..., T], *arguments: Any) -> T:
     """Return action(*given), done within global_randomness; see RandomnessWatch."""
     if _unseeded.here:
-        return action(*given)
+        return action(*arguments)
     with global_randomness(seed, epoch, key):
-        return action(*given)
+        return action(*arguments)
 
 
 @contextmanager
@@ -131,9 +133,9 @@ def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
 
     Within `own_generators` they are left as they are then.
     """
-    global _kept
-    before = None if _are_samples_own else _states()
-    _kept = None
+    global _idle_doubles
+    before = None if _are_samples_own else _read_states()
+    _idle_doubles = None
     _seed(entropy(seed, epoch, key))
     try:
         yield
@@ -142,33 +144,33 @@ def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
             _set_states(before)
 
 
-def _states() -> tuple[Any, ...]:
+def _read_states() -> tuple[Any, ...]:
     """Return the state of each global generator."""
     torch = sys.modules.get("torch")
     return random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
 
 
-def _doubles() -> tuple[random.Random, np.random.MT19937, Any]:
+def _make_doubles() -> tuple[random.Random, np.random.MT19937, Any]:
     """Return generators in the state of the global ones, after seeding those where need be."""
-    global _kept
-    if _kept is None:
+    global _idle_doubles
+    if _idle_doubles is None:
         bits = entropy(0, 0, "doubles")
         _seed(bits)
         numpys: Any = np.random.MT19937()
-        numpys.state = _numpys_own().state
-        _kept = random.Random(bits), numpys
+        numpys.state = _numpy_generator().state
+        _idle_doubles = random.Random(bits), numpys
     torch = sys.modules.get("torch")
-    return *_kept, torch and torch.get_rng_state()
+    return *_idle_doubles, torch and torch.get_rng_state()
 
 
 def _are_same(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-    """Return whether nobody has drawn between two states."""
-    numpys, others = (before[1], after[1]), (before[2], after[2])
+    """Return whether nothing was drawn between two states."""
+    numpys, torchs = (before[1], after[1]), (before[2], after[2])
     return (
         before[0] == after[0]
         and numpys[0][2:] == numpys[1][2:]
         and np.array_equal(numpys[0][1], numpys[1][1])
-        and (others[0] is None or others[0].equal(others[1]))
+        and (torchs[0] is None or torchs[0].equal(torchs[1]))
     )
 
 
@@ -176,12 +178,12 @@ def _give_the_same(randoms: random.Random, numpys: np.random.MT19937, torchs: An
     """Return whether the global generators' next numbers are those of the doubles."""
     if torchs is not None and not torchs.equal(sys.modules["torch"].get_rng_state()):
         return False
-    if _numpys_own().random_raw() != numpys.random_raw():
+    if _numpy_generator().random_raw() != numpys.random_raw():
         return False
     return random.getrandbits(32) == randoms.getrandbits(32)
 
 
-def _numpys_own() -> Any:
+def _numpy_generator() -> Any:
     """Return what is behind numpy's functions: a caller may have put another there."""
     return np.random.get_bit_generator()  # type: ignore[attr-defined]
 

@@ -30,7 +30,7 @@ from .file_patterns import Pattern, find_shards, named
 from .fingerprint import digest, digest_arrays, library_versions
 from .interface import Cost, Probe, Sample, SampleError, Source, accepts, checked_probe
 from .randomness import generator, run_seeded
-from .registry import build, name_of, registered, spec_of
+from .registry import build, find_import_name, make_spec, registered
 from .urls import checked_to_tell, is_url
 
 Transform = Callable[..., Sample]
@@ -53,7 +53,7 @@ class RecordDataset(Source):
     """
 
     FORMAT: ClassVar[str] = ""  # its name in the registry of sources; else package.module:class
-    # By what `source_of` knows its files, and its folders.
+    # By what `open_data` knows its files, and its folders.
     EXTENSIONS: ClassVar[tuple[str, ...]] = ()
     MARKERS: ClassVar[tuple[str, ...]] = ()
     HINT: ClassVar[str] = ""  # what an error about files without samples says besides
@@ -83,8 +83,8 @@ class RecordDataset(Source):
         self._probe = getattr(transform, "probe", None) if cost is None else None
         self._takes_rng = accepts(transform, "rng")
         # It must not draw from the generators of the process either, which threads share.
-        said = self._takes_rng or getattr(transform, "deterministic", False)
-        is_safe = said and getattr(transform, "thread_safe", False)
+        is_repeatable = self._takes_rng or getattr(transform, "deterministic", False)
+        is_safe = is_repeatable and getattr(transform, "thread_safe", False)
         self.thread_safe = transform is None or bool(is_safe)
         self.files = self.find_files(pattern)
         self.open()
@@ -144,11 +144,11 @@ class RecordDataset(Source):
             return {"__key__": key, **self.read(number, row, headers)}
         except DataChangedError:
             # It may look as it did when the index was kept: the next run is to index it anew.
-            if (kept := self.kept_index(number)) is not None:
-                remove_file(kept)
+            if (index_file := self.kept_index(number)) is not None:
+                remove_file(index_file)
             raise
         except (ValueError, RecursionError) as error:
-            raise SampleError(key, str(error), self.file_of(index)) from error
+            raise SampleError(key, str(error), self.locate_file(index)) from error
 
     def check(self, number: int) -> None:
         """Raise DataChangedError where a file has changed since it was indexed."""
@@ -172,10 +172,10 @@ class RecordDataset(Source):
         seen: dict[str, Path] = {}
         for number, path in enumerate(self.files):
             for key in (self.name(number, row) for row in range(counts[number])):
-                if (other := seen.setdefault(key, path)) is not path:
+                if (first_path := seen.setdefault(key, path)) is not path:
                     raise ValueError(
-                        f"key {key!r} stands in {other} and in {path}; keys must differ over all "
-                        "files, so name one of the two files only or write them again"
+                        f"key {key!r} stands in {first_path} and in {path}; keys must differ over "
+                        "all files, so name one of the two files only or write them again"
                         f"{self.REPEAT_HINT}"
                     )
 
@@ -191,7 +191,7 @@ class RecordDataset(Source):
 
     @property
     def knows_costs(self) -> bool:
-        """Return whether anybody says what samples cost: cost=, the transform's probe, or headers.
+        """Return whether it is said what samples cost: cost=, the transform's probe, or headers.
 
         A transform without a probe may make anything of a sample: then each counts as 1.
         """
@@ -219,7 +219,7 @@ class RecordDataset(Source):
         """Return the rows before those of a file."""
         return self._ends[number - 1] if number else 0
 
-    def file_of(self, index: int) -> str:
+    def locate_file(self, index: int) -> str:
         """Return the path of the file that a sample is in, "" for none; IndexError as in `key`."""
         number, _ = self.place(index)
         return str(self.files[number]) if self.files else ""
@@ -238,15 +238,15 @@ class RecordDataset(Source):
             # A copy: what is done twice may have taken fields out.
             return run_seeded(seed, epoch, key, lambda: transform(dict(raw)))
         except (ImageError, MediaError, SampleError) as error:
-            raise self._located(index, error) from error
+            raise self._locate_error(index, error) from error
 
-    def _located(self, index: int, error: Exception) -> SampleError:
+    def _locate_error(self, index: int, error: Exception) -> SampleError:
         """Return the error of a sample with its key, unless it names one, and its file."""
         if isinstance(error, SampleError):
-            return SampleError(error.key, error.reason, error.source or self.file_of(index))
-        return SampleError(self.key(index), str(error), self.file_of(index))
+            return SampleError(error.key, error.reason, error.source or self.locate_file(index))
+        return SampleError(self.key(index), str(error), self.locate_file(index))
 
-    def why_one_thread(self) -> str:
+    def explain_single_thread(self) -> str:
         """Return why only one thread may load samples, and what to do, to end an error with."""
         called = getattr(self.transform, "__name__", type(self.transform).__name__)
         return (
@@ -259,10 +259,10 @@ class RecordDataset(Source):
         """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
         if (known := self.known(index)) is not None:
             return known
-        found, (number, row) = self._measured(index), self.place(index)
+        probe, (number, row) = self._measure(index), self.place(index)
         if (costs := self._kept_costs(number)) is not None:
-            costs.put(row, found.cost, found.nbytes, self.write_from)
-        return found
+            costs.put(row, probe.cost, probe.nbytes, self.write_from)
+        return probe
 
     def known(self, index: int) -> Probe | None:
         """Return a sample's cost if an earlier run or worker has kept it, reading no sample."""
@@ -270,22 +270,22 @@ class RecordDataset(Source):
             return Source.probe(self, index)
         number, row = self.place(index)
         costs = self._kept_costs(number)
-        kept = costs.get(row) if costs is not None else None
-        return Probe(self.key(index), *kept) if kept is not None else None
+        cost = costs.get(row) if costs is not None else None
+        return Probe(self.key(index), *cost) if cost is not None else None
 
     def keep(self) -> None:
         """Write the costs that are not in their files yet."""
         for costs in self._costs.values():
             costs.keep()
 
-    def _measured(self, index: int) -> Probe:
+    def _measure(self, index: int) -> Probe:
         if self.cost is not None or not self.knows_costs:
             return super().probe(index)
         raw = self.raw(index, headers=True)
         try:
-            return checked_probe((self._probe or probed)(raw), self.key(index))
+            return checked_probe((self._probe or probe_headers)(raw), self.key(index))
         except (ImageError, MediaError, SampleError) as error:
-            raise self._located(index, error) from error
+            raise self._locate_error(index, error) from error
         finally:
             check_reads(raw.values())
             self.check(self.place(index)[0])
@@ -298,13 +298,9 @@ class RecordDataset(Source):
                 return None
             raw = [self.file_digest(number), *map(str, self.arguments.values())]
             facts = [self._transform_fingerprint(), library_versions(), *raw]
-            self._costs[number] = CostsCache(
-                self.files[number],
-                self.stamp(number),
-                digest(facts),
-                self._ends[number] - self.begin(number),
-                self.cache,
-            )
+            file, stamp = self.files[number], self.stamp(number)
+            count = self._ends[number] - self.begin(number)
+            self._costs[number] = CostsCache(file, stamp, digest(facts), count, self.cache)
         return self._costs[number]
 
     def data_digest(self, samples: int | None = None) -> str:
@@ -313,14 +309,14 @@ class RecordDataset(Source):
         Empty where the first `samples` are not all of some files.
         """
         if samples is None:
-            self._data_digest = self._data_digest or self._digest_of(len(self._ends))
+            self._data_digest = self._data_digest or self._digest_files(len(self._ends))
             return self._data_digest
         count = 1 + bisect.bisect_left(self._ends, samples)
         if count > len(self._ends) or self._ends[count - 1] != samples:
             return ""
-        return self._digest_of(count)
+        return self._digest_files(count)
 
-    def _digest_of(self, count: int) -> str:
+    def _digest_files(self, count: int) -> str:
         return digest([self.file_digest(number) for number in range(count)])
 
     def fingerprint(self) -> str:
@@ -334,7 +330,7 @@ class RecordDataset(Source):
         if self.transform is None or offered is not None:
             return str(offered()) if offered is not None else "none"
         try:
-            return digest(spec_of(self.transform))
+            return digest(make_spec(self.transform))
         except (ValueError, TypeError):
             # It has no importable name; two transforms may share this one.
             is_function = inspect.isfunction(self.transform)
@@ -343,15 +339,17 @@ class RecordDataset(Source):
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
-        paths = [self._absolute(each) for each in self.pattern]
-        transform = None if self.transform is None else spec_of(self.transform)
-        about = {"source": self.FORMAT or name_of(type(self)), "pattern": paths}
-        own = {name: value for name, value in self.arguments.items() if value not in (None, {})}
-        if "media" in own:  # a folder, of what records name
-            own["media"] = self._absolute(str(own["media"]))
-        return {**about, "transform": transform, **own}
+        paths = [self._make_absolute(pattern) for pattern in self.pattern]
+        transform = None if self.transform is None else make_spec(self.transform)
+        name = self.FORMAT or find_import_name(type(self))
+        arguments = {
+            name: value for name, value in self.arguments.items() if value not in (None, {})
+        }
+        if "media" in arguments:  # a folder, of what records name
+            arguments["media"] = self._make_absolute(str(arguments["media"]))
+        return {"source": name, "pattern": paths, "transform": transform, **arguments}
 
-    def _absolute(self, pattern: str) -> str:
+    def _make_absolute(self, pattern: str) -> str:
         if not is_url(pattern):
             return pattern if self.root is not None else os.path.abspath(pattern)  # noqa: PTH100
         return checked_to_tell(pattern)
@@ -367,9 +365,9 @@ class RecordDataset(Source):
         """Open what `spec` describes: below `root`, with built-in, registered or `allowed` names.
 
         Raises ValueError for a spec that is malformed, a path outside the root, and a transform
-        that nobody registered.
+        that is not registered.
         """
-        name = cls.FORMAT or name_of(cls)
+        name = cls.FORMAT or find_import_name(cls)
         about = {"source": name, "pattern": None, "transform": None, **spec}
         pattern, chosen = about.pop("pattern"), about.pop("transform")
         if about.pop("source") != name or not isinstance(pattern, str | list | tuple):
@@ -388,11 +386,11 @@ class RecordDataset(Source):
         return {**self.__dict__, "_costs": {}}
 
 
-def probed(raw: Mapping[str, Any]) -> Probe:
+def probe_headers(raw: Mapping[str, Any]) -> Probe:
     """Return the cost of a sample without a transform: pixels, and bytes once decoded."""
-    sizes = [image_size(value) for name, value in raw.items() if is_image(name)]
+    sizes = [image_size(media) for name, media in raw.items() if is_image(name)]
     played = [raw[name].seek(0, io.SEEK_END) for name in raw if is_media(name)]
-    rest = {name: raw[name] for name in raw if not (is_image(name) or is_media(name))}
+    other_fields = {name: raw[name] for name in raw if not (is_image(name) or is_media(name))}
     pixels = sum(width * height for width, height in sizes)
-    nbytes = 3 * pixels + sum(played) + sample_nbytes(rest)
+    nbytes = 3 * pixels + sum(played) + sample_nbytes(other_fields)
     return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)

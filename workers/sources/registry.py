@@ -11,7 +11,7 @@ built-in formats, the entry points of the group `counterpoise.sources`, and, as
 package.module:class, what `--allow` names. A class with `from_spec(spec, root, allowed, cache)`
 opens what the description says, reading below `root` and building only `allowed` transforms; of
 another map-style data set the constructor is given the values. Where people name files, not
-formats, `source_of` finds the format by MARKERS and EXTENSIONS of its class (see RecordDataset).
+formats, `open_data` finds the format by MARKERS and EXTENSIONS of its class (see RecordDataset).
 """
 
 import functools
@@ -30,10 +30,7 @@ from .plain import as_source
 from .urls import is_url
 
 TRANSFORM_GROUP = "counterpoise.transforms"
-TRANSFORMS = (
-    "counterpoise.workers:VisionLanguage",
-    "counterpoise.workers:ByteTokenizer",
-)
+TRANSFORMS = ("counterpoise.workers:VisionLanguage", "counterpoise.workers:ByteTokenizer")
 # Ours by a public name too, but it reads folders that a job names: the operator must allow it.
 NAMED = (*TRANSFORMS, "counterpoise:HFProcessor")
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -41,15 +38,12 @@ NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
 def registered(allow: Iterable[str] = ()) -> tuple[str, ...]:
     """Return all names that may be used; ValueError for one that is not package.module:thing."""
-    given = tuple(allow)
-    for name in given:
+    names = tuple(allow)
+    for name in names:
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a transform's name; write package.module:function")
-    return (
-        *TRANSFORMS,
-        *sorted(found.value for found in entry_points(group=TRANSFORM_GROUP)),
-        *given,
-    )
+    plugins = sorted(point.value for point in entry_points(group=TRANSFORM_GROUP))
+    return (*TRANSFORMS, *plugins, *names)
 
 
 def build(spec: Any, allowed: Iterable[str]) -> Any:
@@ -66,16 +60,16 @@ def build(spec: Any, allowed: Iterable[str]) -> Any:
             f"no such transform: {spec['name']!r}; registered are {', '.join(names)} "
             "(allow another by --allow package.module:function)"
         )
-    made = {
+    arguments = {
         key: build(value, names) if is_spec(value) else value for key, value in spec["args"].items()
     }
-    thing = find_name(spec["name"])
-    if inspect.isclass(thing):
+    transform = import_named(spec["name"])
+    if inspect.isclass(transform):
         try:
-            return thing(**made)
+            return transform(**arguments)
         except TypeError as error:
-            raise ValueError(f"{spec['name']} does not take {sorted(made)}: {error}") from None
-    return functools.partial(thing, **made) if made else thing
+            raise ValueError(f"{spec['name']} does not take {sorted(arguments)}: {error}") from None
+    return functools.partial(transform, **arguments) if arguments else transform
 
 
 def is_spec(value: Any) -> bool:
@@ -89,48 +83,51 @@ def is_spec(value: Any) -> bool:
     )
 
 
-def spec_of(thing: Any) -> dict[str, Any]:
+def make_spec(transform: Any) -> dict[str, Any]:
     """Return the spec of a transform or tokenizer; ValueError where it has no importable name."""
-    offered = getattr(thing, "spec", None)
-    if callable(offered) and not inspect.isclass(thing):
-        found: dict[str, Any] = offered()
-        return found
-    if isinstance(thing, functools.partial) and not thing.args:
-        return {"name": name_of(thing.func), "args": dict(thing.keywords)}
-    return {"name": name_of(thing), "args": {}}
+    offered = getattr(transform, "spec", None)
+    if callable(offered) and not inspect.isclass(transform):
+        spec: dict[str, Any] = offered()
+        return spec
+    if isinstance(transform, functools.partial) and not transform.args:
+        return {"name": find_import_name(transform.func), "args": dict(transform.keywords)}
+    return {"name": find_import_name(transform), "args": {}}
 
 
-def name_of(thing: Any) -> str:
+def find_import_name(target: Any) -> str:
     """Return package.module:name of a function or class; of our own ones the public name.
 
-    >>> name_of(is_spec)
+    >>> find_import_name(is_spec)
     'counterpoise.workers.sources.registry:is_spec'
     """
     for public in NAMED:
         # A class keeps its public name wherever its module lies, since the name is on the wire.
-        if public.endswith(f":{getattr(thing, '__qualname__', '')}") and find_name(public) is thing:
+        if (
+            public.endswith(f":{getattr(target, '__qualname__', '')}")
+            and import_named(public) is target
+        ):
             return public
-    name = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
+    name = f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', '')}"
     if not NAME.fullmatch(name) or name.startswith("__main__:"):
         raise ValueError(
-            f"{thing!r:.100} cannot be named for a remote worker; define it at the top of a "
+            f"{target!r:.100} cannot be named for a remote worker; define it at the top of a "
             "module that the worker can import (no lambda, not in __main__)"
         )
     return name
 
 
-def find_name(name: str, what: str = "transform") -> Any:
+def import_named(name: str, kind: str = "transform") -> Any:
     """Import what package.module:name names; ValueError where that is missing or not callable."""
     module, _, attributes = name.partition(":")
     try:
-        thing: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for attribute in attributes.split("."):
-            thing = getattr(thing, attribute)
+            target = getattr(target, attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"no such {what}: {name!r} cannot be imported here: {error}") from error
-    if not callable(thing):
-        raise ValueError(f"no such {what}: {name!r} is a {type(thing).__name__}, not callable")
-    return thing
+        raise ValueError(f"no such {kind}: {name!r} cannot be imported here: {error}") from error
+    if not callable(target):
+        raise ValueError(f"no such {kind}: {name!r} is a {type(target).__name__}, not callable")
+    return target
 
 
 SOURCE_GROUP = "counterpoise.sources"
@@ -149,8 +146,8 @@ FORMATS = {
 
 def source_formats() -> dict[str, str]:
     """Return package.module:class of every registered format by its name; ours come first."""
-    others = {point.name: point.value for point in entry_points(group=SOURCE_GROUP)}
-    return FORMATS | {name: value for name, value in others.items() if name not in FORMATS}
+    plugins = {point.name: point.value for point in entry_points(group=SOURCE_GROUP)}
+    return FORMATS | {name: path for name, path in plugins.items() if name not in FORMATS}
 
 
 def open_source(
@@ -159,16 +156,16 @@ def open_source(
     allowed: Iterable[str] = (),
     cache: str | Path | None = None,
 ) -> Source:
-    """Open the source that a description names; ValueError for a format nobody registered.
+    """Open the source that a description names; ValueError for one of no known format.
 
     One without "source" is of the format that its pattern's files have. Raises what the format's
     `from_spec` raises, too.
     """
     if "source" not in spec and isinstance(spec.get("pattern"), str | list):
-        spec = {"source": format_of(spec["pattern"], root), **spec}
+        spec = {"source": find_format(spec["pattern"], root), **spec}
     name, allowed = spec.get("source"), tuple(allowed)
     # Entry points are files outside the root: they are not even read where others will do.
-    formats = FORMATS | {each: each for each in allowed}
+    formats = FORMATS | {name: name for name in allowed}
     formats = formats if name in tuple(formats) else source_formats()
     if not isinstance(name, str) or name not in formats:
         raise ValueError(
@@ -176,21 +173,21 @@ def open_source(
             f"(install a package with an entry point in {SOURCE_GROUP} for another, or --allow "
             "package.module:class)"
         )
-    kind = find_name(formats[name], "source format")
+    kind = import_named(formats[name], "source format")
     if hasattr(kind, "from_spec"):
         opened: Source = kind.from_spec(spec, root, allowed, cache)
         return opened
     # A map-style data set gets what is told.
     if spec.get("transform") is not None:
         raise ValueError(f"{name} has no from_spec, and takes no transform: give None")
-    told = {key: value for key, value in spec.items() if key not in ("source", "transform")}
+    arguments = {key: value for key, value in spec.items() if key not in ("source", "transform")}
     try:
-        return as_source(kind(**{key: value for key, value in told.items() if value != []}))
+        return as_source(kind(**{key: value for key, value in arguments.items() if value != []}))
     except TypeError as error:
-        raise ValueError(f"{name} does not take {sorted(told)}: {error}") from None
+        raise ValueError(f"{name} does not take {sorted(arguments)}: {error}") from None
 
 
-def source_of(
+def open_data(
     pattern: Pattern | Mapping[str, Any],
     transform: Any = None,
     root: str | Path | None = None,
@@ -200,58 +197,59 @@ def source_of(
     """Open what a pattern or a description names, whatever its format; as the format's class does.
 
     settings: more arguments of that class, as cache= and cost=. Raises ValueError for a format that
-    nobody knows, and what the class raises.
+    is not known, and what the class raises.
     """
     if isinstance(pattern, Mapping):
         return open_source(pattern, root, allowed, settings.get("cache"))
-    return class_of(pattern, root)(pattern, transform=transform, root=root, **settings)
+    return find_format_class(pattern, root)(pattern, transform=transform, root=root, **settings)
 
 
-def class_of(pattern: Pattern, root: str | Path | None = None) -> Any:
+def find_format_class(pattern: Pattern, root: str | Path | None = None) -> Any:
     """Return the class that reads a pattern's files; ValueError where there is none."""
-    return find_name(source_formats()[format_of(pattern, root)], "source format")
+    return import_named(source_formats()[find_format(pattern, root)], "source format")
 
 
-def format_of(pattern: Pattern, root: str | Path | None = None) -> str:
+def find_format(pattern: Pattern, root: str | Path | None = None) -> str:
     """Return the name of the format of a pattern's files; ValueError where it is not one."""
-    found = {_format_of_one(text, root): text for text in named(pattern)}
-    if len(found) > 1:
+    text_by_format = {_find_one_format(text, root): text for text in named(pattern)}
+    if len(text_by_format) > 1:
         raise ValueError(
-            f"files of several formats: {found}; make a source of each, and join them by "
+            f"files of several formats: {text_by_format}; make a source of each, and join them by "
             "torch.utils.data.ConcatDataset or counterpoise.Mixture"
         )
-    return next(iter(found))
+    return next(iter(text_by_format))
 
 
-def _format_of_one(text: str, root: str | Path | None) -> str:
+def _find_one_format(text: str, root: str | Path | None) -> str:
     path = resolved(Path(text), root)
-    kinds = {name: find_name(value, "source format") for name, value in FORMATS.items()}
-    found = _known_by(path, text, root, kinds)
-    if not found:  # entry points are not even read where ours will do
-        others = {name: find_name(value) for name, value in source_formats().items()}
-        kinds, found = others, _known_by(path, text, root, others)
-    if not found:
-        known = ", ".join(
-            f"{name} ({signs})" for name, kind in kinds.items() if (signs := _signs(kind))
-        )
+    kinds = {
+        name: import_named(class_path, "source format") for name, class_path in FORMATS.items()
+    }
+    format_name = _match_format(path, text, root, kinds)
+    if not format_name:  # entry points are not even read where ours will do
+        kinds = {name: import_named(class_path) for name, class_path in source_formats().items()}
+        format_name = _match_format(path, text, root, kinds)
+    if not format_name:
+        signs = {name: _signs(kind) for name, kind in kinds.items()}
+        known = ", ".join(f"{name} ({sign})" for name, sign in signs.items() if sign)
         raise ValueError(f"{text!r:.200} has no data of a known format; known are {known}")
-    return found
+    return format_name
 
 
-def _known_by(path: Path, text: str, root: str | Path | None, kinds: Mapping[str, Any]) -> str:
+def _match_format(path: Path, text: str, root: str | Path | None, kinds: Mapping[str, Any]) -> str:
     """Return the name of the format of a folder or file; empty where it is of none of them."""
     if path.is_dir():
-        names = [entry.name for entry in path.iterdir()]
+        names = [file.name for file in path.iterdir()]
         for name, kind in kinds.items():
             if any(os.path.lexists(path / marker) for marker in getattr(kind, "MARKERS", ())):
                 return name
-    else:
+    elif any(_is_named(path.name, kind) for kind in kinds.values()):
         names = [path.name]
-        if is_url(text) and not any(_is_named(path.name, kind) for kind in kinds.values()):
-            return "tar"  # shards are all that is read from stores
-        if not any(_is_named(path.name, kind) for kind in kinds.values()):
-            names = [file.name for file in find_shards(text, root)]
-    fitting = (n for n, kind in kinds.items() if any(_is_named(each, kind) for each in names))
+    elif is_url(text):
+        return "tar"  # shards are all that is read from stores
+    else:
+        names = [file.name for file in find_shards(text, root)]
+    fitting = (n for n, kind in kinds.items() if any(_is_named(name, kind) for name in names))
     return next(fitting, "")
 
 
@@ -260,5 +258,5 @@ def _is_named(name: str, kind: Any) -> bool:
 
 
 def _signs(kind: Any) -> str:
-    extensions = (f"*{each}" for each in getattr(kind, "EXTENSIONS", ()))
+    extensions = (f"*{extension}" for extension in getattr(kind, "EXTENSIONS", ()))
     return " ".join((*extensions, *getattr(kind, "MARKERS", ())))

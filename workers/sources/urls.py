@@ -1,7 +1,7 @@
 """Says what is a URL of a store, and shows one without the secrets that it may hold.
 
 Credentials come from the environment, never with a URL: one with a password is refused. A signed
-https URL has its secret in the query, so nobody is shown a query.
+https URL has its secret in the query, so queries are never shown.
 """
 
 import re
@@ -29,7 +29,7 @@ def is_url(text: object) -> bool:
     return isinstance(text, str) and SCHEME.match(text) is not None
 
 
-def scheme_of(url: str) -> str:
+def parse_scheme(url: str) -> str:
     """Return a URL's scheme in lower case."""
     return url.partition(":")[0].lower()
 
@@ -40,23 +40,22 @@ def shown(url: str) -> str:
     >>> shown("https://me:secret@host/a.tar?X-Amz-Signature=1"), shown("s3://bucket/a?.tar")
     ('https://host/a.tar?...', 's3://bucket/a?.tar')
     """
-    scheme, mark, rest = url.partition("://")
+    scheme, mark, address = url.partition("://")
     if not mark:
         return visible(scheme.partition(" ")[0])[:80]
-    rest, has_query = (rest, False)
+    more: list[str] = []
     if scheme.lower() in HTTP:
-        rest, *more = re.split("[?#]", rest, maxsplit=1)
-        has_query = bool(more)
-    place, slash, path = rest.partition("/")
+        address, *more = re.split("[?#]", address, maxsplit=1)
+    place, slash, path = address.partition("/")
     if scheme.lower() not in AZURE or ":" in place.partition("@")[0]:
         place = place.rpartition("@")[2]
-    return visible(f"{scheme}://{place}{slash}{path}") + ("?..." if has_query else "")
+    return visible(f"{scheme}://{place}{slash}{path}") + ("?..." if more else "")
 
 
 def checked_to_tell(url: str) -> str:
     """Return a URL that workers elsewhere are told; ValueError for one that has a secret."""
     checked_url(url)
-    if scheme_of(url) in HTTP and ("?" in url or "#" in url):
+    if parse_scheme(url) in HTTP and ("?" in url or "#" in url):
         raise ValueError(
             f"{shown(url)!r} is signed, and is not given to workers elsewhere: name the object "
             "without its signature, and let the workers have credentials"
@@ -70,14 +69,14 @@ def checked_url(text: str) -> str:
     >>> checked_url("S3://bucket/a.tar")
     's3://bucket/a.tar'
     """
-    scheme, _, rest = text.partition("://")
+    scheme, _, address = text.partition("://")
     scheme = scheme.lower()
     if scheme not in SCHEMES:
         raise ValueError(
             f"{shown(text)!r} is no local path, and no URL of {', '.join(SCHEMES)}: other URLs and "
             "pipes are not read; copy or mount the shards and give their path"
         )
-    place, _, path = rest.partition("/")
+    place, _, path = address.partition("/")
     path, mark, query = path.partition("?") if scheme in HTTP else (path, "", "")
     if "@" in place and (scheme not in AZURE or ":" in place.partition("@")[0]):
         raise ValueError(
@@ -102,12 +101,12 @@ def checked_url(text: str) -> str:
 
 def split_url(url: str) -> tuple[str, str, str]:
     """Return (scheme, bucket or host, key or path) of a checked URL."""
-    scheme, _, rest = url.partition("://")
-    place, _, key = rest.partition("/")
+    scheme, _, address = url.partition("://")
+    place, _, key = address.partition("/")
     return scheme, place, key
 
 
-def host_of(url: str) -> tuple[str, int]:
+def parse_host(url: str) -> tuple[str, int]:
     """Return the host and port of an http(s) URL."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)

@@ -15,4 +15,4 @@ def visible(text: str) -> str:
     >>> print(visible("cat\x1b[31m.jpg"))
     cat\x1b[31m.jpg
     """
-    return _ACTING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _ACTING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

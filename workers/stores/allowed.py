@@ -3,13 +3,13 @@
 A worker on another host reads what jobs name. It reads URLs only below the prefixes that its
 operator gave (`--allow-url`), wherever a server redirects to, and connects to private addresses
 only where a prefix names that address. The services that hand out a machine's credentials
-(link-local addresses) are not connected to by anybody.
+(link-local addresses) are never connected to.
 """
 
 import ipaddress
 from collections.abc import Iterable
 
-from ..sources.urls import checked_url, host_of, shown, split_url
+from ..sources.urls import checked_url, parse_host, shown, split_url
 from .repeating import RefusedError
 
 # Beside link-local addresses: services of Amazon, Alibaba and Oracle.
@@ -23,7 +23,7 @@ _prefixes: tuple[str, ...] | None = None
 def restrict_urls(prefixes: Iterable[str]) -> None:
     """Let this process read URLs below these prefixes only; ValueError for one that is no URL."""
     global _prefixes
-    _prefixes = tuple(checked_url(each) for each in prefixes)
+    _prefixes = tuple(checked_url(prefix) for prefix in prefixes)
 
 
 def are_restricted() -> bool:
@@ -36,30 +36,30 @@ def check_allowed(url: str) -> None:
 
     A prefix ends where a folder does: s3://bucket/a allows s3://bucket/a/b, not s3://bucket/ab.
     """
-    if split_url(url)[0] in ("http", "https") and host_of(url)[0].rstrip(".") in NEVER_HOSTS:
+    if split_url(url)[0] in ("http", "https") and parse_host(url)[0].rstrip(".") in NEVER_HOSTS:
         raise ValueError(f"{shown(url)!r} is a machine's metadata service, which is never read")
     if _prefixes is None or any(_is_below(url, prefix) for prefix in _prefixes):
         return
-    given = ", ".join(map(shown, _prefixes)) or "none"
+    prefixes = ", ".join(map(shown, _prefixes)) or "none"
     raise ValueError(
         f"{shown(url)!r} may not be read by this worker: URLs are only read below what its "
-        f"operator allows by --allow-url PREFIX (allowed: {given})"
+        f"operator allows by --allow-url PREFIX (allowed: {prefixes})"
     )
 
 
 def check_address(host: str, text: str) -> None:
     """Raise RefusedError for an address of a host that may not be connected to."""
-    address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+    address = _unmap(ipaddress.ip_address(text.partition("%")[0]))
     if address.is_link_local or any(address in network for network in NEVER):
         why = "the address of a machine's metadata service, which is never read"
-    elif _prefixes is None or address.is_global or any(_names(each, address) for each in _prefixes):
+    elif _prefixes is None or address.is_global or any(_names(p, address) for p in _prefixes):
         return
     else:
         why = "a private address: allow it by --allow-url with the address itself as the host"
     raise RefusedError(f"{host} is {address}, {why}")
 
 
-def _plain(address: Address) -> Address:
+def _unmap(address: Address) -> Address:
     """Return the IPv4 address that an IPv6 one stands for, if it does."""
     if isinstance(address, ipaddress.IPv6Address):
         if address in ipaddress.ip_network("64:ff9b::/96"):
@@ -74,5 +74,5 @@ def _is_below(url: str, prefix: str) -> bool:
 
 def _names(prefix: str, address: Address) -> bool:
     scheme, place, _ = split_url(prefix)
-    host = host_of(prefix)[0] if scheme in ("http", "https") else place
+    host = parse_host(prefix)[0] if scheme in ("http", "https") else place
     return host == str(address) or (host == "localhost" and address.is_loopback)

@@ -16,17 +16,18 @@ from typing import Any
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import expand_braces
 from ..sources.interface import Source
-from ..sources.offered import part_at
-from ..sources.urls import HTTP, checked_url, scheme_of, shown
+from ..sources.offered import find_part
+from ..sources.urls import HTTP, checked_url, parse_scheme, shown
 from .allowed import check_allowed
 from .fsspec_store import FsspecStore
 from .http_store import HttpStore
 from .obstore_store import ObstoreStore, can_be_used
 from .options import StoreOptions
 from .read_ahead import ReadAhead
-from .repeating import repeated
+from .repeating import repeat_request
 
 MAGIC, SUFFIX = "*?[", ".tar"
+STORES: dict[str, Any] = {"obstore": ObstoreStore, **dict.fromkeys(HTTP, HttpStore)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class StoreFile:
         number = blake2b(self.version.encode(), digest_size=8).digest()
         return self.size, int.from_bytes(number, "little") >> 1
 
-    def read_at(self, offset: int, size: int) -> bytes:
+    def read_range(self, offset: int, size: int) -> bytes:
         """Return bytes of the object; OSError that names it, DataChangedError where it changed."""
         return read_ranges([(self, offset, offset + size)])[0]
 
@@ -73,13 +74,13 @@ def list_urls(pattern: str) -> list[StoreFile]:
 
     Raises FileNotFoundError where one is missing, or none is found, and what `open_url` raises.
     """
-    urls = [checked_url(each) for each in expand_braces(pattern)]
+    urls = [checked_url(text) for text in expand_braces(pattern)]
     for url in urls:
         check_allowed(url)
     with ThreadPoolExecutor(16) as pool:
-        found = [*pool.map(open_url, (url for url in urls if not _lists(url)))]
-    found += [file for url in urls if _lists(url) for file in _listed(url)]
-    return sorted(dict.fromkeys(found), key=lambda each: each.url)
+        files = [*pool.map(open_url, (url for url in urls if not _lists(url)))]
+    files += [file for url in urls if _lists(url) for file in _list_files(url)]
+    return sorted(dict.fromkeys(files), key=lambda file: file.url)
 
 
 def _is_glob(url: str) -> bool:
@@ -88,47 +89,41 @@ def _is_glob(url: str) -> bool:
 
 def _lists(url: str) -> bool:
     """Return whether a URL stands for several objects."""
-    if scheme_of(url) in HTTP:
+    if parse_scheme(url) in HTTP:
         return url.endswith("/")
     return _is_glob(url) or not url.endswith(SUFFIX)
 
 
-def _listed(url: str) -> list[StoreFile]:
+def _list_files(url: str) -> list[StoreFile]:
     takes_all = _is_glob(url) and url.rpartition(".")[2].isalnum()
-    found = [
+    files = [
         StoreFile(checked_url(name), size, version)
         for name, size, version in _process().ask("list", url if _is_glob(url) else url.rstrip("/"))
         if takes_all or name.endswith(SUFFIX)
     ]
-    if not found:
-        what = f"no object of the store matches, of those with {SUFFIX}"
-        raise FileNotFoundError(2, what, shown(url))
-    return found
+    if not files:
+        reason = f"no object of the store matches, of those with {SUFFIX}"
+        raise FileNotFoundError(2, reason, shown(url))
+    return files
 
 
 def read_ranges(ranges: Sequence[tuple[StoreFile, int, int]]) -> list[bytes]:
     """Return ranges (file, start, end), read at the same time where they were not expected."""
     for file, start, end in ranges:
         if not 0 <= start <= end <= file.size:
-            what = f"it has {file.size} bytes, not {end}"
-            raise DataChangedError.at(str(file), what)
+            fault = f"it has {file.size} bytes, not {end}"
+            raise DataChangedError.at(str(file), fault)
     return _process().ahead.read(ranges)
-
-
-def expect_ranges(ranges: Iterable[tuple[StoreFile, int, int]]) -> None:
-    """Begin to read ranges: they are asked for next, in this order, and no others."""
-    _process().ahead.expect(ranges)
 
 
 def expect_samples(dataset: Any, samples: Iterable[tuple[int, bool]]) -> None:
     """Begin to read samples (index, whether it is probed): they are next, in this order."""
-    parts = ((*part_at(dataset, index), headers) for index, headers in samples)
-    expect_ranges(
-        each
-        for part, inside, headers in parts
-        if isinstance(part, Source)
-        for each in part.stored_ranges(inside, headers)
-    )
+    ranges = list[tuple[StoreFile, int, int]]()
+    for index, headers in samples:
+        part, inside = find_part(dataset, index)
+        if isinstance(part, Source):
+            ranges += part.stored_ranges(inside, headers)
+    _process().ahead.expect(ranges)
 
 
 class _Process:
@@ -142,26 +137,22 @@ class _Process:
 
     def ask(self, question: str, url: str) -> Any:
         """Ask the store of a URL for `state` or `list`."""
-        action = getattr(self._store(scheme_of(url)), question)
-        return repeated(partial(action, url), url, self.options)
+        action = getattr(self._store(parse_scheme(url)), question)
+        return repeat_request(partial(action, url), url, self.options)
 
     def _fetch(self, file: Any, start: int, end: int) -> bytes:
         check_allowed(file.url)
-        scheme = scheme_of(file.url)
+        scheme = parse_scheme(file.url)
         store = self._store("obstore" if can_be_used(scheme) else scheme)
         read = partial(store.read, file.url, start, end, file.size, file.version)
-        found: bytes = repeated(read, file.url, self.options)
-        return found
+        data: bytes = repeat_request(read, file.url, self.options)
+        return data
 
     def _store(self, name: str) -> Any:
         with self._lock:
             if name not in self._stores:
-                if name in HTTP:
-                    self._stores[name] = HttpStore(self.options)
-                elif name == "obstore":
-                    self._stores[name] = ObstoreStore(self.options)
-                else:
-                    self._stores[name] = FsspecStore(name, self.options)
+                make = STORES.get(name) or partial(FsspecStore, name)
+                self._stores[name] = make(self.options)
             return self._stores[name]
 
 

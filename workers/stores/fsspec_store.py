@@ -36,23 +36,23 @@ class FsspecStore:
             ) from None
         self._timeout = options.timeout
         self._looked: dict[str, float] = {}
-        given: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+        arguments: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
         if scheme == "s3":
             seconds = {"connect_timeout": options.timeout, "read_timeout": options.timeout}
             pool = {"max_pool_connections": options.requests}
-            given["config_kwargs"] = {**seconds, **pool, "retries": {"max_attempts": 1}}
-        self._fs = kind(**given)
-        # What fails is repeated by whoever asks: see repeating.py.
+            arguments["config_kwargs"] = {**seconds, **pool, "retries": {"max_attempts": 1}}
+        self._fs = kind(**arguments)
+        # What fails is repeated by the caller: see repeating.py.
         if hasattr(self._fs, "retries"):
             self._fs.retries = 1
 
     def state(self, url: str) -> tuple[int, str]:
         """Return the size and version of an object."""
-        found = self._fs.info(self._path(url))
-        if found.get("type") == "directory" or found.get("size") is None:
+        info = self._fs.info(self._path(url))
+        if info.get("type") == "directory" or info.get("size") is None:
             raise FileNotFoundError
         self._looked[url] = time.monotonic()
-        return int(found["size"]), _version(found)
+        return int(info["size"]), _read_version(info)
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
         """Return the bytes from start to end of an object that has this size and version."""
@@ -71,14 +71,14 @@ class FsspecStore:
         """Return (URL, size, version) of objects: of a glob, or directly below a folder."""
         path = self._path(url)
         if any(mark in path for mark in "*?["):
-            found = self._fs.glob(path, detail=True).values()
+            infos = self._fs.glob(path, detail=True).values()
         else:
-            found = self._fs.ls(path, detail=True)
+            infos = self._fs.ls(path, detail=True)
         scheme = split_url(url)[0]
         return [
-            (f"{scheme}://{self._path(each['name'])}", int(each["size"]), _version(each))
-            for each in found
-            if each.get("type") == "file"
+            (f"{scheme}://{self._path(info['name'])}", int(info["size"]), _read_version(info))
+            for info in infos
+            if info.get("type") == "file"
         ]
 
     def _path(self, url: str) -> str:
@@ -98,19 +98,18 @@ class FsspecStore:
                 return data
 
         try:
-            found: bytes = asyn.sync(self._fs.loop, body, timeout=2 * self._timeout + 1)
+            body_bytes: bytes = asyn.sync(self._fs.loop, body, timeout=2 * self._timeout + 1)
         except OSError as error:
             # s3fs says neither of these by a type of its own
-            if "PreconditionFailed" in repr(error.__cause__) or "InvalidRange" in repr(
-                error.__cause__
-            ):
+            cause = repr(error.__cause__)
+            if "PreconditionFailed" in cause or "InvalidRange" in cause:
                 raise DataChangedError.at(shown(url)) from None
             raise
-        return found
+        return body_bytes
 
 
-def _version(found: dict[str, Any]) -> str:
+def _read_version(info: dict[str, Any]) -> str:
     for name in (*VERSIONS, *TIMES):
-        if found.get(name) is not None:
-            return str(found[name])
+        if info.get(name) is not None:
+            return str(info[name])
     return ""

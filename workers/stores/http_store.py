@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from urllib.parse import urljoin
 
 from ..sources.failures import DataChangedError
-from ..sources.urls import HTTP, checked_url, host_of, scheme_of, shown
+from ..sources.urls import HTTP, checked_url, parse_host, parse_scheme, shown
 from .allowed import check_address, check_allowed
 from .options import StoreOptions
 from .repeating import NO_RANGES, NoAnswerError, RefusedError
@@ -37,23 +37,23 @@ class HttpStore:
 
     def state(self, url: str) -> tuple[int, str]:
         """Return the size and version of an object; by a range, as a signed URL allows no HEAD."""
-        with self._answer(url, 0, 1, "") as answer:
-            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if answer.status != 206 or found is None:
+        with self._request(url, 0, 1, "") as answer:
+            match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if answer.status != 206 or match is None:
                 raise RefusedError(NO_RANGES)
-            return int(found[3]), _version(answer)
+            return int(match[3]), _read_version(answer)
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:
         """Return the bytes from start to end of an object that has this size and version."""
-        with self._answer(url, start, end, version) as answer:
+        with self._request(url, start, end, version) as answer:
             if answer.status != 206:
                 raise RefusedError(NO_RANGES)
-            found = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if found is None or (int(found[1]), int(found[2])) != (start, end - 1):
+            match = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if match is None or (int(match[1]), int(match[2])) != (start, end - 1):
                 raise NoAnswerError("it sent another range than was asked for")
-            if int(found[3]) != size or _version(answer) != version:
+            if int(match[3]) != size or _read_version(answer) != version:
                 raise DataChangedError.at(shown(url))
-            return self._body(answer, end - start)
+            return self._read_body(answer, end - start)
 
     def list(self, url: str) -> list[tuple[str, int, str]]:  # noqa: ARG002
         """Raise RefusedError: http has no listing."""
@@ -61,7 +61,7 @@ class HttpStore:
             "an http server lists nothing: name each shard, as https://host/train-{000..099}.tar"
         )
 
-    def _body(self, answer: http.client.HTTPResponse, size: int) -> bytes:
+    def _read_body(self, answer: http.client.HTTPResponse, size: int) -> bytes:
         deadline = time.monotonic() + self._options.timeout + size / LEAST_BYTES_S
         data = bytearray()
         while len(data) < size:
@@ -74,22 +74,22 @@ class HttpStore:
         return bytes(data)
 
     @contextlib.contextmanager
-    def _answer(
+    def _request(
         self, url: str, start: int, end: int, version: str
     ) -> Iterator[http.client.HTTPResponse]:
         """Ask for a range; the connection is kept only where all was read."""
         at = url
         for _ in range(MOST_REDIRECTS + 1):
-            place = (scheme_of(at), *host_of(at))
-            connection, is_read = self._connection(place), False
+            place = (parse_scheme(at), *parse_host(at))
+            connection, is_read = self._open_connection(place), False
             try:
                 answer = _ask(connection, at, start, end, version)
                 if answer.status not in REDIRECTS:
-                    _refuse(answer)
+                    _check_status(answer)
                     yield answer
                     is_read = answer.isclosed()
                     return
-                at = _target(at, answer)
+                at = _find_target(at, answer)
             except http.client.HTTPException:
                 raise NoAnswerError("its answer was cut off, or is none of http") from None
             except TimeoutError:
@@ -100,18 +100,17 @@ class HttpStore:
                     connection.close()
         raise RefusedError(f"more than {MOST_REDIRECTS} redirects")
 
-    def _connection(self, place: tuple[str, str, int]) -> http.client.HTTPConnection:
-        known = self._threads.__dict__.setdefault("connections", {})
-        if place not in known:
+    def _open_connection(self, place: tuple[str, str, int]) -> http.client.HTTPConnection:
+        connections: dict[tuple[str, str, int], http.client.HTTPConnection]
+        connections = self._threads.__dict__.setdefault("connections", {})
+        if place not in connections:
             scheme, host, port = place
             timeout = self._options.timeout
-            known[place] = (
-                _Encrypted(host, port, timeout=timeout, context=_tls())
-                if scheme == "https"
-                else _Plain(host, port, timeout=timeout)
-            )
-        found: http.client.HTTPConnection = known[place]
-        return found
+            if scheme == "https":
+                connections[place] = _Encrypted(host, port, timeout=timeout, context=_make_tls())
+            else:
+                connections[place] = _Plain(host, port, timeout=timeout)
+        return connections[place]
 
 
 class _Plain(http.client.HTTPConnection):
@@ -131,7 +130,7 @@ class _Encrypted(http.client.HTTPSConnection):
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def _make_tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
@@ -146,11 +145,11 @@ def _ask(
     return connection.getresponse()
 
 
-def _version(answer: http.client.HTTPResponse) -> str:
+def _read_version(answer: http.client.HTTPResponse) -> str:
     return str(answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
 
 
-def _refuse(answer: http.client.HTTPResponse) -> None:
+def _check_status(answer: http.client.HTTPResponse) -> None:
     """Raise the error that a status stands for, if it does."""
     status = answer.status
     if status in (200, 206):
@@ -166,11 +165,14 @@ def _refuse(answer: http.client.HTTPResponse) -> None:
     raise RefusedError(f"http status {status} for a range of it")
 
 
-def _target(url: str, answer: http.client.HTTPResponse) -> str:
+def _find_target(url: str, answer: http.client.HTTPResponse) -> str:
     """Return where a redirect leads to, which must be allowed as the first URL must."""
     try:
         target = checked_url(urljoin(url, answer.headers.get("Location", "")))
-        if scheme_of(target) not in HTTP or (scheme_of(url), scheme_of(target)) == HTTP[::-1]:
+        if (
+            parse_scheme(target) not in HTTP
+            or (parse_scheme(url), parse_scheme(target)) == HTTP[::-1]
+        ):
             raise ValueError(f"{shown(target)!r} is no https URL")
         check_allowed(target)
     except ValueError as error:

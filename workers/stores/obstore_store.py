@@ -66,29 +66,29 @@ class ObstoreStore:
         self._buckets: dict[str, Any] = {}
         time = timedelta(seconds=options.timeout)
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._given: dict[str, Any] = {
+        self._settings: dict[str, Any] = {
             "client_options": {
                 "timeout": time * 4,
                 "connect_timeout": time,
                 "read_timeout": time,
                 "allow_http": bool(endpoint and endpoint.startswith("http://")),
             },
-            # What fails is repeated by whoever asks: see repeating.py.
+            # What fails is repeated by the caller: see repeating.py.
             "retry_config": {"max_retries": 0, "retry_timeout": time * 4},
         }
         if endpoint:
-            self._given["endpoint"] = endpoint
+            self._settings["endpoint"] = endpoint
 
     def read(self, url: str, start: int, end: int, size: int, version: str) -> bytes:  # noqa: ARG002
         """Return the bytes from start to end of an object that has this version."""
         _, bucket, key = split_url(url)
         if bucket not in self._buckets:
             store = importlib.import_module("obstore.store").S3Store
-            self._buckets[bucket] = store(bucket, **self._given)
+            self._buckets[bucket] = store(bucket, **self._settings)
         asked: dict[str, Any] = {"range": (start, end)}
         if version.startswith('"'):
             asked["if_match"] = version
-        found = self._obstore.get(self._buckets[bucket], key, options=asked)
-        data = bytes(found.bytes())
+        answer = self._obstore.get(self._buckets[bucket], key, options=asked)
+        data = bytes(answer.bytes())
         check_size(data, end - start)
         return data

@@ -31,19 +31,19 @@ class StoreOptions:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the options that a text gives; ValueError says what can be given."""
-        given = dict[str, float]()
+        settings = dict[str, float]()
         allowed = {field.name for field in fields(cls)}
         for part in filter(None, re.split(r"[,\s]+", text)):
             name, _, value = part.partition("=")
-            found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?)(|[KMGT]B)", value)
-            if name not in allowed or found is None:
+            match = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?)(|[KMGT]B)", value)
+            if name not in allowed or match is None:
                 raise ValueError(
                     f"{VARIABLE} has {part!r:.80}: write name=number, as "
                     f'"ahead=200MB,requests=32", with {", ".join(sorted(allowed))}'
                 )
-            number = float(found[1]) * UNITS[found[2]]
-            given[name] = number if name == "timeout" else int(number)
-        options = cls(**given)  # type: ignore[arg-type]
+            number = float(match[1]) * UNITS[match[2]]
+            settings[name] = number if name == "timeout" else int(number)
+        options = cls(**settings)  # type: ignore[arg-type]
         if options.requests < 1 or options.tries < 1 or options.timeout <= 0:
             raise ValueError(f"{VARIABLE}: requests and tries are at least 1, timeout above 0")
         return options

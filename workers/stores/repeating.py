@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..sources.failures import DataChangedError, RepeatedReadError
-from ..sources.urls import scheme_of, shown
+from ..sources.urls import parse_scheme, shown
 from .options import StoreOptions
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def check_size(data: bytes, size: int) -> None:
         raise NoAnswerError(f"it sent {len(data)} bytes of {size}")
 
 
-def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
+def repeat_request(request: Callable[[], T], url: str, options: StoreOptions) -> T:
     """Return what a request returns, made again after pauses while it fails for the moment.
 
     Raises FileNotFoundError, PermissionError, RefusedError and DataChangedError at once, and
@@ -78,27 +78,27 @@ def repeated(request: Callable[[], T], url: str, options: StoreOptions) -> T:
         try:
             return request()
         except Exception as error:
-            found = located(error, url)
-        if type(found) is not OSError:
-            raise found from None
-        logger.debug("%s: %s (try %d)", shown(url), found.strerror, tried)
+            failure = describe_store_error(error, url)
+        if type(failure) is not OSError:
+            raise failure from None
+        logger.debug("%s: %s (try %d)", shown(url), failure.strerror, tried)
         # All workers of a job may have been refused at the same moment.
         longest = min(FIRST_PAUSE_S * 2**tried, LONGEST_PAUSE_S)
         if tried < options.tries:
             time.sleep(_pauses.uniform(longest / 2, longest))
-    raise RepeatedReadError(errno.EIO, f"{found.strerror} (tried {tried} times)", shown(url))
+    raise RepeatedReadError(errno.EIO, f"{failure.strerror} (tried {tried} times)", shown(url))
 
 
 # Its own: what a transform draws must not depend on a network.
 _pauses = random.Random()
 
 
-def located(error: Exception, url: str) -> OSError:
+def describe_store_error(error: Exception, url: str) -> OSError:
     """Return an error of a store as one that names the URL, and nothing secret.
 
     Of the type OSError itself where the request may be made again.
 
-    >>> str(located(TimeoutError("https://host/a?key=secret"), "s3://bucket/a"))
+    >>> str(describe_store_error(TimeoutError("https://host/a?key=secret"), "s3://bucket/a"))
     "[Errno 5] no answer: TimeoutError: 's3://bucket/a'"
     """
     kind, place = type(error).__name__, shown(url)
@@ -109,10 +109,10 @@ def located(error: Exception, url: str) -> OSError:
         text = "there is no such object, or no such bucket; check the URL"
         return FileNotFoundError(errno.ENOENT, text, place)
     if isinstance(error, PermissionError) or kind in FORBIDDEN:
-        known = CREDENTIALS.get(scheme_of(url), "")
+        known = CREDENTIALS.get(parse_scheme(url), "")
         text = f"the store refuses access: check the credentials in the environment{known}"
         return PermissionError(errno.EACCES, text, place)
-    if kind in CHANGED:
+    if kind in CHANGED:  # obstore's, for a version that is gone
         return DataChangedError.at(place)
     if isinstance(error, NoAnswerError):
         text = str(error.strerror)

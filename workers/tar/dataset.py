@@ -45,8 +45,8 @@ class TarDataset(RecordDataset):
         ones jobs of others may name (`restrict_urls`). Raises what `find_shards` and `list_urls`
         raise.
         """
-        given = texts(pattern)
-        urls = [text for text in given if is_url(text)]
+        patterns = texts(pattern)
+        urls = [text for text in patterns if is_url(text)]
         if not urls:
             return find_shards(pattern, self.root)
         from ..stores.allowed import are_restricted  # what is local does without
@@ -57,7 +57,7 @@ class TarDataset(RecordDataset):
                 f"{shown(urls[0])!r} is no path below the root {self.root}: URLs are read where "
                 "the process says which (counterpoise worker --allow-url PREFIX)"
             )
-        local = [text for text in given if not is_url(text)]
+        local = [text for text in patterns if not is_url(text)]
         stored = [file for url in urls for file in list_urls(url)]
         ordered = sorted(dict.fromkeys(stored), key=lambda file: file.url)
         return (*(find_shards(local, self.root) if local else ()), *ordered)
@@ -93,19 +93,19 @@ class TarDataset(RecordDataset):
         for member in members:
             refuse_pickled(member.extension)
         if not isinstance(shard, Path):
-            found = read_members(stored_reader(shard), members, headers)
+            parts = read_members(stored_reader(shard), members, headers)
         else:
-            reader = ShardReader(str(shard), partial(self._read_at, shard))
-            found = read_members(reader, members, headers)
+            reader = ShardReader(str(shard), partial(self._read_ranges, shard))
+            parts = read_members(reader, members, headers)
             # All is read, and the shard looked at, before a member is taken for broken.
             self._files.check(shard)
         return {
             name: decode_member(name, data) if isinstance(data, bytes) else data
-            for name, data in found.items()
+            for name, data in parts.items()
         }
 
-    def _read_at(self, shard: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self._files.read_at(shard, start, end - start) for start, end in ranges]
+    def _read_ranges(self, shard: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self._files.read_range(shard, start, end - start) for start, end in ranges]
 
     def stored_ranges(self, index: int, headers: bool) -> Iterable[Any]:
         """Return what is read of a sample from a store, with `headers` when it is probed."""
@@ -114,7 +114,7 @@ class TarDataset(RecordDataset):
         if isinstance(file, Path):
             return ()
         members = self._indexes[number].sample(row)
-        return [(file, *each) for each in first_ranges(members, headers, READ_WHOLE, HEAD)]
+        return [(file, *span) for span in first_ranges(members, headers, READ_WHOLE, HEAD)]
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:
@@ -128,6 +128,6 @@ def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIn
             indexes = tuple(pool.map(opened, shards))
     if damaged:
         first, count = damaged[0], len(damaged)
-        others = f" ({count} of {len(shards)} indexes like it)" if count > 1 else ""
-        logger.warning("%s: it is made again%s", first, others)
+        like_it = f" ({count} of {len(shards)} indexes like it)" if count > 1 else ""
+        logger.warning("%s: it is made again%s", first, like_it)
     return indexes

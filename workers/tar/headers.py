@@ -35,12 +35,12 @@ def plain_file(header: bytes) -> tuple[str, int] | None:
     numbers = NUMBERS.match(header, 100)
     if numbers is None or not header.isascii() or header[345]:
         return None
-    if header[329:345] not in DEVICE or _sum(header) != int(numbers[2], 8):
+    if header[329:345] not in DEVICE or _checksum(header) != int(numbers[2], 8):
         return None
     return header[:100].partition(b"\0")[0].decode(), int(numbers[1], 8)
 
 
-def _sum(header: bytes) -> int:
+def _checksum(header: bytes) -> int:
     """Return the checksum that an ASCII header should have; its own field counts as 8 spaces.
 
     Adler-32's low half is 1 + the sum modulo 65521, and 504 bytes below 128 stay below that.
@@ -91,26 +91,26 @@ class Member(NamedTuple):
     header: int
 
 
-def linked(entries: list[Entry]) -> Iterator[Entry]:
+def follow_links(entries: list[Entry]) -> Iterator[Entry]:
     """Yield members; in the place of a link the file of the shard that it stands for."""
     places = dict[str, Entry]()
-    for each in entries:
-        if not each.target:
-            name = posixpath.normpath(each.name)
+    for member in entries:
+        if not member.target:
+            name = posixpath.normpath(member.name)
             fault = f"it is a link, and {name!r:.200} stands in the shard twice"
-            places[name] = each._replace(fault=fault) if name in places else each
-    for each in entries:
-        if not each.target:
-            yield each
-        elif each.target in places:
-            yield places[each.target]._replace(name=each.name)
+            places[name] = member._replace(fault=fault) if name in places else member
+    for member in entries:
+        if not member.target:
+            yield member
+        elif member.target in places:
+            yield places[member.target]._replace(name=member.name)
         else:
             fault = (
-                f"{each.name!r:.200} is a link to {each.target!r:.200}, which is no file of this "
-                "shard: write that there, too, or a plain file in place of the link (tar "
+                f"{member.name!r:.200} is a link to {member.target!r:.200}, which is no file of "
+                "this shard: write that there, too, or a plain file in place of the link (tar "
                 "--dereference --hard-dereference)"
             )
-            yield each._replace(fault=fault)
+            yield member._replace(fault=fault)
 
 
 def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
@@ -122,10 +122,10 @@ def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
     while True:
         header = read(BLOCK, at)
         if len(header) < BLOCK and not at and (not header or header.startswith(PACKED)):
-            what = "compressed: unpack it" if header else "empty: copy or write it again"
-            raise ValueError(f"{shard} is no uncompressed tar file, it is {what}")
+            state = "compressed: unpack it" if header else "empty: copy or write it again"
+            raise ValueError(f"{shard} is no uncompressed tar file, it is {state}")
         if len(header) < BLOCK:
-            raise ValueError(_cut(shard, at, "ends without an end mark"))
+            raise ValueError(_describe_cut(shard, at, "ends without an end mark"))
         if not any(header):
             _refuse_more(read, at + BLOCK, shard)
             return
@@ -133,8 +133,8 @@ def walk(read: Read, length: int, shard: object) -> Iterator[Entry]:
         if (plain := plain_file(header)) is not None:
             entry = Entry(plain[0], at + BLOCK, plain[1], crc32(header))
         else:
-            entry = _by_tarfile(read, at, shard)
-        at = _next_header(entry, length, shard)
+            entry = _read_by_tarfile(read, at, shard)
+        at = _find_next_header(entry, length, shard)
         if entry.name:
             yield entry
 
@@ -159,14 +159,14 @@ class _Tar:
         return self._at
 
 
-def _by_tarfile(read: Read, at: int, shard: object) -> Entry:
+def _read_by_tarfile(read: Read, at: int, shard: object) -> Entry:
     """Return a member whose header is not a plain one; without a name where it is about others."""
     tar: Any = _Tar(read, at)
     try:
         info = tarfile.TarInfo.fromtarfile(tar)
     except (tarfile.HeaderError, ValueError, IndexError, RecursionError) as error:
-        what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
-        raise ValueError(f"{shard} is {what} ({error}); write it again") from None
+        state = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
+        raise ValueError(f"{shard} is {state} ({error}); write it again") from None
     if not SIZE.fullmatch(info.pax_headers.get("size", "0")):
         raise ValueError(f"{shard}: an extended header at {at} gives no size")
     header = read(BLOCK, info.offset_data - BLOCK)
@@ -206,13 +206,13 @@ def _refuse_more(read: Read, at: int, shard: object) -> None:
         at += len(data)
 
 
-def _next_header(entry: Entry, length: int, shard: object) -> int:
+def _find_next_header(entry: Entry, length: int, shard: object) -> int:
     """Return the offset after a body and its padding; ValueError where the file ends before."""
     if entry.size < 0 or entry.offset + entry.size > length:
-        what = f"{entry.name!r} needs {entry.size} bytes"
-        raise ValueError(_cut(shard, entry.offset - BLOCK, what))
+        fault = f"{entry.name!r} needs {entry.size} bytes"
+        raise ValueError(_describe_cut(shard, entry.offset - BLOCK, fault))
     return entry.offset + -(-entry.size // BLOCK) * BLOCK
 
 
-def _cut(shard: object, at: int, what: str) -> str:
-    return f"{shard} is truncated: at byte {at} it {what}; copy the shard again"
+def _describe_cut(shard: object, at: int, fault: str) -> str:
+    return f"{shard} is truncated: at byte {at} it {fault}; copy the shard again"

@@ -20,12 +20,12 @@ from ..sources.cache_files import (
     identity,
     kept_path,
     log_damaged,
-    opened_arrays,
+    unpack_arrays,
 )
 from ..sources.data_identity import spread
 from ..sources.file_index import FileIndex, Integers
 from ..sources.fingerprint import digest_arrays
-from .headers import BLOCK, Entry, Member, linked, plain_file, walk
+from .headers import BLOCK, Entry, Member, follow_links, plain_file, walk
 from .stored_shards import HeaderWindow, are_there, read_beside
 
 META = re.compile(r"__[^/]*__($|/)")
@@ -50,15 +50,15 @@ class ShardIndex(FileIndex):
     def sample(self, row: int) -> tuple[Member, ...]:
         """Return the members of a sample, in the order of the file."""
         extensions = self.facts["extensions"]
-        return tuple(Member(extensions[kind], *rest) for kind, *rest in self.places_of(row))
+        return tuple(Member(extensions[kind], *place) for kind, *place in self.find_places(row))
 
-    def only(self, rows: Integers) -> "ShardIndex":
+    def select(self, rows: Integers) -> "ShardIndex":
         """Return the index of some samples, in the order given; rows (n,)."""
         chosen = rows.tolist()
-        members = [self.places_of(row) for row in chosen]
-        return ShardIndex.of(
+        members = [self.find_places(row) for row in chosen]
+        return ShardIndex.build(
             [self.name(row).encode() for row in chosen],
-            [member for some in members for member in some],
+            [member for parts in members for member in parts],
             map(len, members),
             extensions=self.facts["extensions"],
             faults=[(at, self.faults[row]) for at, row in enumerate(chosen) if row in self.faults],
@@ -84,9 +84,9 @@ def shard_stamp(shard: Path | Any) -> Stamp:
             error.filename = str(shard)
             raise
     last = plain_file(end[:BLOCK]) if end[BLOCK:] == SEAL_END else None
-    found = None if last is None else SEALED.fullmatch(last[0])
+    seal = None if last is None else SEALED.fullmatch(last[0])
     # A stamp is of int64; below zero, where no time is.
-    return size, mtime if found is None else ~(int(found[1][:16], 16) >> 1)
+    return size, mtime if seal is None else ~(int(seal[1][:16], 16) >> 1)
 
 
 def open_index(
@@ -105,17 +105,17 @@ def open_index(
         return scan(shard) if index is None else index
 
     path = kept_path(shard, "index.npz", cache)
-    return ShardIndex.kept_or_made(path, shard_stamp(shard), make, report)
+    return ShardIndex.load_or_build(path, shard_stamp(shard), make, report)
 
 
 def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> ShardIndex | None:
     """Return the index that lies beside a stored shard, if there is one of this shard."""
-    found = read_beside(shard, "index.npz")
-    if found is None:
+    stored = read_beside(shard, "index.npz")
+    if stored is None:
         return None
-    name, data = found
+    name, data = stored
     try:
-        arrays = opened_arrays(name, data)
+        arrays = unpack_arrays(name, data)
     except DamagedFileError as error:
         report(error)
         return None
@@ -123,8 +123,9 @@ def _stored_index(shard: Any, report: Callable[[DamagedFileError], None]) -> Sha
     size = arrays.pop("stamp", np.empty(0)).tolist()[:1]
     index = ShardIndex.from_arrays(arrays)
     if size == [shard.size] and index is not None:
-        some = [index.sample(row)[0] for row in spread(len(index), 3) if row not in index.faults]
-        if are_there(shard, some):
+        rows = [row for row in spread(len(index), 3) if row not in index.faults]
+        first_members = [index.sample(row)[0] for row in rows]
+        if are_there(shard, first_members):
             return index
     report(DamagedFileError(name, "holds no index of this shard"))
     return None
@@ -139,30 +140,30 @@ def scan(shard: Path | Any) -> ShardIndex:
             entries = list(walk(read, os.fstat(file.fileno()).st_size, shard))
     else:
         entries = list(walk(HeaderWindow(shard), shard.size, shard))
-    for entry in linked(entries) if any(each.target for each in entries) else entries:
-        match = NAME.fullmatch(entry.name)
-        if match is None or META.match(entry.name):
+    for member in follow_links(entries) if any(member.target for member in entries) else entries:
+        match = NAME.fullmatch(member.name)
+        if match is None or META.match(member.name):
             continue
         sample, extension = samples.setdefault(match[1], {}), match[2].lower()
-        first = sample.setdefault(extension, entry)
+        first = sample.setdefault(extension, member)
         # GNU tar writes a file that it was given twice as a link to itself.
-        if first.offset != entry.offset:
+        if first.offset != member.offset:
             raise ValueError(
-                f"{shard}: {entry.name!r:.200} stands there twice (bodies at {first.offset} and "
-                f"{entry.offset}); keys must differ, so write the shard again"
+                f"{shard}: {member.name!r:.200} stands there twice (bodies at {first.offset} and "
+                f"{member.offset}); keys must differ, so write the shard again"
             )
-    return _columns(samples)
+    return _build_index(samples)
 
 
-def _columns(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
+def _build_index(samples: dict[str, dict[str, Entry]]) -> ShardIndex:
     numbers: dict[str, int] = {}
     rows, faults = list[tuple[int, ...]](), dict[int, str]()
     for row, sample in enumerate(samples.values()):
-        for extension, entry in sorted(sample.items(), key=lambda member: member[1].offset):
+        for extension, entry in sorted(sample.items(), key=lambda named: named[1].offset):
             rows.append((numbers.setdefault(extension, len(numbers)), *entry[1:4]))
             if entry.fault:
                 faults.setdefault(row, entry.fault)
-    return ShardIndex.of(
+    return ShardIndex.build(
         [key.encode() for key in samples],
         rows,
         map(len, samples.values()),

@@ -1,14 +1,7 @@
 """Decodes members by their extension, as webdataset does, and encodes them; nothing is unpickled.
 
-| last part of the extension | value |
-|---|---|
-| txt text transcript caption | str (UTF-8, without a byte order mark) |
-| json jsn | the JSON's value |
-| cls cls2 index count inx id | int |
-| npy | numpy array |
-| an image's | left to the transform |
-| pyd pickle pkl pth pt joblib | refused |
-| anything else | bytes |
+The last part of an extension decides (see DECODERS): text, JSON, an int, a numpy array. Images are
+left to the transform, PICKLED is refused, anything else is bytes.
 """
 
 import codecs
@@ -28,7 +21,7 @@ from .headers import Member
 PICKLED = {"pyd", "pickle", "pkl", "pth", "pt", "joblib"}
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return data.removeprefix(codecs.BOM_UTF8).decode()
 
 
@@ -36,9 +29,9 @@ TEXTS = ("txt", "text", "transcript", "caption")
 JSONS = ("json", "jsn")
 NUMBERS = ("cls", "cls2", "index", "count", "inx", "id")
 DECODERS: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(TEXTS, _text),
+    **dict.fromkeys(TEXTS, _decode_text),
     **dict.fromkeys(JSONS, json.loads),
-    **dict.fromkeys(NUMBERS, lambda data: int(_text(data))),
+    **dict.fromkeys(NUMBERS, lambda data: int(_decode_text(data))),
     "npy": read_npy,
 }
 
@@ -87,20 +80,20 @@ def encode_member(name: str, value: Any) -> tuple[str, bytes]:
     file = io.BytesIO()
     if isinstance(value, Image.Image):
         value.save(file, "PNG")
-        return _ending(name, ("png",)), file.getvalue()
+        return _add_extension(name, ("png",)), file.getvalue()
     value = value.item() if isinstance(value, np.generic) else value
     if hasattr(value, "__array__"):
         np.save(file, np.asarray(value), allow_pickle=False)
-        return _ending(name, ("npy",)), file.getvalue()
+        return _add_extension(name, ("npy",)), file.getvalue()
     kind = name.rpartition(".")[2]
     if isinstance(value, str) and kind not in JSONS:
-        return _ending(name, TEXTS), value.encode()
+        return _add_extension(name, TEXTS), value.encode()
     if type(value) is int and kind in NUMBERS:
         return name, str(value).encode()
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     # As json.loads reads it: half of a surrogate pair is no UTF-8, but stands in some texts.
-    return _ending(name, JSONS), text.encode("utf-8", "surrogatepass")
+    return _add_extension(name, JSONS), text.encode("utf-8", "surrogatepass")
 
 
-def _ending(name: str, kinds: tuple[str, ...]) -> str:
+def _add_extension(name: str, kinds: tuple[str, ...]) -> str:
     return name if name.rpartition(".")[2] in kinds else f"{name}.{kinds[0]}"

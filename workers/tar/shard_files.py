@@ -34,11 +34,12 @@ def first_ranges(
     members: Sequence[Member], headers: bool, whole: int = READ_WHOLE, head: int = 0
 ) -> list[Range]:
     """Return what is read of members at first: a range with the header, and how much follows it."""
-    return [
-        (each.offset - BLOCK, each.offset + (head if is_in_parts else each.size))
-        for each in members
-        for is_in_parts in [headers and each.size > whole and holds_media(each)]
-    ]
+    ranges = list[Range]()
+    for member in members:
+        is_in_parts = headers and member.size > whole and holds_media(member)
+        size = head if is_in_parts else member.size
+        ranges.append((member.offset - BLOCK, member.offset + size))
+    return ranges
 
 
 def read_members(shard: ShardReader, members: Sequence[Member], headers: bool) -> dict[str, Any]:
@@ -46,18 +47,18 @@ def read_members(shard: ShardReader, members: Sequence[Member], headers: bool) -
 
     Raises OSError, which names the shard, where they are not there or it has changed.
     """
-    found = dict[str, Any]()
+    parts = dict[str, Any]()
     ranges = first_ranges(members, headers, shard.whole, shard.head)
     for member, data in zip(members, shard.read(ranges), strict=True):
         if crc32(data[:BLOCK]) != member.header:
-            what = f"there is another member at byte {member.offset - BLOCK}"
-            raise DataChangedError.at(shard.name, what)
+            fault = f"there is another member at byte {member.offset - BLOCK}"
+            raise DataChangedError.at(shard.name, fault)
         body: Any = data[BLOCK:]
         if headers and holds_media(member):
             buffer_bytes = max(shard.head, io.DEFAULT_BUFFER_SIZE)
             body = io.BufferedReader(MemberFile(shard.read, member, body), buffer_bytes)
-        found[member.extension] = body
-    return found
+        parts[member.extension] = body
+    return parts
 
 
 class MemberFile(io.RawIOBase):

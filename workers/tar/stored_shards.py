@@ -39,7 +39,7 @@ class HeaderWindow:
             distance = abs(at - self._start) // self._asked
             self._width = self._width if not at else WIDE if distance <= NEAR else NARROW
             width = max(end - at, min(self._width, self._file.size - at), 0)
-            self._data = self._file.read_at(at, width) if width else b""
+            self._data = self._file.read_range(at, width) if width else b""
             self._start, self._asked = at, 0
         self._asked += 1
         return self._data[at - self._start : end - self._start]
@@ -52,10 +52,10 @@ def read_beside(shard: "StoreFile", suffix: str) -> tuple[str, bytes] | None:
     if "?" in shard.url:
         return None
     try:
-        found = open_url(f"{shard.url}.{suffix}")
-        if found.size > min(shard.size, MOST_INDEX_BYTES):
+        index = open_url(f"{shard.url}.{suffix}")
+        if index.size > min(shard.size, MOST_INDEX_BYTES):
             return None
-        return str(found), found.read_at(0, found.size)
+        return str(index), index.read_range(0, index.size)
     except (FileNotFoundError, PermissionError):
         return None
 
@@ -64,8 +64,8 @@ def are_there(shard: "StoreFile", members: Sequence[Member]) -> bool:
     """Return whether headers of members are what an index says."""
     from ..stores.files import read_ranges
 
-    headers = read_ranges([(shard, each.offset - BLOCK, each.offset) for each in members])
-    return all(crc32(header) == each.header for header, each in zip(headers, members, strict=True))
+    headers = read_ranges([(shard, member.offset - BLOCK, member.offset) for member in members])
+    return [crc32(header) for header in headers] == [member.header for member in members]
 
 
 def stored_reader(shard: "StoreFile") -> ShardReader:
@@ -73,6 +73,6 @@ def stored_reader(shard: "StoreFile") -> ShardReader:
     from ..stores.files import read_ranges
 
     def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return read_ranges([(shard, *each) for each in ranges])
+        return read_ranges([(shard, *span) for span in ranges])
 
     return ShardReader(str(shard), read, READ_WHOLE, HEAD)

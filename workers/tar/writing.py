@@ -37,8 +37,8 @@ def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
         try:
             name, data = encode_member(field.lower(), value)
         except (TypeError, ValueError) as error:
-            what = f"{field}: {_unlike_json(value)} cannot be written: {error}"
-            raise ValueError(f"{what}; {REMEDY}") from None
+            fault = f"{field}: {_unlike_json(value)} cannot be written: {error}"
+            raise ValueError(f"{fault}; {REMEDY}") from None
         refuse_pickled(name)
         if name in members:
             raise ValueError(f"{field}: another field is called {name}, too")
@@ -50,11 +50,11 @@ def encode_sample(raw: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _unlike_json(value: Any) -> str:
     """Return what cannot be written: the column that JSON has no value for, or the whole."""
-    for name, each in value.items() if isinstance(value, dict) else ():
+    for name, column in value.items() if isinstance(value, dict) else ():
         try:
-            json.dumps(each)
+            json.dumps(column)
         except (TypeError, ValueError):
-            return f"column {name!r}, {type(each).__name__},"
+            return f"column {name!r}, {type(column).__name__},"
     return type(value).__name__
 
 
@@ -64,7 +64,7 @@ def shard_key(key: str) -> str:
     >>> shard_key("a/b.c"), shard_key("a.b/c"), shard_key("__a__"), shard_key("a%2Eb")
     ('a/b%2Ec', 'a.b/c', '%5F_a__', 'a%2Eb')
     """
-    return ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}" if found[0] else "%00", key)
+    return ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}" if match[0] else "%00", key)
 
 
 class ShardWriter:
@@ -82,8 +82,8 @@ class ShardWriter:
             raise ValueError(f"another sample is called {key!r}, too; keys must differ")
         names = {extension: f"{key}.{extension}" for extension in members}
         for extension, name in names.items():
-            found = NAME.fullmatch(name)
-            if found is None or found.groups() != (key, extension) or META.match(name):
+            match = NAME.fullmatch(name)
+            if match is None or match.groups() != (key, extension) or META.match(name):
                 raise ValueError(f"{name!r} cannot be the name of a member; use letters and digits")
             name.encode()
         self._keys.add(key)
@@ -101,8 +101,8 @@ class ShardWriter:
 
     def close(self) -> str:
         """Write the end; return the hash of what is before it."""
-        found = self._digest.hexdigest()
-        self._put(f"{SEAL}{found}", b"")
+        digest = self._digest.hexdigest()
+        self._put(f"{SEAL}{digest}", b"")
         self.file.write(SEAL_END)
         self.size += len(SEAL_END)
-        return found
+        return digest

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..media.files import is_media
 from ..sources.labels import IGNORED
-from ..sources.registry import name_of
+from ..sources.registry import find_import_name
 from .chats import OBJECT, TEMPLATE_FIELDS, TEXT_MEMBERS, read_turns
 
 _lock = threading.Lock()
@@ -67,7 +67,7 @@ class ByteTokenizer:
 
     def spec(self) -> dict[str, object]:
         """Return what a remote worker needs to make the same tokenizer."""
-        return {"name": name_of(type(self)), "args": {}}
+        return {"name": find_import_name(type(self)), "args": {}}
 
     def array(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Return the bytes of a text as uint8 (n,), without a Python object for each."""

@@ -16,7 +16,7 @@ from ..images.resize import resizer, resizer_facts
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.labels import count_label_tokens
-from ..sources.registry import name_of, spec_of
+from ..sources.registry import find_import_name, make_spec
 from .tiles import cut, grid, tile_count
 from .token_layout import ByteTokenizer, Ids, Markup, Tokenizer, lay_out, one_at_a_time, turns
 
@@ -146,7 +146,10 @@ class VisionLanguage:
 
     def spec(self) -> dict[str, Any]:
         """Return name and JSON arguments for a remote worker; ValueError if there are none."""
-        return {"name": name_of(type(self)), "args": self._settings(spec_of(self.tokenizer))}
+        return {
+            "name": find_import_name(type(self)),
+            "args": self._settings(make_spec(self.tokenizer)),
+        }
 
     def fingerprint(self) -> str:
         """Return a hash of the settings, the resizer, and what the tokenizer makes of test texts.

@@ -5,17 +5,18 @@ BalancedBatchSampler take a Balance; PlanConfig is its resolved form, with ranks
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from .frozen_mapping import FrozenMapping
+from ...near_names import explain_arguments, near_name
+from .frozen_mapping import FrozenMapping, expression
 from .layout import Layout, LayoutName, as_layout
 from .options import (
     ENCODER,
     NAMES,
-    OPTIONS,
     Accumulate,
     Counts,
     Dispatch,
@@ -25,66 +26,78 @@ from .options import (
     Oversize,
     PartitionName,
     Waits,
-    Work,
+    WorkName,
     check_option,
     contradictions,
 )
 from .pipeline_costs import job_section
-from .shapes import Shapes, against_shapes, resolve_shapes
+from .shapes import Padding, against_padding, resolve_padding
+from .values import (
+    DEFAULT_IMAGES,
+    DEFAULT_SHAPES,
+    DEFAULT_WORK,
+    Images,
+    PipelineOrder,
+    Shapes,
+    Work,
+    as_images,
+    as_pipeline,
+    as_shapes,
+    as_work,
+)
 
-VERSION = 1
-# The options that are copied, so that a Balance stays what was checked.
-_MAPPINGS = ("budgets", "time_ns", "pipeline", "align", "buckets")
+VERSION = 2
+# The arguments that are values, and those of them that have short forms.
+VALUES: Mapping[str, type[Any]] = {
+    "layout": Layout, "pipeline": PipelineOrder, "work": Work, "shapes": Shapes, "images": Images,
+}  # fmt: skip
+_READ: Mapping[str, Any] = {
+    "pipeline": as_pipeline,
+    "work": as_work,
+    "shapes": as_shapes,
+    "images": as_images,
+}
 
 
+@explain_arguments(lambda: VALUES)
 @dataclass(frozen=True, slots=True, repr=False)
 class Balance:
     """The rules by which samples become microbatches and steps; wrong values raise ValueError.
 
     docs/reference/balance.md says which go together.
 
-    grouping          "balanced" or "isf" fill budgets; "fixed" puts batch_size samples into each
-                      microbatch, in their order; "auto" is "balanced" with costs and work that
-                      DataLoader finds, and steps of ranks x accumulate x batch_size samples
-    budgets           the most of each resource in a microbatch: {"tokens": 4096}
-    samples_per_step  of a global batch; in modes "window" and "epoch" the number expected. None:
-                      from batch_size (DataLoader), or from the budgets (BalancedBatchSampler)
-    accumulate        microbatches per rank and step; "auto": as many as the step's budgets need
-    mode              "exact": samples_per_step samples; "window", "epoch": what microbatches filled
-                      from a window of samples, or from the whole epoch, hold
-    partition         of microbatches to ranks: "multi_resource" evens out every resource
-    ordering          of a rank's microbatches in its `pipeline`: {"schedule": "1f1b" or
-                      "interleaved", "stages": 4, "profile": the path of a cost profile}, which is
-                      read where the loader is made
-    waits             when ranks meet: each "microbatch" (FSDP), or once a "step" (DDP with
-                      no_sync). None: as a framework's adapter says, else each microbatch
-    work              what does not add up as tiles do costs the sum of samples ("packed"), or their
-                      number x the largest ("padded"). None: padded with layout "padded"
-    counts            "equal" numbers of samples, for loops that weigh microbatches alike; "free",
-                      for loops that weigh with StepInfo. None: equal with "auto", else free
-    time_ns           of each resource's unit, {"tokens": 40}, and of "attention_pairs", longest
-                      times longest of each sample. None: a tile counts as 307 tokens, others by
-                      their means
-    dispatch          "images" are encoded by other ranks than their samples', as `ImageDispatch`
-                      spreads them: only the language model's work is balanced
-    all_or_none       the resource, such as "tiles", that at each microbatch index all ranks have or
-                      none has, for sharded encoders (FSDP), which every rank has to enter. Indices
-                      stay mixed where a step has too few (see dummy_tile)
-    align, cp         samples are padded to a multiple, {"tokens": 16}, and of 2 x cp tokens
-    buckets           microbatches are padded to one of these, {"tokens": [4096, 8192]}
-    max_shapes        so many buckets of tokens, evenly spaced up to their budget
-    oversize          a sample over budget gets a microbatch ("alone"), is left out ("refuse"), or
-                      ends the run ("error")
-    seed              for the shuffle and every other random choice
-    layout            "torch" (collate_fn makes the batch), "padded", "packed", or a Layout
-    label_tokens      the resource that counts tokens with a label; "batch": they are counted in
-                      collate_fn's batches, a step's before its first is handed out. None:
-                      "label_tokens"; "batch" where collate_fn makes labels that no sample has
-    shift_labels      the loss compares position i with label i + 1; False: with label i, for labels
-                      that are shifted already
-    pad_id            the padding token of layouts "padded" and "packed"
-    dummy_tile        the side of the zero tile that their batches without images get; 0: none
-    report            rank 0 writes `loader.report()` to standard error after each epoch
+    Args:
+        grouping: "balanced" or "isf" fill budgets; "fixed" puts batch_size samples into each
+            microbatch, in their order; "auto" is "balanced" with costs and work that DataLoader
+            finds, and steps of ranks x accumulate x batch_size samples; default "balanced".
+        budgets: The most of each resource in a microbatch, {"tokens": 4096}; default: no limits.
+        samples_per_step: Samples of a global batch; in modes "window" and "epoch" the number
+            expected; default: from batch_size (DataLoader), or from budgets (BalancedBatchSampler).
+        accumulate: Microbatches per rank and step; "auto": as many as the step's budgets need;
+            default 1.
+        mode: "exact": samples_per_step samples; "window", "epoch": what microbatches filled from a
+            window of samples, or from the whole epoch, hold; default "exact".
+        partition: Of microbatches to ranks, "multi_resource", "greedy" or "given"; default
+            "multi_resource", which evens out every resource.
+        waits: When ranks meet: each "microbatch" (FSDP), or once a "step" (DDP with no_sync);
+            default: as a framework's adapter says, else each microbatch.
+        counts: "equal" numbers of samples, for loops that weigh microbatches alike; "free", for
+            loops that weigh with StepInfo; default: equal with "auto", else free.
+        oversize: A sample over budget gets a microbatch ("alone"), is left out ("refuse"), or ends
+            the run ("error"); default "alone".
+        seed: For the shuffle and every other random choice; default 0.
+        label_tokens: The resource that counts tokens with a label; "batch": they are counted in
+            collate_fn's batches, a step's before its first is handed out; default "label_tokens",
+            or "batch" where collate_fn makes labels that no sample has.
+        layout: How a batch is made: "torch" (by collate_fn), "padded", "packed", or a Layout;
+            default "torch".
+        pipeline: The cost profile of the pipeline that a rank's microbatches are ordered for, a
+            path or a PipelineOrder; default: in the order given.
+        work: "packed", "padded", nanoseconds of each resource, or both in a Work; default: padded
+            with layout "padded".
+        shapes: What samples and microbatches are padded to: a multiple of tokens such as 16,
+            "fixed", a multiple of each resource, or Shapes; default: to nothing.
+        images: How images meet ranks, as Images; default: each is where its sample is.
 
     >>> balance = Balance(budgets={"tiles": 9, "tokens": 4096}, accumulate="auto")
     >>> balance
@@ -99,34 +112,23 @@ class Balance:
     accumulate: Accumulate = 1
     mode: Mode = "exact"
     partition: PartitionName = "multi_resource"
-    ordering: OrderingName = "given"
-    pipeline: Mapping[str, Any] | None = None
     waits: Waits | None = None
-    work: Work | None = None
     counts: Counts | None = None
-    time_ns: Mapping[str, int] | None = None
-    dispatch: Dispatch = "samples"
-    all_or_none: str | None = None
-    align: Mapping[str, int] = FrozenMapping[int]({})
-    cp: int = 1
-    buckets: Mapping[str, Sequence[int]] = FrozenMapping[Sequence[int]]({})
-    max_shapes: int | None = None
     oversize: Oversize = "alone"
     seed: int = 0
-    layout: LayoutName | Layout = "torch"
-    pad_id: int = 0
-    dummy_tile: int = 0
     label_tokens: str | None = None
-    shift_labels: bool = True
-    report: bool = False
+    layout: LayoutName | Layout = "torch"
+    pipeline: PipelineOrder | str | PathLike[str] | None = None
+    work: Work | WorkName | Mapping[str, int] = DEFAULT_WORK
+    shapes: Shapes | Mapping[str, int] | int | str = DEFAULT_SHAPES
+    images: Images = DEFAULT_IMAGES
 
     def __post_init__(self) -> None:
-        for name in OPTIONS:
+        for name, read_value in _READ.items():
+            object.__setattr__(self, name, read_value(getattr(self, name)))
+        for name in (field.name for field in fields(self) if field.name not in _READ):
             check_option(name, getattr(self, name))
-        for name in _MAPPINGS:
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, FrozenMapping(given))
-        self._set_sizes()
+        self._set_budgets()
         for contradiction in self._contradictions():
             raise ValueError(contradiction)
 
@@ -136,17 +138,43 @@ class Balance:
         return self.waits or "microbatch"
 
     @property
-    def resolved_work(self) -> Work:
+    def resolved_work(self) -> WorkName:
         """The work that is planned: `work`, else what the layout makes of it."""
         sums = self.grouping == "isf" or self.mode == "epoch"
         layout = as_layout(self.layout)
         pads = layout is not None and layout.pads
-        return self.work or ("padded" if pads and not sums else "packed")
+        return as_work(self.work).kind or ("padded" if pads and not sums else "packed")
 
     @property
-    def shapes(self) -> Shapes:
+    def time_ns(self) -> Mapping[str, int] | None:
+        """Nanoseconds of each resource's unit; None where only means are known."""
+        return as_work(self.work).time_ns
+
+    @property
+    def padding(self) -> Padding:
         """How samples and microbatches are padded, by resource."""
-        return resolve_shapes(self.align, self.cp, self.buckets, self.max_shapes, self.budgets)
+        return resolve_padding(as_shapes(self.shapes), self.budgets)
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """What travels to other ranks: nothing of "samples", or their "images"."""
+        return as_images(self.images).dispatch
+
+    @property
+    def all_or_none(self) -> str | None:
+        """The resource that all ranks have at a microbatch index, or none."""
+        return as_images(self.images).all_or_none
+
+    @property
+    def ordering(self) -> OrderingName:
+        """The ordering of a rank's microbatches: "given" without a pipeline."""
+        order = as_pipeline(self.pipeline)
+        return "given" if order is None else order.ordering
+
+    @property
+    def shift_labels(self) -> bool:
+        """Whether the loss compares position i with label i + 1."""
+        return not isinstance(self.layout, Layout) or self.layout.shift_labels
 
     @property
     def limited(self) -> bool:
@@ -164,26 +192,16 @@ class Balance:
         return ENCODER if self.dispatch == "images" else ()
 
     def _contradictions(self) -> Iterator[str]:
-        yield from against_shapes(self.shapes, self)
+        yield from against_padding(self.padding, self)
         if limited := [name for name in self.dispatched if name in self.budgets]:
             yield (
-                f"dispatch is 'images', so what a rank encodes of {limited[0]} does not follow "
-                f"from its microbatches: leave {limited[0]} out of budgets, or use dispatch "
+                f"images: dispatch is 'images', so what a rank encodes of {limited[0]} does not "
+                f"follow from its microbatches: leave {limited[0]} out of budgets, or use dispatch "
                 "'samples'"
             )
         yield from contradictions(self)
         if self.grouping == "auto":
             yield from self._against_auto()
-        if self.ordering != "given" and self.pipeline is None:
-            yield (
-                f"ordering is {self.ordering!r}, and no pipeline is given to order for: give one "
-                "such as pipeline={'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}"
-            )
-        if self.ordering == "given" and self.pipeline is not None:
-            yield (
-                "pipeline is given, and ordering 'given' looks at none: use ordering 'two_opt', or "
-                "leave pipeline out"
-            )
 
     def _against_auto(self) -> Iterator[str]:
         """Yield the options that contradict what grouping "auto" finds or keeps."""
@@ -201,57 +219,43 @@ class Balance:
                     "or use grouping 'balanced'"
                 )
 
-    def _set_sizes(self) -> None:
-        """Sort buckets, and make the largest of each the budget where none is given."""
-        sizes = {name: tuple(sorted({*some})) for name, some in self.buckets.items()}
-        object.__setattr__(self, "buckets", FrozenMapping(sizes))
-        tops = {name: some[-1] for name, some in sizes.items()}
-        object.__setattr__(self, "budgets", FrozenMapping({**tops, **self.budgets}))
+    def _set_budgets(self) -> None:
+        """Make the largest bucket of a resource its budget where none is given."""
+        buckets = as_shapes(self.shapes).buckets
+        largest = {name: sizes[-1] for name, sizes in buckets.items()}
+        object.__setattr__(self, "budgets", FrozenMapping({**largest, **self.budgets}))
 
-    def __repr__(self) -> str:
-        """Return the expression that makes this value; only what differs from the defaults."""
-        given = ", ".join(
-            f"{each.name}={getattr(self, each.name)!r}"
-            for each in fields(self)
-            if getattr(self, each.name) != each.default
-        )
-        return f"Balance({given})"
+    __repr__ = expression
 
     def to_json(self) -> str:
-        """Return a JSON object with every option and "version", for `from_json`."""
-        options = {name: getattr(self, name) for name in OPTIONS}
-        options |= {name: dict(options[name]) for name in _MAPPINGS if options[name] is not None}
-        if isinstance(self.layout, Layout):
-            options["layout"] = self.layout.to_dict()
-        return json.dumps({"version": VERSION, **options}, indent=2)
+        """Return a JSON object with every argument and "version", for `from_json`."""
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=2, default=dict)
 
     @classmethod
     def from_json(cls, text: str) -> "Balance":
-        """Return the Balance in a JSON object; options that it does not name have their default.
+        """Return the Balance in a JSON object; arguments that it does not name have their default.
 
-        Raises ValueError for text that is no JSON object, another version, an unknown option or a
+        Raises ValueError for text that is no JSON object, another version, an unknown argument or a
         value that is not allowed.
         """
         try:
-            given = json.loads(text)
+            options = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from None
-        if not isinstance(given, dict):
-            raise ValueError(f"needed is a JSON object, got {type(given).__name__}")
-        version = given.pop("version", None)
+        if not isinstance(options, dict):
+            raise ValueError(f"needed is a JSON object, got {type(options).__name__}")
+        version = options.pop("version", None)
         if type(version) is not int or version != VERSION:
             raise ValueError(f"version is {version!r}, allowed is {VERSION}")
-        if unknown := sorted(given.keys() - OPTIONS.keys()):
-            from ...near_names import near_name
-
-            name = unknown[0]
-            raise ValueError(
-                f"{name} is {given[name]!r}, but Balance has no {name}; it has {', '.join(OPTIONS)}"
-                f"{near_name(name, OPTIONS)}"
-            )
-        if isinstance(given.get("layout"), dict):
-            given["layout"] = Layout.from_dict(given["layout"])
-        return cls(**given)
+        _refuse_unknown(options, cls)
+        for name, record in VALUES.items():
+            if isinstance(options.get(name), dict):
+                _refuse_unknown(options[name], record)
+                try:
+                    options[name] = record(**options[name])
+                except TypeError as error:  # a field without default is missing
+                    raise ValueError(f"{name}: {error}") from None
+        return cls(**options)
 
     def save(self, path: str | Path) -> None:
         """Write `to_json()` to a file."""
@@ -275,6 +279,17 @@ class Balance:
             return cls.from_json(json.dumps(section))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _refuse_unknown(options: Mapping[str, Any], record: type[Any]) -> None:
+    """Raise ValueError for a name that a record of JSON values has no field of."""
+    names = [field.name for field in fields(record)]
+    if unknown := sorted(options.keys() - {*names}):
+        name = unknown[0]
+        raise ValueError(
+            f"{name} is {options[name]!r}, but {record.__name__} has no {name}; it has "
+            f"{', '.join(names)}{near_name(name, names)}"
+        )
 
 
 def as_balance(balance: "Balance | str") -> Balance:

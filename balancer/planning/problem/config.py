@@ -34,6 +34,7 @@ from .options import (
 )
 from .pipeline_costs import read_costs_of
 from .shapes import Sizing, against_columns
+from .values import as_pipeline
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
@@ -74,7 +75,7 @@ class PlanConfig:
     fewer microbatches rather than empty ones. pipeline: the text of the PipelineCosts that ordering
     compares orders by, "" for ordering "given". dispatched: resources that others balance, the
     encoder's where images travel. multiples, buckets: what samples and microbatches of a resource
-    are padded to (shapes.Shapes). layout: a user's Layout, as text, "" for another; it decides no
+    are padded to (shapes.Padding). layout: a user's Layout, as text, "" for another; it decides no
     plan, but what microbatches are: ranks must have the same, and who goes on inside a step.
     Everything else as in Balance.
 
@@ -139,6 +140,7 @@ class PlanConfig:
         """
         rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
         size = samples_per_step or balance.samples_per_step or ranks * rows * (batch_size or 1)
+        padding, order = balance.padding, as_pipeline(balance.pipeline)
         return cls(
             ranks=ranks,
             samples_per_step=size,
@@ -152,10 +154,10 @@ class PlanConfig:
             empty_microbatches=empty_microbatches,
             padded=padded_of(balance.resolved_work, resources),
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
-            pipeline=read_costs_of(balance.pipeline) if balance.pipeline else "",
+            pipeline=read_costs_of(order.profile) if order else "",
             dispatched=dispatched_of(balance.dispatch, resources),
-            multiples=tuple(sorted(balance.shapes.multiples.items())),
-            buckets=tuple(sorted(balance.shapes.buckets.items())),
+            multiples=tuple(sorted(padding.multiples.items())),
+            buckets=tuple(sorted(padding.buckets.items())),
             layout=own_layout(balance.layout),
         )
 

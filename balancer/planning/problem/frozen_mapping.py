@@ -1,7 +1,8 @@
-"""An immutable mapping, for frozen records."""
+"""What frozen records share: an immutable mapping, and the expression that makes a record."""
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 V = TypeVar("V")
 
@@ -34,3 +35,13 @@ class FrozenMapping(Mapping[str, V]):
 
     def __repr__(self) -> str:
         return repr(self._items)
+
+
+def expression(record: Any) -> str:
+    """Return the expression that makes a frozen record; only what differs from its defaults."""
+    changed = [
+        f"{field.name}={getattr(record, field.name)!r}"
+        for field in fields(record)
+        if getattr(record, field.name) != field.default
+    ]
+    return f"{type(record).__name__}({', '.join(changed)})"

@@ -24,11 +24,12 @@ This module is data only: `workers/collate` makes batches by it.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal
 
-from .frozen_mapping import FrozenMapping
+from ...near_names import explain_arguments
+from .frozen_mapping import FrozenMapping, expression
 
 LayoutName = Literal["torch", "padded", "packed"]
 Base = Literal["packed", "padded"]
@@ -123,14 +124,25 @@ def _read_fill(text: str) -> Fill:
     return float(text) if "." in text else int(text)
 
 
-@dataclass(frozen=True, slots=True)
+@explain_arguments()
+@dataclass(frozen=True, slots=True, repr=False)
 class Layout:
-    """A layout of your own: `Balance(layout=Layout(...))`; wrong rules raise ValueError.
+    """How a batch is made, `Balance(layout=)`; wrong rules raise ValueError.
 
-    name: for errors and logs. fields: a rule for each field, by its name. base: "padded" or
-    "packed", whose rules hold for all other fields, the tokens among them; None: samples may have
-    no other fields, and need no tokens.
+    Short form: the name of a built-in one.
 
+    Args:
+        name: "packed", "padded", "torch" (collate_fn makes the batch), or of a layout of your own,
+            for errors and logs.
+        fields: A rule for each field of your own layout, by its name; default: none.
+        base: "padded" or "packed", whose rules hold for all other fields, the tokens among them;
+            default: samples may have no other fields, and need no tokens.
+        pad_id: The padding token of both bases; default 0.
+        shift_labels: The loss compares position i with label i + 1; False: with label i, for labels
+            that are shifted already; default True.
+
+    >>> Layout("packed", pad_id=7)
+    Layout(name='packed', base='packed', pad_id=7)
     >>> speech = Layout("speech", {"mel": "pad 0", "speaker": "stack"}, base="packed")
     >>> Layout.from_dict(speech.to_dict()) == speech
     True
@@ -139,15 +151,28 @@ class Layout:
     name: str
     fields: Mapping[str, str] = FrozenMapping[str]({})
     base: Base | None = None
+    pad_id: int = 0
+    shift_labels: bool = True
 
     def __post_init__(self) -> None:
-        is_built_in = self.name == self.base and not self.fields
+        if self.name in BASES and self.base is None:
+            object.__setattr__(self, "base", self.name)
+        is_built_in = not self.fields and self.name == (self.base or "torch")
         if not (isinstance(self.name, str) and self.name) or (
             self.name in ("torch", *BASES) and not is_built_in
         ):
             raise ValueError(
                 f"a layout's name is {self.name!r}: give text, and none of 'torch', 'padded', "
                 "'packed', which have a meaning"
+            )
+        if type(self.pad_id) is not int:
+            raise ValueError(f"pad_id is {self.pad_id!r}, allowed is an integer")
+        if type(self.shift_labels) is not bool:
+            raise ValueError(f"shift_labels is {self.shift_labels!r}, allowed are True and False")
+        if self.name == "torch" and self.pad_id:
+            raise ValueError(
+                f"pad_id is {self.pad_id}, but in layout 'torch' collate_fn makes the batch: leave "
+                "pad_id, or use layout 'padded' or 'packed'"
             )
         if self.base not in (None, *BASES):
             raise ValueError(f"base is {self.base!r}, allowed are 'padded', 'packed' or None")
@@ -176,22 +201,24 @@ class Layout:
                     "base='padded' or 'packed', or the rule 'pad FILL' or 'concatenate'"
                 )
 
+    __repr__ = expression
+
     @property
     def pads(self) -> bool:
         """Whether microbatches cost count x longest: with base "padded", or a field that pads."""
-        found = any(read_rule(text).how == "pad" for text in self.fields.values())
-        return self.base == "padded" or (self.base is None and found)
+        has_padding = any(read_rule(text).how == "pad" for text in self.fields.values())
+        return self.base == "padded" or (self.base is None and has_padding)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the layout as JSON values, for `from_dict`."""
+        """Return the rules as JSON values, for `from_dict`: without pad_id and shift_labels."""
         return {"name": self.name, "fields": dict(self.fields), "base": self.base}
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> "Layout":
+    def from_dict(cls, options: Mapping[str, Any]) -> "Layout":
         """Return the layout in JSON values; ValueError for others."""
-        if unknown := given.keys() - {"name", "fields", "base"}:
+        if unknown := options.keys() - {field.name for field in fields(cls)}:
             raise ValueError(f"a layout has name, fields and base, no {', '.join(sorted(unknown))}")
-        return cls(**{"name": "", **given})
+        return cls(**{"name": "", **options})
 
 
 @lru_cache(maxsize=64)
@@ -201,27 +228,29 @@ def rules_of(layout: Layout) -> Mapping[str, Rule]:
     return {name: read_rule(text) for name, text in texts.items()}
 
 
-BUILT_IN: Mapping[str, Layout] = {base: Layout(base, base=base) for base in BASES}
+BUILT_IN: Mapping[str, Layout] = {base: Layout(base) for base in BASES}
 
 
-def as_layout(given: LayoutName | Layout) -> Layout | None:
+def as_layout(layout: LayoutName | Layout) -> Layout | None:
     """Return the layout that `Balance(layout=)` names or is; None for "torch", collate_fn's.
 
     >>> as_layout("packed")
-    Layout(name='packed', fields={}, base='packed')
+    Layout(name='packed', base='packed')
     """
-    return given if isinstance(given, Layout) else BUILT_IN.get(given)
+    if isinstance(layout, Layout):
+        return None if layout.name == "torch" else layout
+    return BUILT_IN.get(layout)
 
 
-def base_of(given: LayoutName | Layout) -> Base | None:
+def base_of(layout: LayoutName | Layout) -> Base | None:
     """Return the base of a layout, whose tokens and labels it has; None where it has none."""
-    layout = as_layout(given)
-    return None if layout is None else layout.base
+    resolved = as_layout(layout)
+    return None if resolved is None else resolved.base
 
 
-def own_layout(given: LayoutName | Layout) -> str:
-    """Return a user's layout as text, the same for equal ones; "" for a built-in one."""
-    layout = as_layout(given)
-    if layout is None or layout in BUILT_IN.values():
+def own_layout(layout: LayoutName | Layout) -> str:
+    """Return the rules of a user's layout as text, the same for equal ones; "" for a built-in."""
+    resolved = as_layout(layout)
+    if resolved is None or resolved.name in BASES:
         return ""
-    return json.dumps(layout.to_dict(), sort_keys=True)
+    return json.dumps(resolved.to_dict(), sort_keys=True)

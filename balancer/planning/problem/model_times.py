@@ -16,7 +16,7 @@ _TEXT = ("text_config", "llm_config", "language_config")
 
 
 def time_ns(config: Any) -> dict[str, int]:
-    """Return what Balance takes as `time_ns`, for a model: give its `model.config`.
+    """Return what `Balance(work=)` takes of times, for a model: give its `model.config`.
 
     Operations of forward and backward at one a nanosecond (10^9 a second): whole numbers, of which
     only the ratios matter to a plan. Names: "tokens"; "attention_pairs", of every position with
@@ -121,6 +121,6 @@ def _needed(config: Any, name: str) -> Any:
         raise ValueError(
             f"the configuration ({type(config).__name__}) has {name} {value!r}, needed are "
             "hidden_size and num_hidden_layers as positive integers, of itself or of its "
-            'text_config: give Balance(time_ns={"tokens": ..., "attention_pairs": ...}) instead'
+            'text_config: give Balance(work={"tokens": ..., "attention_pairs": ...}) instead'
         )
     return value

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
+from ...near_names import near_name
 from .layout import Layout, LayoutName
-from .pipeline_costs import SCHEDULES, is_pipeline
 
 GroupingName = Literal["balanced", "isf", "fixed", "auto"]
 Mode = Literal["exact", "window", "epoch"]
@@ -12,7 +12,7 @@ PartitionName = Literal["multi_resource", "greedy", "given"]
 OrderingName = Literal["given", "disttrain", "two_opt"]
 Oversize = Literal["alone", "refuse", "error"]
 Waits = Literal["microbatch", "step"]
-Work = Literal["packed", "padded"]
+WorkName = Literal["packed", "padded"]
 Counts = Literal["equal", "free"]
 Dispatch = Literal["samples", "images"]
 Accumulate = int | Literal["auto"]
@@ -21,9 +21,14 @@ Accumulate = int | Literal["auto"]
 NAMES: Mapping[str, tuple[Any, ...]] = {
     "grouping": get_args(GroupingName), "mode": get_args(Mode),
     "partition": get_args(PartitionName), "ordering": get_args(OrderingName),
-    "waits": get_args(Waits), "work": get_args(Work), "counts": get_args(Counts),
+    "waits": get_args(Waits), "work": get_args(WorkName), "counts": get_args(Counts),
     "dispatch": get_args(Dispatch), "oversize": get_args(Oversize), "layout": get_args(LayoutName),
 }  # fmt: skip
+# How two of them are written in a Balance, whose other options are its arguments.
+_WRITTEN = {
+    "dispatch": "images=Images(dispatch={})",
+    "ordering": "pipeline=PipelineOrder(..., ordering={})",
+}
 # Resources that add up in every batch, padded or not: work="padded" is about all others.
 ADD_UP = ("tiles", "patches", "images", "label_tokens")
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
@@ -69,7 +74,6 @@ def _one_of(option: str, or_none: bool = False) -> Check:
 
 _COUNT: Check = (lambda value: value is None or is_positive(value), "is a positive integer or None")
 _INTEGER: Check = (lambda value: type(value) is int, "is an integer")
-_FLAG: Check = (lambda value: type(value) is bool, "are True and False")
 _RESOURCE: Check = (
     lambda value: value is None or (isinstance(value, str) and bool(value)),
     "is the name of a resource or None",
@@ -89,11 +93,7 @@ OPTIONS: Mapping[str, Check] = {
     "mode": _one_of("mode"),
     "partition": _one_of("partition"),
     "ordering": _one_of("ordering"),
-    "pipeline": (
-        is_pipeline,
-        "is a mapping such as {'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}, with a "
-        f"schedule of {', '.join(map(repr, SCHEDULES))}, or None",
-    ),
+    "profile": (lambda value: isinstance(value, str), "is the path of a cost profile"),
     "waits": _one_of("waits", or_none=True),
     "work": _one_of("work", or_none=True),
     "counts": _one_of("counts", or_none=True),
@@ -120,14 +120,11 @@ OPTIONS: Mapping[str, Check] = {
         lambda value: isinstance(value, Layout) or _one_of("layout")[0](value),
         f"{_one_of('layout')[1]}, or a cp.Layout",
     ),
-    "pad_id": _INTEGER,
     "dummy_tile": (
         lambda value: type(value) is int and value >= 0,
         "is 0 or a positive integer",
     ),
     "label_tokens": _RESOURCE,
-    "shift_labels": _FLAG,
-    "report": _FLAG,
 }
 
 
@@ -140,9 +137,11 @@ def check_option(name: str, value: object) -> None:
     """
     is_allowed, allowed = OPTIONS[name]
     if not is_allowed(value):
-        from ...near_names import near_name  # here: who writes no wrong name needs no near one
-
-        elsewhere = [f"{other}={value!r}" for other, named in NAMES.items() if str(value) in named]
+        elsewhere = [
+            _WRITTEN.get(option, f"{option}={{}}").format(repr(value))
+            for option, names in NAMES.items()
+            if str(value) in names
+        ]
         meant = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else ""
         near = near_name(value, NAMES.get(name, ()))
         raise ValueError(f"{name} is {value!r}, allowed {allowed}{near or meant}")
@@ -203,7 +202,7 @@ def contradictions(rules: Any) -> Iterator[str]:
 
 def _against_all_or_none(rules: Any) -> Iterator[str]:
     """Yield why microbatches cannot be arranged so that all ranks have a resource, or none has."""
-    given = f"all_or_none is {rules.all_or_none!r}, "
+    given = f"images: all_or_none is {rules.all_or_none!r}, "
     needs = {"grouping": "balanced", "partition": "multi_resource", "ordering": "given"}
     for name, needed in needs.items():
         if (value := getattr(rules, name)) != needed:
@@ -244,13 +243,14 @@ def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
     travelling = tuple(name for name in resources if name in ENCODER)
     if not travelling:
         raise ValueError(
-            f"dispatch is 'images', but samples cost {', '.join(resources)}, no tiles, patches "
-            "or images: let cost() or probe() count as tiles what they cost the encoder, or use "
-            "dispatch 'samples'"
+            f"images: dispatch is 'images', but samples cost {', '.join(resources)}, no tiles, "
+            "patches or images: let cost() or probe() count as tiles what they cost the encoder, "
+            "or use dispatch 'samples'"
         )
     if all(name in (*ENCODER, *NO_WORK) for name in resources):
         raise ValueError(
-            f"dispatch is 'images', and samples cost {', '.join(travelling)} only, which travel: "
-            "add what they cost the language model, such as tokens, or use dispatch 'samples'"
+            f"images: dispatch is 'images', and samples cost {', '.join(travelling)} only, which "
+            "travel: add what they cost the language model, such as tokens, or use dispatch "
+            "'samples'"
         )
     return travelling

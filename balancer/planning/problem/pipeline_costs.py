@@ -1,20 +1,16 @@
 """The pipeline that microbatches are ordered for: schedule, stages, and costs of their passes.
 
-A user names a file, `Balance(pipeline={"schedule": "1f1b", "stages": 4, "profile": "costs.json"})`.
+A user names a file, `Balance(pipeline="costs.json")`, whose placement says which schedule it is.
 The trainer reads it, and the plan's configuration holds what it says, as JSON text: a balancer on
 another host needs no file, and the plan's digest changes when the costs do.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 ScheduleName = Literal["1f1b", "interleaved"]
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-# The fields of Balance.pipeline.
-FIELDS = {"schedule": str, "stages": int, "profile": str}
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
 
@@ -54,8 +50,8 @@ Read = TypeVar("Read", PipelineCosts, _Profile, _Job)
 def job_section(text: str) -> dict[str, Any] | None:
     """Return the rules in a job's plan; None for text that is no such plan.
 
-    >>> job_section('{"balance": {"cp": 2}, "costs": {"placement": [0], "passes": {}}}')
-    {'cp': 2}
+    >>> job_section('{"balance": {"seed": 2}, "costs": {"placement": [0], "passes": {}}}')
+    {'seed': 2}
     """
     try:
         return _decode(text.encode(), _Job).balance
@@ -63,29 +59,11 @@ def job_section(text: str) -> dict[str, Any] | None:
         return None
 
 
-def is_pipeline(value: object) -> bool:
-    """Return whether a value can be Balance.pipeline.
+def read_costs_of(path: str) -> str:
+    """Return a pipeline with the costs of a profile's file, as the text of a plan.
 
-    >>> is_pipeline({"schedule": "1f1b", "stages": 4, "profile": "costs.json"})
-    True
-    >>> is_pipeline({"schedule": "zbv", "stages": 4, "profile": "costs.json"})
-    False
+    Raises ValueError, with the file's name, for a file that is missing or no cost profile.
     """
-    if value is None:
-        return True
-    if not isinstance(value, Mapping) or value.keys() != FIELDS.keys():
-        return False
-    fits = all(type(value[name]) is kind for name, kind in FIELDS.items())
-    return fits and value["schedule"] in SCHEDULES and value["stages"] >= 1
-
-
-def read_costs_of(pipeline: Mapping[str, Any]) -> str:
-    """Return a pipeline with the costs of its profile's file, as the text of a plan.
-
-    Raises ValueError, with the file's name, for a file that is missing or no cost profile, and for
-    a profile of other stages.
-    """
-    path, stages = pipeline["profile"], pipeline["stages"]
     try:
         text = Path(path).read_bytes()
         is_job = job_section(text.decode()) is not None
@@ -94,12 +72,10 @@ def read_costs_of(pipeline: Mapping[str, Any]) -> str:
         raise ValueError(f"pipeline names the cost profile {path}: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"the cost profile {path}: {error}") from None
-    if len(profile.placement) != stages:
-        raise ValueError(
-            f"pipeline has {stages} stages, the cost profile {path} {len(profile.placement)}; give "
-            "the profile of this model on these ranks"
-        )
-    return _text(PipelineCosts(pipeline["schedule"], profile.placement, profile.passes))
+    placement = profile.placement
+    is_interleaved = len(placement) > len({*placement})  # several stages on each rank
+    schedule: ScheduleName = "interleaved" if is_interleaved else "1f1b"
+    return _text(PipelineCosts(schedule, placement, profile.passes))
 
 
 def with_profile(text: str, profile: str) -> str:

@@ -1,11 +1,10 @@
-"""Shapes: samples padded to a multiple, and microbatches padded to one of a few sizes.
+"""Padding: samples padded to a multiple, and microbatches padded to one of a few sizes.
 
 Some kernels want each sample's length to be a multiple (of 16 in FP8, of 2 x cp under context
 parallelism); compilers and CUDA graphs want few shapes. Padding is computed like anything else, so
 it is work: a sample costs its length rounded up, and a microbatch costs the bucket it is padded to.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,13 +14,14 @@ import numpy as np
 from ..kernels.arrays import Int64
 from .costs import MAX_COST
 from .layout import as_layout
+from .values import Shapes
 
 # The resource that max_shapes and cp are about, and that layouts can pad.
 TOKENS = "tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class Padding:
     """How samples and microbatches are padded, by resource.
 
     multiples: each sample is padded to a multiple of so much. buckets: each microbatch is padded to
@@ -34,7 +34,7 @@ class Shapes:
     def of_tokens(self) -> dict[str, Any]:
         """Return the arguments align and length of collate_packed and collate_padded.
 
-        >>> Shapes({"tokens": 16}, {"tokens": (32, 64)}).of_tokens()
+        >>> Padding({"tokens": 16}, {"tokens": (32, 64)}).of_tokens()
         {'align': 16, 'length': (32, 64)}
         """
         named = {"align": self.multiples.get(TOKENS), "length": self.buckets.get(TOKENS)}
@@ -45,7 +45,7 @@ class Sizing(NamedTuple):
     """How the costs of a microbatch follow from its samples', by column.
 
     padded: columns of which it costs count x largest. multiples, buckets: pairs of a column and
-    what Shapes has of it.
+    what Padding has of it.
 
     >>> Sizing(multiples=((0, 8),), buckets=((0, (16, 32)),)).total(np.array([[3], [9]]))
     ((32,), (20,))
@@ -91,45 +91,36 @@ class Sizing(NamedTuple):
         return loads
 
 
-def resolve_shapes(
-    align: Mapping[str, int], cp: int, buckets: Mapping[str, Sequence[int]], max_shapes: int | None,
-    budgets: Mapping[str, int],
-) -> Shapes:  # fmt: skip
-    """Return the multiples and buckets that the options of a Balance ask for.
+def resolve_padding(shapes: Shapes, budgets: Mapping[str, int]) -> Padding:
+    """Return the multiples and buckets that the shapes of a Balance ask for.
 
     max_shapes: tokens have so many buckets, evenly spaced up to their budget. Raises ValueError for
-    options that exclude each other, for sizes that are no multiple of what samples are padded to,
-    and for budgets other than the largest bucket.
+    sizes that are no multiple of what samples are padded to, and for budgets other than the largest
+    bucket.
 
-    >>> resolve_shapes({"tokens": 16}, 4, {}, 4, {"tokens": 4096})
-    Shapes(multiples={'tokens': 16}, buckets={'tokens': (1024, 2048, 3072, 4096)})
+    >>> resolve_padding(Shapes(16, cp=4, max_shapes=4), {"tokens": 4096})
+    Padding(multiples={'tokens': 16}, buckets={'tokens': (1024, 2048, 3072, 4096)})
     """
-    multiples = dict(align)
-    if cp > 1:
-        multiples[TOKENS] = math.lcm(2 * cp, multiples.get(TOKENS, 1))
-    sizes = {name: tuple(sorted(set(some))) for name, some in buckets.items()}
-    if max_shapes is not None:
-        if buckets:
-            raise ValueError(
-                "buckets and max_shapes each say how long microbatches are: give one of them"
-            )
+    multiples = shapes.multiples
+    sizes = {name: tuple(lengths) for name, lengths in shapes.buckets.items()}
+    if shapes.max_shapes is not None:
         if TOKENS not in budgets:
             raise ValueError(
-                f"max_shapes is {max_shapes}, lengths of up to the budget of tokens, and there is "
-                "none: give budgets={'tokens': 4096}, or buckets"
+                f"max_shapes is {shapes.max_shapes}, lengths of up to the budget of tokens, and "
+                "there is none: give budgets={'tokens': 4096}, or buckets"
             )
-        most, multiple = budgets[TOKENS], multiples.get(TOKENS, 1)
-        inner = {most * k // max_shapes // multiple * multiple for k in range(1, max_shapes)}
+        most, multiple, count = budgets[TOKENS], multiples.get(TOKENS, 1), shapes.max_shapes
+        inner = {most * k // count // multiple * multiple for k in range(1, count)}
         sizes[TOKENS] = tuple(sorted((inner - {0}) | {most}))
-    for name, some in sizes.items():
-        _check_sizes(name, some, multiples.get(name, 1), budgets.get(name))
-    return Shapes(multiples, sizes)
+    for name, lengths in sizes.items():
+        _check_sizes(name, lengths, multiples.get(name, 1), budgets.get(name))
+    return Padding(multiples, sizes)
 
 
-def against_shapes(shapes: Shapes, rules: Any) -> Iterator[str]:
-    """Yield what other options of a Balance, `rules`, say against its shapes."""
+def against_padding(padding: Padding, rules: Any) -> Iterator[str]:
+    """Yield what other options of a Balance, `rules`, say against its padding."""
     by = as_layout(rules.layout)
-    for what, names in (("align", shapes.multiples), ("buckets", shapes.buckets)):
+    for what, names in (("align", padding.multiples), ("buckets", padding.buckets)):
         others = [name for name in names if by is not None and not (by.base and name == TOKENS)]
         if by and others:
             pads = "tokens alone" if by.base else "nothing, as it has no base"
@@ -137,13 +128,13 @@ def against_shapes(shapes: Shapes, rules: Any) -> Iterator[str]:
                 f"{what} pads {others[0]}, and layout {by.name!r} pads {pads}: leave {others[0]} "
                 "out"
             )
-    if not shapes.buckets:
+    if not padding.buckets:
         return
     if rules.is_padded or (by is not None and by.base != "packed"):
         yield (
             "buckets and max_shapes are of microbatches whose samples are concatenated, and "
             "work or layout is 'padded', where both rows and their length vary: use layout "
-            "'packed', or align={'tokens': 128}, which leaves few lengths"
+            "'packed', or shapes=128, which leaves few lengths"
         )
     if rules.grouping in ("fixed", "auto"):
         yield (

@@ -26,7 +26,7 @@ _REMEDY = (
 )
 
 
-def check_work(what: str, plain_s: float) -> None:
+def check_work(task: str, plain_s: float) -> None:
     """Refuse what takes Python too long, plain_s seconds by a rule of thumb, and needs compiling.
 
     The first call of a process says it on standard error if the walks are not compiled. Raises
@@ -37,7 +37,7 @@ def check_work(what: str, plain_s: float) -> None:
     _say_once()
     if plain_s > MOST_PLAIN_S:
         raise ValueError(
-            f"{what} would take about {plain_s:,.0f} s, at most {MOST_PLAIN_S:.0f} s are allowed: "
+            f"{task} would take about {plain_s:,.0f} s, at most {MOST_PLAIN_S:.0f} s are allowed: "
             f"the walks of bubble filling are not compiled and run as plain Python; {_REMEDY}"
         )
 

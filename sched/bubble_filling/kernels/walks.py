@@ -44,12 +44,12 @@ def place(
                     continue
                 contended: Int = length + (length * slower[resource[q]] + 999) // 1000
                 # FREE takes anything; COMMUNICATING only computation, COMPUTING only communication.
-                other = 1 if resource[q] == 0 else 2
+                shared = 1 if resource[q] == 0 else 2
                 if j == 0 and t < begin + release[q]:
                     t = begin + release[q]
                 while c < count[s]:
                     stretch = kind[s, c]
-                    if stretch == 0 or stretch == other:
+                    if stretch == 0 or stretch == shared:
                         first: Int = max(t, start[s, c])
                         needed: Int = length if stretch == 0 else contended
                         if first + needed <= end[s, c]:

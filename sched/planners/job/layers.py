@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from ...shapes import LayerCost, memory_of, partition
+from ...shapes import LayerCost, chain_memory, partition
 from ..framework_layouts import merge_encoder
 from ..recompute import modelled_stages, plan_recompute
 from ..stage_split import candidates, even_stages, parameter_based, profile_based
@@ -47,29 +47,29 @@ def stages_to_try(pricer: Pricer, plan: JobPlan, keep: int) -> list[Layers]:
     # Of the mean sample: how many of them a microbatch holds does not change what is even.
     layers = pricer.layers(plan, {name: n // job.batch for name, n in job.amounts.items()})
     key = ("stages", job.pipeline(plan.placement), where, plan.unit.tp, plan.schedule.spread, keep)
-    found = pricer.keep(key, lambda: _splits(layers, where, keep))
+    splits = pricer.keep(key, lambda: _splits(layers, where, keep))
     if keep < THOROUGH:
-        return found
-    # What the planner of stages finds for the largest microbatch, as people would ask it.
+        return splits
+    # What the planner of stages finds for the largest microbatch.
     most = pricer.most(plan)
     heavy = pricer.layers(plan, most)
-    more = pricer.keep((*key, tuple(most.values())), lambda: _splits(heavy, where, keep))
-    return list(dict.fromkeys((*found, *more)))
+    thorough = pricer.keep((*key, tuple(most.values())), lambda: _splits(heavy, where, keep))
+    return list(dict.fromkeys((*splits, *thorough)))
 
 
 def _splits(layers: Sequence[LayerCost], where: Sequence[int], keep: int) -> list[Layers]:
     stages = len(where)
     both = [layer.forward_ns + layer.backward_ns for layer in layers]
-    found = [partition(both, where), even_stages(len(layers), stages)]
+    splits = [partition(both, where), even_stages(len(layers), stages)]
     if stages > 1 and keep:
-        found += [parameter_based(layers, stages), profile_based(layers, stages)]
-        found += candidates(layers, stages, keep=keep)
-    one = merge_encoder(layers)
-    whole = len(layers) - len(one) + 1
-    if whole > 1 and stages <= len(one):
-        first, *rest = partition([layer.forward_ns + layer.backward_ns for layer in one], where)
-        found.append((first - 1 + whole, *rest))
-    return list(dict.fromkeys(found))
+        splits += [parameter_based(layers, stages), profile_based(layers, stages)]
+        splits += candidates(layers, stages, keep=keep)
+    merged = merge_encoder(layers)
+    whole = len(layers) - len(merged) + 1
+    if whole > 1 and stages <= len(merged):
+        first, *later = partition([layer.forward_ns + layer.backward_ns for layer in merged], where)
+        splits.append((first - 1 + whole, *later))
+    return list(dict.fromkeys(splits))
 
 
 def policies(pricer: Pricer, nothing: JobPlan) -> list[Policy]:
@@ -79,30 +79,30 @@ def policies(pricer: Pricer, nothing: JobPlan) -> list[Policy]:
     """
     if max(pricer.memory(nothing)) <= pricer.job.memory_bytes:
         return [nothing.recompute]
-    every = nothing.recomputed()
-    if max(pricer.memory(every)) > pricer.job.memory_bytes:
+    recomputing = nothing.recomputed()
+    if max(pricer.memory(recomputing)) > pricer.job.memory_bytes:
         return []
-    needed = _needed(pricer, nothing, every)
-    return list(dict.fromkeys((*([needed] if needed else []), every.recompute)))
+    needed = _needed(pricer, nothing, recomputing)
+    return list(dict.fromkeys((*([needed] if needed else []), recomputing.recompute)))
 
 
-def _needed(pricer: Pricer, nothing: JobPlan, every: JobPlan) -> Policy | None:
+def _needed(pricer: Pricer, nothing: JobPlan, recomputing: JobPlan) -> Policy | None:
     """Return the layers to recompute for every rank to fit; None if that is not found."""
     layout = nothing.layout(pricer.job.cp)
     layers = pricer.layers(nothing, pricer.most(nothing))
-    plain = memory_of(layers, replace(layout, recompute="all"))
+    plain = chain_memory(layers, replace(layout, recompute="all"))
     # What the vocabulary's part and encoders' copies take is no stage's.
-    full = pricer.memory(every)[-nothing.unit.pp :]
+    full = pricer.memory(recomputing)[-nothing.unit.pp :]
     limits = [pricer.job.memory_bytes - (a - b.total) for a, b in zip(full, plain, strict=True)]
     if layout.vpp == 1:
         stages, saving = modelled_stages(layers, layout)
-        found = [
+        positions = [
             plan_recompute([stage], saving, limit)[0].recompute
             for stage, limit in zip(stages, limits, strict=True)
         ]
     else:
-        found = _greedy(layers, nothing, limits, pricer.job.cp)
-    plan = replace(nothing, recompute=tuple(found))
+        positions = _greedy(layers, nothing, limits, pricer.job.cp)
+    plan = replace(nothing, recompute=tuple(positions))
     return plan.recompute if max(pricer.memory(plan)) <= pricer.job.memory_bytes else None
 
 
@@ -118,16 +118,17 @@ def _greedy(
     order: list[list[tuple[float, int, int]]] = [[] for _ in limits]
     for stage, rank in enumerate(layout.placement):
         for at in range(plan.stages[stage]):
-            one = layers[starts[stage] + at]
-            saved = one.activation_bytes - one.input_bytes
-            order[rank].append((-saved / max(1, one.recompute_ns), stage, at))
-    order = [sorted(own) for own in order]
-    low, high = [0] * len(limits), [len(own) for own in order]
+            layer = layers[starts[stage] + at]
+            saved = layer.activation_bytes - layer.input_bytes
+            order[rank].append((-saved / max(1, layer.recompute_ns), stage, at))
+    order = [sorted(ranked) for ranked in order]
+    low, high = [0] * len(limits), [len(ranked) for ranked in order]
+    # As many layers as `high` always fit, fewer than `low` never do.
     while any(a < b for a, b in zip(low, high, strict=True)):
         middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
         tried = replace(layout, recompute=_first(order, middle, len(plan.stages)))
-        for rank, found in enumerate(memory_of(layers, tried)):
-            if found.total <= limits[rank]:
+        for rank, rank_memory in enumerate(chain_memory(layers, tried)):
+            if rank_memory.total <= limits[rank]:
                 high[rank] = middle[rank]
             else:
                 low[rank] = min(high[rank], middle[rank] + 1)
@@ -139,7 +140,7 @@ def _first(
 ) -> Policy:
     """Return the policy that recomputes the first layers of each rank's order."""
     chosen: list[list[int]] = [[] for _ in range(stages)]
-    for own, count in zip(order, counts, strict=True):
-        for _, stage, position in own[:count]:
+    for ranked, count in zip(order, counts, strict=True):
+        for _, stage, position in ranked[:count]:
             chosen[stage].append(position)
-    return tuple(tuple(sorted(some)) for some in chosen)
+    return tuple(tuple(sorted(positions)) for positions in chosen)

@@ -123,8 +123,8 @@ class JobPlan:
         tp, dp, pp = self.unit.tp, self.unit.dp, self.unit.pp
         again, vpp = sum(map(len, self.recompute)), self.schedule.chunks
         parts = [f"dp {dp} tp {tp} pp {pp}", self.schedule.name + (f" x {vpp}" if vpp > 1 else "")]
-        if own := self.sizes.encoder:
-            parts.append(f"encoder dp {own.dp} tp {own.tp} pp {own.pp}")
+        if encoder := self.sizes.encoder:
+            parts.append(f"encoder dp {encoder.dp} tp {encoder.tp} pp {encoder.pp}")
         elif self.placement != "none":
             parts.append(f"encoder {self.placement}")
         parts.append(f"{self.batch.microbatches} microbatches")
@@ -187,8 +187,8 @@ class Job:
         """Return the whole model, its language model, and its encoders."""
         names = [part.name for part in self.model.encoders]
         language = self.model.only(self.model.language.name)
-        found = {WHOLE: self.model, LANGUAGE: language}
-        return found | ({ENCODER: self.model.only(*names)} if names else {})
+        models = {WHOLE: self.model, LANGUAGE: language}
+        return models | ({ENCODER: self.model.only(*names)} if names else {})
 
     @cached_property
     def encoder_layers(self) -> int:
@@ -217,21 +217,21 @@ class Job:
     def _with_encoder(self, gpus: int, tp: int, pp: int) -> Iterator[Sizes]:
         for dp in divisors(self.batch):
             left = gpus - tp * dp * pp
-            for own in self.tensor if left > 0 else ():
+            for encoder_tp in self.tensor if left > 0 else ():
                 for deep in (1, 2, 4):
                     # More replicas than microbatches have nothing to do.
-                    replicas = min(left // (own * deep), self.batch)
+                    replicas = min(left // (encoder_tp * deep), self.batch)
                     if replicas and deep <= self.encoder_layers:
-                        yield Sizes(Unit(tp, dp, pp), Unit(own, replicas, deep))
+                        yield Sizes(Unit(tp, dp, pp), Unit(encoder_tp, replicas, deep))
 
     def choose_schedule(self, chosen: tuple[Any, ...]) -> Iterator[ScheduleChoice]:
         """Yield the schedules of a pipeline; one rank needs none."""
         placement, sizes = chosen
         pp, layers = sizes.pipeline.pp, self.parts[self.pipeline(placement)].layers
-        for one in self.schedules[:1] if pp == 1 else self.schedules:
-            known = placement != "units" or one.name in ("1f1b", "interleaved")
-            if known and pp * one.chunks <= layers:
-                yield one
+        for choice in self.schedules[:1] if pp == 1 else self.schedules:
+            known = placement != "units" or choice.name in ("1f1b", "interleaved")
+            if known and pp * choice.chunks <= layers:
+                yield choice
 
     def choose_batch(self, chosen: tuple[Any, ...]) -> Iterator[BatchChoice]:
         """Yield numbers of microbatches: one a stage, twice as many ..., one for each sample."""

@@ -12,7 +12,7 @@ from ..stage_split import even_stages
 from .layers import choices
 from .plan import EXACT_GPUS, BatchChoice, Job, JobPlan, ScheduleChoice
 from .pricing import Pricer
-from .search import Found, Ranked, search
+from .search import Outcome, Ranked, search
 
 # Beginnings of plans that are continued where there are more GPUs.
 MOST_CONTINUED = 1000
@@ -39,7 +39,7 @@ class JobAnswer:
     """
 
     best: PricedPlan
-    others: tuple[PricedPlan, ...]
+    next_plans: tuple[PricedPlan, ...]
     today: PricedPlan | None
     bound_ns: int
     evaluated: int
@@ -53,51 +53,51 @@ def plan_job(
     Raises ValueError, with the rank and the bytes that are missing, if no plan fits into memory.
     """
     pricer = Pricer(job)
-    found = _search(job, pricer, keep, look)
-    if not found.best:
+    outcome = _search(job, pricer, keep, look)
+    if not outcome.best:
         raise ValueError(_missing(pricer))
-    best = [priced_plan(pricer, JobPlan(*one.plan)) for one in found.best]
+    best = [priced_plan(pricer, JobPlan(*ranked.plan)) for ranked in outcome.best]
     usual = usual_plan(pricer)
     today = None if usual is None else priced_plan(pricer, usual)
-    return JobAnswer(best[0], tuple(best[1:]), today, found.bound, found.evaluated)
+    return JobAnswer(best[0], tuple(best[1:]), today, outcome.bound, outcome.evaluated)
 
 
-def _search(job: Job, pricer: Pricer, keep: int, look: Callable[[int, int], object]) -> Found:
+def _search(job: Job, pricer: Pricer, keep: int, look: Callable[[int, int], object]) -> Outcome:
     run = partial(search, evaluate=pricer.evaluate, bound=pricer.bound, keep=keep, apart=3)
     if job.gpus <= EXACT_GPUS:
         return run(choices(pricer), look=look)
-    found: list[Found] = []
+    outcomes: list[Outcome] = []
     places = tuple(job.choose_placement(()))
     for place in places:
-        made = [lambda _, place=place: (place,), *choices(pricer, keep=0)[1:]]
-        found.append(run(made, most=MOST_CONTINUED // len(places), dive=3, look=look))
-    ranked: list[Ranked] = sorted((one for f in found for one in f.best), key=lambda o: o.value)
-    evaluated = sum(one.evaluated for one in found)
-    least = min(one.bound for one in found)
-    return Found(tuple(ranked[:keep]), evaluated, min([least, *(o.value for o in ranked[:1])]))
+        place_choices = [lambda _, place=place: (place,), *choices(pricer, keep=0)[1:]]
+        outcomes.append(run(place_choices, most=MOST_CONTINUED // len(places), dive=3, look=look))
+    plans = (plan for outcome in outcomes for plan in outcome.best)
+    best: list[Ranked] = sorted(plans, key=lambda plan: plan.value)
+    least = min([*(outcome.bound for outcome in outcomes), *(plan.value for plan in best[:1])])
+    return Outcome(tuple(best[:keep]), sum(outcome.evaluated for outcome in outcomes), least)
 
 
 def _missing(pricer: Pricer) -> str:
     """Return what the plan that needs least lacks: its fullest rank, and the bytes."""
-    job, one = pricer.job, ScheduleChoice("1f1b")
+    job, plain = pricer.job, ScheduleChoice("1f1b")
     plans: list[JobPlan] = []
     for place in job.choose_placement(()):
         for sizes in job.choose_sizes((place,)):
             stages = even_stages(job.parts[job.pipeline(place)].layers, sizes.pipeline.pp)
-            *_, largest = job.choose_batch((place, sizes, one))
-            plans.append(JobPlan(place, sizes, one, largest, stages, ()).recomputed())
+            *_, largest = job.choose_batch((place, sizes, plain))
+            plans.append(JobPlan(place, sizes, plain, largest, stages, ()).recomputed())
     if not plans:
         return (
             f"no plan fills {job.gpus} GPUs with steps of {job.batch} samples: CP {job.cp} x TP "
             f"({', '.join(map(str, job.tensor))}) x PP x DP have to, with a sample for each "
             "replica; use other sizes of TP, fewer GPUs, or more samples"
         )
-    plan = min(plans, key=lambda one: max(pricer.memory(one)))
-    found = pricer.memory(plan)
-    rank, gb = int(np.argmax(found)), 1e9
+    plan = min(plans, key=lambda plan: max(pricer.memory(plan)))
+    rank_bytes = pricer.memory(plan)
+    rank, most, gb = int(np.argmax(rank_bytes)), max(rank_bytes), 1e9
     return (
         f"no plan on {job.gpus} GPUs fits into {job.memory_bytes / gb:.1f} GB: even {plan} needs "
-        f"{max(found) / gb:.1f} GB on rank {rank}, {(max(found) - job.memory_bytes) / gb:.1f} GB "
+        f"{most / gb:.1f} GB on rank {rank}, {(most - job.memory_bytes) / gb:.1f} GB "
         "more than there are; use more GPUs, or fewer samples a microbatch (--batch)"
     )
 
@@ -108,18 +108,19 @@ def usual_plan(pricer: Pricer) -> JobPlan | None:
     Equal layers a stage, the encoder in front of the first, 1F1B, samples as they come, everything
     recomputed if it does not fit otherwise; of all sizes those of the shortest step.
     """
-    job, one = pricer.job, ScheduleChoice("1f1b")
+    job, plain = pricer.job, ScheduleChoice("1f1b")
     place = "first" if job.encoder_layers else "none"
     best: tuple[int, JobPlan] | None = None
     for sizes in job.choose_sizes((place,)):
         stages = even_stages(job.parts[job.pipeline(place)].layers, sizes.pipeline.pp)
-        for batch in job.choose_batch((place, sizes, one)):
+        for batch in job.choose_batch((place, sizes, plain)):
             if batch.ordering != "given":
                 continue
-            given = BatchChoice(batch.microbatches, "fixed")
-            nothing = JobPlan(place, sizes, one, given, stages, ((),) * len(stages))
+            fixed = BatchChoice(batch.microbatches, "fixed")
+            nothing = JobPlan(place, sizes, plain, fixed, stages, ((),) * len(stages))
             both = nothing, nothing.recomputed()
             plan = next((p for p in both if max(pricer.memory(p)) <= job.memory_bytes), None)
+            # Simulated only where the bound does not rule it out.
             if plan and (best is None or pricer.bound_of_stages(plan) < best[0]):
                 step = pricer.priced(plan).step_ns
                 best = (step, plan) if best is None or step < best[0] else best
@@ -128,20 +129,20 @@ def usual_plan(pricer: Pricer) -> JobPlan | None:
 
 def priced_plan(pricer: Pricer, plan: JobPlan) -> PricedPlan:
     """Return a plan with all that is reported of it."""
-    found = pricer.priced(plan)
-    timeline = simulate(found.program, found.costs)
-    step, loads = found.step_ns, pricer.loads(plan.unit.dp, plan.batch)
-    own, ranks = plan.sizes.encoder, len(timeline.ranks)
-    front = own.pp if own else 0
+    priced = pricer.priced(plan)
+    timeline = simulate(priced.program, priced.costs)
+    step, loads = priced.step_ns, pricer.loads(plan.unit.dp, plan.batch)
+    encoder, ranks = plan.sizes.encoder, len(timeline.ranks)
+    front = encoder.pp if encoder else 0
     # A rank counts as all its GPUs; idle ones of the cluster are bubbles.
     gpus = np.full(ranks, plan.unit.tp * plan.unit.dp)
-    gpus[:front] = own.tp * own.dp if own else 0
+    gpus[:front] = encoder.tp * encoder.dp if encoder else 0
     whole = float(step * pricer.job.gpus // pricer.job.cp)
     work = np.array(timeline.work_ns) @ gpus / whole
     moved = np.array([idle.communication_ns for idle in timeline.bubbles])
-    ends = [end - a - b for end, a, b in zip(found.end_ns, timeline.work_ns, moved, strict=True)]
-    after = np.array(found.reduce_ns)
-    idle_after = step - np.array(found.end_ns) - after - np.array(found.optimizer_ns)
+    ends = [end - a - b for end, a, b in zip(priced.end_ns, timeline.work_ns, moved, strict=True)]
+    after = np.array(priced.reduce_ns)
+    idle_after = step - np.array(priced.end_ns) - after - np.array(priced.optimizer_ns)
     again, synced = pricer.extra_ns(plan)
     lost = {
         "waiting": work * (1 - loads.mean_share),
@@ -152,7 +153,7 @@ def priced_plan(pricer: Pricer, plan: JobPlan) -> PricedPlan:
         + float(np.array(synced) @ gpus[front:] / whole) * loads.mean_share,
         "padding": work * loads.mean_share * loads.padding,
     }
-    exact = pricer.memory(plan, found)
+    exact = pricer.memory(plan, priced)
     return PricedPlan(plan, step, exact, {k: round(float(v), 4) for k, v in lost.items()}, timeline)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...shapes import ParallelLayout, memory_of, time_of
+from ...shapes import ParallelLayout, chain_memory, step_end
 from ..orchestration.units import Unit
 from .plan import ENCODER, EXACT_GPUS, BatchChoice, JobPlan, ScheduleChoice, Sizes
 from .steps import Simulated
@@ -48,10 +48,10 @@ class Pricer(Simulated):
             if self._whole(ENCODER, replace(unit, dp=unit.dp * unit.pp))[1] > limit:
                 return None
             work += self._heaviest(ENCODER, unit, placement, sizes)
-        elif (own := sizes.encoder) is not None:
-            alone = self._heaviest(ENCODER, replace(own, dp=unit.dp), placement, sizes)
-            least = alone * unit.dp // (own.dp * own.pp)
-            if self._whole(ENCODER, own)[1] // own.pp > limit:
+        elif (encoder := sizes.encoder) is not None:
+            alone = self._heaviest(ENCODER, replace(encoder, dp=unit.dp), placement, sizes)
+            least = alone * unit.dp // (encoder.dp * encoder.pp)
+            if self._whole(ENCODER, encoder)[1] // encoder.pp > limit:
                 return None
         return max((work + tail) // unit.pp, least)
 
@@ -64,9 +64,10 @@ class Pricer(Simulated):
         if self.job.gpus > EXACT_GPUS:
             return self._whole(part, unit)[0] // unit.dp
         # Without an output layer, which is divided over the ranks in some schedules.
-        spread = any(one.spread for one in self.job.schedules)
+        spread = any(choice.spread for choice in self.job.schedules)
         batches = self.job.choose_batch((placement, sizes, ScheduleChoice("1f1b")))
-        return min(int(self.table(part, unit, one, unit.dp, spread).work.sum()) for one in batches)
+        tables = (self.table(part, unit, batch, unit.dp, spread) for batch in batches)
+        return min(int(table.work.sum()) for table in tables)
 
     def _whole(self, part: str, unit: Unit) -> tuple[int, int, int]:
         """Return the least of a part: ns for all samples, bytes of states, ns of the step's end."""
@@ -75,11 +76,11 @@ class Pricer(Simulated):
             layout = ParallelLayout(tp=unit.tp, dp=unit.dp, cp=self.job.cp)
             chain = self.chain(part, Unit(unit.tp), self.job.amounts)
             layout = replace(layout, stages=(len(chain),))
-            end = time_of(chain, self.job.device, layout)
+            end = step_end(chain, self.job.device, layout)
             # Of each microbatch a layer's time is rounded down.
             rounding = 4 * len(chain) * self.job.batch
-            work = sum(one.forward_ns + one.backward_ns for one in chain) - rounding
-            states = memory_of(chain, layout)[0].states
+            work = sum(layer.forward_ns + layer.backward_ns for layer in chain) - rounding
+            states = chain_memory(chain, layout)[0].states
             return max(0, work), states, end.reduce_ns[0] + end.optimizer_ns[0]
 
         return self.keep((part, unit.tp, unit.dp), whole)
@@ -98,8 +99,8 @@ class Pricer(Simulated):
         # Senders wait for each message: of each microbatch there and back, over every border.
         least_sent = int(table.handed.max(axis=1).min())
         hops = 2 * (unit.pp - 1) * chosen.chunks * self.job.device.send_ns(least_sent)
-        each, pp = table.work + hops, unit.pp
-        work, way = int(each.sum()) - hops, int(each.min())
+        microbatch_ns, pp = table.work + hops, unit.pp
+        work, way = int(microbatch_ns.sum()) - hops, int(microbatch_ns.min())
         copies = self._copies_ns(unit, batch) if placement == "bubbles" else 0
         least = max((work + copies) // pp, way)
         ended = (work + copies + self._whole(part, unit)[2]) // pp
@@ -108,14 +109,14 @@ class Pricer(Simulated):
             least = max(least, int((way + share * (work - way)) * 0.999999))
         if sizes.encoder is None:
             return max(least, ended)
-        own = sizes.encoder
-        front = self.table(ENCODER, own, batch, unit.dp)
+        encoder = sizes.encoder
+        front = self.table(ENCODER, encoder, batch, unit.dp)
         there, both = (
-            rows.sum(axis=0) * unit.dp // own.dp
+            rows.sum(axis=0) * unit.dp // encoder.dp
             for rows in (front.forward, front.forward + front.backward)
         )
         # Each microbatch comes through the encoder first, and goes back through it last.
-        return max(least + int(both.min()), ended + int(there.min()), int(both.sum()) // own.pp)
+        return max(least + int(both.min()), ended + int(there.min()), int(both.sum()) // encoder.pp)
 
     def _copies_ns(self, unit: Unit, batch: BatchChoice) -> int:
         """Return what the encoder takes of a replica's microbatches, on one rank alone."""
@@ -139,9 +140,9 @@ class Pricer(Simulated):
         np.add.at(work, at, count * (ahead + behind))
         work -= lags.max(axis=1)
         start = np.array([there[at == rank].min() for rank in range(ranks)])
-        rest = np.array([again[at == rank].min() for rank in range(ranks)])
+        way_back = np.array([again[at == rank].min() for rank in range(ranks)])
         # After its last pass a rank has its own end of the step before it, others have passes.
-        least = int((work + start + np.maximum(np.sum(ends, axis=0), rest)).max())
+        least = int((work + start + np.maximum(np.sum(ends, axis=0), way_back)).max())
         least = max(least, int((first + back).sum() - ahead.max(initial=0)))
         if plan.placement == "bubbles":
             copies = self._copies_ns(plan.unit, plan.batch)
@@ -153,7 +154,7 @@ class Pricer(Simulated):
         plan = JobPlan(*chosen)
         if max(self.memory(plan)) > self.job.memory_bytes:
             return None
-        found = self.priced(plan)
-        if plan.placement == "bubbles" and max(self.memory(plan, found)) > self.job.memory_bytes:
+        priced = self.priced(plan)
+        if plan.placement == "bubbles" and max(self.memory(plan, priced)) > self.job.memory_bytes:
             return None
-        return found.step_ns
+        return priced.step_ns

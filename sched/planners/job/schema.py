@@ -7,7 +7,7 @@
      "stages": [{"stage": 0, "first_layer": 0, "layers": 5, "recompute": [0]}, ...],
      "limit_bytes": 73600000000,
      "units": {"backbone": {"dp": 1, "pp": 8, "tp": 2}, "encoder": {...}},
-     "balance": {"version": 1, "budgets": {"tokens": 9000}, ...},
+     "balance": {"version": 2, "budgets": {"tokens": 9000}, ...},
      "costs": {"placement": [0, 1, ...], "passes": {"F": [...], ...}, ...},
      "microbatches": [{"tokens": 8000, "tiles": 9, "token_pairs": 16000000}, ...],
      "predicted": {"step_ns": 1677000000, "memory_bytes": [...], "lost": {"bubbles": 0.1, ...}}}
@@ -29,11 +29,11 @@ from ...ir.program import Program
 from ...ir.registry import schedule
 from ...ir.typed_json import Whole, read_json_file
 from ...simulation.cost_profile import CostFunction, CostProfile, profile_costs
-from ..stage_split import SplitPlan, StageLayers, split_of
+from ..stage_split import SplitPlan, StageLayers, make_split
 from .plan import Floats
 from .planner import PricedPlan
 from .pricing import Pricer
-from .steps import times_of
+from .steps import mean_encoder_times
 
 Place = Literal["none", "first", "bubbles", "units"]
 Size = Annotated[int, msgspec.Meta(ge=1)]
@@ -112,9 +112,9 @@ class JobFile(_Section, frozen=True):
                 f"{sizes.pp * sizes.vpp}"
             )
         used = [unit.dp * unit.pp * unit.tp for unit in self.units.values()]
-        own = sum(used) if used else sizes.dp * sizes.tp * sizes.pp
-        if own * sizes.cp > sizes.gpus:
-            raise ValueError(f"the plan uses {own * sizes.cp} GPUs of {sizes.gpus}; give as many")
+        gpus = sizes.cp * (sum(used) if used else sizes.dp * sizes.tp * sizes.pp)
+        if gpus > sizes.gpus:
+            raise ValueError(f"the plan uses {gpus} GPUs of {sizes.gpus}; give as many")
         if self.microbatches and len(self.microbatches) != self.schedule.microbatches:
             raise ValueError(
                 f"{len(self.microbatches)} microbatches are described, a step has "
@@ -134,12 +134,12 @@ class JobFile(_Section, frozen=True):
                 f'"pp" of {self.layout.pp}, or plan for {ranks}'
             )
         options, name = dict(self.schedule.options), self.schedule.name
-        made = schedule(name, ranks=ranks, microbatches=microbatches, **options)
+        program = schedule(name, ranks=ranks, microbatches=microbatches, **options)
         if self.encoders.placement != "bubbles":
-            return made
+            return program
         loads = [self.microbatches[n % len(self.microbatches)] for n in range(microbatches)]
         costs = profile_costs(self.costs, loads)
-        return with_encoders(made, costs, [times_of(costs)])
+        return with_encoders(program, costs, [mean_encoder_times(costs)])
 
 
 def read_job(path: str | Path) -> JobFile:
@@ -157,40 +157,39 @@ def read_stages(plan: SplitPlan | str | Path) -> SplitPlan:
 
 def dump_job(plan: JobFile) -> dict[str, Any]:
     """Return a plan for a JSON file, which `read_job` reads."""
-    found: dict[str, Any] = msgspec.to_builtins(plan)
-    return found
+    return dict(msgspec.to_builtins(plan))
 
 
-def job_file(pricer: Pricer, found: PricedPlan, balance: Mapping[str, Any]) -> JobFile:
+def job_file(pricer: Pricer, answer: PricedPlan, balance: Mapping[str, Any]) -> JobFile:
     """Return the file of a plan. `balance`: the section of that name."""
-    plan, job = found.plan, pricer.job
-    unit, own, chosen = plan.unit, plan.sizes.encoder, plan.schedule
-    units = {"backbone": unit, "encoder": own} if own else {}
+    plan, job = answer.plan, pricer.job
+    unit, encoder, chosen = plan.unit, plan.sizes.encoder, plan.schedule
+    units = {"backbone": unit, "encoder": encoder} if encoder else {}
     return JobFile(
         1,
         LayoutSection(job.gpus, unit.dp, unit.tp, unit.pp, chosen.chunks, job.cp),
         ScheduleSection(chosen.name, plan.batch.microbatches, chosen.options),
-        split_of(plan.stages, plan.recompute).stages,
-        cost_profile(pricer, found),
-        Predicted(found.step_ns, found.memory_bytes, found.lost),
+        make_split(plan.stages, plan.recompute).stages,
+        cost_profile(pricer, answer),
+        Predicted(answer.step_ns, answer.memory_bytes, answer.lost),
         EncoderSection(cast(Place, plan.placement)),
         job.memory_bytes,
-        {name: UnitSection(one.dp, one.pp, one.tp) for name, one in units.items()},
+        {name: UnitSection(sizes.dp, sizes.pp, sizes.tp) for name, sizes in units.items()},
         balance,
         tuple(pricer.ordered_loads(plan)),
     )
 
 
-def cost_profile(pricer: Pricer, found: PricedPlan) -> CostProfile:
+def cost_profile(pricer: Pricer, answer: PricedPlan) -> CostProfile:
     """Return what a plan assumes of passes, as a measured profile says it."""
-    priced, names = pricer.priced(found.plan), tuple(pricer.job.amounts)
+    priced, names = pricer.priced(answer.plan), tuple(pricer.job.amounts)
 
     def function(row: Floats) -> CostFunction:
         fixed, *rates = row.tolist()
         slopes = {name: round(1000 * rate) for name, rate in zip(names, rates, strict=True)}
         return CostFunction(max(0, round(fixed)), {n: v for n, v in slopes.items() if v > 0})
 
-    stages = pricer.stage_rates(found.plan)
+    stages = pricer.stage_rates(answer.plan)
     passes = {kind: tuple(map(function, rows)) for kind, rows in stages.items()}
     return CostProfile(
         placement=priced.program.placement,

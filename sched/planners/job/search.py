@@ -31,7 +31,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Outcome:
     """The best plans, best first; so many plans were `evaluated`.
 
     `bound`: no plan is better than this; the first one's value, where the search went to its end.
@@ -67,15 +67,14 @@ class _Frontier:
                 self._price(at, min(following)[4])
 
     def _longer(self, chosen: Beginning, least: int) -> list[_Entry]:
-        found = []
-        for one in self.choices[len(chosen)](chosen):
+        entries = []
+        for choice in self.choices[len(chosen)](chosen):
             self.number += 1
-            following = (*chosen, one)
-            bounded = self.bound(following)
-            if bounded is not None:
+            following = (*chosen, choice)
+            if (bounded := self.bound(following)) is not None:
                 entry = max(least, bounded), -len(following), self.number, False, following
-                found.append(entry)
-        return found
+                entries.append(entry)
+        return entries
 
     def _price(self, at: int, chosen: Beginning) -> None:
         self.evaluated += 1
@@ -94,7 +93,7 @@ def search(
     most: int | None = None,
     dive: int | None = None,
     look: Callable[[int, int], object] = lambda _continued, _evaluated: None,
-) -> Found:
+) -> Outcome:
     """Return the `keep` best plans by `evaluate`.
 
     `bound` must not be above the value of any plan that begins so. `apart`: of the plans that begin
@@ -106,24 +105,25 @@ def search(
     >>> words = [lambda _: "ab", lambda chosen: "xyz" if chosen == ("a",) else "x"]
     >>> values = {"ax": 5, "ay": 3, "az": 4, "bx": 4}
     >>> least = lambda chosen: min(v for k, v in values.items() if k.startswith("".join(chosen)))
-    >>> found = search(words, lambda plan: values["".join(plan)], least, keep=2, apart=1)
-    >>> [one.plan for one in found.best], found.evaluated
+    >>> outcome = search(words, lambda plan: values["".join(plan)], least, keep=2, apart=1)
+    >>> [plan.plan for plan in outcome.best], outcome.evaluated
     ([('a', 'y'), ('b', 'x')], 2)
     """
     apart = len(choices) if apart is None else apart
     seen, least = _Frontier(choices, evaluate, bound), 0
     best: list[Ranked] = []
-    kept: set[Beginning] = set()
+    kept_beginnings: set[Beginning] = set()
     while seen.heap and len(best) < keep:
         is_over = most is not None and seen.continued >= most
         value, _, at, is_value, chosen = heapq.heappop(seen.heap)
         least = least if best or is_over else value
-        if chosen[:apart] in kept:
+        if chosen[:apart] in kept_beginnings:
             continue
+        # A plan that comes off the heap is the best left: no bound is below its value.
         if is_value:
             best.append(Ranked(chosen, value))
-            kept.add(chosen[:apart])
+            kept_beginnings.add(chosen[:apart])
         elif not is_over:
             seen.proceed(value, at, chosen, dive)
             look(seen.continued, seen.evaluated)
-    return Found(tuple(best), seen.evaluated, least)
+    return Outcome(tuple(best), seen.evaluated, least)

@@ -20,16 +20,16 @@ from ...shapes import (
     Amounts,
     LayerCost,
     ParallelLayout,
+    chain_memory,
     layer_costs,
     memory,
-    memory_of,
     output_layer,
-    time_of,
+    step_end,
 )
 from ...simulation.costs import Costs
 from ...simulation.simulator import node_times
 from ..orchestration.simulated import units_program
-from ..orchestration.units import Unit, taken_in
+from ..orchestration.units import Unit, microbatches_ahead
 from ..stage_split import even_stages
 from .plan import ENCODER, BatchChoice, Floats, Ints, Job, JobPlan, StepLoads
 
@@ -54,8 +54,8 @@ class LayerTable(NamedTuple):
     @property
     def work(self) -> Ints:
         """Return each microbatch's time through all layers and back."""
-        found: Ints = (self.forward + self.backward).sum(axis=0)
-        return found
+        microbatch_ns: Ints = (self.forward + self.backward).sum(axis=0)
+        return microbatch_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class Simulated:
     def __init__(self, job: Job) -> None:
         """Simulate the plans of this job."""
         self.job = job
-        self._kept: dict[Hashable, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what was made for a key, or make it."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        found: T = self._kept[key]
-        return found
+        if key not in self._cache:
+            self._cache[key] = make()
+        cached: T = self._cache[key]
+        return cached
 
     def loads(self, dp: int, batch: BatchChoice) -> StepLoads:
         """Return a step's microbatches; their order is another matter."""
@@ -99,11 +99,11 @@ class Simulated:
         """
         tp, deep = unit.tp, min(2, unit.pp)
 
-        def made() -> tuple[LayerCost, ...]:
+        def make() -> tuple[LayerCost, ...]:
             like = ParallelLayout(tp=tp, cp=self.job.cp, pp=deep, spread_vocabulary=spread)
             return layer_costs(self.job.parts[part], self.job.device, like, amounts)
 
-        return self.keep((part, tp, deep, spread, tuple(amounts.values())), made)
+        return self.keep((part, tp, deep, spread, tuple(amounts.values())), make)
 
     def layers(self, plan: JobPlan, amounts: Amounts) -> tuple[LayerCost, ...]:
         """Return the layers of a plan's pipeline for a microbatch."""
@@ -119,7 +119,7 @@ class Simulated:
     ) -> LayerTable:
         """Return the layers' times for the microbatches of the heaviest of dp replicas."""
 
-        def made() -> LayerTable:
+        def make() -> LayerTable:
             fixed, rates = self._rates(part, unit, spread)
             loads = self.loads(dp, batch).microbatches
             amounts = np.array([[load[name] for name in self.job.amounts] for load in loads])
@@ -127,7 +127,7 @@ class Simulated:
             return LayerTable(*rows)
 
         sizes = unit.tp, min(2, unit.pp), spread, dp
-        return self.keep(("table", part, *sizes, batch.microbatches, batch.grouping), made)
+        return self.keep(("table", part, *sizes, batch.microbatches, batch.grouping), make)
 
     def _rates(self, part: str, unit: Unit, spread: bool) -> tuple[Floats, Floats]:
         """Return what a layer's costs are made of: (costs, layers) and, by resource, one more.
@@ -137,67 +137,68 @@ class Simulated:
         names = tuple(self.job.amounts)
         costs = ("forward_ns", "backward_ns", "weight_ns", "recompute_ns", "output_bytes")
 
-        def of(amounts: Amounts) -> Floats:
+        def tabulate(amounts: Amounts) -> Floats:
             chain = self.chain(part, unit, amounts, spread)
-            return np.array([[getattr(one, cost) for one in chain] for cost in costs], np.float64)
+            return np.array([[getattr(layer, cost) for layer in chain] for cost in costs], float)
 
-        fixed = of(dict.fromkeys(names, 0))
-        each = [(of(dict.fromkeys(names, 0) | {name: _MANY}) - fixed) / _MANY for name in names]
-        return fixed, np.stack(each, axis=2)
+        none = dict.fromkeys(names, 0)
+        fixed = tabulate(none)
+        slopes = [(tabulate(none | {name: _MANY}) - fixed) / _MANY for name in names]
+        return fixed, np.stack(slopes, axis=2)
 
-    def memory(self, plan: JobPlan, found: Priced | None = None) -> tuple[int, ...]:
+    def memory(self, plan: JobPlan, priced: Priced | None = None) -> tuple[int, ...]:
         """Return the bytes of each rank's fullest GPU, the encoder's unit first.
 
-        `found`: the plan's step, from which it is read how many microbatches copies of an encoder
+        `priced`: the plan's step, from which it is read how many microbatches copies of an encoder
         hold; without it two are counted.
         """
-        own, front = self.keep((plan, "memory"), lambda: self._memory(plan))
+        pipeline, front = self.keep((plan, "memory"), lambda: self._memory(plan))
         if plan.placement == "bubbles":
-            own = tuple(a + b for a, b in zip(own, self._copies_bytes(plan, found), strict=True))
-        return front + own
+            pipeline = tuple(map(sum, zip(pipeline, self._copies_bytes(plan, priced), strict=True)))
+        return front + pipeline
 
     def _memory(self, plan: JobPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
         most, layout = self.most(plan), plan.layout(self.job.cp)
         if plan.schedule.spread:
             model = self.job.parts[self.job.pipeline(plan.placement)]
-            found = memory(model, self.job.device, layout, most)
+            ranks = memory(model, self.job.device, layout, most)
         else:
-            found = memory_of(self.layers(plan, most), layout)
-        return tuple(one.total for one in found), tuple(self._unit_bytes(plan))
+            ranks = chain_memory(self.layers(plan, most), layout)
+        return tuple(rank.total for rank in ranks), tuple(self._unit_bytes(plan))
 
-    def _copies_bytes(self, plan: JobPlan, found: Priced | None) -> list[int]:
+    def _copies_bytes(self, plan: JobPlan, priced: Priced | None) -> list[int]:
         """Return the bytes of each rank's copy of the encoder; all ranks share its optimizer."""
         unit, count = plan.unit, self.job.encoder_layers
         layout = ParallelLayout(tp=unit.tp, dp=unit.dp * unit.pp, cp=self.job.cp, stages=(count,))
-        one = memory_of(self.chain(ENCODER, unit, self.most(plan)), layout)[0]
+        encoder = chain_memory(self.chain(ENCODER, unit, self.most(plan)), layout)[0]
         held = [min(2, -(-plan.batch.microbatches // unit.pp))] * unit.pp
-        if found is not None:
-            held = [_most_held(row) for row in found.program.ranks]
-        return [one.total + (peak - 1) * one.activations for peak in held]
+        if priced is not None:
+            held = [_most_held(row) for row in priced.program.ranks]
+        return [encoder.total + (peak - 1) * encoder.activations for peak in held]
 
     def _unit_bytes(self, plan: JobPlan) -> list[int]:
         """Return the bytes of an encoder's unit, [] without one.
 
         In 1F1B it holds microbatches for the stages behind it, those of the pipeline included.
         """
-        own = plan.sizes.encoder
-        if own is None:
+        encoder = plan.sizes.encoder
+        if encoder is None:
             return []
-        layout = self._unit_layout(plan, own)
-        behind = taken_in(Unit(pp=plan.unit.pp, vpp=plan.schedule.chunks), 0)
-        found = []
-        for rank, one in enumerate(memory_of(self.chain(ENCODER, own, self.most(plan)), layout)):
-            held = min(plan.batch.microbatches, own.pp - rank)
-            kept = one.activations // held
-            live = min(plan.batch.microbatches, own.pp - rank + behind)
-            found.append(one.total - one.activations + -(-live * kept * plan.unit.dp // own.dp))
-        return found
+        layout = self._unit_layout(plan, encoder)
+        behind = microbatches_ahead(Unit(pp=plan.unit.pp, vpp=plan.schedule.chunks), 0)
+        chain, sizes = self.chain(ENCODER, encoder, self.most(plan)), list[int]()
+        for rank, peak in enumerate(chain_memory(chain, layout)):
+            held = min(plan.batch.microbatches, encoder.pp - rank)
+            kept_bytes = peak.activations // held
+            live = min(plan.batch.microbatches, encoder.pp - rank + behind)
+            behind_bytes = -(-live * kept_bytes * plan.unit.dp // encoder.dp)
+            sizes.append(peak.total - peak.activations + behind_bytes)
+        return sizes
 
-    def _unit_layout(self, plan: JobPlan, own: Unit) -> ParallelLayout:
-        stages = even_stages(self.job.encoder_layers, own.pp)
-        count = plan.batch.microbatches
+    def _unit_layout(self, plan: JobPlan, unit: Unit) -> ParallelLayout:
+        stages, count = even_stages(self.job.encoder_layers, unit.pp), plan.batch.microbatches
         return ParallelLayout(
-            tp=own.tp, pp=own.pp, dp=own.dp, cp=self.job.cp, stages=stages, microbatches=count
+            tp=unit.tp, pp=unit.pp, dp=unit.dp, cp=self.job.cp, stages=stages, microbatches=count
         )
 
     def priced(self, plan: JobPlan, *, copies: bool = True) -> Priced:
@@ -212,14 +213,14 @@ class Simulated:
         model = self.job.parts[self.job.pipeline(plan.placement)]
         like = replace(plan.layout(self.job.cp), stages=(), recompute="none")
         devices = self.job.device, free
-        a, b = (layer_costs(model, each, like, self.most(plan)) for each in devices)
-        both = [sum(one.forward_ns + one.backward_ns for one in chain) for chain in (a, b)]
+        a, b = (layer_costs(model, device, like, self.most(plan)) for device in devices)
+        both = [sum(layer.forward_ns + layer.backward_ns for layer in chain) for chain in (a, b)]
         share = 1 - both[1] / max(1, both[0])
         again, work = [0] * plan.unit.pp, [0] * plan.unit.pp
         for stage, rank in enumerate(where):
             again[rank] += int(times.again[stage].sum())
             work[rank] += int((times.forward[stage] + times.backward[stage]).sum())
-        return again, [int(share * (one - two)) for one, two in zip(work, again, strict=True)]
+        return again, [int(share * (a - b)) for a, b in zip(work, again, strict=True)]
 
     def _times(self, plan: JobPlan) -> LayerTable:
         """Return the same of stages in place of layers, recomputation in their backwards."""
@@ -232,27 +233,27 @@ class Simulated:
         layout = replace(plan.layout(self.job.cp), recompute="none")
 
         def found() -> StepEnd:
-            ends = time_of(self.layers(plan, self.most(plan)), self.job.device, layout)
+            ends = step_end(self.layers(plan, self.most(plan)), self.job.device, layout)
             return ends.reduce_ns, ends.optimizer_ns
 
         return self.keep(("end", plan.placement, layout), found)
 
     def _joined(self, plan: JobPlan) -> tuple[LayerTable, tuple[int, ...], StepEnd]:
         """Return times by stage, the rank of each, and the step's end, an encoder's unit first."""
-        times, own = self._times(plan), plan.sizes.encoder
+        times, encoder = self._times(plan), plan.sizes.encoder
         where, ends = plan.layout().placement, self._step_end(plan)
-        if own is None:
+        if encoder is None:
             return times, where, ends
-        front = self._unit_layout(plan, own)
-        table = self.table(ENCODER, own, plan.batch, plan.unit.dp)
+        front = self._unit_layout(plan, encoder)
+        table = self.table(ENCODER, encoder, plan.batch, plan.unit.dp)
         # A replica of the encoder does what several of the pipeline need, or a part of one's.
         rows = _by_stage(table, front.stages, ())
-        rows = LayerTable(*(-(-row * plan.unit.dp // own.dp) for row in rows))
-        chain = self.chain(ENCODER, own, self.most(plan))
-        first = time_of(chain, self.job.device, front)
+        rows = LayerTable(*(-(-row * plan.unit.dp // encoder.dp) for row in rows))
+        chain = self.chain(ENCODER, encoder, self.most(plan))
+        first = step_end(chain, self.job.device, front)
         return (
             LayerTable(*(np.concatenate(pair) for pair in zip(rows, times, strict=True))),
-            (*range(own.pp), *(rank + own.pp for rank in where)),
+            (*range(encoder.pp), *(rank + encoder.pp for rank in where)),
             (first.reduce_ns + ends[0], first.optimizer_ns + ends[1]),
         )
 
@@ -264,9 +265,9 @@ class Simulated:
             times = LayerTable(*(row[:, order] for row in times))
         costs = self._costs(plan, times, where, copies)
         program, graph = self._program(plan, costs, copies)
-        found = node_times(graph, costs)
+        nodes = node_times(graph, costs)
         last = np.zeros(len(reduce), np.int64)
-        np.maximum.at(last, graph.rank, found.end[: graph.passes])
+        np.maximum.at(last, graph.rank, nodes.end[: graph.passes])
         end = tuple(last.tolist())
         step = max(map(sum, zip(end, reduce, optimizer, strict=True)))
         return Priced(step, program, costs, end, reduce, optimizer)
@@ -286,25 +287,25 @@ class Simulated:
         Passes of ranks (S, T, and pieces of encoders) are not linear in this sense: their means are
         what is fixed.
         """
-        own, part = plan.sizes.encoder, self.job.pipeline(plan.placement)
+        encoder, part = plan.sizes.encoder, self.job.pipeline(plan.placement)
         parts = [(part, plan.unit, plan.schedule.spread, plan.stages, plan.recompute, 1.0)]
-        if own is not None:
-            stages = self._unit_layout(plan, own).stages
-            parts.insert(0, (ENCODER, own, False, stages, (), plan.unit.dp / own.dp))
+        if encoder is not None:
+            stages = self._unit_layout(plan, encoder).stages
+            parts.insert(0, (ENCODER, encoder, False, stages, (), plan.unit.dp / encoder.dp))
         rows: list[LayerTable] = []
         for part, unit, spread, stages, policy, share in parts:
             fixed, rates = self._rates(part, unit, spread)
-            every = np.concatenate((fixed[:, :, None], rates), axis=2) * share
-            rows.append(_by_stage(LayerTable(*every), stages, policy))
+            costs = np.concatenate((fixed[:, :, None], rates), axis=2) * share
+            rows.append(_by_stage(LayerTable(*costs), stages, policy))
         forward, backward, weight, *_ = map(np.concatenate, zip(*rows, strict=True))
-        found: dict[str, Any] = {"F": forward, "B": backward}
+        rates_by_kind: dict[str, Any] = {"F": forward, "B": backward}
         if plan.schedule.is_split:
-            found |= {"W": weight, "I": backward - weight}
+            rates_by_kind |= {"W": weight, "I": backward - weight}
         for kind, table in self.priced(plan).costs.pass_ns.items():
             if kind[0] in "STE":
                 mean = np.asarray(table, np.float64).mean(axis=1, keepdims=True)
-                found[kind] = np.pad(mean, ((0, 0), (0, len(self.job.amounts))))
-        return found
+                rates_by_kind[kind] = np.pad(mean, ((0, 0), (0, len(self.job.amounts))))
+        return rates_by_kind
 
     def _costs(self, plan: JobPlan, times: LayerTable, where: Sequence[int], copies: bool) -> Costs:
         inputs = times.backward - times.weight
@@ -337,10 +338,10 @@ class Simulated:
         layout, model = plan.layout(self.job.cp), self.job.parts[self.job.pipeline(plan.placement)]
         rows: list[list[int]] = [[], []]
         for load in self.loads(plan.unit.dp, plan.batch).microbatches:
-            one = output_layer(model, self.job.device, layout, load)
-            early = one.backward_ns - one.weight_ns if plan.schedule.name.endswith("alg2") else 0
-            rows[0].append(one.forward_ns + early)
-            rows[1].append(one.backward_ns - early)
+            layer = output_layer(model, self.job.device, layout, load)
+            early = (layer.backward_ns - layer.weight_ns) * plan.schedule.name.endswith("alg2")
+            rows[0].append(layer.forward_ns + early)
+            rows[1].append(layer.backward_ns - early)
         return {kind: [row] * plan.unit.pp for kind, row in zip("ST", rows, strict=True)}
 
     def _copied(self, plan: JobPlan) -> dict[str, list[list[int]]]:
@@ -356,21 +357,21 @@ class Simulated:
 
     def _program(self, plan: JobPlan, costs: Costs, copies: bool) -> tuple[Program, Graph]:
         """Return a plan's program and graph; programs without copies depend on sizes alone."""
-        count, pp, own = plan.batch.microbatches, plan.unit.pp, plan.sizes.encoder
+        count, pp, encoder = plan.batch.microbatches, plan.unit.pp, plan.sizes.encoder
         if copies:
             plain = plan.schedule.program(pp, count)
-            filled = with_encoders(plain, costs, [times_of(costs)])
+            filled = with_encoders(plain, costs, [mean_encoder_times(costs)])
             return filled, make_graph(filled)
 
-        def made() -> tuple[Program, Graph]:
-            if own is None:
+        def make() -> tuple[Program, Graph]:
+            if encoder is None:
                 program = plan.schedule.program(pp, count)
             else:
                 pipeline = Unit(pp=pp, vpp=plan.schedule.chunks)
-                program = units_program((Unit(pp=own.pp), pipeline), count)
+                program = units_program((Unit(pp=encoder.pp), pipeline), count)
             return program, make_graph(program)
 
-        return self.keep((plan.schedule, pp, own and own.pp, count), made)
+        return self.keep((plan.schedule, pp, encoder and encoder.pp, count), make)
 
 
 def _by_stage(
@@ -394,14 +395,14 @@ def _by_stage(
 def _most_held(row: Sequence[Pass]) -> int:
     """Return the most microbatches that a rank's copy of an encoder holds at a time."""
     held = peak = 0
-    for what in row:
+    for pass_ in row:
         # From its first piece's forward to that piece's backward.
-        held += (what.kind == layer_kind("EF", 0)) - (what.kind == layer_kind("EB", 0))
+        held += (pass_.kind == layer_kind("EF", 0)) - (pass_.kind == layer_kind("EB", 0))
         peak = max(peak, held)
     return max(1, peak)
 
 
-def times_of(costs: Costs) -> EncoderTimes:
+def mean_encoder_times(costs: Costs) -> EncoderTimes:
     """Return an encoder's mean times by piece, and each microbatch's share of them."""
     tables: dict[str, Any] = dict(costs.pass_ns)
     forward, backward = (
@@ -410,5 +411,5 @@ def times_of(costs: Costs) -> EncoderTimes:
     )
     mean = [max(1, sum(row) // len(row)) for row in forward]
     back = [sum(row) // len(row) for row in backward]
-    shares = tuple(max(1, 1000 * each // mean[0]) for each in forward[0])
+    shares = tuple(max(1, 1000 * ns // mean[0]) for ns in forward[0])
     return EncoderTimes(tuple(mean), tuple(back) if any(back) else (), shares)

@@ -17,11 +17,8 @@ from ...shapes import (
 from .units import BACKBONE, TENSOR_SIZES, Module
 
 
-def modules_of(
-    model: Model,
-    device: Device,
-    amounts: Amounts,
-    recompute: bool = False,
+def make_modules(
+    model: Model, device: Device, amounts: Amounts, recompute: bool = False
 ) -> tuple[Module, ...]:
     """Return the modules of a model for one sample of these amounts; encoders are one module.
 
@@ -30,42 +27,44 @@ def modules_of(
 
     >>> from ...shapes import read_model
     >>> model = read_model("mllm-9b")
-    >>> [module.name for module in modules_of(model, Device(), model.amounts())]
+    >>> [module.name for module in make_modules(model, Device(), model.amounts())]
     ['encoder', 'backbone', 'generator']
     """
     names = {ENCODER: ENCODER, LANGUAGE: BACKBONE, GENERATOR: GENERATOR}
     by_tp = {tp: layer_costs(model, device, ParallelLayout(tp=tp), amounts) for tp in TENSOR_SIZES}
     layout = ParallelLayout(dp=1)
-    found = []
+    modules = []
     for kind in dict.fromkeys(part.kind for part in model.parts):
-        rows = {tp: [one for one in row if one.kind == kind] for tp, row in by_tp.items()}
-        own, units = rows[1], [part for part in model.parts if part.kind == kind]
-        trained = sum(one.trained for one in own)
-        weights = layout.weight_bytes * sum(one.parameters for one in own)
-        kept = [one.input_bytes if recompute else one.activation_bytes for one in own]
-        working = max(one.activation_bytes - one.input_bytes for one in own) if recompute else 0
-        found.append(
+        rows = {tp: [layer for layer in row if layer.kind == kind] for tp, row in by_tp.items()}
+        layers, units = rows[1], [part for part in model.parts if part.kind == kind]
+        trained = sum(layer.trained for layer in layers)
+        weights = layout.weight_bytes * sum(layer.parameters for layer in layers)
+        activations = sum(layer.activation_bytes + layer.logits_bytes for layer in layers)
+        if recompute:
+            again = [layer.activation_bytes - layer.input_bytes for layer in layers]
+            activations += max(again) - sum(again)
+        modules.append(
             Module(
                 names[kind],
-                len(own),
-                {tp: sum(one.forward_ns for one in row) for tp, row in rows.items()},
+                len(layers),
+                {tp: sum(layer.forward_ns for layer in row) for tp, row in rows.items()},
                 {
                     # What has no backward recomputes nothing.
                     tp: sum(
-                        one.backward_ns and one.backward_ns + recompute * one.recompute_ns
-                        for one in row
+                        layer.backward_ns and layer.backward_ns + recompute * layer.recompute_ns
+                        for layer in row
                     )
                     for tp, row in rows.items()
                 },
                 state_bytes=weights + layout.gradient_bytes * trained,
                 optimizer_bytes=layout.optimizer_bytes * trained,
-                activation_bytes=sum(kept) + sum(one.logits_bytes for one in own) + working,
-                output_bytes=own[0].output_bytes,
+                activation_bytes=activations,
+                output_bytes=layers[0].output_bytes,
                 parts=1 if kind == LANGUAGE else max(1, amounts.get(units[0].unit, 1)),
                 flops=sum(_flops(part, amounts) for part in units),
             )
         )
-    return tuple(found)
+    return tuple(modules)
 
 
 def _flops(part: SubModel, amounts: Amounts) -> int:

@@ -55,14 +55,14 @@ def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Allocation, .
     """
     if job.gpus < len(job.modules):
         raise ValueError(f"{len(job.modules)} modules need a GPU each, got {job.gpus} in all")
-    found = _search(job, keep, (job.gpus,) * len(job.modules))
-    if not found:
+    layouts = _search(job, keep, (job.gpus,) * len(job.modules))
+    if not layouts:
         gib = job.memory_bytes / 2**30
         raise ValueError(
             f"no layout on {job.gpus} GPUs of {gib:.0f} GiB holds the model; give more GPUs, more "
             "memory, or smaller activations (recompute)"
         )
-    return tuple(found)
+    return tuple(layouts)
 
 
 def capped(job: OrchestrationProblem, most: tuple[int, ...]) -> Allocation | None:
@@ -72,15 +72,15 @@ def capped(job: OrchestrationProblem, most: tuple[int, ...]) -> Allocation | Non
 
 def _search(job: OrchestrationProblem, keep: int, most: tuple[int, ...]) -> list[Allocation]:
     """Return the `keep` best layouts of at most `most` GPUs for each module."""
-    found: list[Allocation] = []
+    best: list[Allocation] = []
     sides = cache(lambda replicas: _sides(job, replicas, most))
     for bound, row in _backbones(job, most):
-        if len(found) == keep and bound >= found[-1].formula_ns:
+        if len(best) == keep and bound >= best[-1].formula_ns:
             break
         layout = _complete(job, row, *sides(int(row.dp)))
         if layout is not None:
-            found = sorted([*found, layout], key=lambda one: (one.formula_ns, one.gpus))[:keep]
-    return found
+            best = sorted([*best, layout], key=lambda plan: (plan.formula_ns, plan.gpus))[:keep]
+    return best
 
 
 @cache
@@ -99,22 +99,22 @@ def _ceil(amount: Ints | int, by: Ints | int) -> Ints:
 
 def _backbones(job: OrchestrationProblem, most: tuple[int, ...]) -> Iterator[tuple[int, Any]]:
     """Yield bound and unit of every feasible backbone, best bound first."""
-    others = [module for at, module in enumerate(job.modules) if at != job.at]
-    least = sum(min(m.work_ns(tp) * tp for tp in job.sizes_of(m)) for m in others)
+    sides = [module for at, module in enumerate(job.modules) if at != job.at]
+    least = sum(min(m.work_ns(tp) * tp for tp in job.tensor_sizes(m)) for m in sides)
     rows, bounds = [], []
     for replicas in divisors(job.batch):
         if replicas > job.gpus:
             break
         mine = _options(job, job.at, replicas, (replicas,), most)
-        mine = mine[job.gpus - mine.gpus >= len(others)]
+        mine = mine[job.gpus - mine.gpus >= len(sides)]
         # GPU time of the others for a microbatch, spread over all GPUs that are left.
         pace = least * replicas // np.maximum(job.gpus - mine.gpus, 1)
         steady = (job.batch // replicas - 1) * np.maximum(mine.stage, pace)
         rows.append(mine)
         bounds.append(mine.warm + steady)
-    every, bound = np.concatenate(rows).view(np.recarray), np.concatenate(bounds)
+    units, bound = np.concatenate(rows).view(np.recarray), np.concatenate(bounds)
     for at in np.argsort(bound, kind="stable").tolist():
-        yield int(bound[at]), every[at]
+        yield int(bound[at]), units[at]
 
 
 def _sides(job: OrchestrationProblem, replicas: int, most: tuple[int, ...]) -> tuple[Rows, Rows]:
@@ -134,7 +134,7 @@ def _options(
     job: OrchestrationProblem, at: int, replicas: int, sizes: tuple[int, ...], most: tuple[int, ...]
 ) -> Rows:
     """Return every unit of a module that fits into memory and its GPUs."""
-    module, tps = job.modules[at], job.sizes_of(job.modules[at])
+    module, tps = job.modules[at], job.tensor_sizes(job.modules[at])
     depths = _depths(module.layers)
     grid = np.array(np.meshgrid(tps, sizes, list(depths)), np.int64).reshape(3, -1)
     tp, dp, pp = grid[:, grid.prod(axis=0) <= most[at]]
@@ -150,8 +150,8 @@ def _options(
     held = np.where(sample > 0, room // np.maximum(sample, 1), _ANY)
     after = np.where(held >= job.batch // replicas, _ANY, held - pp)
     columns = [tp, dp, pp, tp * dp * pp, stage, pp * (stage + 2 * transfer), after]
-    every: Rows = np.rec.fromarrays(columns, dtype=_ROW)
-    return every[(room >= 0) & (after >= 0)]
+    options: Rows = np.rec.fromarrays(columns, dtype=_ROW)
+    return options[(room >= 0) & (after >= 0)]
 
 
 @cache
@@ -167,13 +167,13 @@ def _undominated(options: Rows) -> Rows:
     order = np.lexsort(columns[::-1])
     # In this order only an earlier row can beat a later one.
     table = np.stack(columns)[:, order]
-    kept: list[int] = []
+    chosen: list[int] = []
     front = np.zeros((len(columns), 0), np.int64)
     for at in range(table.shape[1]):
         if not (front <= table[:, at, None]).all(axis=0).any():
-            kept.append(at)
-            front = table[:, kept]
-    return options[np.sort(order[kept])]
+            chosen.append(at)
+            front = table[:, chosen]
+    return options[np.sort(order[chosen])]
 
 
 def _complete(job: OrchestrationProblem, row: Any, first: Rows, last: Rows) -> Allocation | None:
@@ -190,5 +190,5 @@ def _complete(job: OrchestrationProblem, row: Any, first: Rows, last: Rows) -> A
     total = np.where(fits, first.warm[:, None] + row.warm + last.warm + steady, _NEVER)
     at = int(np.where(total == total.min(), gpus, _ANY).argmin())
     chosen = first[at // len(last)], row, last[at % len(last)]
-    units = tuple(Unit(int(one.tp), int(one.dp), int(one.pp)) for one in chosen if one.tp)
+    units = tuple(Unit(int(unit.tp), int(unit.dp), int(unit.pp)) for unit in chosen if unit.tp)
     return Allocation(units, iteration_ns(job, units))

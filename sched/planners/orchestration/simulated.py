@@ -61,8 +61,8 @@ def rerank(
     for name, amounts in shares.items():
         if not amounts or min(amounts) < 0:
             raise ValueError(f"work of {name}: give whole numbers of 0 or more, at least one")
-    found = [_candidate(job, layout, shares) for layout in layouts]
-    return tuple(sorted(found, key=lambda one: one.simulated_ns))
+    ranked = [_candidate(job, layout, shares) for layout in layouts]
+    return tuple(sorted(ranked, key=lambda layout: layout.simulated_ns))
 
 
 def layout_program(
@@ -200,12 +200,12 @@ def plan_layouts(
 
     `work` as `rerank` takes it. Raises ValueError as `orchestrate` and `rerank` do.
     """
-    found: dict[Allocation, None] = {}
+    layouts: dict[Allocation, None] = {}
     for percent in HEADROOM_PERCENT if work else HEADROOM_PERCENT[:1]:
         for layout in orchestrate(_slower(job, percent), keep):
-            found[Allocation(layout.units, iteration_ns(job, layout.units))] = None
-    found |= dict.fromkeys(baselines(job).values())
-    return rerank(job, tuple(found), work)[:keep]
+            layouts[Allocation(layout.units, iteration_ns(job, layout.units))] = None
+    layouts |= dict.fromkeys(baselines(job).values())
+    return rerank(job, tuple(layouts), work)[:keep]
 
 
 def _slower(job: OrchestrationProblem, percent: int) -> OrchestrationProblem:

@@ -46,8 +46,8 @@ class Module:
     def __post_init__(self) -> None:
         """Raise ValueError for sizes or times that make no sense."""
         if self.layers < 1 or self.parts < 1:
-            given = f"{self.layers} layers and {self.parts} parts"
-            raise ValueError(f"{self.name} has {given}; give 1 or more of each")
+            sizes = f"{self.layers} layers and {self.parts} parts"
+            raise ValueError(f"{self.name} has {sizes}; give 1 or more of each")
         if not self.forward_ns or set(self.forward_ns) != set(self.backward_ns):
             raise ValueError(f"{self.name}: give forward and backward times for the same TP sizes")
         numbers = [*self.forward_ns.values(), *self.backward_ns.values(), self.state_bytes]
@@ -101,14 +101,14 @@ class OrchestrationProblem:
     def _check_chain(self) -> None:
         names = [module.name for module in self.modules]
         if names.count(BACKBONE) != 1 or len(set(names)) != len(names):
-            given = ", ".join(names) or "none"
-            raise ValueError(f"got modules {given}; give one named {BACKBONE}, no two alike")
+            listed = ", ".join(names) or "none"
+            raise ValueError(f"got modules {listed}; give one named {BACKBONE}, no two alike")
         at = names.index(BACKBONE)
         if at > 1 or len(names) - at > 2:
             raise ValueError("give at most one module before and one after the backbone")
 
     def _check_module(self, module: Module) -> None:
-        if not self.sizes_of(module):
+        if not self.tensor_sizes(module):
             have = ", ".join(map(str, module.forward_ns))
             want = ", ".join(map(str, TENSOR_SIZES))
             raise ValueError(f"{module.name} has no times for TP {want}; it has them for {have}")
@@ -127,7 +127,7 @@ class OrchestrationProblem:
         """The backbone's position among the modules."""
         return [module.name for module in self.modules].index(BACKBONE)
 
-    def sizes_of(self, module: Module) -> list[int]:
+    def tensor_sizes(self, module: Module) -> list[int]:
         """Return the TP sizes to try for a module."""
         return [size for size in TENSOR_SIZES if size in module.forward_ns]
 
@@ -175,10 +175,10 @@ def chunks_ahead(unit: Unit, after: int) -> int:
     return (rounds * unit.vpp + unit.vpp - 1) * unit.pp + place + 1 + 2 * (unit.pp - 1)
 
 
-def taken_in(unit: Unit, after: int) -> int:
+def microbatches_ahead(unit: Unit, after: int) -> int:
     """Return the microbatches that the module takes in before it gives the first one back.
 
-    >>> taken_in(Unit(pp=4), 2), taken_in(Unit(pp=4, vpp=2), 0)
+    >>> microbatches_ahead(Unit(pp=4), 2), microbatches_ahead(Unit(pp=4, vpp=2), 0)
     (6, 7)
     """
     rounds, place = divmod(chunks_ahead(unit, after), unit.pp * unit.vpp)
@@ -189,7 +189,7 @@ def behind(units: tuple[Unit, ...]) -> tuple[int, ...]:
     """Return for each module the microbatches that later ones take in before giving one back."""
     result = [0]
     for unit in reversed(units[1:]):
-        result.insert(0, taken_in(unit, result[0]))
+        result.insert(0, microbatches_ahead(unit, result[0]))
     return tuple(result)
 
 
@@ -209,7 +209,7 @@ def iteration_ns(job: OrchestrationProblem, units: tuple[Unit, ...]) -> int:
     return warm + (job.batch // replicas - 1) * max(stage_ns(m, u, replicas) for m, u in both)
 
 
-def memory_of(job: OrchestrationProblem, units: tuple[Unit, ...]) -> tuple[int, ...]:
+def module_bytes(job: OrchestrationProblem, units: tuple[Unit, ...]) -> tuple[int, ...]:
     """Return the bytes of the fullest GPU of each module."""
     replicas = units[job.at].dp
     return tuple(

@@ -18,25 +18,26 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.tensor import DTensor
 
 from ...ir.program import Pass, Program
-from ...transforms.training import without_encoder_backward
+from ...transforms.training import drop_encoder_backward
 from ..compiled import Value
 from ..parts import Given, Joint, Made, StepData, TensorSpec, gradient_or_zeros, pack, unpack
+from ..settings import StageOptions
 from ..stage.agreement import is_trained
-from ..stage.calling import Calling, plain_tensor, run_module
+from ..stage.calling import plain_tensor, run_module
 from .placement import EncoderPlacement, EncoderSpec, LayerPlace, is_encoder, place_encoders
-from .routes import EncoderRoutes, find_joints, find_routes, value_of
-from .spread import part_specs, parts_of, rows_of_part
+from .routes import EncoderRoutes, edge_value, find_joints, find_routes
+from .spread import part_rows, part_specs, split_encoder
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Saved:
     """The inputs of EB whose gradients are wanted, and where those of the results enter."""
 
     inputs: tuple[Tensor, ...]
     edges: tuple[GradientEdge | None, ...]
 
 
-def layer_of(spec: EncoderSpec, number: int) -> nn.Module:
+def require_layer(spec: EncoderSpec, number: int) -> nn.Module:
     """Return a layer of this rank. Raises ValueError if the rank was not given it."""
     module = spec.modules[number]
     if module is None:
@@ -63,7 +64,7 @@ class RankEncoders:
         """Yield encoder, number and module of each layer that this rank runs."""
         for encoder, spec in enumerate(self.specs):
             for number in self.placement.on_rank(self.rank, encoder):
-                yield spec, number, layer_of(spec, number)
+                yield spec, number, require_layer(spec, number)
 
     def named_modules(self) -> list[tuple[str, nn.Module]]:
         """Return the layers that this rank runs, after what their tensors' names begin with."""
@@ -71,21 +72,21 @@ class RankEncoders:
 
     def saved_elsewhere(self) -> frozenset[str]:
         """Return the names of layers of which a rank before this one has a copy, and saves it."""
-        own = self.placement.position.get(self.rank)
+        position = self.placement.position.get(self.rank)
         before = [at for rank, at in self.placement.position.items() if rank < self.rank]
-        return frozenset(name for name, _ in self.named_modules() if own in before)
+        return frozenset(name for name, _ in self.named_modules() if position in before)
 
     def divided(self) -> bool:
         """Return whether tensor parallelism divides a layer that this rank runs."""
-        every = (p for _, _, module in self.layers() for p in module.parameters())
-        return any(isinstance(parameter, DTensor) for parameter in every)
+        parameters = (p for _, _, module in self.layers() for p in module.parameters())
+        return any(isinstance(parameter, DTensor) for parameter in parameters)
 
     def trained(self) -> dict[str, dict[int, bool]]:
         """Return for each encoder which of the layers that this rank runs are trained."""
-        found: dict[str, dict[int, bool]] = {spec.name: {} for spec in self.specs}
+        trained: dict[str, dict[int, bool]] = {spec.name: {} for spec in self.specs}
         for spec, number, module in self.layers():
-            found[spec.name][number] = is_trained([module])
-        return found
+            trained[spec.name][number] = is_trained([module])
+        return trained
 
     def fields(self, rank: int) -> set[str]:
         """Return the fields that a rank needs: extras, and where encoders begin, their inputs."""
@@ -99,10 +100,10 @@ class RankEncoders:
     def placed(self, program: Program) -> EncoderPlacement:
         """Return the placement for another program. Raises ValueError if layers are elsewhere."""
         layers, parts = [len(spec.modules) for spec in self.specs], bool(self.placement.part)
-        found = place_encoders(program, layers, parts=parts)
+        placed = place_encoders(program, layers, parts=parts)
         # A program with few microbatches may leave out whole encoder pipelines.
         known = self.placement
-        if found.width != known.width or not found.position.items() <= known.position.items():
+        if placed.width != known.width or not placed.position.items() <= known.position.items():
             raise ValueError(
                 f"with {program.microbatches} microbatches the schedule {program.name!r} puts "
                 "encoder layers on other ranks than when the pipeline was made; make the pipeline "
@@ -122,7 +123,7 @@ def rank_encoders(
     if twice := [name for name, count in counts.items() if count > 1]:
         raise ValueError(f"two encoders are called {twice[0]!r}; give each a name of its own")
     names = tuple(spec.name for spec in specs)
-    specs = parts_of(specs, parts) if parts else specs
+    specs = split_encoder(specs, parts) if parts else specs
     layers = [len(spec.modules) for spec in specs]
     placement = place_encoders(program, layers, parts=parts > 0)
     return RankEncoders(tuple(specs), rank, placement, names)
@@ -132,13 +133,13 @@ def rank_encoders(
 class EncoderPart:
     """Runs the encoder passes of one rank.
 
-    `program`: says which they are, and what they take. `calling`: as for stages. `replicas`: of the
+    `program`: says which they are, and what they take. `options`: as for stages. `replicas`: of the
     language model in the program. Raises ValueError for edges and joints that do not fit.
     """
 
     program: Program
-    own: RankEncoders
-    calling: Calling = field(default_factory=Calling)
+    encoders: RankEncoders
+    options: StageOptions = field(default_factory=StageOptions)
     replicas: int = 1
     kinds: frozenset[str] = frozenset()
     # The microbatches that this rank encodes, as the language model numbers them.
@@ -155,9 +156,9 @@ class EncoderPart:
 
     def __post_init__(self) -> None:
         """Find out what the passes work on, and compare them with the layers."""
-        self.routes = find_routes(self.program, self.own.placement)
-        self.joints = find_joints(self.program, self.own.placement, self.own.names)
-        encoded = {number: own for own, number in self.routes.number.items()}
+        self.routes = find_routes(self.program, self.encoders.placement)
+        self.joints = find_joints(self.program, self.encoders.placement, self.encoders.names)
+        encoded = {number: microbatch for microbatch, number in self.routes.number.items()}
         self._packed = {
             (encoder, encoded[value.microbatch]): value
             for value, several in self.routes.gradients.items()
@@ -165,178 +166,179 @@ class EncoderPart:
         }
         hidden = self.routes.hidden.items()
         self._hidden = {(encoder, value.microbatch): value for value, encoder in hidden}
-        row = [item for item in self.program.ranks[self.own.rank] if is_encoder(item)]
-        self.kinds = frozenset(item.kind for item in row)
+        row = [pass_ for pass_ in self.program.ranks[self.encoders.rank] if is_encoder(pass_)]
+        self.kinds = frozenset(pass_.kind for pass_ in row)
         self.encoded = frozenset(
-            self.routes.number[item.microbatch] for item in row if is_encoder(item, "EF")
+            self.routes.number[pass_.microbatch] for pass_ in row if is_encoder(pass_, "EF")
         )
-        _refuse_mixed(self.routes, self.own.specs)
+        _refuse_mixed(self.routes, self.encoders.specs)
 
     def edge_specs(self, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
         """Return the size of all that edges carry. `infos`: None of what does not come here."""
-        found, routes = {}, self.routes
+        specs, routes = {}, self.routes
         # Of each microbatch, by encoder.
         features = [
-            () if info is None else tuple(each.features_spec(info) for each in self.own.specs)
+            () if info is None else tuple(spec.features_spec(info) for spec in self.encoders.specs)
             for info in infos
         ]
-        if self.own.placement.part:
-            features = part_specs(self.own.specs, infos, self.replicas)
+        if self.encoders.placement.part:
+            features = part_specs(self.encoders.specs, infos, self.replicas)
         for (encoder, microbatch), value in routes.features.items():
             number = routes.number[microbatch]
             if infos[number] is not None:
-                found[value] = features[number][encoder]
+                specs[value] = features[number][encoder]
         for value, encoder in routes.hidden.items():
             if (info := infos[routes.number[value.microbatch]]) is not None:
-                found[value] = self.own.specs[encoder].hidden_spec(info)
+                specs[value] = self.encoders.specs[encoder].hidden_spec(info)
         for value, several in routes.gradients.items():
             if infos[value.microbatch] is None:
                 continue
             # The gradients of several encoders' features travel as one flat tensor.
             parts = [features[value.microbatch][encoder] for encoder in several]
             size = sum(width * tokens for tokens, width in (part.shape for part in parts))
-            found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
-        return found
+            specs[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
+        return specs
 
     def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._constants = data, {}
 
-    def run_pass(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, pass_: Pass, values: Given) -> Made:
         """Run one layer's EF or EB."""
-        place = self.own.placement.layer(what)
-        features = self.routes.features[place.encoder, what.microbatch]
-        if 0 in self._data.edges[features].shape:
-            return self._nothing(what, place)
-        if is_encoder(what, "EF"):
-            return self._forward(what, place, given)
-        return self._backward(what, place, given)
+        place = self.encoders.placement.layer(pass_)
+        if 0 in self._features_shape(place.encoder, pass_.microbatch):
+            return self._nothing(pass_, place)
+        if is_encoder(pass_, "EF"):
+            return self._forward(pass_, place, values)
+        return self._backward(pass_, place, values)
 
     def finish_step(self) -> Tensor | None:
         """Return None: encoders have no loss."""
         return None
 
-    def _nothing(self, what: Pass, place: LayerPlace) -> Made:
+    def _features_shape(self, encoder: int, microbatch: int) -> tuple[int, ...]:
+        """Return the shape of an encoder's features of one of its microbatches."""
+        return self._data.edges[self.routes.features[encoder, microbatch]].shape
+
+    def _nothing(self, pass_: Pass, place: LayerPlace) -> Made:
         """Return what a microbatch without features makes: what another rank waits for, empty."""
-        value = value_of(what)
+        value = edge_value(pass_)
         if value not in self._data.edges:
             return {}
-        module = layer_of(self.own.specs[place.encoder], place.number)
+        module = require_layer(self.encoders.specs[place.encoder], place.number)
         near = next((p.device for p in module.parameters()), torch.device("cpu"))
         return {value.name: self._data.edges[value].empty(near).zero_()}
 
-    def _forward(self, what: Pass, place: LayerPlace, given: Given) -> Made:
-        spec = self.own.specs[place.encoder]
-        back = Pass(what.stage, f"EB{what.kind[2:]}", what.microbatch)
-        wanted = back in self.routes.wanted
-        fields = self._data.microbatches[self.routes.number[what.microbatch]].fields
-        constants = self._prepared(what, place, fields)
+    def _forward(self, pass_: Pass, place: LayerPlace, values: Given) -> Made:
+        spec = self.encoders.specs[place.encoder]
+        back = Pass(pass_.stage, f"EB{pass_.kind[2:]}", pass_.microbatch)
+        is_needed = back in self.routes.with_input_gradient
+        fields = self._data.microbatches[self.routes.number[pass_.microbatch]].fields
+        constants = self._prepared(pass_, place, fields)
         if place.number == 0:
-            inputs = tuple(self._rows(fields[name], name, place, what) for name in spec.inputs)
+            inputs = tuple(self._rows(fields[name], name, place, pass_) for name in spec.inputs)
         else:
-            below = self._beside(what, place, given, along_edge=place.lowest)
-            inputs = tuple(tensor.detach().requires_grad_(wanted) for tensor in below)
+            below = self._beside(pass_, place, values, along_edge=place.lowest)
+            inputs = tuple(tensor.detach().requires_grad_(is_needed) for tensor in below)
+        # A layer whose backward is no pass makes no graph.
         with torch.set_grad_enabled(back in self.routes.backward):
-            module = layer_of(spec, place.number)
-            made = _several(run_module(module, inputs, constants, self.calling), what)
-        if self.own.placement.is_last(what) and len(made) > 1:
+            module = require_layer(spec, place.number)
+            outputs = _several(run_module(module, inputs, constants, self.options), pass_)
+        if self.encoders.placement.is_last(pass_) and len(outputs) > 1:
             raise TypeError(
-                f"{what}, of the last layer of the encoder {spec.name!r}, returned {len(made)} "
+                f"{pass_}, of the last layer of the encoder {spec.name!r}, returned {len(outputs)} "
                 "tensors; return one, the features: those for several layers of the language "
                 "model beside each other, (tokens, width)"
             )
-        edges = tuple(get_gradient_edge(one) if one.requires_grad else None for one in made)
-        kept = _Kept(inputs if wanted else (), edges)
-        result = tuple(tensor.detach() for tensor in made)
-        return {**self._handed(what, result), f"encoder{what.kind[2:]}": kept}
+        edges = tuple(
+            get_gradient_edge(output) if output.requires_grad else None for output in outputs
+        )
+        saved = _Saved(inputs if is_needed else (), edges)
+        result = tuple(tensor.detach() for tensor in outputs)
+        return {**self._handed(pass_, result), f"encoder{pass_.kind[2:]}": saved}
 
     def _prepared(
-        self, what: Pass, place: LayerPlace, fields: Mapping[str, Tensor]
+        self, pass_: Pass, place: LayerPlace, fields: Mapping[str, Tensor]
     ) -> Mapping[str, Any]:
         """Return what a layer gets by keyword, made once for a microbatch and encoder."""
-        spec, key = self.own.specs[place.encoder], (place.encoder, what.microbatch)
+        spec, key = self.encoders.specs[place.encoder], (place.encoder, pass_.microbatch)
         if key not in self._constants:
-            extras = {n: self._rows(fields[n], n, place, what) for n in spec.extras}
+            extras = {n: self._rows(fields[n], n, place, pass_) for n in spec.extras}
             with torch.no_grad():
-                found = extras if spec.prepare is None else spec.prepare(**extras)
-            self._constants[key] = found
-        # Nobody else here asks for those of a microbatch after its highest layer.
+                constants = extras if spec.prepare is None else spec.prepare(**extras)
+            self._constants[key] = constants
+        # After its highest layer no pass here asks for those of a microbatch.
         return self._constants.pop(key) if place.highest else self._constants[key]
 
-    def _handed(self, what: Pass, result: tuple[Tensor, ...]) -> dict[str, Any]:
+    def _handed(self, pass_: Pass, result: tuple[Tensor, ...]) -> dict[str, Any]:
         """Return the results of a pass for the layer beside it, here and along an edge."""
-        promised = self._data.edges.get(value_of(what))
+        promised = self._data.edges.get(edge_value(pass_))
         if promised is None:
-            return {what.kind: result}
+            return {pass_.kind: result}
         # What edges carry has the size that other ranks were promised.
         shapes = tuple(tuple(tensor.shape) for tensor in result)
         if shapes != (parts := promised.parts or (promised.shape,)):
             raise ValueError(
-                f"{what} made {_listed(shapes)}, the plan says {_listed(parts)}; give EncoderSpec "
+                f"{pass_} made {_listed(shapes)}, the plan says {_listed(parts)}; give EncoderSpec "
                 "the true tokens and width, and as hidden= the shape, or a list of the shapes, of "
                 "what it hands to another rank"
             )
         packed = pack(result).flatten() if promised.parts else result[0]
-        promised.check(packed, f"{what} made", "give EncoderSpec the true precision")
-        return {what.kind: result, f"X_{what.kind}": packed}
+        promised.check(packed, f"{pass_} made", "give EncoderSpec the true precision")
+        return {pass_.kind: result, f"X_{pass_.kind}": packed}
 
     def _beside(
-        self, what: Pass, place: LayerPlace, given: Given, *, along_edge: bool
+        self, pass_: Pass, place: LayerPlace, values: Given, *, along_edge: bool
     ) -> tuple[Tensor, ...]:
         """Return the results of the layer beside: on this rank, or that an edge brings."""
-        start = f"X_{what.kind[:2]}" if along_edge else what.kind[:2]
-        found: Any = next(value for name, value in given.items() if name.startswith(start))
+        start = f"X_{pass_.kind[:2]}" if along_edge else pass_.kind[:2]
+        results: Any = next(value for name, value in values.items() if name.startswith(start))
         if not along_edge:
-            return found  # type: ignore[no-any-return]
-        parts = self._data.edges[self._hidden[place.encoder, what.microbatch]].parts
-        whole: Tensor = found[0]
+            return results  # type: ignore[no-any-return]
+        parts = self._data.edges[self._hidden[place.encoder, pass_.microbatch]].parts
+        whole: Tensor = results[0]
         return tuple(unpack(whole, parts, n) for n in range(len(parts))) if parts else (whole,)
 
-    def _rows(self, field: Tensor, name: str, place: LayerPlace, what: Pass) -> Tensor:
+    def _rows(self, field: Tensor, name: str, place: LayerPlace, pass_: Pass) -> Tensor:
         """Return the rows of a field that this rank encodes: all, but of a spread encoder's."""
-        if not self.own.placement.part:
+        if not self.encoders.placement.part:
             return field
-        every = range(len(self.own.specs))
-        sizes = [
-            self._data.edges[self.routes.features[one, what.microbatch]].shape[0] for one in every
-        ]
-        own = place.encoder
-        return rows_of_part(field, name, sum(sizes[:own]), sizes[own], sum(sizes))
+        part, parts = place.encoder, range(len(self.encoders.specs))
+        sizes = [self._features_shape(number, pass_.microbatch)[0] for number in parts]
+        return part_rows(field, name, sum(sizes[:part]), sizes[part], sum(sizes))
 
-    def _backward(self, what: Pass, place: LayerPlace, given: Given) -> Made:
-        kept: _Kept = given[f"encoder{what.kind[2:]}"]
-        gradients = self._gradient(what, place, given)
-        pairs = zip(kept.edges, gradients, strict=True)
-        both = [(edge, found) for edge, found in pairs if edge is not None]
+    def _backward(self, pass_: Pass, place: LayerPlace, values: Given) -> Made:
+        saved: _Saved = values[f"encoder{pass_.kind[2:]}"]
+        gradients = self._gradient(pass_, place, values)
+        pairs = zip(saved.edges, gradients, strict=True)
+        both = [(edge, gradient) for edge, gradient in pairs if edge is not None]
         if both:
-            torch.autograd.backward([edge for edge, _ in both], [found for _, found in both])
-        if not kept.inputs:
+            torch.autograd.backward([edge for edge, _ in both], [gradient for _, gradient in both])
+        if not saved.inputs:
             return {}
-        return self._handed(what, tuple(map(gradient_or_zeros, kept.inputs)))
+        return self._handed(pass_, tuple(map(gradient_or_zeros, saved.inputs)))
 
-    def _gradient(self, what: Pass, place: LayerPlace, given: Given) -> tuple[Tensor, ...]:
+    def _gradient(self, pass_: Pass, place: LayerPlace, values: Given) -> tuple[Tensor, ...]:
         """Return the gradients of a layer's results."""
-        if not self.own.placement.is_last(what):
-            return self._beside(what, place, given, along_edge=place.highest)
+        if not self.encoders.placement.is_last(pass_):
+            return self._beside(pass_, place, values, along_edge=place.highest)
         # From the language model, with the gradients of the other encoders' features.
-        value = self._packed[place.encoder, what.microbatch]
+        value = self._packed[place.encoder, pass_.microbatch]
         several = self.routes.gradients[value]
-        shapes = [
-            self._data.edges[self.routes.features[one, what.microbatch]].shape for one in several
-        ]
-        packed: Tensor = given[value.name][0]
+        shapes = [self._features_shape(encoder, pass_.microbatch) for encoder in several]
+        packed: Tensor = values[value.name][0]
         return (unpack(packed, shapes, several.index(place.encoder)),)
 
 
 def refuse_without_backward(part: EncoderPart) -> None:
     """Raise ValueError if a layer of a rank is trained and its passes have no backward."""
-    for item in part.program.ranks[part.own.rank]:
-        back = Pass(item.stage, f"EB{item.kind[2:]}", item.microbatch)
-        if not is_encoder(item, "EF") or back in part.routes.backward:
+    for pass_ in part.program.ranks[part.encoders.rank]:
+        back = Pass(pass_.stage, f"EB{pass_.kind[2:]}", pass_.microbatch)
+        if not is_encoder(pass_, "EF") or back in part.routes.backward:
             continue
-        place = part.own.placement.layer(item)
-        spec = part.own.specs[place.encoder]
-        if is_trained([layer_of(spec, place.number)]):
+        place = part.encoders.placement.layer(pass_)
+        spec = part.encoders.specs[place.encoder]
+        if is_trained([require_layer(spec, place.number)]):
             raise ValueError(
                 f"layer {place.number} of the encoder {spec.name!r} is trained, but the schedule "
                 f"has no {back}; freeze it, or fill a schedule with that layer trained"
@@ -347,15 +349,16 @@ def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
     return " and ".join(map(str, shapes)) or "nothing"
 
 
-def _several(made: Any, what: Pass) -> tuple[Tensor, ...]:
+def _several(output: Any, pass_: Pass) -> tuple[Tensor, ...]:
     """Return what a layer has made, one tensor or several. Raises TypeError for anything else."""
-    found = tuple(plain_tensor(one, what) for one in (made if isinstance(made, tuple) else (made,)))
-    if wrong := [one.dtype for one in found if not one.is_floating_point()]:
+    outputs = output if isinstance(output, tuple) else (output,)
+    tensors = tuple(plain_tensor(tensor, pass_) for tensor in outputs)
+    if wrong := [tensor.dtype for tensor in tensors if not tensor.is_floating_point()]:
         raise TypeError(
-            f"{what} hands a tensor of {wrong[0]} to the next layer; what is constant for a "
+            f"{pass_} hands a tensor of {wrong[0]} to the next layer; what is constant for a "
             "microbatch is made by prepare= of EncoderSpec, on every rank"
         )
-    return found
+    return tensors
 
 
 def _refuse_mixed(routes: EncoderRoutes, encoders: Sequence[EncoderSpec]) -> None:
@@ -375,9 +378,9 @@ def trained_program(
     `lowest`: of each encoder the lowest layer that is trained on any rank, None if it is frozen.
     """
 
-    def unwanted(item: Pass) -> bool:
-        place = placement.layer(item)
+    def unwanted(pass_: Pass) -> bool:
+        place = placement.layer(pass_)
         first = lowest[place.encoder]
         return first is None or place.number < first
 
-    return without_encoder_backward(program, unwanted)
+    return drop_encoder_backward(program, unwanted)

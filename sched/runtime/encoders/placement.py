@@ -41,18 +41,18 @@ class EncoderPlacement:
     width: int = 1
     part: Mapping[int, int] = field(default_factory=dict)
 
-    def layer(self, item: Pass) -> LayerPlace:
+    def layer(self, pass_: Pass) -> LayerPlace:
         """Return the layer that a pass runs, forward or backward."""
-        local = layer_number(item.kind)
+        local = layer_number(pass_.kind)
         if self.part:
             last = self.share[0] - 1
-            return LayerPlace(self.part[item.stage], local, local == 0, local == last)
+            return LayerPlace(self.part[pass_.stage], local, local == 0, local == last)
         for encoder, share in enumerate(self.share):
             if local < share:
-                number = self.position[item.stage] * share + local
+                number = self.position[pass_.stage] * share + local
                 return LayerPlace(encoder, number, local == 0, local == share - 1)
             local -= share
-        raise ValueError(f"{item} is no layer of {len(self.share)} encoders")
+        raise ValueError(f"{pass_} is no layer of {len(self.share)} encoders")
 
     def on_rank(self, rank: int, encoder: int) -> range:
         """Return the numbers of an encoder's layers that a rank runs, none on other ranks."""
@@ -61,9 +61,9 @@ class EncoderPlacement:
         share = self.share[encoder]
         return range(self.position[rank] * share, (self.position[rank] + 1) * share)
 
-    def is_last(self, item: Pass) -> bool:
+    def is_last(self, pass_: Pass) -> bool:
         """Return whether a pass is one of its encoder's last layer, that makes features."""
-        return self.layer(item).highest and self.position[item.stage] == self.width - 1
+        return self.layer(pass_).highest and self.position[pass_.stage] == self.width - 1
 
 
 def place_encoders(
@@ -83,8 +83,8 @@ def place_encoders(
     LayerPlace(encoder=1, number=1, lowest=True, highest=True)
     """
     held: dict[int, set[int]] = {}
-    for item in (item for row in program.ranks for item in row if is_encoder(item, "EF")):
-        held.setdefault(item.stage, set()).add(layer_number(item.kind))
+    for pass_ in (pass_ for row in program.ranks for pass_ in row if is_encoder(pass_, "EF")):
+        held.setdefault(pass_.stage, set()).add(layer_number(pass_.kind))
     if bool(held) != bool(layers):
         raise ValueError(
             "encoder passes and encoders= go together: "
@@ -95,6 +95,7 @@ def place_encoders(
             )
         )
     position = _positions(program, held)
+    # The last rank of a pipeline is as many hops from its first as there are ranks before it.
     width = 1 + max(position.values(), default=0)
     _check_counts(held, position, layers[:1] if parts else layers, width)
     part = {rank: number for number, rank in enumerate(sorted(held))} if parts else {}
@@ -112,15 +113,15 @@ def _positions(program: Program, ranks: Mapping[int, set[int]]) -> dict[int, int
                 f"encoder passes of rank {target.stage} follow those of ranks "
                 f"{before[target.stage]} and {source.stage}; put each rank into one pipeline"
             )
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for rank in sorted(ranks):
         hops, at = 0, rank
         while at in before:
             hops, at = hops + 1, before[at]
             if hops > len(ranks):
                 raise ValueError(f"the encoder pipeline of rank {rank} goes around in a circle")
-        found[rank] = hops
-    return found
+        positions[rank] = hops
+    return positions
 
 
 def _check_counts(
@@ -144,9 +145,9 @@ def _check_counts(
         raise ValueError(f"the encoder pipelines are not all {width} ranks long; make them equal")
 
 
-def is_encoder(item: Pass, direction: str = "E") -> bool:
+def is_encoder(pass_: Pass, direction: str = "E") -> bool:
     """Return whether a pass is an encoder's: "EF", "EB", or "E" for both."""
-    return item.kind[:2] in ("EF", "EB") and item.kind.startswith(direction)
+    return pass_.kind[:2] in ("EF", "EB") and pass_.kind.startswith(direction)
 
 
 Shape = Callable[[Any], tuple[int, ...] | Sequence[tuple[int, ...]]]
@@ -156,24 +157,32 @@ Shape = Callable[[Any], tuple[int, ...] | Sequence[tuple[int, ...]]]
 class EncoderSpec:
     """An encoder whose passes run between those of the language model, the same on every rank.
 
-    `modules`: its layers from the inputs up, one for each pass EF_A, EF_B ... of the schedule over
-    all ranks of an encoder pipeline. Each is called with the tensors that the one below returns,
-    one or several; the first is called with the fields `inputs`, and the last one's tensor is the
-    features. None stands for a layer that other ranks run. `tokens`: the number of features of a
-    microbatch, by cost ({"tiles": 256}) or as a function of its info; a microbatch of 0 is not
-    encoded. `width`: of a feature, so features are (tokens, width). `hidden`: the shape of what a
-    rank of the encoder hands to the next one, or the shapes of several tensors, from a microbatch's
-    info; by default that of the features. `trainable`: False freezes its parameters. `dtype`: the
-    precision of what crosses ranks. `layer_names`: what the layers' tensors' names begin with in
-    the whole model, as "visual.blocks.0", under which checkpoints hold them; by default
-    `encoders.NAME.NUMBER`. `extras`: fields that every rank of the encoder gets. `prepare`: called
-    with them by keyword, once for a microbatch on each rank, returns what its layers are called
-    with by keyword (rotary embeddings, borders of images); without, they get the fields. `pieces`:
-    into how many passes each layer is cut: its method `pieces()` returns so many modules, which are
-    run in its place one after another, and name their tensors as the layer does. Fill a schedule
-    with that many times as many layers, then. `images`: the number
-    of a microbatch's images, all alike, by cost or as a function of its info: for
-    Units(spread=True).
+    Args:
+        name: Of the encoder, and of its features as `merge` gets them.
+        modules: Its layers from the inputs up, one for each pass EF_A, EF_B ... over all ranks of
+            an encoder pipeline. Each is called with the tensors that the one below returns, the
+            first with the fields `inputs`; the last one's tensor is the features. None stands for a
+            layer that other ranks run.
+        tokens: The number of features of a microbatch, by cost ({"tiles": 256}) or as a function of
+            its info; a microbatch of 0 is not encoded.
+        width: Of a feature, so features are (tokens, width).
+        inputs: Names of fields; default ("pixel_values",).
+        hidden: From a microbatch's info, the shape of what a rank of the encoder hands to the next
+            one, or the shapes of several tensors; default: that of the features.
+        trainable: False freezes its parameters; default True.
+        dtype: The precision of what crosses ranks; default torch.float32.
+        layer_names: The beginnings of the layers' tensors' names in the whole model, such as
+            "visual.blocks.0", for checkpoints; default `encoders.NAME.NUMBER`.
+        extras: Fields that every rank of the encoder gets; default: none.
+        prepare: Called with them by keyword, once for a microbatch on each rank, returns what its
+            layers are called with by keyword (rotary embeddings); default: the fields.
+        pieces: Passes of each layer, whose method `pieces()` returns so many modules to run in its
+            place, with its names of tensors. Fill a schedule with that many times as many layers,
+            then; default 1.
+        images: The number of a microbatch's images, all alike, by cost or as a function of its
+            info, for Units(spread=True); default: not known.
+
+    Raises ValueError for layers that do not fit.
     """
 
     name: str
@@ -200,8 +209,9 @@ class EncoderSpec:
                 f"{len(self.layer_names)} layer_names; give one for each layer"
             )
         if self.pieces != 1:
-            every = [self._cut(number) for number in range(len(self.modules))]
-            object.__setattr__(self, "modules", [module for one in every for module in one])
+            cuts = [self._cut(number) for number in range(len(self.modules))]
+            # From here on each piece is a layer.
+            object.__setattr__(self, "modules", [module for pieces in cuts for module in pieces])
         for number, module in self.layers():
             refuse_sharded(module, f"layer {number} of the encoder {self.name!r}", "without images")
             if not self.trainable:
@@ -218,14 +228,14 @@ class EncoderSpec:
         if layer is None:
             return (None,) * self.pieces
         cut: Any = getattr(layer, "pieces", None)
-        found = [] if cut is None else [*cut()]
-        if len(found) != self.pieces:
+        pieces = [] if cut is None else [*cut()]
+        if len(pieces) != self.pieces:
             raise ValueError(
                 f"layer {number} of the encoder {self.name!r}, a {type(layer).__name__}, has "
-                f"{len(found) or 'no'} pieces, and not {self.pieces}; give it a method pieces() "
+                f"{len(pieces) or 'no'} pieces, and not {self.pieces}; give it a method pieces() "
                 "that returns so many modules, or another number as pieces="
             )
-        return found
+        return pieces
 
     def layers(self) -> Iterator[tuple[int, nn.Module]]:
         """Yield the layers that this rank was given, with their numbers."""

@@ -23,7 +23,7 @@ class EncoderRoutes:
     `number`: by the encoders' number of a microbatch, that of the language model. `features`: by
     encoder and its microbatch. `gradients`: by value, the encoders whose features' gradients it is.
     `hidden`: by value that goes from one rank of an encoder to the next, the encoder. `backward`:
-    all backwards. `wanted`: those whose input gradient a layer below waits for.
+    all backwards. `with_input_gradient`: those whose input gradient a layer below waits for.
     """
 
     number: Mapping[int, int]
@@ -31,7 +31,7 @@ class EncoderRoutes:
     gradients: Mapping[Value, tuple[int, ...]]
     hidden: Mapping[Value, int]
     backward: frozenset[Pass]
-    wanted: frozenset[Pass]
+    with_input_gradient: frozenset[Pass]
 
 
 def find_routes(program: Program, placement: EncoderPlacement) -> EncoderRoutes:
@@ -44,24 +44,24 @@ def find_routes(program: Program, placement: EncoderPlacement) -> EncoderRoutes:
     >>> find_routes(program, place_encoders(program, [1])).number
     {1: 0}
     """
-    items = {item for row in program.ranks for item in row}
+    passes = {pass_ for row in program.ranks for pass_ in row}
     # Everything below takes for granted that edges join what follows each other.
     for edge in program.edges:
         _check_edge(edge, placement)
-    number = _numbers(program, placement, {item for item in items if is_encoder(item, "EF")})
+    number = _numbers(program, placement, {pass_ for pass_ in passes if is_encoder(pass_, "EF")})
     inside = [edge.source for edge in program.edges if all(map(is_encoder, edge))]
-    backward = {item for item in items if is_encoder(item, "EB")}
-    reached = {_key(item, placement) for item in backward}
+    backward = {pass_ for pass_ in passes if is_encoder(pass_, "EB")}
+    reached = {_key(pass_, placement) for pass_ in backward}
     return EncoderRoutes(
         number=number,
         features={
-            (_encoder(source, placement), source.microbatch): value_of(source)
+            (_encoder(source, placement), source.microbatch): edge_value(source)
             for source, _ in _features(program)
         },
         gradients=_gradients(program, placement),
-        hidden={value_of(source): _encoder(source, placement) for source in inside},
+        hidden={edge_value(source): _encoder(source, placement) for source in inside},
         backward=frozenset(backward),
-        wanted=frozenset(b for b in backward if _below(_key(b, placement)) in reached),
+        with_input_gradient=frozenset(b for b in backward if _below(_key(b, placement)) in reached),
     )
 
 
@@ -81,22 +81,23 @@ def find_joints(
         for source, target in program.edges
         if source.kind in BACKWARD
     }
-    found = {}
+    joints = {}
     for place, brought in takes.items():
         if missing := [name for n, name in enumerate(names) if n not in brought]:
             raise ValueError(
                 f"{Pass(place[0], 'F', place[1])} gets no features of {', '.join(missing)}; add an "
                 "edge from the last layer's EF"
             )
-        every = range(len(placement.share))
-        back = tuple((*place, encoder) in returned for encoder in every)
-        takes_here = tuple(brought[encoder] for encoder in every)
-        order = tuple([*brought].index(encoder) for encoder in every) if placement.part else ()
-        found[place] = Joint(tuple(names), takes_here, back, order)
-    return found
+        encoders = range(len(placement.share))
+        back = tuple((*place, encoder) in returned for encoder in encoders)
+        takes_here = tuple(brought[encoder] for encoder in encoders)
+        # Parts of one encoder are joined in their order, whatever that of the edges is.
+        order = tuple([*brought].index(encoder) for encoder in encoders) if placement.part else ()
+        joints[place] = Joint(tuple(names), takes_here, back, order)
+    return joints
 
 
-def value_of(source: Pass) -> Value:
+def edge_value(source: Pass) -> Value:
     """Return the value that edges take from a pass."""
     return Value(f"X_{source.kind}", source.stage, source.microbatch)
 
@@ -107,21 +108,21 @@ def _features(program: Program) -> Iterator[Edge]:
 
 
 def _gradients(program: Program, placement: EncoderPlacement) -> dict[Value, tuple[int, ...]]:
-    found: dict[Value, set[int]] = {}
+    encoders_by_value: dict[Value, set[int]] = {}
     for source, target in program.edges:
         if source.kind in BACKWARD:
-            found.setdefault(value_of(source), set()).add(_encoder(target, placement))
-    return {value: tuple(sorted(encoders)) for value, encoders in found.items()}
+            encoders_by_value.setdefault(edge_value(source), set()).add(_encoder(target, placement))
+    return {value: tuple(sorted(encoders)) for value, encoders in encoders_by_value.items()}
 
 
-def _encoder(item: Pass, placement: EncoderPlacement) -> int:
-    return placement.layer(item).encoder
+def _encoder(pass_: Pass, placement: EncoderPlacement) -> int:
+    return placement.layer(pass_).encoder
 
 
-def _key(item: Pass, placement: EncoderPlacement) -> tuple[int, int, int]:
+def _key(pass_: Pass, placement: EncoderPlacement) -> tuple[int, int, int]:
     """Return encoder, layer and microbatch of a pass."""
-    place = placement.layer(item)
-    return place.encoder, place.number, item.microbatch
+    place = placement.layer(pass_)
+    return place.encoder, place.number, pass_.microbatch
 
 
 def _below(key: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -166,7 +167,7 @@ def _numbers(
                 f"the encoders' microbatch {source.microbatch} is {number[source.microbatch]} and "
                 f"{target.microbatch} of the language model; give each of them one number"
             )
-    for item in sorted(forwards):
-        if item.microbatch not in number:
-            raise ValueError(f"{item} leads to no F; add an edge from the encoder's last layer")
+    for pass_ in sorted(forwards):
+        if pass_.microbatch not in number:
+            raise ValueError(f"{pass_} leads to no F; add an edge from the encoder's last layer")
     return number

@@ -4,7 +4,7 @@ Each replica is an encoder of its own to the program: a *part*, with features of
 first stage puts together again. The program is the same in every step, and only sizes change. A
 replica of the language model deals its images in turn, so in a step no part has more than one image
 of it more than another, however full microbatches are; every rank that needs a size knows the
-images of this replica, and nobody has to be asked.
+images of this replica, without a message.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ from ..parts import TensorSpec, count_tokens
 from .placement import EncoderSpec
 
 
-def parts_of(specs: Sequence[EncoderSpec], parts: int) -> tuple[EncoderSpec, ...]:
+def split_encoder(specs: Sequence[EncoderSpec], parts: int) -> tuple[EncoderSpec, ...]:
     """Return the encoder of each part. Raises ValueError for several encoders, or no `images`."""
     if len(specs) != 1 or specs[0].images is None:
-        given = (
+        listed = (
             f"{len(specs)} encoders" if len(specs) != 1 else f"{specs[0].name!r} without images="
         )
         raise ValueError(
-            f"units spread the images of one encoder, and got {given}: give one EncoderSpec with "
+            f"units spread the images of one encoder, and got {listed}: give one EncoderSpec with "
             "images=, the number of a microbatch's images by its costs, such as {'tiles': 1}"
         )
     spec = specs[0]
     names = [spec.layer_name(number) for number in range(len(spec.modules))]
-    each = (f"{spec.name}, part {number} of {parts}" for number in range(parts))
-    return tuple(replace(spec, name=name, layer_names=names, pieces=1) for name in each)
+    part_names = (f"{spec.name}, part {number} of {parts}" for number in range(parts))
+    return tuple(replace(spec, name=name, layer_names=names, pieces=1) for name in part_names)
 
 
 def part_specs(
@@ -41,18 +41,19 @@ def part_specs(
     `infos`: of all microbatches, replica by replica of the language model, None for other ranks'.
     Raises ValueError for images that do not have as many features each.
     """
-    each, found = len(infos) // replicas, list[tuple[TensorSpec, ...]]()
+    per_replica, specs = len(infos) // replicas, list[tuple[TensorSpec, ...]]()
     for number, info in enumerate(infos):
-        if not number % each:
-            turn = number // each  # replicas begin with other parts: the first has no more of all
+        if not number % per_replica:
+            # Replicas begin with other parts: the first has no more of all.
+            turn = number // per_replica
         if info is None:
-            found.append(())
+            specs.append(())
             continue
         spec = parts[0]
         images = count_tokens("images=", spec.images or {}, info)
         whole = spec.features_spec(info)
-        features, rest = divmod(whole.shape[0], images) if images else (0, whole.shape[0])
-        if rest:
+        features, remainder = divmod(whole.shape[0], images) if images else (0, whole.shape[0])
+        if remainder:
             raise ValueError(
                 f"a microbatch has {images} images and {whole.shape[0]} features: images that are "
                 "spread have as many features each; give EncoderSpec the true tokens and images"
@@ -63,20 +64,20 @@ def part_specs(
         ]
         turn += images
         sizes = [(features * count, *whole.shape[1:]) for count in counts]
-        found.append(tuple(replace(whole, shape=size) for size in sizes))
-    return found
+        specs.append(tuple(replace(whole, shape=size) for size in sizes))
+    return specs
 
 
-def rows_of_part(field: Tensor, name: str, before: int, own: int, every: int) -> Tensor:
+def part_rows(field: Tensor, name: str, before: int, count: int, total: int) -> Tensor:
     """Return the rows of a field that a part encodes.
 
-    `before`, `own`, `every`: the features of the parts before it, its own, and those of all. Raises
-    ValueError for rows that are not alike.
+    `before`, `count`, `total`: the features of the parts before it, its own, and those of all.
+    Raises ValueError for rows that are not alike.
     """
-    first, end = len(field) * before, len(field) * (before + own)
-    if first % every or end % every:
+    first, end = len(field) * before, len(field) * (before + count)
+    if first % total or end % total:
         raise ValueError(
             f"{name} has {len(field)} rows, which do not divide into images of as many features; "
             "units spread images that are alike: give whole microbatches (spread=False), or tiles"
         )
-    return field[first // every : end // every]
+    return field[first // total : end // total]

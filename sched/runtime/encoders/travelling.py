@@ -5,7 +5,6 @@ much to encode as the others; features come to the first stages' ranks, as leave
 graphs, and their gradients go back when all passes are over. `loader.step.dispatch` moves them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,15 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from ..parts import StepData
+from ..settings import StageOptions
 from ..stage.agreement import is_trained
-from ..stage.calling import Calling, grad_mode
+from ..stage.calling import grad_mode
 
 
 @dataclass(frozen=True, slots=True)
 class TravellingImages:
-    """An encoder whose images travel, on a mesh with pipeline stages: `Pipeline(images=...)`.
+    """An encoder whose images travel, on a mesh with pipeline stages: `Pipeline(encoders=...)`.
 
-    `name`: of its features, as `merge` gets them. `dispatch`: a `counterpoise.ImageDispatch` over
+    `name`: of its features, as `merge` gets them. `dispatch`: a `loader.ImageDispatch` over
     all ranks of "dp" and "pp", with reduction="sum", the same on all of them. `inputs`: the field
     that is encoded. `sizes`: the field that has each image's size, such as "image_grid_thw", if the
     dispatch has a blank_size. `module_name`: of the encoder in the whole model, under which
@@ -54,7 +54,7 @@ class RankImages:
 
     spec: TravellingImages | None
     rank: int
-    calling: Calling
+    options: StageOptions
     # The dispatch's images of the step that runs.
     _step: Any = None
 
@@ -94,13 +94,14 @@ class RankImages:
         spec = self.spec
         if spec is None:
             return data
-        fields = [one.fields for one in data.microbatches] if is_first else []
-        pixels: list[Tensor | None] = [one[spec.inputs] for one in fields] or [None] * count
+        batches = [microbatch.fields for microbatch in data.microbatches] if is_first else []
+        # Ranks of other stages have no images, and encode those of others.
+        pixels: list[Tensor | None] = [batch[spec.inputs] for batch in batches] or [None] * count
         sizes: list[list[Any]] | None = None
         if spec.sizes:
-            sizes = [[*map(tuple, one[spec.sizes].tolist())] for one in fields] or [[]] * count
+            sizes = [[*map(tuple, batch[spec.sizes].tolist())] for batch in batches] or [[]] * count
         near = next(spec.dispatch.encoder.parameters(), torch.zeros(()))
-        with grad_mode(data.training), self.calling.cast(near):
+        with grad_mode(data.training), self.options.cast(near):
             self._step = spec.dispatch.step(pixels, sizes)
             features = {number: self._step.features(number) for number in range(count)}
         return replace(data, features=features if is_first else {})
@@ -113,27 +114,18 @@ class RankImages:
 
 
 def rank_images(
-    spec: TravellingImages | None,
-    rank: int,
-    sizes: tuple[int, int] | None,
-    others: Sequence[Any],
-    calling: Calling,
+    spec: TravellingImages | None, rank: int, sizes: tuple[int, int] | None, options: StageOptions
 ) -> RankImages:
     """Return the travelling images of a rank of a pipeline.
 
-    `sizes`: of dp and pp, None in units. `others`: the schedule's encoders. Raises ValueError for
-    units, for encoders beside them, and for other ranks than the mesh's.
+    `sizes`: of dp and pp, None in units. Raises ValueError for units, and for other ranks than the
+    mesh's.
     """
     if spec is not None:
         if sizes is None:
             raise ValueError(
-                "images= is for a mesh; in units give Units spread=True, and encoders=, whose "
-                "ranks share the images of each microbatch"
-            )
-        if others:
-            raise ValueError(
-                f"images= and encoders= are both given ({spec.name!r} beside the schedule's); give "
-                "one: images that travel are encoded before the passes, others beside them"
+                "TravellingImages are for a mesh; in units give Units spread=True, and encoders= "
+                "EncoderSpecs, whose ranks share the images of each microbatch"
             )
         if spec.dispatch.ranks != sizes[0] * sizes[1]:
             raise ValueError(
@@ -141,4 +133,4 @@ def rank_images(
                 f"x {sizes[1]} in dp and pp: make the ImageDispatch with the group of these, "
                 "which is by default that of all processes"
             )
-    return RankImages(spec, rank, calling)
+    return RankImages(spec, rank, options)

@@ -2,7 +2,7 @@
 
 A thread writes this rank's standing to a key-value store twice a second and reads the others', so
 what was known last is here when the store's host is gone. A store that does not answer holds up the
-thread alone, for ever where its host is stopped, so a second thread ends a process that nobody
+thread alone, for ever where its host is stopped, so a second thread ends a process that no other
 waits for any more. A standing has a number that grows each time: one that has not grown for a while
 is of a process that is dead, stopped or cut off.
 
@@ -63,8 +63,8 @@ class Board:
         self.waits = Waits()
         self.step = 0
         # Known before the store has been read, which may be gone by then.
-        others = {*range(len(pipelines[pipeline]))} - {rank}
-        self.standings = dict.fromkeys(others, Standing(0, 0))
+        other_ranks = {*range(len(pipelines[pipeline]))} - {rank}
+        self.standings = dict.fromkeys(other_ranks, Standing(0, 0))
         self._store, self._rank = store, rank
         self._pipelines, self._pipeline = pipelines, pipeline
         self._processes, self._hosting = pipelines[pipeline], pipelines[0][0]
@@ -75,7 +75,7 @@ class Board:
         self._beat = 0
         self._read_at = monotonic()
         # By rank: the last number seen, and when it was new.
-        self._heard = dict.fromkeys(others, (0, self._read_at))
+        self._heard = dict.fromkeys(other_ranks, (0, self._read_at))
         # The store's host, if it is in other pipelines; and theirs when this rank began to listen.
         self._host = Standing(0, 0)
         self._before: tuple[float, dict[int, dict[int, Standing]]] = (0.0, {})
@@ -131,10 +131,10 @@ class Board:
         self._before = monotonic(), self._read_others()
         while True:
             self._start_thread(self._exchange, "last words").join(_ANSWER_S)
-            found = self._as_of_now()
-            known = any(s.silent_s or s.failed not in ("", _UNKNOWN) for s in found.values())
+            standings = self._as_of_now()
+            known = any(s.silent_s or s.failed not in ("", _UNKNOWN) for s in standings.values())
             if error or known or self._lost or monotonic() > until:
-                return found | {self._rank: self._own()}
+                return standings | {self._rank: self._own()}
             self._stop.wait(_PERIOD_S)
 
     def _as_of_now(self) -> dict[int, Standing]:
@@ -142,7 +142,7 @@ class Board:
         now = monotonic()
         age = now - self._read_at
         answers = not self._lost and age < _ANSWER_S
-        found = {}
+        standings = {}
         for rank, standing in self.standings.items():
             silent = now - self._heard[rank][1]
             if not answers:
@@ -150,8 +150,8 @@ class Board:
                 hosts = self._processes[rank] == self._hosting
                 silent = max(age, _SILENT_S) if hosts else 0.0
             silent = silent if silent >= _SILENT_S else 0.0
-            found[rank] = replace(standing, since_s=standing.since_s + age, silent_s=silent)
-        return found
+            standings[rank] = replace(standing, since_s=standing.since_s + age, silent_s=silent)
+        return standings
 
     def elsewhere(self) -> dict[int, dict[int, Standing]]:
         """Return the standings of the other pipelines' ranks, as far as the store tells them.
@@ -163,7 +163,7 @@ class Board:
         if self._lost or age >= _ANSWER_S:
             host = replace(self._host, silent_s=max(age, _SILENT_S))
             return {} if self._hosting in self._processes else {0: {0: host}}
-        (listened, before), found = self._before, self._read_others()
+        (listened, before), by_pipeline = self._before, self._read_others()
         silent = now - listened
         return {
             number: {
@@ -173,22 +173,22 @@ class Board:
                 else there
                 for rank, there in ranks.items()
             }
-            for number, ranks in found.items()
+            for number, ranks in by_pipeline.items()
         }
 
     def _read_others(self) -> dict[int, dict[int, Standing]]:
         """Return the standings of the other pipelines, without those that do not come soon."""
-        found: dict[int, dict[int, Standing]] = {}
+        by_pipeline: dict[int, dict[int, Standing]] = {}
 
         def read() -> None:
             with suppress(RuntimeError):
                 for number in range(len(self._pipelines)):
                     if number != self._pipeline:
-                        found[number] = self._read(number)
+                        by_pipeline[number] = self._read(number)
 
         if len(self._pipelines) > 1 and not self._lost:
             self._start_thread(read, "others").join(_ANSWER_S)
-        return dict(found)
+        return dict(by_pipeline)
 
     def _own(self) -> Standing:
         value = self.waits.value
@@ -208,7 +208,7 @@ class Board:
         self._beat += 1
         try:
             self._store.set(_key(self._processes[self._rank]), _text(self._own()))
-            found = self._read(self._pipeline)
+            standings = self._read(self._pipeline)
             if self._hosting not in self._processes:
                 text = self._store.get(_key(self._hosting))
                 self._host = msgspec.json.decode(text, type=Standing)
@@ -216,12 +216,12 @@ class Board:
             # The host of the store is gone; what was read before stays.
             self._lost = True
             return
-        del found[self._rank]
+        del standings[self._rank]
         self._read_at = now = monotonic()
-        for rank, standing in found.items():
+        for rank, standing in standings.items():
             if self._heard[rank][0] != standing.beat:
                 self._heard[rank] = standing.beat, now
-        self.standings = found
+        self.standings = standings
 
     def _publish_often(self) -> None:
         while not self._stop.wait(_PERIOD_S):
@@ -234,15 +234,15 @@ class Board:
 
     def _end_if_left_alone(self, leave: Callable[[int], None]) -> None:
         """End the process if the others have given up and this rank's own pass does not end."""
-        own = self._own()
+        here = self._own()
         failed = {rank: there.failed for rank, there in self.standings.items() if there.failed}
         reasons = [f"rank {rank} has given up: {error}" for rank, error in failed.items()]
         if self._lost or monotonic() - self._read_at > _STORE_S:
             reasons.append("the first rank's process is gone")
-        computes = self._running and not own.waiting and not self.waits.done
-        if computes and reasons and own.since_s > self._deadline_s:
+        computes = self._running and not here.waiting and not self.waits.done
+        if computes and reasons and here.since_s > self._deadline_s:
             print(  # noqa: T201
-                f"rank {self._rank} is in one pass since {own.since_s:.0f} s, and {reasons[0]}",
+                f"rank {self._rank} is in one pass since {here.since_s:.0f} s, and {reasons[0]}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -64,26 +64,26 @@ def explain(error: Exception, board: Board, known: Pipelines, rank: int) -> Pipe
     """
     standings = board.give_up("")
     text = known.explain(rank, standings)
-    for other, there in sorted(standings.items()):
-        if other != rank and there.failed not in ("", "failed"):  # an error of its own
-            text += f"; rank {other}: {there.failed}"
-    for number, others in sorted(board.elsewhere().items()):
-        late = known.late(standings[rank].step, others)
-        silent = [other for other, there in sorted(others.items()) if there.silent_s]
+    for peer, there in sorted(standings.items()):
+        if peer != rank and there.failed not in ("", "failed"):  # an error of its own
+            text += f"; rank {peer}: {there.failed}"
+    for number, standings_there in sorted(board.elsewhere().items()):
+        late = known.late(standings[rank].step, standings_there)
+        silent = [peer for peer, there in sorted(standings_there.items()) if there.silent_s]
         if behind := silent or late:
-            text += f"; in pipeline {number}, {known.explain(behind[0], others)}"
+            text += f"; in pipeline {number}, {known.explain(behind[0], standings_there)}"
     atexit.register(_leave)
     return PipelineStalledError(text, str(error).splitlines()[0])
 
 
-def meet(own: T, what: str, device: torch.device, deadline_s: float, board: Board) -> list[T]:
+def meet(message: T, task: str, device: torch.device, deadline_s: float, board: Board) -> list[T]:
     """Return what every process of the job gives, by rank. Raises as `Pipeline.exchange` does."""
     try:
-        return gather_objects(own, dist.group.WORLD, device, deadline_s, what)
+        return gather_objects(message, dist.group.WORLD, device, deadline_s, task)
     except PeerLostError as error:
         board.give_up(str(error))
         atexit.register(_leave)
-        raise PipelineStalledError(str(error), f"it could not {what}") from error
+        raise PipelineStalledError(str(error), f"it could not {task}") from error
 
 
 def _leave() -> None:

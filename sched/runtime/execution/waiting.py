@@ -69,15 +69,15 @@ class Pipelines:
             rank = (silent or culprits)[0]
         # Standings are old where the store is gone, and the chain may miss who is the cause.
         parts += [
-            self._describe(other, standing, [])
-            for other, standing in sorted(standings.items())
-            if _is_silent(standing) and other not in seen
+            self._describe(peer, standing, [])
+            for peer, standing in sorted(standings.items())
+            if _is_silent(standing) and peer not in seen
         ]
         return f"step {standings[me].step}: " + "; ".join(parts)
 
     def _describe(self, rank: int, standing: Standing, culprits: Sequence[int]) -> str:
         ops, since = self.lists[rank], f"since {standing.since_s:.0f} s"
-        whom = " and ".join(map(str, culprits)) or "nobody known"
+        whom = " and ".join(map(str, culprits)) or "unknown"
         if standing.at >= len(ops):
             text = f"rank {rank} is at the end of step {standing.step} {since}"
             text += f" and waits for rank {whom}" if culprits else ""
@@ -101,11 +101,11 @@ class Pipelines:
         if not standing.waiting:
             return []
         ops, value = self.lists[rank], standing.waiting
-        made = next((op for op in ops if value in map(str, op.writes)), None)
-        if made is not None and made.source is not None:
-            return [made.source]
-        if made is not None and made.what.kind in self.collectives:
-            return self._not_entered(rank, made, standing, standings)
+        maker = next((op for op in ops if value in map(str, op.writes)), None)
+        if maker is not None and maker.source is not None:
+            return [maker.source]
+        if maker is not None and maker.what.kind in self.collectives:
+            return self._not_entered(rank, maker, standing, standings)
         # Its own value: a send that its receivers have not taken.
         sends = (op for op in ops if op.targets and str(op.reads[0]) == value)
         return [target for op in sends for target in op.targets]
@@ -114,10 +114,10 @@ class Pipelines:
         self, rank: int, standing: Standing, standings: Mapping[int, Standing]
     ) -> list[int]:
         """Return the ranks that a rank at its step's end waits for: who is not there, or silent."""
-        others = {other: there for other, there in standings.items() if other != rank}
-        missing = [other for other in range(len(self.lists)) if other not in {*others, rank}]
-        silent = [other for other, there in others.items() if _is_silent(there)]
-        return self.late(standing.step, others) or sorted(silent) or missing
+        standings_there = {peer: there for peer, there in standings.items() if peer != rank}
+        missing = [peer for peer in range(len(self.lists)) if peer not in {*standings_there, rank}]
+        silent = [peer for peer, there in standings_there.items() if _is_silent(there)]
+        return self.late(standing.step, standings_there) or sorted(silent) or missing
 
     def late(self, step: int, standings: Mapping[int, Standing]) -> list[int]:
         """Return the ranks that are not at the end of a step, or of a later one."""
@@ -131,18 +131,18 @@ class Pipelines:
         self, rank: int, entry: Op, standing: Standing, standings: Mapping[int, Standing]
     ) -> list[int]:
         """Return the ranks whose entry into a collective is missing."""
-        found = self.collectives[entry.what.kind]
+        collective = self.collectives[entry.what.kind]
         peers = self.peers.get(rank, range(len(self.lists)))
         name = (entry.what.kind, entry.what.microbatch)
         missing = []
-        for other in [peers[found.root]] if found.operation == "broadcast" else peers:
-            there, ops = standings.get(other), self.lists[other]
+        for peer in [peers[collective.root]] if collective.operation == "broadcast" else peers:
+            there, ops = standings.get(peer), self.lists[peer]
             at = (n for n, op in enumerate(ops) if (op.what.kind, op.what.microbatch) == name)
             # In a step before, in this one's list before its entry, or nothing is known of it.
-            if other != rank and (
+            if peer != rank and (
                 there is None or (there.step, there.at) <= (standing.step, next(at, -1))
             ):
-                missing.append(other)
+                missing.append(peer)
         return missing
 
 

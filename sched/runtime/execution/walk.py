@@ -121,7 +121,7 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
 
 
 def _keep(item: _Underway, where: int | str, underway: Underway) -> None:
-    """Keep a transfer that nobody here reads, and drop those before it that are over."""
+    """Keep a transfer that nothing here reads, and drop those before it that are over."""
     queue = underway[where]
     while queue and queue[0].transfer.done():
         queue.popleft()
@@ -143,9 +143,9 @@ def _run(
 ) -> set[int]:
     """Run a pass, or enter a collective; return the numbers of the passes run inside of it."""
     op = ops[at]
-    what = op.what
-    if what.kind in walker.parts:
-        if walker.took is None or what.kind[:2] in ("EF", "EB"):
+    pass_ = op.what
+    if pass_.kind in walker.parts:
+        if walker.took is None or pass_.kind[:2] in ("EF", "EB"):
             walker.measured.append(_run_pass(op, walker, held))
             return set()
         took = walker.took
@@ -155,42 +155,42 @@ def _run(
         inner: list[Slot] = []
 
         def run_next(left_ns: int | None) -> int | None:
-            one = ops[behind[len(inner)]] if len(inner) < len(behind) else None
-            if one is None or not _has_all(one, held):
+            inner_op = ops[behind[len(inner)]] if len(inner) < len(behind) else None
+            if inner_op is None or not _has_all(inner_op, held):
                 return None
-            if left_ns is not None and 2 * left_ns < took.get(one.what.kind, 0):
+            if left_ns is not None and 2 * left_ns < took.get(inner_op.what.kind, 0):
                 return None
-            inner.append(_run_pass(one, walker, held))
-            took[one.what.kind] = inner[-1].end_ns - inner[-1].start_ns
-            return took[one.what.kind]
+            inner.append(_run_pass(inner_op, walker, held))
+            took[inner_op.what.kind] = inner[-1].end_ns - inner[-1].start_ns
+            return took[inner_op.what.kind]
 
         with points(run_next):
             slot = _run_pass(op, walker, held)
         # Rows of passes do not overlap, so each stands where the time of those before it ends.
-        until = slot.end_ns - sum(one.end_ns - one.start_ns for one in inner)
+        until = slot.end_ns - sum(inside.end_ns - inside.start_ns for inside in inner)
         walker.measured.append(slot._replace(end_ns=until))
-        for one in inner:
-            start, until = until, until + one.end_ns - one.start_ns
-            walker.measured.append(Slot(one.what, start, until))
+        for inside in inner:
+            start, until = until, until + inside.end_ns - inside.start_ns
+            walker.measured.append(Slot(inside.what, start, until))
         return {*posted, *behind[: len(inner)]}
-    if what.kind in walker.collectives:
-        _enter(op, at, _given(op, held), data, walker, held)
-    elif what.kind == "REDUCE_GRAD":
-        walker.reduce(what)
-    elif not kind(what.kind).once:
+    if pass_.kind in walker.collectives:
+        _enter(op, at, _read_values(op, held), data, walker, held)
+    elif pass_.kind == "REDUCE_GRAD":
+        walker.reduce(pass_)
+    elif not kind(pass_.kind).once:
         # UNSHARD, RESHARD and O are the modules' and the training loop's.
         known = ", ".join(sorted(walker.parts))
-        raise ValueError(f"no part of the model runs {what}; the parts of this rank run {known}")
+        raise ValueError(f"no part of the model runs {pass_}; the parts of this rank run {known}")
     return set()
 
 
 def _run_pass(op: Op, walker: Walker, held: dict[Value, Any]) -> Slot:
-    given = _given(op, held)
+    reads = _read_values(op, held)
     start = perf_counter_ns()
-    made = walker.parts[op.what.kind].run_pass(op.what, given)
+    writes = walker.parts[op.what.kind].run_pass(op.what, reads)
     slot = Slot(op.what, start, perf_counter_ns())
     for value in op.writes:
-        held[value] = made.get(value.name)
+        held[value] = writes.get(value.name)
     return slot
 
 
@@ -203,17 +203,17 @@ def _receive(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, 
 
 def _behind(ops: Sequence[Op], at: int, walker: Walker) -> tuple[list[int], list[int]]:
     """Return receives to post with a pass, and the encoder passes behind it, before the next."""
-    receives, posted, found = list[int](), list[int](), list[int]()
+    receives, posted, encoder_passes = list[int](), list[int](), list[int]()
     for number in range(at + 1, len(ops)):
         op = ops[number]
         if op.what.kind[:2] in ("EF", "EB"):
-            found.append(number)
+            encoder_passes.append(number)
             posted, receives = posted + receives, []
         elif op.what.kind in walker.parts:
             break
         elif op.source is not None:
             receives.append(number)
-    return posted, found
+    return posted, encoder_passes
 
 
 def _has_all(op: Op, held: dict[Value, Any]) -> bool:
@@ -229,27 +229,27 @@ def _has_all(op: Op, held: dict[Value, Any]) -> bool:
     return True
 
 
-def _given(op: Op, held: Mapping[Value, Any]) -> dict[str, Any]:
+def _read_values(op: Op, held: Mapping[Value, Any]) -> dict[str, Any]:
     """Return what a pass reads, by name."""
-    found: dict[str, Any] = {}
+    reads: dict[str, Any] = {}
     for value in op.reads:
         name, item = value.name, held[value]
         # Edges may bring the results of several passes of one kind.
-        found[name] = (*found.get(name, ()), item) if name.startswith("X_") else item
-    return found
+        reads[name] = (*reads.get(name, ()), item) if name.startswith("X_") else item
+    return reads
 
 
 def _enter(
     op: Op,
     at: int,
-    given: Mapping[str, Any],
+    reads: Mapping[str, Any],
     data: StepData,
     walker: Walker,
     held: dict[Value, Any],
 ) -> None:
     """Enter a barrier's collective; a contribution of None, the same everywhere, leaves it out."""
     (value,) = op.writes
-    tensor = given[op.reads[0].name] if op.reads else None
+    tensor = reads[op.reads[0].name] if op.reads else None
     if op.reads and tensor is None:
         held[value] = None
         return

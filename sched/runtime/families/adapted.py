@@ -17,24 +17,33 @@ from ...bubble_filling.filled_program import EncoderTimes, with_encoders
 from ...ir.program import Program
 from ...ir.registry import schedules
 from ...planners.job.schema import read_stages
-from ...planners.stage_split import SplitPlan, split_of
+from ...planners.stage_split import SplitPlan, even_stages, make_split
 from ...simulation.costs import unit_costs
 from ..encoders.placement import EncoderSpec, is_encoder
 from ..files import on_all_ranks
-from ..job.start import generator_of
-from ..links.meeting import device_of
-from ..parts import tokens_by
+from ..links.meeting import find_device
 from ..pipeline import Pipeline
 from ..pretrained.loading import set_weights
-from ..pretrained.making import materialise, precisions_of
+from ..pretrained.making import find_precisions, materialise
 from ..pretrained.saving import refuse_other_tensors, save_weights
+from ..settings import (
+    HiddenStates,
+    LossFunction,
+    ScheduleFunction,
+    StageOptions,
+    StepLoss,
+    as_function,
+    as_settings,
+    is_registered,
+    packed_shape,
+)
 from ..stage.checking import tiny_batch
 from ..stage.splitting import CallLayer, split
 from ..units.layout import Units
 from ..vocabulary.loss import LossOptions
 from ..vocabulary.shard import VocabParallel
-from ..vocabulary.step import algorithm_of
-from .images import Images
+from ..vocabulary.step import find_algorithm
+from .images import ImageEncoder
 from .layers import Layers
 from .small import fill, small_model
 
@@ -60,7 +69,7 @@ class Adapted:
     head: str
     layers: Layers
     again: Callable[[nn.Module], "Adapted"]
-    images: Images | None = None
+    images: ImageEncoder | None = None
     positions: str = ""
     inside: float = 1.0
     logits: float = 1.0
@@ -72,10 +81,11 @@ class Adapted:
         `words`, `head`: whether stages have the embedding and the head, which vocabulary passes
         divide otherwise.
         """
-        found = [[f"{self.list_name}.{number}" for number in one.numbers] for one in plan.stages]
-        found[0] = [*([self.words] if words else []), *self.front, *found[0]]
-        found[-1] += [self.norm, *([self.head] if head else [])]
-        return found
+        layers = self.list_name
+        names = [[f"{layers}.{number}" for number in stage.numbers] for stage in plan.stages]
+        names[0] = [*([self.words] if words else []), *self.front, *names[0]]
+        names[-1] += [self.norm, *([self.head] if head else [])]
+        return names
 
     def split(
         self,
@@ -127,7 +137,7 @@ class Adapted:
     def _rotary(self) -> list[str]:
         """Return the name of the module that makes rotary embeddings, in no stage."""
         rotary = self.layers.rotary
-        return [name for name, each in self.model.named_modules() if each is rotary]
+        return [name for name, module in self.model.named_modules() if module is rotary]
 
     @property
     def is_meta(self) -> bool:
@@ -136,50 +146,63 @@ class Adapted:
 
     def _tiny(self) -> dict[str, Any]:
         """Return a microbatch of two packed samples of text, as forward takes it."""
-        found, axes = tiny_batch(self.model, self.words), self.layers.family.axes
+        batch, axes = tiny_batch(self.model, self.words), self.layers.family.axes
         if axes > 1:  # the text's, by which masks are made, and the axes'
-            found["position_ids"] = found["position_ids"].expand(1 + axes, 1, -1)
-        return found
+            batch["position_ids"] = batch["position_ids"].expand(1 + axes, 1, -1)
+        return batch
 
     def pipeline(
         self,
         mesh: DeviceMesh | Units,
-        schedule: str | Callable[[int, int], Program],
+        schedule: str | ScheduleFunction,
         *,
         plan: SplitPlan | str | Path | None = None,
-        options: Mapping[str, Any] | None = None,
         check: Any = None,
         vocabulary: Mapping[str, Any] | None = None,
         images: Mapping[str, Any] | Literal[False] | None = None,
         weights: str | Path | int | None = None,
-        **given: Any,
+        loss: LossFunction | StepLoss | None = None,
+        run: StageOptions = StageOptions(),  # noqa: B008 (it is frozen)
+        **arguments: Any,
     ) -> Pipeline:
         """Return the pipeline that trains the model; all processes call it together.
 
         Steps are packed microbatches, with position_ids (1, tokens) that restart with each sample
-        and labels at their own tokens' places, as the loader makes them. `plan`: of stages, even
-        ones by default. `vocabulary`: other arguments of VocabParallel, for a schedule with
-        vocabulary passes; `images`: of EncoderSpec, or False to train on text alone. A schedule by
-        name is filled with the encoder's passes, by numbers of parameters; give a function for one
-        that was planned with measured times. `given`: other arguments of Pipeline. Raises
-        ValueError as Pipeline and `split` do, and for tensors that could not be saved.
+        and labels at their own tokens' places, as the loader makes them.
+
+        Args:
+            mesh: As of Pipeline.
+            schedule: As of Pipeline. One by name is filled with the encoder's passes, by numbers of
+                parameters; give a function for one that was planned with measured times.
+            plan: SplitPlan of the stages, or its file; default: even ones.
+            check: As of `split`.
+            vocabulary: Other arguments of VocabParallel, for a schedule with vocabulary passes.
+            images: Other arguments of EncoderSpec, or False to train on text alone.
+            weights: A folder of safetensors files, or a seed, for a model on the meta device.
+            loss: As of Pipeline; default: the summed cross entropy.
+            run: As of Pipeline, whose `merge` and `embedding` are the model's.
+            arguments: Other arguments of Pipeline.
+
+        Raises ValueError as Pipeline and `split` do, and for tensors that could not be saved.
         """
         if images is False:
-            given |= {"plan": plan, "options": options, "check": check, "weights": weights}
             text = replace(self, images=None, layers=replace(self.layers, stacked=0))
-            return text.pipeline(mesh, schedule, vocabulary=vocabulary, **given)
+            return text.pipeline(
+                mesh, schedule, plan=plan, check=check, vocabulary=vocabulary, weights=weights,
+                loss=loss, run=run, **arguments,
+            )  # fmt: skip
         refuse_other_tensors(self.model, (self.words, self.head))
         ranks, seat = _seat(mesh)
         pictures = self.images
-        options = self._with_inputs(schedule, options or {})
+        make = self._with_inputs(as_function(schedule))
         # what layers of an encoder make: their embeddings are products, unlike those of words
-        precision = {"dtype": given.get("autocast") or self.dtype}
+        precision = {"dtype": run.autocast or self.dtype}
         specs = [] if pictures is None else [pictures.spec(**{**precision, **(images or {})})]
-        if specs and isinstance(schedule, str) and not isinstance(mesh, Units):
-            schedule, options = self._filled(generator_of(schedule, ranks, options), specs), {}
-        program = generator_of(schedule, ranks, options)(2 * ranks)
+        if specs and is_registered(make) and not isinstance(mesh, Units):
+            make = self._filled(make, specs)
+        program = make(ranks, 2 * ranks)
         _refuse_without_encoder(program, pictures, mesh)
-        kinds = {item.kind for row in program.ranks for item in row}
+        kinds = {pass_.kind for row in program.ranks for pass_ in row}
         head, words = not kinds & {"S", "L"}, "IF" not in kinds
         plan = self.plan(program.stages) if plan is None else read_stages(plan)
         stages = self.split(plan, words=words, head=head, check=check)
@@ -189,16 +212,14 @@ class Adapted:
         if pictures is not None and _encodes(program, mesh, seat):
             names += [f"{pictures.base}.{name}" for name, _ in pictures.module.named_children()]
         units = self._materialise(names, weights, mesh)
-        if head:
-            given.setdefault("loss", summed_loss)
-        else:
-            given["vocabulary"] = self.vocabulary(program, **(vocabulary or {}))
         pipe = Pipeline(
             mesh,
-            schedule=schedule,
-            options=options,
+            schedule=make,
             stages={number: stages[number] for number in numbers},
-            **{**self._running(plan), **given, **self._merging(specs, words=words)},
+            loss=self._with_loss(as_settings(StepLoss, loss), head=head),
+            vocabulary=None if head else self.vocabulary(program, **(vocabulary or {})),
+            run=self._with_merging(run, words=words),
+            **{"hidden": self._hidden_states(plan), "encoders": specs, **arguments},
         )
         if weights is not None:
             work = partial(set_weights, self.model, pipe.held(), units, weights)
@@ -209,20 +230,25 @@ class Adapted:
                 raise
         return pipe
 
-    def _running(self, plan: SplitPlan) -> dict[str, Any]:
-        """Return the arguments of Pipeline that the model decides, unless others are given."""
-        shape, known = tokens_by(self.width), {"dtype": self.dtype, "extras": self.extras}
-        ends = {"hidden": self.hidden(plan), "ends": lambda info: (1, *shape(info))}
-        return {**known, **ends, "shift_labels": True}
+    def _hidden_states(self, plan: SplitPlan) -> HiddenStates:
+        """Return what stages hand on, and the shape at both ends."""
+        ends = partial(packed_shape, self.width)
+        return HiddenStates(self.hidden(plan), self.dtype, lambda info: (1, *ends(info)))
 
-    def _merging(self, specs: Sequence[EncoderSpec], *, words: bool) -> dict[str, Any]:
-        """Return the arguments of Pipeline for the model's encoder and its routers."""
+    def _with_loss(self, loss: StepLoss, *, head: bool) -> StepLoss:
+        """Return a loss with what the model decides. `head`: whether a stage has it."""
+        function = loss.function or (summed_loss if head else None)
         routers = self.layers.routers
-        found = {} if routers is None else {"auxiliary": routers.take}
+        auxiliary = loss.auxiliary if routers is None else routers.take
+        return replace(loss, function=function, shift_labels=True, auxiliary=auxiliary)
+
+    def _with_merging(self, run: StageOptions, *, words: bool) -> StageOptions:
+        """Return options of stages with the model's extras, and how its images are merged."""
+        extras = tuple(dict.fromkeys((*self.extras, *run.extras)))
         if self.images is None:
-            return found
-        named = {"embedding": self.words} if words else {}
-        return {**found, **named, "encoders": specs, "merge": self.images.merge}
+            return replace(run, extras=extras)
+        embedding = self.words if words else run.embedding
+        return replace(run, extras=extras, merge=self.images.merge, embedding=embedding)
 
     def save_pretrained(
         self,
@@ -254,8 +280,8 @@ class Adapted:
             )
         units = {name: self.model.get_submodule(name) for name in names}
         if weights is not None:
-            device = device_of(mesh.device if isinstance(mesh, Units) else mesh.device_type)
-            materialise(units, device, precisions_of(self.model, self.dtype))
+            device = find_device(mesh.device if isinstance(mesh, Units) else mesh.device_type)
+            materialise(units, device, find_precisions(self.model, self.dtype))
         return units
 
     @property
@@ -276,30 +302,29 @@ class Adapted:
 
     def plan(self, stages: int) -> SplitPlan:
         """Return the plan of so many stages with even numbers of layers, the first ones more."""
-        count = len(self.layers.kinds)
-        return split_of(tuple(count // stages + (one < count % stages) for one in range(stages)))
+        return make_split(even_stages(len(self.layers.kinds), stages))
 
     def hidden(self, plan: SplitPlan) -> Callable[[Any], tuple[int, ...]]:
         """Return the function from a microbatch's info to the shape of what stages hand on."""
-        layers, shape = self.layers.cut(_sizes(plan)), tokens_by(self.width)
-        return lambda info: (1, layers.rows(shape(info)[0]), shape(info)[1])
+        layers, width = self.layers.cut(_sizes(plan)), self.width
+        return lambda info: (1, layers.rows(packed_shape(width, info)[0]), width)
 
-    def vocabulary(self, program: Program, **given: Any) -> VocabParallel:
+    def vocabulary(self, program: Program, **arguments: Any) -> VocabParallel:
         """Return the words and the head for a program's vocabulary passes.
 
-        `given`: other arguments of VocabParallel.
+        `arguments`: other ones of VocabParallel.
         """
-        inputs = any(item.kind == "IF" for row in program.ranks for item in row)
-        given = {
+        inputs = any(pass_.kind == "IF" for row in program.ranks for pass_ in row)
+        arguments = {
             "loss": LossOptions(softcap=self.softcap),
-            "algorithm": algorithm_of(program),
+            "algorithm": find_algorithm(program),
             "lm_head_name": self.head,
             "embedding_name": self.words,
-            **given,
+            **arguments,
         }
         head: Any = self.model.get_submodule(self.head)
         words: Any = self.model.get_submodule(self.words) if inputs else None
-        return VocabParallel(head, words, **given)
+        return VocabParallel(head, words, **arguments)
 
     def _calls(self, layers: Layers, *, head: bool) -> dict[str, CallLayer]:
         """Return how the modules of stages are called. `head`: whether it is one of them.
@@ -320,28 +345,26 @@ class Adapted:
             calls[self.head] = lambda module, x, _: _capped(module(x) * whole, softcap)
         return calls
 
-    def _with_inputs(
-        self, schedule: str | Callable[[int, int], Program], options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the options of a schedule; words that are tied to the head are divided, too."""
-        known = next((one.options for one in schedules() if one.name == schedule), ())
-        ends = [self.model.get_submodule(name).weight for name in (self.words, self.head)]
-        tied = {"inputs": True} if "inputs" in known and ends[0] is ends[1] else {}
-        return {**tied, **options}
+    def _with_inputs(self, make: ScheduleFunction) -> ScheduleFunction:
+        """Return a schedule by name in which words that are tied to the head are divided, too."""
+        if not is_registered(make):
+            return make
+        options = next((known.options for known in schedules() if known.name in make.args), ())
+        words, head = (self.model.get_submodule(name).weight for name in (self.words, self.head))
+        if "inputs" not in options or words is not head:
+            return make
+        return partial(make.func, *make.args, **{"inputs": True, **make.keywords})
 
-    def _filled(
-        self, made: Callable[[int], Program], encoders: Sequence[EncoderSpec]
-    ) -> Callable[[int, int], Program]:
+    def _filled(self, base: ScheduleFunction, encoders: Sequence[EncoderSpec]) -> ScheduleFunction:
         """Return programs with the encoder's passes in their gaps, by numbers of parameters."""
         layer = _size(self.model.get_submodule(self.list_name))
         sizes = [tuple(_size(m) for _, m in spec.layers()) for spec in encoders]
-        times = [EncoderTimes(one, tuple(2 * size for size in one)) for one in sizes]
+        times = [EncoderTimes(layers, tuple(2 * size for size in layers)) for layers in sizes]
 
         def make(ranks: int, microbatches: int) -> Program:
-            del ranks
-            program = made(microbatches)
-            each = layer // program.stages
-            costs = unit_costs(each, 2 * each)
+            program = base(ranks, microbatches)
+            layer_ns = layer // program.stages
+            costs = unit_costs(layer_ns, 2 * layer_ns)
             return with_encoders(program, costs, times)
 
         return make
@@ -357,8 +380,7 @@ def _capped(logits: Tensor, softcap: float | None) -> Tensor:
 
 
 def _add_positions(module: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
-    found: Tensor = x + module(extras["position_ids"])
-    return found
+    return torch.add(x, module(extras["position_ids"]))
 
 
 def _size(module: nn.Module) -> int:
@@ -366,7 +388,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _sizes(plan: SplitPlan) -> tuple[int, ...]:
-    return tuple(len(one.numbers) for one in plan.stages)
+    return tuple(len(stage.numbers) for stage in plan.stages)
 
 
 def _seat(mesh: DeviceMesh | Units) -> tuple[int, int]:
@@ -384,7 +406,7 @@ def _encodes(program: Program, mesh: DeviceMesh | Units, seat: int) -> bool:
 
 
 def _refuse_without_encoder(
-    program: Program, images: Images | None, mesh: DeviceMesh | Units
+    program: Program, images: ImageEncoder | None, mesh: DeviceMesh | Units
 ) -> None:
     """Raise ValueError for a program that would leave the images of microbatches out."""
     passes = any(is_encoder(item) for row in program.ranks for item in row)

@@ -58,9 +58,9 @@ def _qwen_tokens(config: Any) -> Callable[[Any], int]:
 
 def _stacked_features(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
     """Return each token's feature, and beside it those that are added after layers."""
-    found = model.get_image_features(pixel_values, image_grid_thw)
-    every = (found.pooler_output, *found.deepstack_features)
-    return torch.cat([torch.cat([*images]) for images in every], dim=-1)
+    output = model.get_image_features(pixel_values, image_grid_thw)
+    features = (output.pooler_output, *output.deepstack_features)
+    return torch.cat([torch.cat([*images]) for images in features], dim=-1)
 
 
 _QWEN = ImageFamily(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders.placement import EncoderSpec
-from ..stage.calling import Merge
+from ..settings import Merge
 from ..stage.splitting import CallLayer
 from .description import Constants, Features, ImageFamily
 
@@ -37,7 +37,7 @@ class ImageFeatures(nn.Module):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Images:
+class ImageEncoder:
     """The encoder of a model, and what its features become.
 
     `config`: of the whole model. `base`: the name of the module that has the encoder. `width`: of
@@ -58,23 +58,23 @@ class Images:
         """Return how many features a token has beside its first."""
         return int(self.family.stacked(self.config))
 
-    def spec(self, dtype: torch.dtype, **given: Any) -> EncoderSpec:
-        """Return the encoder as the pipeline runs it. `given`: other fields of EncoderSpec."""
+    def spec(self, dtype: torch.dtype, **fields: Any) -> EncoderSpec:
+        """Return the encoder as the pipeline runs it. `fields`: other ones of EncoderSpec."""
         inputs, base, tokens = self.family.inputs, self.base, self.family.tokens(self.config)
-        given = {"tokens": tokens, "dtype": dtype, **given}
+        fields = {"tokens": tokens, "dtype": dtype, **fields}
         constants: Any = self.constants
         if constants is not None:
             base, inputs = f"{base}.{self.family.encoder[0]}", inputs[:1]
-            prepare = replace(constants, dtype=given["dtype"])
+            prepare = replace(constants, dtype=fields["dtype"])
             more = {"extras": self.family.inputs[1:], "prepare": prepare}
-            given = {"hidden": partial(self._handed, tokens), **more, **given}
+            fields = {"hidden": partial(self._handed, tokens), **more, **fields}
         return EncoderSpec(
             IMAGES,
             self.layers,
             width=self.width * (1 + self.stacked),
             inputs=inputs,
             layer_names=(base,) * len(self.layers),
-            **given,
+            **fields,
         )
 
     def _handed(self, tokens: Any, info: Any) -> list[tuple[int, int]]:
@@ -89,11 +89,11 @@ class Images:
         if self.constants is None:
             return self.module(*fields)  # type: ignore[no-any-return]
         constants = self.constants(**dict(zip(self.family.inputs[1:], fields[1:], strict=True)))
-        made: Any = fields[:1]
+        tensors: Any = fields[:1]
         for layer in self.layers:
-            made = layer(*made, **constants)
-            made = made if isinstance(made, tuple) else (made,)
-        return made[0]  # type: ignore[no-any-return]
+            tensors = layer(*tensors, **constants)
+            tensors = tensors if isinstance(tensors, tuple) else (tensors,)
+        return tensors[0]  # type: ignore[no-any-return]
 
     def merging(self, words: str, fields: Mapping[str, Any]) -> dict[str, CallLayer]:
         """Return the call of the embedding `words` that merges the images of one microbatch."""
@@ -113,8 +113,8 @@ def _merge(
     token: int, embeddings: Tensor, features: Mapping[str, Tensor], fields: Mapping[str, Any]
 ) -> Tensor:
     """Return words with images in their places; features that layers add follow as rows."""
-    found = features[IMAGES].to(embeddings.dtype)
+    images = features[IMAGES].to(embeddings.dtype)
     places = (fields["input_ids"] == token)[..., None]
-    first, *more = torch.split(found, embeddings.shape[-1], -1)
-    rows = [torch.zeros_like(embeddings).masked_scatter(places, each) for each in more]
+    first, *more = torch.split(images, embeddings.shape[-1], -1)
+    rows = [torch.zeros_like(embeddings).masked_scatter(places, added) for added in more]
     return torch.cat([embeddings.masked_scatter(places, first), *rows], 1)

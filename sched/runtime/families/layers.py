@@ -19,12 +19,12 @@ from .description import DecoderFamily
 from .routers import RouterLoss
 
 # The key under which layers find what their stage has made, beside the extras.
-_MADE = "made for the layers"
+_INPUTS = "inputs of the layers"
 FULL, WINDOW = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Made:
+class _Inputs:
     """What the layers of a stage are called with, in one microbatch.
 
     `near`: hidden states, of which shape, precision and device count. `text`: positions of tokens,
@@ -78,84 +78,84 @@ class Layers:
             axes = extras.get("mrope_position_ids", positions)
         if self.family.axes > 1 and axes.ndim < 3:
             axes = axes.expand(self.family.axes, *axes.shape)
-        return {_MADE: _Made(x[:, : positions.shape[-1]].detach(), positions, axes)}
+        return {_INPUTS: _Inputs(x[:, : positions.shape[-1]].detach(), positions, axes)}
 
     def call(self, number: int, layer: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
         """Return what follows a layer, with the rows that travel."""
-        made: _Made = extras[_MADE]
-        tokens = made.near.shape[1]
-        hidden, rest = x[:, :tokens], x[:, tokens:]
+        inputs: _Inputs = extras[_INPUTS]
+        tokens = inputs.near.shape[1]
+        hidden, rows = x[:, :tokens], x[:, tokens:]
         if number == 0 and self.scale != 1:
             hidden = hidden * self.scale
         if self.routers is None:
-            hidden = self._hidden(number, layer, hidden, made)
+            hidden = self._hidden(number, layer, hidden, inputs)
         else:
             with self.routers.watch(layer) as logits:
-                hidden = self._hidden(number, layer, hidden, made)
-            rest = self.routers.added(rest, logits, hidden)
-        if self.stacked and rest.shape[1]:
-            hidden, rest = self._stack(number, hidden, rest)
-        return torch.cat([hidden, rest], 1) if rest.shape[1] else hidden
+                hidden = self._hidden(number, layer, hidden, inputs)
+            rows = self.routers.added(rows, logits, hidden)
+        if self.stacked and rows.shape[1]:
+            hidden, rows = self._stack(number, hidden, rows)
+        return torch.cat([hidden, rows], 1) if rows.shape[1] else hidden
 
     def end(self, norm: nn.Module, x: Tensor, extras: Mapping[str, Any]) -> Tensor:
         """Return what the norm makes of the hidden states; nothing travels on."""
-        tokens = extras[_MADE].near.shape[1]
+        tokens = extras[_INPUTS].near.shape[1]
         if self.routers is not None:
             self.routers.close(x[:, tokens:])
-        found: Tensor = norm(x[:, :tokens])
-        return found
+        normed: Tensor = norm(x[:, :tokens])
+        return normed
 
-    def _hidden(self, number: int, layer: nn.Module, hidden: Tensor, made: _Made) -> Tensor:
+    def _hidden(self, number: int, layer: nn.Module, hidden: Tensor, inputs: _Inputs) -> Tensor:
         kind = self.kinds[number]
-        given = {"attention_mask": self._mask(kind, made), "position_ids": made.text}
+        arguments = {"attention_mask": self._mask(kind, inputs), "position_ids": inputs.text}
         if self.rotary is not None:
-            given["position_embeddings"] = self._rotary(self.rotary, kind, made)
-        found = layer(hidden, **given)
-        return found if isinstance(found, Tensor) else found[0]
+            arguments["position_embeddings"] = self._rotary(self.rotary, kind, inputs)
+        output = layer(hidden, **arguments)
+        return output if isinstance(output, Tensor) else output[0]
 
-    def _mask(self, kind: str, made: _Made) -> Any:
-        if kind not in made.masks:
+    def _mask(self, kind: str, inputs: _Inputs) -> Any:
+        if kind not in inputs.masks:
             from transformers import masking_utils
 
             of_kind = {
                 FULL: masking_utils.create_causal_mask,
                 WINDOW: masking_utils.create_sliding_window_causal_mask,
             }
-            made.masks[kind] = of_kind[kind](
+            inputs.masks[kind] = of_kind[kind](
                 config=self.config,
-                inputs_embeds=made.near,
+                inputs_embeds=inputs.near,
                 attention_mask=None,
                 past_key_values=None,
-                position_ids=made.text,
+                position_ids=inputs.text,
             )
-        return made.masks[kind]
+        return inputs.masks[kind]
 
-    def _rotary(self, rotary: nn.Module, kind: str, made: _Made) -> Any:
-        given = (kind,) if self.family.rotary_by_type else ()
-        key = kind if given else ""
-        if key not in made.rotary:
-            made.rotary[key] = rotary(made.near, made.axes, *given)
-        return made.rotary[key]
+    def _rotary(self, rotary: nn.Module, kind: str, inputs: _Inputs) -> Any:
+        arguments = (kind,) if self.family.rotary_by_type else ()
+        key = kind if arguments else ""
+        if key not in inputs.rotary:
+            inputs.rotary[key] = rotary(inputs.near, inputs.axes, *arguments)
+        return inputs.rotary[key]
 
-    def _stack(self, number: int, hidden: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    def _stack(self, number: int, hidden: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Add the next features of images to the hidden states."""
         tokens = hidden.shape[1]
-        hidden, rest = hidden + rest[:, :tokens], rest[:, tokens:]
+        hidden, rows = hidden + rows[:, :tokens], rows[:, tokens:]
         if number in self.ends:  # every stage hands on as much: what is over is zeros
-            missing = self.border * tokens - rest.shape[1]
-            rest = torch.cat([rest, rest.new_zeros(len(rest), missing, rest.shape[2])], 1)
-        return hidden, rest
+            missing = self.border * tokens - rows.shape[1]
+            rows = torch.cat([rows, rows.new_zeros(len(rows), missing, rows.shape[2])], 1)
+        return hidden, rows
 
 
-def kinds_of(family: DecoderFamily, config: Any, count: int) -> tuple[str, ...]:
+def attention_kinds(family: DecoderFamily, config: Any, count: int) -> tuple[str, ...]:
     """Return the kind of each layer's attention. Raises ValueError for one that is not known."""
-    found = tuple(getattr(config, "layer_types", None) or ())
-    if not found:
+    kinds = tuple(getattr(config, "layer_types", None) or ())
+    if not kinds:
         window = family.window and getattr(config, "sliding_window", None) is not None
-        found = (WINDOW if window else FULL,) * count
-    if unknown := sorted(set(found) - {FULL, WINDOW}):
+        kinds = (WINDOW if window else FULL,) * count
+    if unknown := sorted(set(kinds) - {FULL, WINDOW}):
         raise ValueError(
             f"config.layer_types has {', '.join(unknown)}; adapt() knows {FULL} and {WINDOW}: give "
             "split() the layers' names and call= that makes their masks"
         )
-    return found
+    return kinds

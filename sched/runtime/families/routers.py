@@ -44,40 +44,40 @@ class RouterLoss:
     @contextmanager
     def watch(self, layer: nn.Module) -> Iterator[list[Tensor]]:
         """Collect the logits of a layer's routers."""
-        found: list[Tensor] = []
+        logits: list[Tensor] = []
 
-        def keep(module: nn.Module, given: Any, made: Any) -> None:
-            del module, given
-            found.append(made[self.index])
+        def keep(module: nn.Module, inputs: Any, outputs: Any) -> None:
+            del module, inputs
+            logits.append(outputs[self.index])
 
-        routers = [each for each in layer.modules() if isinstance(each, self.router)]
-        hooks = [each.register_forward_hook(keep) for each in routers]
+        routers = [module for module in layer.modules() if isinstance(module, self.router)]
+        hooks = [router.register_forward_hook(keep) for router in routers]
         try:
-            yield found
+            yield logits
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def added(self, rest: Tensor, logits: list[Tensor], hidden: Tensor) -> Tensor:
+    def added(self, rows: Tensor, logits: list[Tensor], hidden: Tensor) -> Tensor:
         """Return the rows (1, rows, width) with what one layer's routers say."""
-        if not rest.shape[1]:
-            rest = hidden.new_zeros(1, self.rows, self.width)
-        for each in logits:
-            probabilities = each.softmax(-1).float()
+        if not rows.shape[1]:
+            rows = hidden.new_zeros(1, self.rows, self.width)
+        for router_logits in logits:
+            probabilities = router_logits.softmax(-1).float()
             chosen = torch.zeros_like(probabilities).scatter_(
                 1, probabilities.topk(self.chosen).indices, 1.0
             )
-            one = torch.cat([chosen.mean(0), probabilities.mean(0), chosen.new_ones(1)])
-            space = self.rows * self.width - len(one)
-            rest = rest + nn.functional.pad(one, (0, space)).view_as(rest).to(rest.dtype)
-        return rest
+            shares = torch.cat([chosen.mean(0), probabilities.mean(0), chosen.new_ones(1)])
+            space = self.rows * self.width - len(shares)
+            rows = rows + nn.functional.pad(shares, (0, space)).view_as(rows).to(rows.dtype)
+        return rows
 
-    def close(self, rest: Tensor) -> None:
+    def close(self, rows: Tensor) -> None:
         """Keep the loss of a microbatch, whose last layer was run."""
-        found = rest[0].flatten().float()
-        layers = found[2 * self.experts].detach()
-        chosen = found[: self.experts].detach() / layers
-        probabilities = found[self.experts : 2 * self.experts] / layers
+        shares = rows[0].flatten().float()
+        layers = shares[2 * self.experts].detach()
+        chosen = shares[: self.experts].detach() / layers
+        probabilities = shares[self.experts : 2 * self.experts] / layers
         self.left = [self.coefficient * self.experts * (chosen * probabilities).sum()]
 
     def take(self, fields: Mapping[str, Tensor]) -> Tensor:
@@ -85,7 +85,7 @@ class RouterLoss:
         return self.left.pop() * (fields["labels"] >= 0).sum()
 
 
-def routers_of(model: Any, width: int) -> RouterLoss | None:
+def find_routers(model: Any, width: int) -> RouterLoss | None:
     """Return what collects the losses of a model's routers, if its forward adds them."""
     if not getattr(model.config, "output_router_logits", False):
         return None

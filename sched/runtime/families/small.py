@@ -26,13 +26,13 @@ def small_config(config: Any) -> Any:
     text = config.get_text_config()
     layers, heads = text.num_hidden_layers, text.num_attention_heads
     lists = {n: v for n, v in vars(text).items() if isinstance(v, list) and len(v) == layers}
-    firsts = (found.index(kind) for found in lists.values() for kind in found)
+    firsts = (kinds.index(kind) for kinds in lists.values() for kind in kinds)
     dense = getattr(text, "first_k_dense_replace", None) or 0
-    kept = min(layers, max(_LAYERS, dense + 1, *(first + 1 for first in firsts)))
+    count = min(layers, max(_LAYERS, dense + 1, *(first + 1 for first in firsts)))
     few = min(heads, _HEADS)
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
-    changes: dict[str, Any] = {name: found[:kept] for name, found in lists.items()}
-    changes |= {"num_hidden_layers": kept, "num_attention_heads": few, "hidden_size": few * size}
+    changes: dict[str, Any] = {name: kinds[:count] for name, kinds in lists.items()}
+    changes |= {"num_hidden_layers": count, "num_attention_heads": few, "hidden_size": few * size}
     if (groups := getattr(text, "num_key_value_heads", None)) is not None:
         changes["num_key_value_heads"] = few if groups == heads else 1
     for name, value in vars(text).items():

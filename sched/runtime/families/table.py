@@ -11,9 +11,9 @@ from torch import nn
 from .adapted import Adapted
 from .description import Constants, DecoderFamily, Family
 from .image_models import IMAGE_MODELS
-from .images import ImageFeatures, Images
-from .layers import Layers, kinds_of
-from .routers import routers_of
+from .images import ImageEncoder, ImageFeatures
+from .layers import Layers, attention_kinds
+from .routers import find_routers
 
 DECODERS = {
     # What is special about these is in their layers, modules or configs.
@@ -90,7 +90,7 @@ def adapt(model: nn.Module, family: Family | None = None) -> Adapted:
     constants: Constants | None = None
     if family.layered is not None:
         layers, constants = family.layered(module.get_submodule(*family.encoder))
-    images = Images(family, config, module, family.base, text.hidden_size, layers, constants)
+    images = ImageEncoder(family, config, module, family.base, text.hidden_size, layers, constants)
     decoder, again = replace(decoder, softcap=plain.softcap), partial(adapt, family=family)
     return _adapted(model, decoder, text, name, again, images)
 
@@ -101,7 +101,7 @@ def _adapted(
     config: Any,
     base: str,
     again: Callable[[nn.Module], Adapted],
-    images: Images | None = None,
+    images: ImageEncoder | None = None,
 ) -> Adapted:
     inside = dict.fromkeys(("words", "positions", "dropout", "layers", "norm", "rotary"), "")
     for field in inside:
@@ -117,8 +117,8 @@ def _adapted(
         family,
         config,
         model.get_submodule(inside["rotary"]) if inside["rotary"] else None,
-        kinds_of(family, config, count),
-        routers=routers_of(model, config.hidden_size) if family.routers else None,
+        attention_kinds(family, config, count),
+        routers=find_routers(model, config.hidden_size) if family.routers else None,
         stacked=0 if images is None else images.stacked,
         scale=float(family.scale_words(config)),
     )
@@ -126,7 +126,7 @@ def _adapted(
         model,
         list_name=inside["layers"],
         words=inside["words"],
-        front=tuple(inside[each] for each in ("positions", "dropout") if inside[each]),
+        front=tuple(inside[part] for part in ("positions", "dropout") if inside[part]),
         norm=inside["norm"],
         head=family.head,
         layers=layers,

@@ -67,8 +67,8 @@ class TowerLayer(nn.Module):
             shape = len(x) // self.place.unit, self.place.width
             deep = tuple(x.new_zeros(shape) for _ in range(self.place.stacked))
         if "attn" in at:
-            own = borders[self.place.windowed]
-            x = x + at["attn"](at["norm1"](x), position_embeddings=rotary, **own)
+            border = borders[self.place.windowed]
+            x = x + at["attn"](at["norm1"](x), position_embeddings=rotary, **border)
         if "mlp" in at:
             x = x + at["mlp"](at["norm2"](x))
             if (number := self.place.deep) >= 0:
@@ -108,7 +108,7 @@ class TowerConstants:
         if (window := getattr(config, "window_size", None)) is not None:
             order, ends = vision.get_vision_window_index(grids, merged, window, config.patch_size)
             inside = dict(zip(_BORDERS, (ends, vision.get_max_seqlen(ends, config)), strict=True))
-            rotary = tuple(_ordered(each, order) for each in rotary)
+            rotary = tuple(_ordered(angles, order) for angles in rotary)
         return {"borders": (whole, inside), "rotary": rotary, "order": order, "places": places}
 
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ..gradients import dividing_groups, likeness, local_part, sharded_over
 from ..links.meeting import gather_objects
-from ..links.process_groups import ranks_of, wait_for
+from ..links.process_groups import group_ranks, wait_for
 from ..units.place import UnitPlace
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
@@ -50,14 +50,14 @@ class Lanes:
         # Without lanes, a mesh does not say over which processes parameters may be divided.
         if place.lanes is None and not place.units.beside:
             return
-        other = self._other_lane()  # all lanes enter this, whatever else is wrong in one of them
-        found = self._foreign_mesh() or other
-        # Everybody gets the first fault, so that nobody waits for a rank that has ended.
+        lane_fault = self._other_lane()  # all lanes enter this, whatever else is wrong in one
+        fault = self._foreign_mesh() or lane_fault
+        # All ranks get the first fault, so that none waits for a rank that has ended.
         for group in (place.lanes, *place.groups, place.replicas):
-            faults = gather_objects(found, group, place.device, self.deadline_s)
-            found = next(filter(None, faults), "")
-        if found:
-            raise ValueError(found)
+            faults = gather_objects(fault, group, place.device, self.deadline_s)
+            fault = next(filter(None, faults), "")
+        if fault:
+            raise ValueError(fault)
 
     def compare_gradients(self) -> None:
         """Compare the gradients of plain parameters that were never compared; all lanes call this.
@@ -90,15 +90,15 @@ class Lanes:
 
     def _other_lane(self) -> str:
         """Return what is not the same in all lanes of this rank, "" if all is."""
-        own = {name: _facts(parameter) for name, parameter in self.parameters.items()}
-        lanes = gather_objects(own, self.place.lanes, self.place.device, self.deadline_s)
+        facts = {name: _facts(parameter) for name, parameter in self.parameters.items()}
+        lanes = gather_objects(facts, self.place.lanes, self.place.device, self.deadline_s)
         for number, lane in enumerate(lanes):
             for name in {**lanes[0], **lane}:
-                first, other = (found.get(name, "missing") for found in (lanes[0], lane))
-                if first != other:
+                first, second = (row.get(name, "missing") for row in (lanes[0], lane))
+                if first != second:
                     return (
                         f"tensor-parallel ranks 0 and {number} do not have the same {name}: it is "
-                        f"{first}, and {other}; {_ADVICE}"
+                        f"{first}, and {second}; {_ADVICE}"
                     )
         return ""
 
@@ -112,7 +112,7 @@ class Lanes:
 
     def _foreign_mesh(self) -> str:
         """Return what is divided over other processes than it may be, "" if nothing is."""
-        lanes = ranks_of(self.place.lanes)
+        lanes = group_ranks(self.place.lanes)
         allowed = [lanes, self.place.replica_ranks]
         wrapped = sharded_over(self.stages, lanes)
         for name, parameter in self.parameters.items():
@@ -123,7 +123,7 @@ class Lanes:
                     "dimension 'dp' of the pipeline's own mesh"
                 )
             for group in dividing_groups(parameter):
-                if (ranks := ranks_of(group)) not in allowed:
+                if (ranks := group_ranks(group)) not in allowed:
                     return (
                         f"{name} is divided over the processes {sorted(ranks)}, and this rank's "
                         f"are {sorted(lanes) or [dist.get_rank()]}; divide modules over the "
@@ -139,5 +139,5 @@ def _facts(parameter: nn.Parameter) -> str:
     if isinstance(parameter, DTensor) or not parameter.numel():
         return likeness(parameter)
     values = local_part(parameter.detach()).double()
-    found = torch.stack([values.sum(), values.square().sum()]).tolist()
-    return f"{likeness(parameter)} with the sum {found[0]!r} and the squares' {found[1]!r}"
+    sums = torch.stack([values.sum(), values.square().sum()]).tolist()
+    return f"{likeness(parameter)} with the sum {sums[0]!r} and the squares' {sums[1]!r}"

@@ -14,18 +14,19 @@ from torch import nn
 from ...checking import check
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ...transforms.generator_passes import without_generator_gradient
+from ...transforms.generator_passes import drop_generator_gradient
 from ...transforms.training import forward_only, with_reductions, with_whole_last_backward
 from ..compiled import collectives
 from ..encoders.part import EncoderPart, RankEncoders, refuse_without_backward, trained_program
 from ..encoders.travelling import RankImages
 from ..execution.waiting import Pipelines
-from ..links.process_groups import Channel, channels_of
+from ..links.process_groups import Channel, list_channels
 from ..parts import ELSEWHERE, ModelPart, Reading, StepData, Steps, list_steps
+from ..settings import StageOptions, StepLoss
 from ..stage.agreement import ModelFacts
 from ..stage.calling import Merging, StateCapture
 from ..stage.generator import GeneratorPart, RankGenerator
-from ..stage.modules import StageOptions, Stages
+from ..stage.modules import Stages
 from ..units.lists import compile_units, joined
 from ..units.place import UnitPlace
 from ..units.plan import UnitPlan, plan_on_mesh
@@ -53,14 +54,15 @@ class Programs:
     """The programs of one rank.
 
     `plan_of`: the plan of a number of microbatches of each replica. `placement`: the rank of each
-    stage. `channels`: the connected ones, which are those of the first program. `made`: the
-    programs of one replica so far, as they were made.
+    stage. `channels`: the connected ones, which are those of the first program. `bases`:
+    those of one replica so far, as they were made.
     """
 
     plan_of: Callable[[int], UnitPlan]
     place: UnitPlace
     modules: Mapping[int, nn.Module]
     options: StageOptions
+    loss: StepLoss
     vocabulary: VocabularyPart | None
     encoders: RankEncoders
     generator: RankGenerator
@@ -70,7 +72,7 @@ class Programs:
     placement: Sequence[int]
     images: RankImages
     channels: Sequence[Channel] = ()
-    made: dict[int, Program] = field(default_factory=dict)
+    bases: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
 
     @property
@@ -96,7 +98,7 @@ class Programs:
         """
         steps = list_steps(step)
         replicas = self.replicas
-        counts = {len(one.microbatches) for one in steps}
+        counts = {len(replica_step.microbatches) for replica_step in steps}
         if len(steps) != len(replicas) or len(counts) != 1:
             raise ValueError(
                 f"this rank got {len(steps)} steps of {sorted(counts)} microbatches; give it the "
@@ -116,12 +118,12 @@ class Programs:
         count, gradient = self.count_microbatches(step), self.input_gradient(training)
         microbatches = [ELSEWHERE] * (count * self.place.units.backbone.dp)
         infos: list[object] = [None] * len(microbatches)
-        for replica, one in zip(self.replicas, list_steps(step), strict=True):
+        for replica, replica_step in zip(self.replicas, list_steps(step), strict=True):
             first = replica * count
             needed = [self.needs(compiled, first + number) for number in range(count)]
-            read = reading.read(one, gradient, training, needed)
+            read = reading.read(replica_step, gradient, training, needed)
             microbatches[first : first + count] = read.microbatches
-            infos[first : first + count] = one.infos
+            infos[first : first + count] = replica_step.infos
         edges = compiled.encoder.edge_specs(infos)
         if compiled.generator is not None:
             edges |= compiled.generator.edge_specs(infos)
@@ -129,9 +131,9 @@ class Programs:
 
     def input_gradient(self, training: bool) -> tuple[bool, ...]:
         """Return where gradients of inputs are wanted; without training, nowhere."""
-        return tuple(wanted and training for wanted in self.facts.input_gradient)
+        return tuple(is_needed and training for is_needed in self.facts.input_gradient)
 
-    def needs_of(self, info: Any) -> frozenset[str]:
+    def find_needs(self, info: Any) -> frozenset[str]:
         """Return the fields of a microbatch that this rank needs, by its info."""
         # Its number in the program is one over all replicas.
         first = info.rank * info.microbatches if self.place.units.backbone.dp > 1 else 0
@@ -141,31 +143,31 @@ class Programs:
         """Return the fields of a microbatch of the program that this rank needs."""
         generates = compiled.generator is not None and number in compiled.generator.generated
         encodes = number in compiled.encoder.encoded
-        return self.fields_of(self.place.seat, encodes=encodes, generates=generates)
+        return self.list_fields(self.place.seat, encodes=encodes, generates=generates)
 
-    def fields_of(
+    def list_fields(
         self, rank: int, *, encodes: bool = True, generates: bool = True
     ) -> frozenset[str]:
         """Return the fields of a microbatch that a rank of the program needs.
 
         `encodes`, `generates`: False for a microbatch that another rank does this of.
         """
-        wanted = self.generator.fields(rank, self.placement[-1], generates=generates)
+        names = self.generator.fields(rank, self.placement[-1], generates=generates)
         if encodes:
-            wanted |= self.encoders.fields(rank)
+            names |= self.encoders.fields(rank)
         if rank not in self.placement:
-            return frozenset(wanted)
+            return frozenset(names)
         options, vocabulary = self.options, self.vocabulary
-        wanted |= set(options.extras)
+        names |= set(options.extras)
         if rank == self.placement[0]:
-            wanted |= self.images.fields()
+            names |= self.images.fields()
             if not (vocabulary and vocabulary.shard.embedding):
-                wanted |= set(options.inputs)
-        if rank == self.placement[-1] and options.loss is not None:
-            wanted |= set(options.labels)
+                names |= set(options.inputs)
+        if rank == self.placement[-1] and self.loss.function is not None:
+            names |= set(self.loss.labels)
         if vocabulary is not None:
-            wanted |= set(vocabulary.fields.values())
-        return frozenset(wanted)
+            names |= set(vocabulary.fields.values())
+        return frozenset(names)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
         """Return the measured passes of this rank's replica by seat, as its program has them.
@@ -184,49 +186,50 @@ class Programs:
         ]
 
     def trained(self, program: Program) -> Program:
-        """Return a program without the encoders' and generator's backward that nobody needs."""
+        """Return a program without the encoders' and generator's backward that nothing needs."""
         program = trained_program(program, self.encoders.placed(program), self.facts.lowest)
         # without anything trained before the generator
-        return program if self.facts.input_gradient[-1] else without_generator_gradient(program)
+        return program if self.facts.input_gradient[-1] else drop_generator_gradient(program)
 
-    def install(self, made: Mapping[int, Program], make: Callable[[int], Program]) -> None:
+    def install(self, programs: Mapping[int, Program], make: Callable[[int], Program]) -> None:
         """Run other programs from the next step on; `make` makes those of other sizes.
 
         Raises ValueError, and changes nothing, if one of them does not fit the connected ranks.
         """
-        before = self.plan_of, self.made, self._known
-        self.plan_of = lambda count: plan_on_mesh(made[count] if count in made else make(count))
-        self.made, self._known = {}, {}
+        before = self.plan_of, self.bases, self._known
+        self.plan_of = lambda count: plan_on_mesh(programs.get(count) or make(count))
+        self.bases, self._known = {}, {}
         try:
-            for count in made:
+            for count in programs:
                 self.compiled(count)
         except ValueError:
-            self.plan_of, self.made, self._known = before
+            self.plan_of, self.bases, self._known = before
             raise
 
     def _compile(self, microbatches: int, training: bool) -> CompiledProgram:
         program, pipelines = self._lists(microbatches, training)
-        self._check_channels(channels_of(pipelines.lists), microbatches, program.name)
-        seat, units, calling = self.place.seat, self.place.units, self.options.calling
-        encoder = EncoderPart(program, self.encoders, calling, units.backbone.dp)
+        self._check_channels(list_channels(pipelines.lists), microbatches, program.name)
+        seat, units, options = self.place.seat, self.place.units, self.options
+        encoder = EncoderPart(program, self.encoders, options, units.backbone.dp)
         if training:
             refuse_without_backward(encoder)
         first = self.replicas[0] * microbatches
         stages = Stages(
             program,
             self.modules,
-            self.options,
+            options,
+            self.loss,
             encoder.joints,
             self.merging,
             self.capture,
-            own=range(first, first + microbatches),
+            microbatches=range(first, first + microbatches),
             travelling=self.images.name,
         )
         spec, generator = self.generator.spec, None
         if spec is not None:
-            generator = GeneratorPart(program, seat, spec, calling)
-        own = (stages, self.vocabulary, encoder, generator)
-        parts = {kind: part for part in own if part is not None for kind in part.kinds}
+            generator = GeneratorPart(program, seat, spec, options)
+        rank_parts = (stages, self.vocabulary, encoder, generator)
+        parts = {kind: part for part in rank_parts if part is not None for kind in part.kinds}
         took: dict[str, int] | None = None if self.encoders.divided() else {}
         precision = self._precision(program)
         return CompiledProgram(program, pipelines, parts, encoder, generator, precision, took)
@@ -235,17 +238,19 @@ class Programs:
         """Return what all replicas' programs have, checked, and every rank's operations."""
         plan, place = self.plan_of(microbatches), self.place
         programs = [self._fitted(program, microbatches, training) for program in plan.programs]
-        self.made[microbatches] = plan.base
+        self.bases[microbatches] = plan.base
         if training and place.replicas is not None:
             programs = [with_reductions(program) for program in programs]
         gradient, replica = self.input_gradient(training), self.replicas[0]
         lists = compile_units(programs, place.units, plan.order, gradient)
-        every = joined(programs)
-        found = {
-            name: one._replace(communicator=place.communicator_name(one.communicator, replica))
-            for name, one in collectives(every).items()
+        joined_program = joined(programs)
+        entered = {
+            name: collective._replace(
+                communicator=place.communicator_name(collective.communicator, replica)
+            )
+            for name, collective in collectives(joined_program).items()
         }
-        return every, Pipelines(lists, found, place.peers())
+        return joined_program, Pipelines(lists, entered, place.peers())
 
     def _fitted(self, program: Program, microbatches: int, training: bool) -> Program:
         """Check a program, and return its forward passes, or for training all that are wanted."""
@@ -262,11 +267,11 @@ class Programs:
         split = self.options.split
         return with_whole_last_backward(program, self.facts.sharded) if split else program
 
-    def _check_channels(self, found: Sequence[Channel], microbatches: int, name: str) -> None:
+    def _check_channels(self, channels: Sequence[Channel], microbatches: int, name: str) -> None:
         """Raise ValueError if a program needs connections that were not made at the start."""
-        self.channels = self.channels or found
+        self.channels = self.channels or channels
         # Connections are made at the start, by all ranks together; a step cannot make more.
-        if new := set(found) - set(self.channels):
+        if new := set(channels) - set(self.channels):
             pairs = ", ".join(f"{source} to {target}" for source, target in sorted(new))
             raise ValueError(
                 f"with {microbatches} microbatches the schedule {name!r} sends from ranks "

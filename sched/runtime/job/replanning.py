@@ -19,7 +19,7 @@ from ...replanning.decision import (
     PlanChange,
     PlanState,
     Replan,
-    digest_of,
+    digest_programs,
     dump_state,
     first_state,
     load_state,
@@ -29,7 +29,7 @@ from ...replanning.decision import (
     step_ns,
     taken,
 )
-from ...replanning.observation import Observation, expected_step, keys_of, nearby
+from ...replanning.observation import Observation, expected_step, nearby, step_keys
 from ...simulation.cost_profile import CostProfile, dump_profile
 from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
@@ -54,14 +54,15 @@ class Replanner:
 
     def __post_init__(self) -> None:
         """Raise ValueError if the profile does not fit the first program."""
-        self.state = first_state(self.settings, self.programs.made)
-        profile, program = self.settings.profile, next(iter(self.programs.made.values()))
+        self.state = first_state(self.settings, self.programs.bases)
+        profile, program = self.settings.profile, next(iter(self.programs.bases.values()))
         if (profile.placement, profile.ranks) != (program.placement, len(program.ranks)):
             raise ValueError(
                 f"the profile has stages on ranks {profile.placement} of {profile.ranks}, the "
                 f"pipeline on {program.placement} of {len(program.ranks)}; give one of this layout"
             )
-        kinds = {key.lstrip("0123456789") for key in keys_of(self.programs.trained(program)).passes}
+        keys = step_keys(self.programs.trained(program)).passes
+        kinds = {key.lstrip("0123456789") for key in keys}
         if missing := sorted(kinds - set(profile.passes)):
             raise ValueError(
                 f"the profile has no times of {', '.join(missing)}, which the schedule "
@@ -78,8 +79,8 @@ class Replanner:
             self.trained = infos[0].epoch, infos[0].step
         if settings.measure is not None:
             slots = settings.measure(self.state.steps, slots)
-        program = self.programs.trained(self.programs.made[count])
-        keys, held = keys_of(program), [dict(info.costs) for info in infos]
+        program = self.programs.trained(self.programs.bases[count])
+        keys, held = step_keys(program), [dict(info.costs) for info in infos]
         first = self.place.rank == 0
         expected_ns = expected_step(program, self.state.profile, held) if first else 0
         row = keys.row(self.place.rank, slots, self.state.profile, held, expected_ns)
@@ -110,7 +111,7 @@ class Replanner:
         if (saved.profile.placement, saved.profile.ranks) != (profile.placement, profile.ranks):
             return
         same = {count: self.programs.plan_of(count).base for count in saved.counts}
-        if digest_of(same) == saved.digest:
+        if digest_programs(same) == saved.digest:
             self.state = saved
 
     def _summed(self, row: Sequence[int]) -> list[int]:
@@ -119,8 +120,8 @@ class Replanner:
         self.place.add_up(total, self.deadline_s)
         if self.place.lanes is not None:
             add_up(total, [self.place.lanes], self.deadline_s)
-        found: list[int] = total.tolist()
-        return found
+        totals: list[int] = total.tolist()
+        return totals
 
     def _plan(self, current: Program, decision: Decision) -> None:
         """Have a plan made, and take it if it is worth it, on all ranks alike."""
@@ -130,21 +131,21 @@ class Replanner:
         if make is None:
             self.state = reordered(self.state, decision, before_ns)
             return
-        found = self._shared(self._made(make, decision, current.microbatches))
-        if not found:
+        programs = self._shared(self._made(make, decision, current.microbatches))
+        if not programs:
             return
-        after_ns = step_ns(self.programs.trained(found[current.microbatches]), decision.costs)
+        after_ns = step_ns(self.programs.trained(programs[current.microbatches]), decision.costs)
         if not self.settings.worth(before_ns, after_ns):
             return
         ranks, costs = len(current.ranks), decision.costs
         try:
-            self.programs.install(found, lambda count: make(ranks, count, costs))
+            self.programs.install(programs, lambda count: make(ranks, count, costs))
         except ValueError as error:
             self._warn(error)
             return
-        digest, measured_ns = digest_of(found), decision.measured_ns
+        digest, measured_ns = digest_programs(programs), decision.measured_ns
         change = PlanChange(self.state.steps, digest, before_ns, after_ns, measured_ns)
-        self.state = taken(self.state, change, found)
+        self.state = taken(self.state, change, programs)
 
     def _made(self, make: MakeProgram, decision: Decision, usual: int) -> dict[int, str]:
         """Return the programs' texts on the process that plans, {} on others and if it fails.
@@ -160,16 +161,16 @@ class Replanner:
 
         try:
             best = min(nearby(decision.costs), key=length)
-            return {count: str(make(ranks, count, best)) for count in sorted(self.programs.made)}
+            return {count: str(make(ranks, count, best)) for count in sorted(self.programs.bases)}
         except ValueError as error:
             self._warn(error)
             return {}
 
-    def _shared(self, own: dict[int, str]) -> Mapping[int, Program]:
+    def _shared(self, texts: dict[int, str]) -> Mapping[int, Program]:
         """Return the programs of the process that plans: lanes and replicas get them first."""
         for group in (self.place.lanes, self.place.replicas, *self.place.groups):
-            own = gather_objects(own, group, self.place.device, self.deadline_s)[0]
-        return {count: parse_program(text) for count, text in own.items()}
+            texts = gather_objects(texts, group, self.place.device, self.deadline_s)[0]
+        return {count: parse_program(text) for count, text in texts.items()}
 
     def _warn(self, error: ValueError) -> None:
         if self.place.rank == 0 and self.place.replica == 0 and self.place.lane == 0:

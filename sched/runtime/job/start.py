@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -19,10 +19,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
-from ...ir.registry import schedule as make_program
-from ...transforms.generator_passes import with_generator, without_last_stage
+from ...transforms.generator_passes import drop_last_stage, with_generator
 from ..compiled import collectives
 from ..encoders.placement import EncoderSpec
+from ..encoders.travelling import TravellingImages
 from ..execution.board import Board
 from ..execution.drive import PipelineStalledError
 from ..links.meeting import FAULTS, gather_objects
@@ -34,10 +34,10 @@ from ..links.process_groups import (
     make_groups,
     report_lost,
 )
+from ..settings import ScheduleFunction, StageOptions, StepLoss, is_registered
 from ..stage.generator import GeneratorSpec
-from ..stage.modules import LossFunction, StageOptions
 from ..units.layout import Units
-from ..units.place import UnitPlace, place_in, place_units
+from ..units.place import UnitPlace, place_on_mesh, place_units
 from ..units.plan import UnitPlan, plan_on_mesh, plan_units
 from ..vocabulary.shard import VocabParallel
 from ..vocabulary.step import VocabularyPart, refuse_other_passes
@@ -63,16 +63,16 @@ def report_missing_ranks() -> Iterator[None]:
         raise PipelineStalledError(text, "while the pipeline was made") from error
 
 
-def _from_all(own: str) -> str:
+def _from_all(fault: str) -> str:
     """Return what stopped each process that comes here in time, else who does not."""
     if "cpu:gloo" not in dist.get_backend_config():
-        return own
-    cpu, what = torch.device("cpu"), "say what it waits for"
+        return fault
+    cpu, task = torch.device("cpu"), "say what it waits for"
     try:
-        found = gather_objects(own, dist.group.WORLD, cpu, _LISTEN_S, what, FAULTS)
+        faults = gather_objects(fault, dist.group.WORLD, cpu, _LISTEN_S, task, FAULTS)
     except PeerLostError as named:
-        return f"{named}: {own}"
-    return "; ".join(dict.fromkeys(found))
+        return f"{named}: {fault}"
+    return "; ".join(dict.fromkeys(faults))
 
 
 def start_deadline(deadline_s: float) -> float:
@@ -80,37 +80,43 @@ def start_deadline(deadline_s: float) -> float:
     return max(deadline_s, _START_S)
 
 
-def generator_of(
-    schedule: str | Callable[[int, int], Program], ranks: int, options: Mapping[str, Any]
-) -> Callable[[int], Program]:
-    """Return the function that makes the program of a number of microbatches."""
-    if isinstance(schedule, str):
-        return lambda microbatches: make_program(
-            schedule, ranks=ranks, microbatches=microbatches, **options
-        )
-    if options:
-        raise ValueError("options are a registered schedule's; give them to your own function")
-    return lambda microbatches: schedule(ranks, microbatches)
-
-
 @dataclass(frozen=True, slots=True)
 class ResumedSchedule:
     """A schedule that goes on with programs that were saved, by ranks and microbatches.
 
-    `schedule`, `options`: what makes all others. `in_units`: whether the saved ones are for units
-    alone: a pipeline with encoders in its bubbles has others.
+    `schedule`: makes all others. `in_units`: whether the saved ones are for units alone: a pipeline
+    with encoders in its bubbles has others.
     """
 
     saved: Mapping[tuple[int, int], Program]
-    schedule: str | Callable[[int, int], Program]
-    options: Mapping[str, Any]
+    schedule: ScheduleFunction
     in_units: bool = False
 
     def __call__(self, ranks: int, microbatches: int) -> Program:
         """Return the program of a number of microbatches, for a mesh."""
-        if not self.in_units and (found := self.saved.get((ranks, microbatches))):
-            return found
-        return generator_of(self.schedule, ranks, self.options)(microbatches)
+        if not self.in_units and (program := self.saved.get((ranks, microbatches))):
+            return program
+        return self.schedule(ranks, microbatches)
+
+
+def separate_encoders(
+    encoders: Sequence[EncoderSpec] | TravellingImages,
+) -> tuple[Sequence[EncoderSpec], TravellingImages | None]:
+    """Return encoders whose passes are in the schedule, and the one whose images travel.
+
+    Raises ValueError for other values than one of the two.
+    """
+    if isinstance(encoders, TravellingImages):
+        return (), encoders
+    specs = encoders if isinstance(encoders, Sequence) else [encoders]
+    if stranger := next((spec for spec in specs if not isinstance(spec, EncoderSpec)), None):
+        raise ValueError(
+            f"encoders has a {type(stranger).__name__}; give a list of EncoderSpecs, which run "
+            "beside the passes, or TravellingImages alone, which are encoded before them"
+        )
+    if specs is not encoders:
+        raise ValueError("encoders is an EncoderSpec; give a list: [EncoderSpec(...)]")
+    return specs, None
 
 
 PlanOf = Callable[[int], UnitPlan]
@@ -118,25 +124,24 @@ PlanOf = Callable[[int], UnitPlan]
 
 def arrange(
     where: DeviceMesh | Units,
-    schedule: str | Callable[[int, int], Program],
-    options: Mapping[str, Any],
+    schedule: ScheduleFunction,
     encoders: Sequence[EncoderSpec],
     generator: GeneratorSpec | None,
     deadline_s: float,
 ) -> tuple[UnitPlace, PlanOf]:
     """Return this process' place, and the plan of a number of microbatches of each replica.
 
-    All processes of the job call this together. Raises ValueError and PeerLostError as `place_in`
-    and `place_units` do.
+    All processes of the job call this together. Raises ValueError and PeerLostError as
+    `place_on_mesh` and `place_units` do.
     """
     if not isinstance(where, Units):
-        place = place_in(where, start_deadline(deadline_s))
-        made = generator_of(schedule, place.ranks, options)
-        made = _headed(made) if generator else made
-        return place, cache(lambda count: plan_on_mesh(made(count)))
+        place = place_on_mesh(where, start_deadline(deadline_s))
+        make: Callable[[int], Program] = partial(schedule, place.ranks)
+        make = _add_generator(make) if generator else make
+        return place, cache(lambda count: plan_on_mesh(make(count)))
     _refuse_other_units(where, encoders, generator)
     place = place_units(where, start_deadline(deadline_s))
-    base = _of_replicas(where, schedule, options, generator)
+    base = _replica_programs(where, schedule, generator)
     layers = [len(spec.modules) for spec in encoders]
     return place, cache(lambda count: plan_units(base(count), where, layers))
 
@@ -149,33 +154,30 @@ def first_count(units: Units) -> int:
     return _PROBE * units.backbone.pp * max((unit.dp for unit in units.sizes[1:]), default=1)
 
 
-def _of_replicas(
-    units: Units,
-    schedule: str | Callable[[int, int], Program],
-    options: Mapping[str, Any],
-    generator: GeneratorSpec | None,
+def _replica_programs(
+    units: Units, schedule: ScheduleFunction, generator: GeneratorSpec | None
 ) -> Callable[[int], Program]:
     """Return the function that makes the program of one replica of the language model."""
     ranks = units.backbone.pp
     if isinstance(schedule, ResumedSchedule):
-        again = _of_replicas(units, schedule.schedule, schedule.options, generator)
+        again = _replica_programs(units, schedule.schedule, generator)
         saved = schedule.saved if schedule.in_units else {}
         return lambda count: saved.get((ranks, count)) or again(count)
-    made = generator_of(schedule, ranks, options)
+    make = partial(schedule, ranks)
     if generator and units.generator is None:
-        return _headed(made)
-    if generator and isinstance(schedule, str):
-        return _ahead(made, generator_of(schedule, ranks + 1, options))
-    return made
+        return _add_generator(make)
+    if generator and is_registered(schedule):
+        return _replace_last_stage(make, partial(schedule, ranks + 1))
+    return make
 
 
-def _headed(made: Callable[[int], Program]) -> Callable[[int], Program]:
+def _add_generator(make: Callable[[int], Program]) -> Callable[[int], Program]:
     """Return programs with a generator on the last stage's rank, if they have none."""
-    return lambda microbatches: with_generator(made(microbatches))
+    return lambda microbatches: with_generator(make(microbatches))
 
 
-def _ahead(
-    made: Callable[[int], Program], longer: Callable[[int], Program]
+def _replace_last_stage(
+    make: Callable[[int], Program], longer: Callable[[int], Program]
 ) -> Callable[[int], Program]:
     """Return programs whose last stage goes on while a generator has its microbatch.
 
@@ -183,13 +185,13 @@ def _ahead(
     another order than ranks, the last stage waits for the generator.
     """
 
-    def make(microbatches: int) -> Program:
-        own = made(microbatches)
-        if own.placement != tuple(range(len(own.ranks))) or own.barriers:
-            return own
-        return without_last_stage(longer(microbatches)) or own
+    def make_shorter(microbatches: int) -> Program:
+        program = make(microbatches)
+        if program.placement != tuple(range(len(program.ranks))) or program.barriers:
+            return program
+        return drop_last_stage(longer(microbatches)) or program
 
-    return make
+    return make_shorter
 
 
 def _refuse_other_units(
@@ -210,7 +212,7 @@ def _refuse_other_units(
 def vocabulary_part(
     program: Program,
     vocabulary: VocabParallel | None,
-    loss: LossFunction | None,
+    loss: StepLoss,
     place: UnitPlace,
     options: StageOptions,
 ) -> VocabularyPart | None:
@@ -225,10 +227,10 @@ def vocabulary_part(
                 f"the schedule {program.name!r} has no vocabulary passes; take one such as "
                 "'1f1b-alg2', or put the output layer into the last stage"
             )
-        if loss is None:
+        if loss.function is None:
             raise ValueError("give loss=, a function of the last stage's output and the labels")
         return None
-    if vocabulary is None or loss is not None:
+    if vocabulary is None or loss.function is not None:
         raise ValueError(
             f"the schedule {program.name!r} computes the loss in vocabulary passes; give "
             "vocabulary=VocabParallel(...), whose options are the loss', and no loss="
@@ -242,7 +244,7 @@ def vocabulary_part(
         shard,
         reports_loss=place.seat == program.placement[-1],
         autocast=options.autocast,
-        labels=options.labels[0],
+        labels=loss.labels[0],
         words=options.inputs[0] if options.inputs else "input_ids",
     )
 
@@ -259,7 +261,7 @@ def connect(
     `sharers`: the sets of a pipeline's ranks that have parameters in common. Raises PeerLostError.
     """
     limit_s = start_deadline(deadline_s)
-    used = {found.communicator for found in collectives(first_program).values()}
+    used = {collective.communicator for collective in collectives(first_program).values()}
     members = place.communicator_ranks(used)
     _refuse_other_groups([channels, list(members), sharers], place, limit_s)
     with report_lost():
@@ -272,15 +274,15 @@ def connect(
     return groups, board
 
 
-def _refuse_other_groups(own: list[Any], place: UnitPlace, deadline_s: float) -> None:
+def _refuse_other_groups(group_names: list[Any], place: UnitPlace, deadline_s: float) -> None:
     """Raise ValueError in all processes that would make other groups, or in another order.
 
-    torch would connect what does not belong together, or wait. `own`: the names of the groups.
+    torch would connect what does not belong together, or wait. `group_names`: in order.
     """
-    found = gather_objects(own, dist.group.WORLD, place.device, deadline_s)
-    for process, names in enumerate(found):
-        for first, other in zip(found[0], names, strict=True):
-            pairs = zip_longest(first, other)
+    names_by_process = gather_objects(group_names, dist.group.WORLD, place.device, deadline_s)
+    for process, names in enumerate(names_by_process):
+        for first, theirs in zip(names_by_process[0], names, strict=True):
+            pairs = zip_longest(first, theirs)
             at, pair = next(((n, p) for n, p in enumerate(pairs) if p[0] != p[1]), (0, ()))
             if pair:
                 raise ValueError(
@@ -293,12 +295,12 @@ def _refuse_other_groups(own: list[Any], place: UnitPlace, deadline_s: float) ->
 def post_board(place: UnitPlace, deadline_s: float) -> Board:
     """Return this rank's board, in a store of its own that the mesh's first process hosts."""
     first = place.pipelines[0][0]
-    own = dist.get_rank()
+    process = dist.get_rank()
     limit_s = start_deadline(deadline_s)
     limit = timedelta(seconds=limit_s)
     address = ("", 0)
     store = None
-    if own == first:
+    if process == first:
         host = os.environ.get("MASTER_ADDR") or socket.gethostname()
         store = TCPStore(host, 0, is_master=True, timeout=limit, wait_for_workers=False)
         address = host, store.port
@@ -306,5 +308,5 @@ def post_board(place: UnitPlace, deadline_s: float) -> Board:
     if store is None:
         store = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     # Of units, ranks without stages have standings, too.
-    followed = first_pipelines(place.pipelines)[own]
+    followed = first_pipelines(place.pipelines)[process]
     return Board(store, place.rank, place.pipelines, followed, deadline_s)

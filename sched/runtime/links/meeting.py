@@ -1,7 +1,7 @@
 """How the processes of a job meet at the start, and exchange what is no tensor.
 
-torch makes groups and exchanges objects with timeouts of its own, of half an hour. Here nobody
-waits longer than the pipeline's deadline.
+torch makes groups and exchanges objects with timeouts of its own, of half an hour. Here no
+process waits longer than the pipeline's deadline.
 """
 
 import pickle
@@ -35,33 +35,33 @@ def await_all(deadline_s: float) -> None:
 
 
 def monitored_gather(
-    own: Tensor, group: dist.ProcessGroup, deadline_s: float, what: str, tag: int = _TAG
+    tensor: Tensor, group: dist.ProcessGroup, deadline_s: float, task: str, tag: int = _TAG
 ) -> list[Tensor]:
     """Return every rank's tensor, all of one size, by messages: who does not send is known.
 
-    `what`: what they come for. The messages are on the CPU. Raises PeerLostError on every process
-    that is there if others do not come within the deadline, with the ranks of all that are missing.
-    The group cannot be used any more after that.
+    `task`: what they come for. The messages are on the CPU. Raises PeerLostError on every
+    process that is there if others do not come within the deadline, with the ranks of all that are
+    missing. The group cannot be used any more after that.
     """
     rank, ranks = group.rank(), group.size()
-    others = [other for other in range(ranks) if other != rank]
-    found = [own if each == rank else torch.empty_like(own) for each in range(ranks)]
+    peers = [peer for peer in range(ranks) if peer != rank]
+    tensors = [tensor if peer == rank else torch.empty_like(tensor) for peer in range(ranks)]
     running: list[tuple[int, dist.Work | None]] = []
-    for other in others:
+    for peer in peers:
         try:
-            running.append((other, group.send([own], other, tag)))
-            running.append((other, group.recv([found[other]], other, tag)))
+            running.append((peer, group.send([tensor], peer, tag)))
+            running.append((peer, group.recv([tensors[peer]], peer, tag)))
         except RuntimeError:  # its connection is closed
-            running.append((other, None))
+            running.append((peer, None))
     until = monotonic() + deadline_s
-    missing = {other for other, work in running if work is None or not _arrives(work, until)}
+    missing = {peer for peer, work in running if work is None or not _arrives(work, until)}
     if missing:
         raise PeerLostError(
             f"rank {rank} of {ranks} waits since {deadline_s:g} s for rank "
-            f"{', '.join(map(str, sorted(missing)))}, which did not come to {what}; every process "
-            "of the job has to"
+            f"{', '.join(map(str, sorted(missing)))}, which did not come to {task}; every "
+            "process of the job has to"
         )
-    return found
+    return tensors
 
 
 def _arrives(work: dist.Work, until: float) -> bool:
@@ -74,31 +74,31 @@ def _arrives(work: dist.Work, until: float) -> bool:
 
 
 def gather_objects(
-    own: T,
+    message: T,
     group: dist.ProcessGroup | None,
     device: torch.device,
     deadline_s: float,
-    what: str = _START,
+    task: str = _START,
     tag: int = _TAG,
 ) -> list[T]:
-    """Return what every rank of a group gives, by rank; all of them call this to do `what`.
+    """Return what every rank of a group gives, by rank; all of them call this to do `task`.
 
     `group`: None for this process alone. `device`: where the group's messages are, if it has none
     on the CPU. `tag`: of the messages there. Raises PeerLostError if a rank is lost or the deadline
     passes, with the ranks that did not come where messages are on the CPU.
     """
     if group is None or group.size() == 1:
-        return [own]
-    text = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+        return [message]
+    text = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
     on_cpu = device.type == "cpu" or "cpu:gloo" in dist.get_backend_config(group)
 
     def gather(tensor: Tensor) -> Tensor:
         if on_cpu:
-            return torch.stack(monitored_gather(tensor, group, deadline_s, what, tag))
-        given = tensor.to(device)
-        found = [torch.empty_like(given) for _ in range(group.size())]
-        wait_for(group.allgather([found], [given]), given, deadline_s)
-        return torch.stack(found).cpu()
+            return torch.stack(monitored_gather(tensor, group, deadline_s, task, tag))
+        moved = tensor.to(device)
+        tensors = [torch.empty_like(moved) for _ in range(group.size())]
+        wait_for(group.allgather([tensors], [moved]), moved, deadline_s)
+        return torch.stack(tensors).cpu()
 
     with report_lost():
         sizes = gather(torch.tensor(len(text))).tolist()
@@ -111,7 +111,7 @@ def gather_objects(
     ]
 
 
-def device_of(kind: str) -> torch.device:
+def find_device(kind: str) -> torch.device:
     """Return this process' device of a type."""
     if kind == "cpu":
         return torch.device(kind)

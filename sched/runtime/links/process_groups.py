@@ -46,7 +46,7 @@ class Transfer(Protocol):
         """Return what arrives here, None at an end that only gives. Raises PeerLostError."""
 
     def watched(self) -> "Transfer":
-        """Return the same for somebody who asks whether it is over before he waits for it."""
+        """Return the same for a caller that asks whether it is over before it waits."""
 
 
 class Links(Protocol):
@@ -106,24 +106,24 @@ class _Watched:
     """A transfer that a thread waits for."""
 
     def __init__(self, transfer: _Working) -> None:
-        self._found: Future[Tensor | None] = Future()
-        # Whoever gives up ends the process without it (drive.py).
+        self._arrival: Future[Tensor | None] = Future()
+        # A rank that gives up ends the process without it (drive.py).
         threading.Thread(target=self._watch, args=(transfer,), daemon=True).start()
 
     def _watch(self, transfer: _Working) -> None:
         try:
-            self._found.set_result(transfer.wait(_FOREVER_S))
+            self._arrival.set_result(transfer.wait(_FOREVER_S))
         except PeerLostError as error:
-            self._found.set_exception(error)
+            self._arrival.set_exception(error)
 
     def done(self) -> bool:
         """Return whether the transfer is over, well or not."""
-        return self._found.done()
+        return self._arrival.done()
 
     def wait(self, deadline_s: float) -> Tensor | None:
         """Return what has arrived."""
         try:
-            return self._found.result(deadline_s)
+            return self._arrival.result(deadline_s)
         except TimeoutError as error:
             raise PeerLostError(f"Timed out after {deadline_s} s") from error
 
@@ -137,14 +137,14 @@ def add_up(tensor: Tensor, groups: Sequence[dist.ProcessGroup], deadline_s: floa
 
     Raises RuntimeError if a peer is lost or the deadline has passed.
     """
-    given = [tensor, *(tensor.clone() for _ in groups[1:])]
+    tensors = [tensor, *(tensor.clone() for _ in groups[1:])]
     running = [
-        (dist.all_reduce(one, group=group, async_op=True), one)
-        for one, group in zip(given, groups, strict=True)
+        (dist.all_reduce(copy, group=group, async_op=True), copy)
+        for copy, group in zip(tensors, groups, strict=True)
         if group.size() > 1
     ]
-    for work, one in running:
-        wait_for(work, one, deadline_s)
+    for work, copy in running:
+        wait_for(work, copy, deadline_s)
 
 
 def wait_for(work: dist.Work, tensor: Tensor, deadline_s: float) -> None:
@@ -158,12 +158,12 @@ def wait_for(work: dist.Work, tensor: Tensor, deadline_s: float) -> None:
         work.wait(timedelta(seconds=deadline_s))
 
 
-def ranks_of(group: dist.ProcessGroup | None) -> frozenset[int]:
+def group_ranks(group: dist.ProcessGroup | None) -> frozenset[int]:
     """Return the processes of a group, none without it."""
     return frozenset(() if group is None else dist.get_process_group_ranks(group))
 
 
-def channels_of(lists: Iterable[Sequence[Op]]) -> list[Channel]:
+def list_channels(lists: Iterable[Sequence[Op]]) -> list[Channel]:
     """Return the ordered pairs of ranks that have messages, sorted, from all ranks' operations."""
     return sorted(
         {(op.source, rank) for rank, ops in enumerate(lists) for op in ops if op.source is not None}
@@ -223,9 +223,9 @@ class Groups:
             work = dist.reduce(tensor, group=group, group_dst=root, async_op=True)
             arrives = tensor if group.rank() == root else None
         else:
-            found = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
-            work = dist.all_gather_single(found, tensor, group=group, async_op=True)
-            arrives = found.view(group.size(), *tensor.shape)
+            gathered = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
+            work = dist.all_gather_single(gathered, tensor, group=group, async_op=True)
+            arrives = gathered.view(group.size(), *tensor.shape)
         return _Working((work,), tensor, arrives)
 
     def warm_up(self, deadline_s: float) -> None:
@@ -239,9 +239,9 @@ class Groups:
                     transfer = self.receive(spec, source, value)
                 transfer.wait(deadline_s)
         for name in sorted(self.communicators):
-            collective, one = Collective("gather", 0, name), torch.ones(1, device=self.device)
+            collective, tensor = Collective("gather", 0, name), torch.ones(1, device=self.device)
             with naming("uses", name, [self.communicators[name]]):
-                self.enter(collective, one, spec, value).wait(deadline_s)
+                self.enter(collective, tensor, spec, value).wait(deadline_s)
 
     def close(self) -> None:
         """Destroy the groups; nothing may be under way."""
@@ -259,12 +259,12 @@ def naming(
         yield
     except RuntimeError as error:
         ranks = [
-            [each] if isinstance(each, int) else dist.get_process_group_ranks(each)
-            for each in groups
+            [member] if isinstance(member, int) else dist.get_process_group_ranks(member)
+            for member in groups
         ]
-        others = ", ".join(map(str, dict.fromkeys(process for row in ranks for process in row)))
+        processes = ", ".join(map(str, dict.fromkeys(process for row in ranks for process in row)))
         raise PeerLostError(
-            f"process {dist.get_rank()} {does} the group {name!r} of processes {others}: "
+            f"process {dist.get_rank()} {does} the group {name!r} of processes {processes}: "
             f"{str(error).splitlines()[0]}"
         ) from error
 
@@ -291,14 +291,14 @@ def make_groups(
     timeout = timedelta(seconds=deadline_s)
     cuda = device.type == "cuda"
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if cuda else None
-    own, first = dist.get_rank(), first_pipelines(pipelines)
-    if own not in first:
-        raise ValueError(f"process {own} is in none of the pipelines {pipelines}")
-    rank = list(pipelines[first[own]]).index(own)
+    this_process, first = dist.get_rank(), first_pipelines(pipelines)
+    if this_process not in first:
+        raise ValueError(f"process {this_process} is in none of the pipelines {pipelines}")
+    rank = list(pipelines[first[this_process]]).index(this_process)
 
     def groups(named: Mapping[T, Sequence[int]]) -> dict[T, list[dist.ProcessGroup]]:
         """Return the groups that this process is in, by name; `named`: the ranks of each."""
-        found = {n: list[dist.ProcessGroup]() for n, members in named.items() if rank in members}
+        by_name = {n: list[dist.ProcessGroup]() for n, members in named.items() if rank in members}
         # torch wants every process to make every group, those of other pipelines too, in one order.
         for number, ranks in enumerate(pipelines):
             for name, members in named.items():
@@ -306,16 +306,16 @@ def make_groups(
                 # The last one, who receives on a channel, has the group in its first lane.
                 if first[processes[-1]] == number:
                     with naming("makes", name, processes):
-                        made: dist.ProcessGroup = dist.new_group(
+                        group: dist.ProcessGroup = dist.new_group(
                             processes, timeout, pg_options=options, sort_ranks=False
                         )
-                    if own in processes:
-                        found[name].append(made)
-        return found
+                    if this_process in processes:
+                        by_name[name].append(group)
+        return by_name
 
     pairs = groups({pair: pair for pair in channels})
     collective_groups = {name: group for name, (group,) in groups(communicators).items()}
-    sets = {ranks: group for ranks, (group,) in groups({each: each for each in sharers}).items()}
+    sets = {ranks: group for ranks, (group,) in groups({row: row for row in sharers}).items()}
     return Groups(rank, device, pairs, collective_groups, sets)
 
 
@@ -325,8 +325,8 @@ def first_pipelines(pipelines: Sequence[Sequence[int]]) -> dict[int, int]:
     >>> first_pipelines([(0, 2), (1, 2)])
     {0: 0, 2: 0, 1: 1}
     """
-    found: dict[int, int] = {}
+    firsts: dict[int, int] = {}
     for number, ranks in enumerate(pipelines):
         for process in ranks:
-            found.setdefault(process, number)
-    return found
+            firsts.setdefault(process, number)
+    return firsts

@@ -109,17 +109,17 @@ def load_weights(model: Any, held: HeldModules, folder: str | Path) -> None:
     files, places = _Files(Path(folder)), _places(held)
     sources, unexpected = _sources(model, files.where)
     known = {name for source in sources.values() for name in source.names}
-    given = {name: _given(model, name, known) for name in places}
+    file_names = {name: _names_in_files(model, name, known) for name in places}
     lost = SimpleNamespace(
-        missing_keys={name for name in places if not given[name]}, unexpected_keys=unexpected
+        missing_keys={name for name in places if not file_names[name]}, unexpected_keys=unexpected
     )
     model._adjust_missing_and_unexpected_keys(lost)  # by what transformers itself passes over
     _refuse_other_names(folder, lost.missing_keys, lost.unexpected_keys)
     for source in sources.values():
-        own = [(name, places[to]) for to, names in given.items() for name in names]
-        own = [(name, place) for name, place in own if name in source.names]
-        if own:
-            _take(model, files, source, own)
+        targets = [(name, places[to]) for to, names in file_names.items() for name in names]
+        targets = [(name, place) for name, place in targets if name in source.names]
+        if targets:
+            _take(model, files, source, targets)
 
 
 def set_weights(
@@ -137,27 +137,26 @@ def set_weights(
     # what other ranks have, too, or other rows of
     for name, place in _places(held).items():
         if place.rows is not None or name in model.all_tied_weights_keys:
-            value = drawn(model, tie_of(model, name), weights, place.tensor.device)
+            value = drawn(model, saved_name(model, name), weights, place.tensor.device)
             with torch.no_grad():
                 place.tensor.copy_(value if place.rows is None else value[place.rows])
 
 
-def tie_of(model: Any, name: str) -> str:
+def saved_name(model: Any, name: str) -> str:
     """Return the name under which a weight, that may be tied, is saved."""
-    found: str = model.all_tied_weights_keys.get(name, name)
-    return found
+    return str(model.all_tied_weights_keys.get(name, name))
 
 
-def _given(model: Any, name: str, known: set[str]) -> list[str]:
+def _names_in_files(model: Any, name: str, known: set[str]) -> list[str]:
     """Return the names of a tensor, or of what it is tied to, that there are in the files."""
     tied = (n for pair in model.all_tied_weights_keys.items() for n in pair)
-    same = [n for n in tied if tie_of(model, n) == tie_of(model, name)]
+    same = [n for n in tied if saved_name(model, n) == saved_name(model, name)]
     return [n for n in dict.fromkeys((name, *same)) if n in known]
 
 
 def _places(held: HeldModules) -> dict[str, _Place]:
     """Return where the tensors go that a rank holds, by their names in the whole model."""
-    found = {
+    places = {
         start + name: _Place(tensor, tuple(tensor.shape))
         for _, start, module in held.modules()
         for name, tensor in module.state_dict(keep_vars=True).items()
@@ -167,8 +166,8 @@ def _places(held: HeldModules) -> dict[str, _Place]:
         for name, rows, sharding in held.shard.named_rows():
             start, real = sharding.start, sharding.real
             shape = (sharding.size, *rows.shape[1:])
-            found[name] = _Place(rows.detach()[:real], shape, slice(start, start + real))
-    return found
+            places[name] = _Place(rows.detach()[:real], shape, slice(start, start + real))
+    return places
 
 
 def _sources(model: Any, keys: Iterable[str]) -> tuple[dict[str, _Source], set[str]]:
@@ -177,11 +176,11 @@ def _sources(model: Any, keys: Iterable[str]) -> tuple[dict[str, _Source], set[s
     from transformers import core_model_loading as own
 
     conversions = conversion_mapping.get_model_conversion_mapping(model)
-    renamings = [each for each in conversions if isinstance(each, own.WeightRenaming)]
-    converters = [each for each in conversions if isinstance(each, own.WeightConverter)]
-    by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
+    renamings = [rule for rule in conversions if isinstance(rule, own.WeightRenaming)]
+    converters = [rule for rule in conversions if isinstance(rule, own.WeightConverter)]
+    by_pattern = {pattern: rule for rule in converters for pattern in rule.source_patterns}
     prefix, state = model.base_model_prefix, model.state_dict()
-    found: dict[str, _Source] = {}
+    sources: dict[str, _Source] = {}
     unexpected = set()
     for key in sorted(keys, key=own.dot_natural_key):
         name, pattern = own.rename_source_key(key, renamings, converters, prefix, state)
@@ -194,12 +193,12 @@ def _sources(model: Any, keys: Iterable[str]) -> tuple[dict[str, _Source], set[s
         names = (name,)
         if converter is not None:
             first = converter.target_patterns[0]
-            names = tuple(name.replace(first, each) for each in converter.target_patterns)
-        source = found.setdefault(name, _Source(names, converter, []))
+            names = tuple(name.replace(first, target) for target in converter.target_patterns)
+        source = sources.setdefault(name, _Source(names, converter, []))
         source.parts.append((pattern or key, key))
     # with which transformers, and `save_weights`, turn names back
-    model._weight_conversions = [each for each in conversions if each.was_used()]
-    return found, unexpected
+    model._weight_conversions = [rule for rule in conversions if rule.was_used()]
+    return sources, unexpected
 
 
 def _refuse_other_names(
@@ -213,12 +212,12 @@ def _refuse_other_names(
         )
 
 
-def _take(model: Any, files: _Files, source: _Source, own: Sequence[tuple[str, _Place]]) -> None:
+def _take(model: Any, files: _Files, source: _Source, places: Sequence[tuple[str, _Place]]) -> None:
     """Copy what is made of some tensors of files to where a rank has it."""
     parts = [(pattern, files.tensor(key)) for pattern, key in source.parts]
-    made: dict[str, Any] = {source.names[0]: parts[0][1]}
+    tensors: dict[str, Any] = {source.names[0]: parts[0][1]}
     for (_, key), (_, part) in zip(source.parts, parts, strict=True):
-        numbers, kind = part.get_dtype(), own[0][1].tensor.dtype
+        numbers, kind = part.get_dtype(), places[0][1].tensor.dtype
         if (numbers in _FLOATS) != kind.is_floating_point:
             raise ValueError(
                 f"{files.folder / files.where[key]} has {key} as {numbers}, the model as {kind}; "
@@ -229,15 +228,15 @@ def _take(model: Any, files: _Files, source: _Source, own: Sequence[tuple[str, _
         for (pattern, part), (_, key) in zip(parts, source.parts, strict=True):
             converter.add_tensor(source.names[0], key, pattern, partial(part.__getitem__, ...))
         try:
-            made = converter.convert(source.names[0], model=model, config=model.config)
+            tensors = converter.convert(source.names[0], model=model, config=model.config)
         except (RuntimeError, ValueError) as error:  # such as experts of several shapes
             why = str(error).splitlines()[0]
             raise ValueError(
                 f"{files.folder} has {some([key for _, key in source.parts])}, which do not make "
                 f"{source.names[0]} ({why}); make the model of the config.json in that folder"
             ) from error
-    for name, place in own:
-        value = made[name][0] if isinstance(made[name], list) else made[name]
+    for name, place in places:
+        value = tensors[name][0] if isinstance(tensors[name], list) else tensors[name]
         shape = tuple(value.shape if isinstance(value, Tensor) else value.get_shape())
         if shape != place.shape:
             raise ValueError(

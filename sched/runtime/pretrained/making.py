@@ -24,27 +24,28 @@ def materialise(
     """Give tensors of the meta device memory of their own; what is tied stays tied.
 
     `units`: modules by name. `precisions`: of names that a pattern is found in, where they are not
-    the tensors' own. Buffers are NaN, so that `draw` can tell which of them nobody sets.
+    the tensors' own. Buffers are NaN, so that `draw` can tell which of them are not set.
     """
-    made: dict[Tensor, Tensor] = {}
-    every = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
-    for start, below, each in every:
-        for held in (vars(each)["_parameters"], vars(each)["_buffers"]):
+    copies: dict[Tensor, Tensor] = {}
+    named = ((name, *pair) for name, unit in units.items() for pair in unit.named_modules())
+    for start, below, module in named:
+        for held in (vars(module)["_parameters"], vars(module)["_buffers"]):
             for name, old in held.items():
                 if old is None or not old.is_meta:
                     continue
-                if old not in made:
+                # Tied tensors are one tensor in several places, and get one copy.
+                if old not in copies:
                     where, known = f"{start}.{below}.{name}", (precisions or {}).items()
                     kind = next((k for part, k in known if re.search(part, where)), old.dtype)
-                    new = made[old] = torch.empty_like(old, device=device, dtype=kind)
+                    new = copies[old] = torch.empty_like(old, device=device, dtype=kind)
                     if isinstance(old, nn.Parameter):
-                        made[old] = nn.Parameter(new, old.requires_grad)
+                        copies[old] = nn.Parameter(new, old.requires_grad)
                     elif new.is_floating_point():
                         new.fill_(float("nan"))
-                held[name] = made[old]
+                held[name] = copies[old]
 
 
-def precisions_of(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
+def find_precisions(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
     """Return what transformers keeps in another precision than the model's, for `materialise`.
 
     Raises ValueError for a model of something else.
@@ -54,8 +55,7 @@ def precisions_of(model: Any, kind: torch.dtype) -> Mapping[str, torch.dtype]:
             f"{type(model).__name__} is no model of transformers, of which weights= makes a part; "
             "make the whole model on every process"
         )
-    found: Mapping[str, torch.dtype] = model._get_dtype_plan(kind)
-    return found
+    return dict(model._get_dtype_plan(kind))
 
 
 def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
@@ -78,21 +78,21 @@ def draw(model: nn.Module, units: Mapping[str, nn.Module], seed: int) -> None:
 
 
 def drawn(model: nn.Module, name: str, seed: int, device: torch.device) -> Tensor:
-    """Return a parameter of a module without children, as `draw` makes it, whoever has it."""
+    """Return a parameter of a module without children, as `draw` makes it on any rank."""
     where, _, last = name.rpartition(".")
-    found = copy.deepcopy(model.get_submodule(where)).to("meta").to_empty(device=device)
-    draw(model, {where: found}, seed)
-    return found.get_parameter(last).detach()
+    module = copy.deepcopy(model.get_submodule(where)).to("meta").to_empty(device=device)
+    draw(model, {where: module}, seed)
+    return module.get_parameter(last).detach()
 
 
 @contextmanager
-def _seeded(what: str, module: nn.Module) -> Iterator[None]:
+def _seeded(text: str, module: nn.Module) -> Iterator[None]:
     """Draw random numbers that follow from a text, and leave torch's own as they are."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     devices = [] if device.type == "cpu" else [device]
     kind = {} if device.type == "cpu" else {"device_type": device.type}
     with torch.random.fork_rng(devices, **kind):
-        torch.manual_seed(int.from_bytes(hashlib.sha256(what.encode()).digest()[:7], "big"))
+        torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
         yield
 
 
@@ -100,11 +100,11 @@ def _owner(model: nn.Module, name: str) -> Any:
     """Return the innermost model of transformers that a module is in, which initialises it."""
     from transformers import PreTrainedModel
 
-    found, at = model, model
+    owner, at = model, model
     for part in name.split("."):
         at = getattr(at, part)
-        found = at if isinstance(at, PreTrainedModel) else found
-    return found
+        owner = at if isinstance(at, PreTrainedModel) else owner
+    return owner
 
 
 def _initialise(owner: Any, module: nn.Module) -> None:

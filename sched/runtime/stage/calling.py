@@ -8,7 +8,7 @@ them for the moment. The model stays as it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,22 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...ir.program import Pass
 from ..parts import TensorSpec
-
-NOTHING = nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class Calling:
-    """The way in which modules are called: `recompute` and `autocast` as in StageOptions."""
-
-    recompute: bool = False
-    autocast: torch.dtype | None = None
-
-    def cast(self, near: Tensor) -> AbstractContextManager[Any]:
-        """Return the context of autocast on a tensor's device."""
-        if self.autocast is None:
-            return NOTHING
-        return torch.autocast(near.device.type, self.autocast)
+from ..settings import NOTHING, Merge, StageOptions
 
 
 def grad_mode(enabled: bool) -> AbstractContextManager[Any]:
@@ -47,11 +32,11 @@ def run_module(
     module: Callable[..., Any],
     inputs: Sequence[Tensor],
     extras: Mapping[str, Any],
-    calling: Calling,
+    options: StageOptions,
 ) -> Any:
     """Return what a module makes of its inputs, whatever that is."""
-    with calling.cast(inputs[0]):
-        if calling.recompute and torch.is_grad_enabled():
+    with options.cast(inputs[0]):
+        if options.recompute and torch.is_grad_enabled():
             return checkpoint(partial(module, **extras), *inputs, use_reentrant=False)
         return module(*inputs, **extras)
 
@@ -60,26 +45,26 @@ def call_module(
     module: Callable[..., Any],
     inputs: Sequence[Tensor],
     extras: Mapping[str, Tensor],
-    calling: Calling,
-    what: Pass,
+    options: StageOptions,
+    pass_: Pass,
 ) -> Tensor:
     """Return what a module makes of its inputs. Raises TypeError if it is no plain tensor."""
-    return plain_tensor(run_module(module, inputs, extras, calling), what)
+    return plain_tensor(run_module(module, inputs, extras, options), pass_)
 
 
-def plain_tensor(found: Any, what: Pass) -> Tensor:
+def plain_tensor(output: Any, pass_: Pass) -> Tensor:
     """Return what the module of a pass has made. Raises TypeError if it is no plain tensor."""
-    if not isinstance(found, Tensor):
+    if not isinstance(output, Tensor):
         raise TypeError(
-            f"the module of {what} returned a {type(found).__name__}; return one tensor, such as "
+            f"the module of {pass_} returned a {type(output).__name__}; return one tensor, such as "
             "the hidden states, and give other stages what they need as fields"
         )
-    if isinstance(found, DTensor):
+    if isinstance(output, DTensor):
         raise TypeError(
-            f"the module of {what} returned a DTensor; end it with a layer that gives whole local "
+            f"the module of {pass_} returned a DTensor; end it with a layer that gives whole local "
             "tensors, such as RowwiseParallel() or ColwiseParallel(output_layouts=Replicate())"
         )
-    return found
+    return output
 
 
 # take(hidden states, fields of the microbatch) -> states of the generator
@@ -120,22 +105,18 @@ class StateCapture:
                 "the last stage did not call the layer that the generator's states come from; name "
                 "one that it calls, with states= of the GeneratorSpec"
             )
-        found = hidden if self.take is None else self.take(hidden, fields)
+        states = hidden if self.take is None else self.take(hidden, fields)
         advice = (
             "give GeneratorSpec the true tokens, width and precision, and with take= those states "
             "alone"
         )
-        spec.check(found, "the generator's states are", advice)
-        return found
+        spec.check(states, "the generator's states are", advice)
+        return states
 
     def _keep(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
         del layer, inputs
         if self._expected:
             self._expected, self._hidden = False, output
-
-
-# merge(embeddings, features by encoder, fields of the microbatch) -> embeddings
-Merge = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
 
 
 @dataclass(eq=False, slots=True)
@@ -170,17 +151,17 @@ class Merging:
         """
 
         def call(*inputs: Tensor, **extras: Any) -> Tensor:
-            given, found = inputs[: -len(names)], inputs[-len(names) :]
-            features = dict(zip(names, found, strict=True))
+            arguments, tensors = inputs[: -len(names)], inputs[-len(names) :]
+            features = dict(zip(names, tensors, strict=True))
             if embedded:
-                return module(self.merge(given[0], features, fields), *given[1:], **extras)
+                return module(self.merge(arguments[0], features, fields), *arguments[1:], **extras)
             self._features, self._fields = features, fields
             try:
-                output = module(*given, **extras)
+                output = module(*arguments, **extras)
                 if self._features is not None:
                     raise RuntimeError(
                         "the first stage did not call its embedding, so nothing was merged; name "
-                        "the layer whose output is to be merged with embedding="
+                        "the layer whose output is merged: run=StageOptions(embedding=...)"
                     )
             finally:
                 self._features, self._fields = None, {}
@@ -203,18 +184,19 @@ def find_layer(module: nn.Module, option: str, name: str, which: str) -> nn.Modu
             f"{option}={name!r} is no layer of the {which} stage, which has "
             f"{', '.join(known for known in named if known)}"
         )
-    found: nn.Module = named[name]
-    return found
+    layer: nn.Module = named[name]
+    return layer
 
 
-def merging_for(
-    merge: Merge | None, embedding: str, first: nn.Module | None, *, embedded: bool
+def make_merging(
+    options: StageOptions, first: nn.Module | None, *, embedded: bool
 ) -> Merging | None:
     """Return how a rank merges features, None without `merge`, where the stage does it by itself.
 
     `first`: the first stage's module, None on other ranks. `embedded`: whether it is called with
     the embeddings. Raises ValueError for an embedding that is not in it.
     """
+    merge, embedding = options.merge, options.embedding
     if merge is None or first is None:
         return None
     if embedded:  # input passes of vocabulary parallelism have made them
@@ -223,10 +205,10 @@ def merging_for(
         return Merging(merge, find_layer(first, "embedding", embedding, "first"))
     # Without a name it must be clear which layer is meant.
     named = dict(first.named_modules())
-    found = [name for name, layer in named.items() if isinstance(layer, nn.Embedding)]
-    if len(found) != 1:
+    names = [name for name, layer in named.items() if isinstance(layer, nn.Embedding)]
+    if len(names) != 1:
         raise ValueError(
-            f"the first stage has {len(found)} nn.Embedding ({', '.join(found) or 'none'}); name "
-            "the layer whose output features are merged into with embedding="
+            f"the first stage has {len(names)} nn.Embedding ({', '.join(names) or 'none'}); name "
+            "the layer whose output features are merged into: run=StageOptions(embedding=...)"
         )
-    return Merging(merge, named[found[0]])
+    return Merging(merge, named[names[0]])

@@ -60,10 +60,10 @@ def _refuse_cut_tie(model: nn.Module) -> None:
     """Raise ValueError for a model of transformers whose words should be tied, and are not."""
     if not getattr(getattr(model, "config", None), "tie_word_embeddings", False):
         return
-    found: list[Any] = [
+    embeddings: list[Any] = [
         getattr(model, f"get_{which}_embeddings", lambda: None)() for which in ("input", "output")
     ]
-    if None not in found and found[0].weight is not found[1].weight:
+    if None not in embeddings and embeddings[0].weight is not embeddings[1].weight:
         raise ValueError(
             "config.tie_word_embeddings is true, and the input and output embeddings have weights "
             "of their own, which would train apart; call model.tie_weights() before split()"
@@ -80,19 +80,19 @@ def tiny_batch(model: nn.Module, start: str) -> dict[str, Any]:
     count = len(_POSITIONS)
     if isinstance(words, nn.Embedding):
         ids = torch.arange(1, count + 1, device=device) * words.num_embeddings // (count + 2)
-        made: dict[str, Any] = {next(iter(takes)): ids[None]}
+        fields: dict[str, Any] = {next(iter(takes)): ids[None]}
     elif isinstance(words, nn.Linear):
         row = torch.linspace(-1, 1, count * words.in_features, device=device)
-        made = {next(iter(takes)): row.view(count, -1).to(words.weight.dtype)}
+        fields = {next(iter(takes)): row.view(count, -1).to(words.weight.dtype)}
     else:
         raise ValueError(_no_batch(f"its stages begin with a {type(words).__name__}"))
     if "position_ids" in takes:
-        made["position_ids"] = torch.tensor([_POSITIONS], device=device)
+        fields["position_ids"] = torch.tensor([_POSITIONS], device=device)
     plain = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     needed = [n for n, p in takes.items() if p.default is p.empty and p.kind in plain]
-    if missing := [name for name in needed if name not in made]:
+    if missing := [name for name in needed if name not in fields]:
         raise ValueError(_no_batch(f"forward takes {', '.join(missing)}"))
-    return made
+    return fields
 
 
 def _no_batch(why: str) -> str:
@@ -107,9 +107,9 @@ class _Call(NamedTuple):
     """A module's call: its first tensor, the first of what it returned, and keywords' names."""
 
     name: str
-    given: Tensor | None
-    made: Tensor
-    others: frozenset[str]
+    first_input: Tensor | None
+    output: Tensor
+    keywords: frozenset[str]
 
 
 @contextmanager
@@ -117,12 +117,13 @@ def _watched(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
     """Collect the calls of some modules."""
     calls: list[_Call] = []
 
-    def keep(name: str, _: nn.Module, args: Any, words: dict[str, Any], made: Any) -> None:
-        given = next((a for a in (*args, *words.values()) if isinstance(a, Tensor)), None)
-        others = frozenset(
-            n for n, value in words.items() if value is not None and value is not given
+    def keep(name: str, _: nn.Module, args: Any, words: dict[str, Any], returned: Any) -> None:
+        first_input = next((a for a in (*args, *words.values()) if isinstance(a, Tensor)), None)
+        keywords = frozenset(
+            n for n, value in words.items() if value is not None and value is not first_input
         )
-        calls.append(_Call(name, given, made if isinstance(made, Tensor) else made[0], others))
+        output = returned if isinstance(returned, Tensor) else returned[0]
+        calls.append(_Call(name, first_input, output, keywords))
 
     hooks = [
         model.get_submodule(n).register_forward_hook(partial(keep, n), with_kwargs=True)
@@ -149,28 +150,28 @@ def _compare(
         if [*module.parameters(recurse=False)]
         and not any(f"{name}.".startswith(f"{held}.") for held in names)
     ]
-    (first, x), *rest = fields.items()
-    extras = dict(rest)
+    (first, x), *remaining = fields.items()
+    extras = dict(remaining)
     takes = inspect.signature(model.forward).parameters
     # With a cache, transformers' models see no borders of packed samples.
-    others = hasattr(model, "config") and any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    known = "use_cache" in takes or others
+    takes_any = hasattr(model, "config") and any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    known = "use_cache" in takes or takes_any
     cache = {"use_cache": False} if known and "use_cache" not in fields else {}
-    with _watched(model, [*names, *outside]) as every:
+    with _watched(model, [*names, *outside]) as model_calls:
         logits = _first_tensor(model(x, **extras, **cache))
-    own = [at for at, call in enumerate(every) if call.name not in outside]
-    if not own:
+    held_calls = [at for at, call in enumerate(model_calls) if call.name not in outside]
+    if not held_calls:
         raise ValueError(f"the model's forward, given {first}, calls no module of the stages")
-    before, after = every[: own[0]], every[own[-1] + 1 :]
+    before, after = model_calls[: held_calls[0]], model_calls[held_calls[-1] + 1 :]
     if before:
-        x = before[0].made.detach()
+        x = before[0].output.detach()
         for call in before:
             if isinstance(words := model.get_submodule(call.name), nn.Embedding):
                 # as vocabulary passes look it up, whatever else its own forward does
                 x = F.embedding(fields[first], words.weight).detach()
                 break
-    inputs, outputs, calls = _run(model, stages, names, x, extras, every)
-    _compare_calls([*every[own[0] : own[-1] + 1]], calls, set(outside))
+    inputs, outputs, calls = _run(model, stages, names, x, extras, model_calls)
+    _compare_calls([*model_calls[held_calls[0] : held_calls[-1] + 1]], calls, set(outside))
     theirs, ours = _ends(model, logits, outputs[-1], after, names[-1], finish)
     _compare_gradients(stages, theirs, [*zip(inputs, outputs, strict=True)], ours)
 
@@ -181,7 +182,7 @@ def _run(
     names: Sequence[str],
     x: Tensor,
     extras: dict[str, Any],
-    every: Sequence[_Call],
+    model_calls: Sequence[_Call],
 ) -> tuple[list[Tensor], list[Tensor], list[_Call]]:
     """Run the stages, each with a graph of its own; return their inputs, outputs and calls."""
     inputs: list[Tensor] = []
@@ -194,7 +195,7 @@ def _run(
                 x = stage(x, **extras)
             except Exception as error:
                 at = names[min(len(calls), len(names) - 1)]
-                keywords = next((c.others for c in every if c.name == at), frozenset())
+                keywords = next((c.keywords for c in model_calls if c.name == at), frozenset())
                 raise ValueError(
                     f"{at} fails in its stage: {type(error).__name__}: {error}; it gets "
                     f"{_named(extras)}, and the model's forward gives it {_named(keywords)}: make "
@@ -204,26 +205,26 @@ def _run(
     return inputs, outputs, calls
 
 
-def _compare_calls(wanted: list[_Call], found: list[_Call], outside: set[str]) -> None:
+def _compare_calls(expected: list[_Call], stage_calls: list[_Call], outside: set[str]) -> None:
     """Raise ValueError that names the first module whose input or output differs."""
     between = {}  # of each held call, the modules outside of stages that were called before it
     held: list[_Call] = []
     skipped: list[str] = []
-    for call in wanted:
+    for call in expected:
         if call.name in outside:
             skipped.append(call.name)
         else:
             between[len(held)], skipped = skipped, []
             held.append(call)
-    for at, (theirs, ours) in enumerate(zip_longest(held, found)):
+    for at, (theirs, ours) in enumerate(zip_longest(held, stage_calls)):
         if theirs is None or ours is None or theirs.name != ours.name:
-            names = ["nothing more" if one is None else one.name for one in (theirs, ours)]
+            names = ["nothing more" if side is None else side.name for side in (theirs, ours)]
             raise ValueError(
                 f"call {at} of the model's forward is of {names[0]}, and of the stages of "
                 f"{names[1]}; name the modules as forward calls them, each once"
             )
         name = theirs.name
-        if error := _difference(theirs.given, ours.given):
+        if error := _difference(theirs.first_input, ours.first_input):
             last = held[at - 1].name if at else "its input"
             missing = between[at] and f", with {', '.join(between[at])}, which no stage has"
             raise ValueError(
@@ -231,11 +232,11 @@ def _compare_calls(wanted: list[_Call], found: list[_Call], outside: set[str]) -
                 f"does something between {last} and it{missing or ''}; do it in "
                 f"split(calls={{{(held[at - 1].name if at else name)!r}: ...}})"
             )
-        if error := _difference(theirs.made, ours.made):
+        if error := _difference(theirs.output, ours.output):
             raise ValueError(
                 f"{name} makes something else of the same input than in the model's forward "
-                f"({error}), which calls it with {_named(theirs.others)}, the stage with "
-                f"{_named(ours.others)}; call it so with call= or calls= of split()"
+                f"({error}), which calls it with {_named(theirs.keywords)}, the stage with "
+                f"{_named(ours.keywords)}; call it so with call= or calls= of split()"
             )
 
 
@@ -252,19 +253,19 @@ def _ends(
     `after`: calls of modules that no stage has, such as the head that vocabulary passes divide.
     """
     if after:
-        made = _first_tensor(model.get_submodule(after[0].name)(output))
-        made = made if finish is None else finish(made)
-        if not (error := _difference(logits, made)):
-            return logits, made
-        given = after[0].given
-        if finish is None and given is not None and not _difference(given, output):
+        ended = _first_tensor(model.get_submodule(after[0].name)(output))
+        ended = ended if finish is None else finish(ended)
+        if not (error := _difference(logits, ended)):
+            return logits, ended
+        head_input = after[0].first_input
+        if finish is None and head_input is not None and not _difference(head_input, output):
             warnings.warn(
                 f"no stage has {after[0].name}, and the model's forward changes what it makes "
                 f"({error}), by a scale or a softcap; see that the loss does so, as with "
                 "LossOptions(softcap=...)",
                 stacklevel=4,
             )
-            return given, output
+            return head_input, output
     elif not (error := _difference(logits, output)):
         return logits, output
     raise ValueError(
@@ -289,8 +290,8 @@ def _compare_gradients(
         return
     torch_random = torch.Generator().manual_seed(0)
     start = torch.randn(theirs.shape, generator=torch_random).to(theirs)
-    wanted = _gradients(theirs, [*named], start)
-    found: dict[nn.Parameter, Tensor] = {}
+    expected = _gradients(theirs, [*named], start)
+    sums: dict[nn.Parameter, Tensor] = {}
     outputs = [output for _, output in ends[:-1]] + [ours]
     gradient: Tensor | None = start
     # each stage alone, from the last: its input's gradient is where the stage before begins
@@ -298,18 +299,18 @@ def _compare_gradients(
         # nothing before it is trained
         if gradient is None or not output.requires_grad:
             break
-        own = [p for p in stage.parameters() if p.requires_grad]
-        each = [x] if x.requires_grad else []
-        made = _gradients(output, [*each, *own], gradient)
-        for parameter, part in zip(own, made[len(each) :], strict=True):
+        parameters = [p for p in stage.parameters() if p.requires_grad]
+        inputs = [x] if x.requires_grad else []
+        computed = _gradients(output, [*inputs, *parameters], gradient)
+        for parameter, part in zip(parameters, computed[len(inputs) :], strict=True):
             if part is not None:
-                found[parameter] = found[parameter] + part if parameter in found else part
-        gradient = made[0] if each else None
-    largest = max((float(one.abs().max()) for one in wanted if one is not None), default=0.0)
-    for (parameter, name), one in reversed([*zip(named.items(), wanted, strict=True)]):
+                sums[parameter] = sums[parameter] + part if parameter in sums else part
+        gradient = computed[0] if inputs else None
+    largest = max((float(part.abs().max()) for part in expected if part is not None), default=0.0)
+    for (parameter, name), reference in reversed([*zip(named.items(), expected, strict=True)]):
         zero = torch.zeros_like(parameter)
-        one = zero if one is None else one
-        if error := _difference(one, found.get(parameter, zero), _SMALL * largest):
+        reference = zero if reference is None else reference
+        if error := _difference(reference, sums.get(parameter, zero), _SMALL * largest):
             raise ValueError(
                 f"the gradient of {name} differs from the model's own ({error}); see that call= "
                 "and calls= of split() keep the graph, and use the modules' own parameters"
@@ -324,8 +325,8 @@ def _first_tensor(output: Any) -> Tensor:
     """Return the logits, or what a forward returns first."""
     if isinstance(output, Tensor):
         return output
-    found = getattr(output, "logits", None)
-    return _first_tensor(output[0]) if found is None else found
+    logits = getattr(output, "logits", None)
+    return _first_tensor(output[0]) if logits is None else logits
 
 
 def _difference(theirs: Tensor | None, ours: Tensor | None, scale: float = 0.0) -> str:

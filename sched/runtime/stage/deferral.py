@@ -106,9 +106,9 @@ def defer_linear_layers(module: nn.Module) -> int:
     """Make the linear layers of a module able to defer, but compiled ones; return how many can."""
     count = 0
     for layer in _uncompiled(module):
-        own = layer.__dict__.get("forward")
-        if own is not None and getattr(own, "__func__", None) is not _forward:
-            continue  # somebody else has replaced it
+        forward = layer.__dict__.get("forward")
+        if forward is not None and getattr(forward, "__func__", None) is not _forward:
+            continue  # other code has replaced it
         if type(layer).forward is nn.Linear.forward:
             # A bound method, so that a deep copy of the layer gets one of its own.
             layer.__dict__["forward"] = types.MethodType(_forward, layer)
@@ -132,8 +132,8 @@ def _forward(self: nn.Linear, inputs: Tensor) -> Tensor:
         return F.linear(inputs, weight, bias)
     if torch.is_autocast_enabled(inputs.device.type):
         inputs = inputs.to(torch.get_autocast_dtype(inputs.device.type))
-    found: Tensor = _DeferredLinear.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _DeferredLinear.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
+    return output
 
 
 def can_defer(weight: Tensor, bias: Tensor | None) -> bool:
@@ -151,8 +151,7 @@ def can_defer(weight: Tensor, bias: Tensor | None) -> bool:
 def _has_hooks(layer: tuple[Tensor, Tensor | None]) -> bool:
     """Return whether a layer's parameters have hooks by now, each of which is to see I's sum."""
     return any(
-        one is not None and (one._backward_hooks or one._post_accumulate_grad_hooks)
-        for one in layer
+        p is not None and (p._backward_hooks or p._post_accumulate_grad_hooks) for p in layer
     )
 
 
@@ -165,20 +164,20 @@ class _DeferredLinear(torch.autograd.Function):
         # Not the saved weight, which may be a copy (tensors that wait on the CPU).
         ctx.layer = weight, bias
         with torch.autocast(inputs.device.type, enabled=False):
-            found = F.linear(
+            output = F.linear(
                 inputs,
                 weight.to(inputs.dtype),
                 None if bias is None else bias.to(inputs.dtype),
             )
         # Of some inputs it is a view, which autograd refuses to change in place behind a function.
-        return torch.ops.aten._unsafe_view(found, found.shape) if found._is_view() else found
+        return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         wants = ctx.needs_input_grad
-        found = gradient @ weight.to(gradient.dtype) if wants[0] else None
-        return found, *gradients_now_or_later(ctx.layer, inputs, gradient, wants[1:])
+        input_gradient = gradient @ weight.to(gradient.dtype) if wants[0] else None
+        return input_gradient, *gradients_now_or_later(ctx.layer, inputs, gradient, wants[1:])
 
 
 def gradients_now_or_later(

@@ -18,26 +18,35 @@ from ...ir.program import Pass, Program
 from ...transforms.generator_passes import has_generator
 from ..compiled import Value
 from ..gradients import refuse_sharded
-from ..parts import WEIGHTS, Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
-from .calling import Calling, StateCapture, Take, call_module, find_layer
+from ..parts import Given, Made, StepData, TensorSpec, count_tokens, gradient_or_zeros
+from ..settings import WEIGHTS, StageOptions, weigh_microbatch
+from .calling import StateCapture, Take, call_module, find_layer
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorSpec:
     """A second head that learns from the language model's last hidden states, such as a decoder.
 
-    `module`: called with the states and the fields `inputs` of a microbatch, returns its loss, the
-    *sum* over what it generates; None on ranks that do not run it. `tokens`: the number of its
-    states in a microbatch, by cost ({"pictures": 16}) or as a function of its info; a microbatch of
-    0 has nothing to generate, and the module is not called. `width`: of a state, so states are
-    (tokens, width). `take`: called with the last hidden states and the fields of the microbatch
-    that its rank has, `marks` among them, returns the states; without it, they are the hidden
-    states. `states`: the name of the layer in the last stage's module whose output the hidden
-    states are; the stage's output by default, which with vocabulary passes they are. `weigh`: what
-    a microbatch's loss counts in the step's: "token" and "sample" as for the language model's, or a
-    function of its info. `trainable`: False freezes the module; gradients go through it. `dtype`:
-    the precision of the states. `module_name`: of the module in the whole model, under which
-    checkpoints hold it; by default `generators.NAME`.
+    Args:
+        name: In messages and checkpoints, the same on every rank.
+        module: Called with the states and the fields `inputs` of a microbatch, returns its loss,
+            the *sum* over what it generates; None on ranks that do not run it.
+        tokens: The states of a microbatch, by cost ({"pictures": 16}) or as a function of its info;
+            for 0 the module is not called.
+        width: Of a state, so states are (tokens, width).
+        inputs: The fields that the module gets; default: none.
+        take: Called with the last hidden states and the microbatch's fields on this rank, returns
+            the states; default: they are the hidden states.
+        marks: The fields that `take` reads; default: none.
+        states: The layer in the last stage's module whose output the hidden states are; default:
+            the stage's output, as with vocabulary passes.
+        weigh: What a microbatch's loss counts in the step's: "token", "sample", or a function of
+            its info; default "sample".
+        trainable: False freezes the module; gradients go through it. Default True.
+        dtype: The precision of the states; default torch.float32.
+        module_name: What checkpoints call the module; default `generators.NAME`.
+
+    Raises ValueError for another `weigh`, and for sharded modules.
     """
 
     name: str
@@ -73,7 +82,7 @@ class GeneratorSpec:
 
     def weight(self, info: Any) -> float:
         """Return what the loss of a microbatch counts."""
-        return (WEIGHTS[self.weigh] if isinstance(self.weigh, str) else self.weigh)(info)
+        return weigh_microbatch(self.weigh, info)
 
 
 class _Kept(NamedTuple):
@@ -85,12 +94,12 @@ class _Kept(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class GeneratorPart:
-    """Runs a generator's passes on one rank. `calling`: as for stages."""
+    """Runs a generator's passes on one rank. `options`: as for stages."""
 
     program: Program
     rank: int
     generator: GeneratorSpec
-    calling: Calling = field(default_factory=Calling)
+    options: StageOptions = field(default_factory=StageOptions)
     kinds: frozenset[str] = frozenset()
     # The microbatches that this rank generates.
     generated: frozenset[int] = frozenset()
@@ -111,44 +120,44 @@ class GeneratorPart:
 
     def edge_specs(self, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
         """Return the sizes of states and their gradients. `infos`: None of what is not here."""
-        found = {}
+        specs = {}
         for item in (p for row in self.program.ranks for p in row if p.kind == "GF"):
             if (info := infos[item.microbatch]) is not None:
                 spec = self.generator.states_spec(info)
-                found[_states(self.program, item)] = spec
-                found[Value("X_GB", item.stage, item.microbatch)] = spec
-        return found
+                specs[_states(self.program, item)] = spec
+                specs[Value("X_GB", item.stage, item.microbatch)] = spec
+        return specs
 
     def begin_step(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._losses = data, []
 
-    def run_pass(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, pass_: Pass, reads: Given) -> Made:
         """Run one GF or GB."""
-        if what.kind == "GF":
-            return {"generator": self._forward(what, given)}
-        kept: _Kept = given["generator"]
-        if kept.edge is not None:
-            torch.autograd.backward([kept.edge])
-        if kept.states is None:
+        if pass_.kind == "GF":
+            return {"generator": self._forward(pass_, reads)}
+        generated: _Kept = reads["generator"]
+        if generated.edge is not None:
+            torch.autograd.backward([generated.edge])
+        if generated.states is None:
             return {}
-        return {"X_GB": gradient_or_zeros(kept.states)}
+        return {"X_GB": gradient_or_zeros(generated.states)}
 
     def finish_step(self) -> Tensor | None:
         """Return the sum of the weighted losses, None on ranks that generate nothing."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
 
-    def _forward(self, what: Pass, given: Given) -> _Kept:
-        wanted, module = self._data.input_gradient[-1], self.generator.module
-        states = given[_states(self.program, what).name][0]
-        states = states.detach().requires_grad_(wanted)
+    def _forward(self, pass_: Pass, reads: Given) -> _Kept:
+        needs_gradient, module = self._data.input_gradient[-1], self.generator.module
+        states = reads[_states(self.program, pass_).name][0]
+        states = states.detach().requires_grad_(needs_gradient)
         if 0 in states.shape or module is None:
-            return _Kept(states if wanted else None, None)
-        microbatch = self._data.microbatches[what.microbatch]
+            return _Kept(states if needs_gradient else None, None)
+        microbatch = self._data.microbatches[pass_.microbatch]
         inputs = [states, *(microbatch.fields[name] for name in self.generator.inputs)]
         with torch.set_grad_enabled(self._data.training):
-            loss = call_module(module, inputs, {}, self.calling, what)
+            loss = call_module(module, inputs, {}, self.options, pass_)
             if loss.dim():
                 raise ValueError(
                     f"the generator {self.generator.name!r} returned a loss of shape "
@@ -157,7 +166,7 @@ class GeneratorPart:
             loss = loss * self.generator.weight(microbatch.info)
         self._losses.append(loss.detach())
         edge = get_gradient_edge(loss) if loss.requires_grad else None
-        return _Kept(states if wanted else None, edge)
+        return _Kept(states if needs_gradient else None, edge)
 
 
 def _states(program: Program, item: Pass) -> Value:
@@ -192,8 +201,8 @@ class RankGenerator:
         """Return the fields that a rank needs for it. `last`: the rank of the last stage."""
         if self.spec is None:
             return set()
-        own = set(self.spec.inputs) if generates and rank in self.ranks else set[str]()
-        return own | (set(self.spec.marks) if rank == last else set())
+        names = set(self.spec.inputs) if generates and rank in self.ranks else set[str]()
+        return names | (set(self.spec.marks) if rank == last else set())
 
     def capture(self, last: nn.Module | None) -> StateCapture | None:
         """Return how states are taken from the last stage's module. Raises ValueError."""

@@ -8,7 +8,7 @@ an F are leaves of its graph, and their gradients a result of the backward.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,70 +19,9 @@ from ...ir.program import Pass, Program
 from ..compiled import Value
 from ..gradients import begin_step, last_backward
 from ..parts import Given, Joint, Made, MicrobatchData, StepData, gradient_or_zeros, pack
-from .calling import NOTHING, Calling, Merge, Merging, StateCapture, call_module, grad_mode
+from ..settings import NOTHING, StageOptions, StepLoss
+from .calling import Merging, StateCapture, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
-
-# The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
-LossFunction = Callable[..., Tensor]
-# auxiliary(fields of the microbatch) -> a scalar
-Auxiliary = Callable[[Mapping[str, Any]], Tensor]
-
-
-class Running(TypedDict, total=False):
-    """The fields of StageOptions but the loss, as keyword arguments of Pipeline."""
-
-    inputs: tuple[str, ...]
-    extras: tuple[str, ...]
-    labels: tuple[str, ...]
-    recompute: bool
-    autocast: torch.dtype | None
-    split: bool
-    shift_labels: bool
-    merge: Merge | None
-    embedding: str
-    auxiliary: Auxiliary | None
-    ends: Callable[[Any], tuple[int, ...]] | None
-
-
-@dataclass(frozen=True, slots=True)
-class StageOptions:
-    """The way in which stages are run.
-
-    `inputs`: the fields that the first stage's module is called with. `extras`: fields that every
-    module gets by keyword. `labels`: the fields that the loss gets after the last stage's output.
-    `loss`: None where vocabulary passes compute it. `recompute`: whether F keeps only its input and
-    the backward repeats it. `autocast`: the precision of torch.autocast. `split`: whether I puts
-    weight gradients off; without, I is a whole backward. `shift_labels`: whether each label stands
-    at its own token's place, as in the loader's batches and for Hugging Face's models, and is to be
-    moved to the token before, which predicts it; the first label of each sample must be one that
-    the loss ignores; a step of Balance(shift_labels=False) is taken as it is. `merge`: called with
-    the embeddings, the encoders' features by name, and the fields of the microbatch that this rank
-    has, returns what the first stage goes on with; without, its module gets the features as its
-    last arguments. `embedding`: the name of the layer in the first stage's module whose output is
-    meant, if it is not the only `nn.Embedding` there.
-    `auxiliary`: called when the last stage's module has been run, returns what is added to the
-    microbatch's summed loss, beside vocabulary passes, too. `ends`: from a microbatch's info the
-    shape of the input embeddings, and of the last stage's output, which vocabulary passes make and
-    take, if it is not that of `hidden`.
-    """
-
-    inputs: tuple[str, ...] = ("input_ids",)
-    extras: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ("labels",)
-    loss: LossFunction | None = None
-    recompute: bool = False
-    autocast: torch.dtype | None = None
-    split: bool = True
-    shift_labels: bool = False
-    merge: Merge | None = None
-    embedding: str = ""
-    auxiliary: Auxiliary | None = None
-    ends: Callable[[Any], tuple[int, ...]] | None = None
-
-    @property
-    def calling(self) -> Calling:
-        """Return how modules are called."""
-        return Calling(self.recompute, self.autocast)
 
 
 class _Kept(NamedTuple):
@@ -103,25 +42,26 @@ class Stages:
     """The stages of one rank, as a part of the executor.
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
-    `joints`: where encoders' features enter. `merging`: what becomes of them.
-    `capture`: how a generator's states are taken from the last stage. `own`: the microbatches that
-    they run, all by default. `travelling`: the name of features that come before the passes.
+    `options`, `loss`: as of Pipeline. `joints`: where encoders' features enter. `merging`: what
+    becomes of them. `capture`: how a generator's states are taken from the last stage.
+    `microbatches`: those that they run, all by default. `travelling`: the name of features that
+    come before the passes.
     """
 
     program: Program
     modules_by_stage: Mapping[int, nn.Module]
     options: StageOptions
+    loss: StepLoss = field(default_factory=StepLoss)
     joints: Mapping[tuple[int, int], Joint] = field(default_factory=dict)
     merging: Merging | None = None
     capture: StateCapture | None = None
     kinds: frozenset[str] = frozenset("FBIW")
-    own: range | None = None
+    microbatches: range | None = None
     travelling: str = ""
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
     _split: frozenset[tuple[int, int]] = frozenset()
     _last: Mapping[int, int] = field(default_factory=dict)
-    _calling: Calling = field(default_factory=Calling)
     # The names of what brings the first stage's input, and the gradient of the last one's output.
     _entries: tuple[str, ...] = ()
     _exits: tuple[str, ...] = ()
@@ -135,18 +75,17 @@ class Stages:
             if item.kind == "W" and self.options.split
         )
         # The microbatch of each stage's last backward, in which FSDP2 reduces.
-        own = range(self.program.microbatches) if self.own is None else self.own
+        microbatches = self.microbatches or range(self.program.microbatches)
         self._last = {
             item.stage: item.microbatch
             for row in self.program.ranks
             for item in row
-            if item.kind in BACKWARD and item.microbatch in own
+            if item.kind in BACKWARD and item.microbatch in microbatches
         }
-        self._calling = self.options.calling
         self._entries = ("F", *_before(self.program, "first", ["F"]))
         self._exits = ("B", *_before(self.program, "last", BACKWARD))
         for stage, module in self.modules_by_stage.items():
-            if any(one == stage for one, _ in self._split):
+            if any(split_stage == stage for split_stage, _ in self._split):
                 defer_linear_layers(module)
 
     def begin_step(self, data: StepData) -> None:
@@ -155,69 +94,69 @@ class Stages:
         for module in self.modules_by_stage.values():
             begin_step(module)
 
-    def run_pass(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, pass_: Pass, reads: Given) -> Made:
         """Run one F, B, I or W."""
-        if what.kind == "F":
-            return self._forward(what, given)
-        if what.kind == "W":
-            given["weight"].compute()
+        if pass_.kind == "F":
+            return self._forward(pass_, reads)
+        if pass_.kind == "W":
+            reads["weight"].compute()
             return {}
-        return self._backward(what, given)
+        return self._backward(pass_, reads)
 
     def finish_step(self) -> Tensor | None:
         """Return the sum of the weighted losses, None on ranks without the last stage."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
 
-    def _forward(self, what: Pass, given: Given) -> Made:
-        microbatch = self._data.microbatches[what.microbatch]
-        wanted = self._data.input_gradient[what.stage]
+    def _forward(self, pass_: Pass, reads: Given) -> Made:
+        microbatch = self._data.microbatches[pass_.microbatch]
+        needs_gradient = self._data.input_gradient[pass_.stage]
         # Whether anything is trained at or before this stage.
-        trained = self._data.input_gradient[what.stage + 1]
-        x = _first(given, self._entries)
+        trained = self._data.input_gradient[pass_.stage + 1]
+        x = _first(reads, self._entries)
         if x is not None:
-            x = x.detach().requires_grad_(wanted)
-        joint = self.joints.get((what.stage, what.microbatch))
-        features = joint.features(given) if joint is not None else []
+            x = x.detach().requires_grad_(needs_gradient)
+        joint = self.joints.get((pass_.stage, pass_.microbatch))
+        features = joint.features(reads) if joint is not None else []
         # Their gradients are taken when all passes are over, not as a result of this backward.
-        early = self._early(what)
-        is_last = what.stage == self.program.stages - 1
-        with grad_mode(trained), deferring() if self._splits(what) else NOTHING:
+        early = self._early(pass_)
+        is_last = pass_.stage == self.program.stages - 1
+        with grad_mode(trained), deferring() if self._splits(pass_) else NOTHING:
             whole = features if joint is None else joint.joined(features)
-            output = self._call(what, x, [*whole, *early], microbatch)
-            states = self._states(what, output, microbatch)
+            output = self._call(pass_, x, [*whole, *early], microbatch)
+            states = self._states(pass_, output, microbatch)
             losses = self._compute_losses(output, microbatch) if is_last else []
-        made: dict[str, Any] = {"F": output.detach()}
+        writes: dict[str, Any] = {"F": output.detach()}
         ends: list[tuple[Tensor, Tensor | Sequence[str]]]
         ends = [(loss, torch.ones_like(loss)) for loss in losses]
-        if not is_last or self.options.loss is None:
+        if not is_last or self.loss.function is None:
             advice = "give Pipeline the hidden states' true shape and precision"
             spec = (microbatch.ends if is_last else None) or microbatch.hidden
-            spec.check(output, f"{what} made", advice)
+            spec.check(output, f"{pass_} made", advice)
             ends.append((output, self._exits))
         if states is not None:
-            made["X_F"] = states.detach()
+            writes["X_F"] = states.detach()
             ends.append((states, ("X_GB",)))
-        edges = tuple((get_gradient_edge(end), found) for end, found in ends if end.requires_grad)
+        edges = tuple((get_gradient_edge(end), source) for end, source in ends if end.requires_grad)
         returned = tuple(tensor for tensor in features if tensor.requires_grad)
-        made["activation"] = _Kept(x if wanted else None, returned, edges)
-        return made
+        writes["activation"] = _Kept(x if needs_gradient else None, returned, edges)
+        return writes
 
     def _compute_losses(self, output: Tensor, microbatch: MicrobatchData) -> list[Tensor]:
         """Return what a microbatch adds to the step's loss: an auxiliary loss, and the main one."""
-        found, fields, options = list[Tensor](), microbatch.fields, self.options
-        if options.auxiliary is not None:
-            found.append(options.auxiliary(fields) * microbatch.weight)
-        if options.loss is not None:
-            labels = [fields[name] for name in options.labels]
-            with self._calling.cast(output):
-                found.append(options.loss(output, *labels) * microbatch.weight)
-        self._losses += [loss.detach() for loss in found]
-        return found
+        losses, fields, loss = list[Tensor](), microbatch.fields, self.loss
+        if loss.auxiliary is not None:
+            losses.append(loss.auxiliary(fields) * microbatch.weight)
+        if loss.function is not None:
+            labels = [fields[name] for name in loss.labels]
+            with self.options.cast(output):
+                losses.append(loss.function(output, *labels) * microbatch.weight)
+        self._losses += [part.detach() for part in losses]
+        return losses
 
-    def _states(self, what: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
+    def _states(self, pass_: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
         """Return what a generator takes of a microbatch, if one waits for it."""
-        spec = self._data.edges.get(Value("X_F", what.stage, what.microbatch))
+        spec = self._data.edges.get(Value("X_F", pass_.stage, pass_.microbatch))
         if spec is None or self.capture is None:
             return None
         if 0 in spec.shape:
@@ -226,7 +165,7 @@ class Stages:
 
     def _call(
         self,
-        what: Pass,
+        pass_: Pass,
         x: Tensor | None,
         features: Sequence[Tensor],
         microbatch: MicrobatchData,
@@ -234,46 +173,46 @@ class Stages:
         fields = microbatch.fields
         inputs = [x] if x is not None else [fields[name] for name in self.options.inputs]
         extras = {name: fields[name] for name in self.options.extras}
-        module: Callable[..., Tensor] = self.modules_by_stage[what.stage]
+        module: Callable[..., Tensor] = self.modules_by_stage[pass_.stage]
         if features and self.merging is not None:
-            joint = self.joints.get((what.stage, what.microbatch))
+            joint = self.joints.get((pass_.stage, pass_.microbatch))
             names = (self.travelling,) if joint is None else joint.names
             module = self.merging.around(module, names, fields, embedded=x is not None)
-        if self.capture is not None and what.stage == self.program.stages - 1:
+        if self.capture is not None and pass_.stage == self.program.stages - 1:
             self.capture.expect()
-        return call_module(module, [*inputs, *features], extras, self._calling, what)
+        return call_module(module, [*inputs, *features], extras, self.options, pass_)
 
-    def _early(self, what: Pass) -> list[Tensor]:
+    def _early(self, pass_: Pass) -> list[Tensor]:
         """Return the features of a first stage's microbatch that came before the passes."""
-        found = None if what.stage else self._data.features.get(what.microbatch)
-        return [] if found is None else [found]
+        features = None if pass_.stage else self._data.features.get(pass_.microbatch)
+        return [] if features is None else [features]
 
-    def _backward(self, what: Pass, given: Given) -> Made:
-        kept: _Kept = given["activation"]
+    def _backward(self, pass_: Pass, reads: Given) -> Made:
+        saved: _Kept = reads["activation"]
         pending = DeferredGradients()
-        if kept.ends:
-            edges, gradients = [edge for edge, _ in kept.ends], list[Tensor]()
-            for _, found in kept.ends:
-                gradient = found if isinstance(found, Tensor) else _first(given, found)
+        if saved.ends:
+            edges, gradients = [edge for edge, _ in saved.ends], list[Tensor]()
+            for _, source in saved.ends:
+                gradient = source if isinstance(source, Tensor) else _first(reads, source)
                 if gradient is None:
-                    raise RuntimeError(f"{what} has no gradient of its output; check the program")
+                    raise RuntimeError(f"{pass_} has no gradient of its output; check the program")
                 gradients.append(gradient)
-            if self._last[what.stage] == what.microbatch:
-                last_backward(self.modules_by_stage[what.stage])
-            if self._splits(what):
+            if self._last[pass_.stage] == pass_.microbatch:
+                last_backward(self.modules_by_stage[pass_.stage])
+            if self._splits(pass_):
                 pending.backward(edges, gradients)
             else:
                 torch.autograd.backward(edges, gradients)
-        made: dict[str, Any] = {"weight": pending}
-        if kept.input is not None:
-            made["B"] = gradient_or_zeros(kept.input)
-        if kept.features:
-            made[f"X_{what.kind}"] = pack([gradient_or_zeros(leaf) for leaf in kept.features])
-        return made
+        writes: dict[str, Any] = {"weight": pending}
+        if saved.input is not None:
+            writes["B"] = gradient_or_zeros(saved.input)
+        if saved.features:
+            writes[f"X_{pass_.kind}"] = pack([gradient_or_zeros(leaf) for leaf in saved.features])
+        return writes
 
-    def _splits(self, what: Pass) -> bool:
+    def _splits(self, pass_: Pass) -> bool:
         """Return whether a W computes the weight gradients of a pass' microbatch."""
-        return (what.stage, what.microbatch) in self._split
+        return (pass_.stage, pass_.microbatch) in self._split
 
 
 def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:
@@ -282,8 +221,8 @@ def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:
     return [barrier.name for barrier in program.barriers if passes & set(barrier.before)]
 
 
-def _first(given: Given, names: Iterable[str]) -> Tensor | None:
+def _first(reads: Given, names: Iterable[str]) -> Tensor | None:
     """Return the first value of these names that there is; of an edge's, the only one."""
-    found: Any = next((given[name] for name in names if name in given), None)
-    first: Tensor | None = found[0] if isinstance(found, tuple) else found
+    first_value: Any = next((reads[name] for name in names if name in reads), None)
+    first: Tensor | None = first_value[0] if isinstance(first_value, tuple) else first_value
     return first

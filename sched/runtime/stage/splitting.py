@@ -37,24 +37,30 @@ def split(
 ) -> list[nn.Module]:
     """Return the stages of a model, by number; give each rank those that the schedule puts there.
 
-    `plan`: a SplitPlan, or the file that `counterpoise plan job --out` wrote, also of a part.
-    `layers`: the names of the model's lists of layers, whose layers follow each other, such as
-    "model.layers"; "" for a model that is a list itself. `first`, `last`: the names of modules
-    before and after them, such as "model.embed_tokens" and "model.norm"; they take and return one
-    tensor. `call`: how a layer is called; by default with the hidden states and the stage's extras
-    by keyword. Where a layer returns several values the first are the hidden states. `calls`: how
-    single modules are called, by their names, with what the model's forward does between them.
-    `prepare`: called once in each stage, behind `first`; its modules find what it returns among the
-    extras. `finish`: what the loss of vocabulary passes does to logits, such as a softcap. `check`:
-    a tiny microbatch, the input first, for which logits and gradients of the stages are compared
-    with those of the model's forward; by default one is made, and False compares nothing.
+    Args:
+        model: The whole model.
+        plan: A SplitPlan, or the file that `counterpoise plan job --out` wrote, also of a part.
+        layers: The names of the lists of layers, which follow each other, such as "model.layers";
+            "" for a model that is a list itself. Default "layers".
+        first: The modules before the layers, such as "model.embed_tokens"; each takes and returns
+            one tensor. Default: none.
+        last: The same behind the layers, such as "model.norm".
+        call: How a layer is called; default: with the hidden states and the stage's extras by
+            keyword. Where a layer returns several values the first are the hidden states.
+        calls: {name: how this module is called}, with what the model's forward does between them.
+        prepare: Called once in each stage, behind `first`; its modules find what it returns among
+            the extras.
+        finish: What the loss of vocabulary passes does to logits, such as a softcap.
+        check: A tiny microbatch, the input first, for which logits and gradients of the stages are
+            compared with those of the model's forward; default: one is made. False for none.
+
     Raises ValueError for another number of layers than the plan's, names that the model has not, a
     difference, with the first module where it appears, and a weight of a stage that a module which
     is in none has, too. Pipeline sums the gradients of parameters that several stages have.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
-    >>> from counterpoise.sched.planners.stage_split import split_of
-    >>> [list(stage.state_dict()) for stage in split(model, split_of((1, 2)), layers="")]
+    >>> from counterpoise.sched.planners.stage_split import make_split
+    >>> [list(stage.state_dict()) for stage in split(model, make_split((1, 2)), layers="")]
     [['0.weight', '0.bias'], ['2.weight', '2.bias']]
     """
     plan = read_stages(plan)
@@ -69,17 +75,17 @@ def split(
         raise ValueError(f"calls= names {', '.join(missing)}, which is in no stage")
     stages: list[_SplitStage] = []
     for stage in plan.stages:
-        own = [names[number] for number in stage.numbers]
-        again = frozenset(own[position] for position in stage.recompute)
+        layer_names = [names[number] for number in stage.numbers]
+        again = frozenset(layer_names[position] for position in stage.recompute)
         # What is around the layers belongs to the ends of the pipeline.
         front = first if stage.stage == 0 else ()
         back = last if stage.stage == len(plan.stages) - 1 else ()
         around: dict[str, CallLayer] = dict.fromkeys((*front, *back), _call_end)
-        around |= dict.fromkeys(own, call or _call_layer)
+        around |= dict.fromkeys(layer_names, call or _call_layer)
         around |= {name: how for name, how in (calls or {}).items() if name in around}
-        made = _SplitStage(model, (*front, *own, *back), again, around)
-        made.prepare, made.front = prepare, len(front)
-        stages.append(made)
+        split_stage = _SplitStage(model, (*front, *layer_names, *back), again, around)
+        split_stage.prepare, split_stage.front = prepare, len(front)
+        stages.append(split_stage)
     _find_ties(model, stages)
     if check is not False:
         check_stages(model, stages, held, check, finish)
@@ -114,35 +120,35 @@ def _find_ties(model: nn.Module, stages: Sequence["_SplitStage"]) -> None:
                     "apart; put both into stages (first=, last=), or neither, and divide both in "
                     "vocabulary passes: VocabParallel(lm_head, embedding)"
                 )
-    for own in names.values():
-        if len(own) > 1:
-            for number, name in own.items():
-                stages[number].ties[own[min(own)]] = name, tuple(own)
+    for name_by_stage in names.values():
+        if len(name_by_stage) > 1:
+            for number, name in name_by_stage.items():
+                stages[number].ties[name_by_stage[min(name_by_stage)]] = name, tuple(name_by_stage)
 
 
 def with_ties(
-    given: Mapping[str, nn.Parameter] | None,
+    parameters: Mapping[str, nn.Parameter] | None,
     stages: Mapping[int, nn.Module],
     placement: Sequence[int],
 ) -> dict[str, nn.Parameter]:
     """Return shared parameters with those that stages of a split have on other ranks, too.
 
-    `given`: shared already, by names of their own. `placement`: the rank of each stage.
+    `parameters`: shared already, by names of their own. `placement`: the rank of each stage.
     """
-    found = dict(given or {})
-    known = {id(parameter) for parameter in found.values()}
+    shared_parameters = dict(parameters or {})
+    known = {id(parameter) for parameter in shared_parameters.values()}
     for part in (part for stage in stages.values() for part in stage.modules()):
         for shared, (name, numbers) in part.ties.items() if isinstance(part, _SplitStage) else ():
             parameter = part.get_parameter(name)
             if len({placement[n] for n in numbers}) > 1 and id(parameter) not in known:
-                found[shared] = parameter
-    return found
+                shared_parameters[shared] = parameter
+    return shared_parameters
 
 
-def _layer_names(model: nn.Module, lists: Sequence[str], others: Sequence[str]) -> list[str]:
+def _layer_names(model: nn.Module, lists: Sequence[str], around: Sequence[str]) -> list[str]:
     """Return the names of all layers of some lists, in their order."""
     known = dict(model.named_modules())
-    if missing := [name for name in (*lists, *others) if name not in known]:
+    if missing := [name for name in (*lists, *around) if name not in known]:
         raise ValueError(
             f"the model has no {', '.join(missing)}; it has {', '.join(n for n in known if n)}"
         )
@@ -180,10 +186,10 @@ class _SplitStage(nn.Module):
                 extras = {**extras, **self.prepare(x, extras)}
             module, call = self.get_submodule(name), self._calls[name]
             if name in self._recompute and torch.is_grad_enabled():
-                found = checkpoint(call, module, x, extras, use_reentrant=False)
+                output = checkpoint(call, module, x, extras, use_reentrant=False)
             else:
-                found = call(module, x, extras)
-            x = found if isinstance(found, Tensor) else found[0]
+                output = call(module, x, extras)
+            x = output if isinstance(output, Tensor) else output[0]
         return x
 
 

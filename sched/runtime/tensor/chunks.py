@@ -31,13 +31,13 @@ class SequenceRows:
     after: tuple[int, ...]
 
     @classmethod
-    def of(cls, given: Tensor, mesh: DeviceMesh, dim: int, chunks: int, parts: int) -> Self:
+    def from_part(cls, tensor: Tensor, mesh: DeviceMesh, dim: int, chunks: int, parts: int) -> Self:
         """Describe what all ranks have, of which so many ranks' parts, of one size, are given.
 
         Raises ValueError where the tokens do not divide evenly.
         """
-        shape = tuple(given.shape)
-        if isinstance(given, DTensor):
+        shape = tuple(tensor.shape)
+        if isinstance(tensor, DTensor):
             raise TypeError(
                 "a layer that overlaps takes and gives plain tensors, got a DTensor: have what is "
                 "before it return local ones (use_local_output=True)"
@@ -45,8 +45,8 @@ class SequenceRows:
         if not -len(shape) <= dim < len(shape) or dim % len(shape) == len(shape) - 1:
             raise ValueError(f"sequence_dim={dim} has no tokens in a tensor of shape {shape}")
         dim %= len(shape)
-        tokens, rest = divmod(shape[dim], parts)
-        if rest:
+        tokens, remainder = divmod(shape[dim], parts)
+        if remainder:
             raise ValueError(
                 f"{shape[dim]} tokens (dimension {dim} of {shape}) do not divide by {parts} "
                 "processes: pad the sequence, as Balance(align=...) does"
@@ -66,12 +66,12 @@ class SequenceRows:
         before, after = math.prod(self.before), math.prod(self.after)
         parts = torch.split(part.reshape(before, -1, after, width), [*self.tokens], 1)
         rows = part.new_empty(self.ranks * before * sum(self.tokens) * after, width)
-        chunks = self.chunks_of(rows)
+        chunks = self.split_chunks(rows)
         works = [
             dist.all_gather_into_tensor(
-                chunk, own.reshape(-1, width), group=self.group, async_op=True
+                chunk, own_rows.reshape(-1, width), group=self.group, async_op=True
             )
-            for chunk, own in zip(chunks, parts, strict=True)
+            for chunk, own_rows in zip(chunks, parts, strict=True)
         ]
         products = (_product(chunk, matrix, bias) for chunk in _arriving(works, chunks))
         return rows, self.in_order(products)
@@ -84,13 +84,11 @@ class SequenceRows:
         """
         rows = self.by_chunk(whole)
         works, sums = [], []
-        for chunk in self.chunks_of(rows):
+        for chunk in self.split_chunks(rows):
             product = _product(chunk, matrix)
-            found = product.new_empty(len(product) // self.ranks, product.shape[-1])
-            works.append(
-                dist.reduce_scatter_tensor(found, product, group=self.group, async_op=True)
-            )
-            sums.append(found)
+            part = product.new_empty(len(product) // self.ranks, product.shape[-1])
+            works.append(dist.reduce_scatter_tensor(part, product, group=self.group, async_op=True))
+            sums.append(part)
 
         def wait() -> Tensor:
             offer()
@@ -98,15 +96,15 @@ class SequenceRows:
                 work.wait()
             before, after = math.prod(self.before), math.prod(self.after)
             parts = [
-                each.view(before, size, after, -1)
-                for each, size in zip(sums, self.tokens, strict=True)
+                part_sum.view(before, size, after, -1)
+                for part_sum, size in zip(sums, self.tokens, strict=True)
             ]
             joined = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             return joined.view(*self.before, sum(self.tokens), *self.after, -1)
 
         return rows, wait
 
-    def chunks_of(self, rows: Tensor) -> tuple[Tensor, ...]:
+    def split_chunks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the chunks of rows that are by chunk."""
         around = self.ranks * math.prod(self.before) * math.prod(self.after)
         return torch.split(rows, [around * size for size in self.tokens])
@@ -118,7 +116,7 @@ class SequenceRows:
             return whole.reshape(-1, width)
         before, after = math.prod(self.before), math.prod(self.after)
         parts = torch.split(whole.reshape(before, self.ranks, -1, after, width), [*self.tokens], 2)
-        return torch.cat([each.transpose(0, 1).reshape(-1, width) for each in parts])
+        return torch.cat([part.transpose(0, 1).reshape(-1, width) for part in parts])
 
     def in_order(self, products: Iterable[Tensor]) -> Tensor:
         """Return rows that come by chunk as one tensor: each is copied to its place in turn."""

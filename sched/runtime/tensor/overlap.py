@@ -55,8 +55,8 @@ class _Overlapped(ParallelStyle):
             raise ValueError(f"{name} needs a mesh of one dimension: give mesh['tp']")
 
         def divide(_: str, layer: nn.Module, mesh: DeviceMesh) -> None:
-            for own, placement in zip(("weight", "bias"), self.divided, strict=True):
-                whole = getattr(layer, own)
+            for parameter_name, placement in zip(("weight", "bias"), self.divided, strict=True):
+                whole = getattr(layer, parameter_name)
                 if whole is None:
                     continue
                 size = whole.shape[placement.dim] if isinstance(placement, Shard) else 0
@@ -66,7 +66,7 @@ class _Overlapped(ParallelStyle):
                         "processes: they have to divide evenly"
                     )
                 part = distribute_tensor(whole, mesh, [placement], src_data_rank=self.src_data_rank)
-                layer.register_parameter(own, nn.Parameter(part, whole.requires_grad))
+                layer.register_parameter(parameter_name, nn.Parameter(part, whole.requires_grad))
 
         distribute_module(module, device_mesh, divide)
         function, chunks, dim = self.function, self.chunks, self.sequence_dim
@@ -76,8 +76,8 @@ class _Overlapped(ParallelStyle):
             if torch.is_autocast_enabled(inputs.device.type):
                 inputs = inputs.to(torch.get_autocast_dtype(inputs.device.type))
             may_defer = can_defer(layer.weight, layer.bias)
-            found: Tensor = function.apply(inputs, layer.weight, layer.bias, dim, chunks, may_defer)  # type: ignore[no-untyped-call]
-            return found
+            out: Tensor = function.apply(inputs, layer.weight, layer.bias, dim, chunks, may_defer)  # type: ignore[no-untyped-call]
+            return out
 
         module.__dict__["forward"] = types.MethodType(forward, module)
         return module
@@ -91,14 +91,14 @@ class _GatheredLinear(torch.autograd.Function):
         ctx: Any, inputs: Tensor, weight: DTensor, bias: DTensor | None, dim: int, chunks: int,
         may_defer: bool,
     ) -> Tensor:  # fmt: skip
-        rows = SequenceRows.of(inputs, weight.device_mesh, dim, chunks, 1)
-        own = _local(weight, inputs)
-        own_bias = None if bias is None else _local(bias, inputs)
+        rows = SequenceRows.from_part(inputs, weight.device_mesh, dim, chunks, 1)
+        local_weight = _local(weight, inputs)
+        local_bias = None if bias is None else _local(bias, inputs)
         with torch.autocast(inputs.device.type, enabled=False):
-            gathered, found = rows.gather_product(inputs, own.t(), own_bias)
+            gathered, output = rows.gather_product(inputs, local_weight.t(), local_bias)
         ctx.save_for_backward(gathered, weight)
         ctx.rows, ctx.layer, ctx.may_defer = rows, (weight, bias), may_defer
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
@@ -122,24 +122,24 @@ class _ScatteredLinear(torch.autograd.Function):
         may_defer: bool,
     ) -> Tensor:  # fmt: skip
         mesh = weight.device_mesh
-        rows = SequenceRows.of(inputs, mesh, dim, chunks, mesh.size())
+        rows = SequenceRows.from_part(inputs, mesh, dim, chunks, mesh.size())
         with torch.autocast(inputs.device.type, enabled=False):
             _, wait = rows.scatter_product(inputs, _local(weight, inputs).t())
-            found = wait()
+            output = wait()
             if bias is not None:
-                found = found + _local(bias, found)
+                output = output + _local(bias, output)
         ctx.save_for_backward(inputs, weight)
         ctx.rows, ctx.layer, ctx.may_defer = rows, (weight, bias), may_defer
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
-        gathered, found = ctx.rows.gather_product(gradient, _local(weight, gradient))
+        gathered, input_gradient = ctx.rows.gather_product(gradient, _local(weight, gradient))
         by_chunk = ctx.rows.by_chunk(inputs)
         later = _parameter_gradients(ctx, by_chunk, Shard(1), gathered, Replicate())
-        return found, *later, None, None, None
+        return input_gradient, *later, None, None, None
 
 
 def _local(parameter: DTensor, like: Tensor) -> Tensor:

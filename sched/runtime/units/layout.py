@@ -45,14 +45,14 @@ _NAMES = ("dp", "pp", "tp")
 
 def refuse_processes(processes: int, sizes: Sequence[UnitSize]) -> None:
     """Raise ValueError for a number of processes that is no multiple of the units'."""
-    wanted = sum(size.processes for size in sizes)
-    if processes % wanted:
-        each = " and ".join(
+    needed = sum(size.processes for size in sizes)
+    if processes % needed:
+        units = " and ".join(
             f"{size.ranks} ranks" + (f" of {size.tp} processes" if size.tp > 1 else "")
             for size in sizes
         )
         raise ValueError(
-            f"there are {processes} processes, and units of {each}; start {wanted}, or plan a "
+            f"there are {processes} processes, and units of {units}; start {needed}, or plan a "
             f"layout for {processes}"
         )
 
@@ -67,20 +67,20 @@ def _unit_mesh(
     over the same one that the pipeline uses.
     """
     del world
-    processes, own = dist.get_world_size(), dist.get_rank()
+    processes, process = dist.get_world_size(), dist.get_rank()
     refuse_processes(processes, sizes)
-    found, first = None, 0
+    own_mesh, first = None, 0
     # torch wants every process to make every mesh, those of other units and jobs too.
     while first < processes:
         for size in sizes:
             members = range(first, first + size.processes)
             numbers = torch.tensor(members).view(size)
             mesh = DeviceMesh(device, numbers, mesh_dim_names=_NAMES)
-            if own in members:
-                found = mesh
+            if process in members:
+                own_mesh = mesh
             first = members.stop
-    assert found is not None  # every process is in one unit
-    return found
+    assert own_mesh is not None  # every process is in one unit
+    return own_mesh
 
 
 @lru_cache(maxsize=4)
@@ -89,21 +89,26 @@ def lane_groups(
 ) -> tuple[dist.ProcessGroup, ...]:
     """Return the groups of the lanes that this process is in; all call this, once for a `world`."""
     del world
-    own = dist.get_rank()
+    process = dist.get_rank()
     meshes = [DeviceMesh(device, torch.tensor(lane), mesh_dim_names=("ranks",)) for lane in lanes]
-    return tuple(m.get_group() for m, lane in zip(meshes, lanes, strict=True) if own in lane)
+    return tuple(m.get_group() for m, lane in zip(meshes, lanes, strict=True) if process in lane)
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
     """The units of a job, to be given to Pipeline in place of a mesh.
 
-    `backbone`, `encoder`: the sizes of the language model, and of the encoders, each of which has
-    an equal share of its layers on every rank of a pipeline. `ahead`: how many microbatches an
-    encoder is ahead of the language model that takes them. `device`: the type of device that
-    tensors are on. `generator`: the size of the generator, whose pp is 1. None stands for a unit
-    that the job does not have. `spread`: whether encoders' replicas share the images of each
-    microbatch, as `Balance(dispatch="images")` has it, or get whole microbatches in turn.
+    Args:
+        backbone: The UnitSize of the language model.
+        encoder: The UnitSize of the encoders, each of which has an equal share of its layers on
+            every rank of a pipeline; default: none.
+        ahead: How many microbatches an encoder is ahead of the language model; default 2.
+        device: The type of device that tensors are on; default "cpu".
+        generator: The UnitSize of the generator, whose pp is 1; default: none.
+        spread: True if encoders' replicas share the images of each microbatch, as
+            `Balance(dispatch="images")` has it; default: they get whole microbatches in turn.
+
+    Raises ValueError for sizes below one and units that cannot run so.
 
     >>> units = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=3, pp=1))
     >>> units.ranks, units.seats, [units.seat(rank) for rank in range(units.ranks)]
@@ -174,7 +179,7 @@ class Units:
     def rank_of(self, process: int) -> int:
         """Return the rank that a process of the job is one of; jobs may be side by side."""
         number = process % self.processes
-        return next(rank for rank, own in enumerate(self._processes()) if number in own)
+        return next(rank for rank, processes in enumerate(self._processes()) if number in processes)
 
     def processes_of(self, rank: int) -> range:
         """Return the processes of a rank, by tensor-parallel index."""
@@ -187,17 +192,17 @@ class Units:
         ((0, 3), (1, 3), (1, 4), (2, 4))
         """
         finest, ranks = lcm(*(unit.tp for unit in self.sizes)), self._processes()
-        rows = (tuple(own[at * len(own) // finest] for own in ranks) for at in range(finest))
+        rows = (tuple(row[at * len(row) // finest] for row in ranks) for at in range(finest))
         return tuple(dict.fromkeys(rows))
 
     def _processes(self) -> list[range]:
         """Return the processes of every rank."""
-        found, first = [], 0
+        processes, first = [], 0
         for unit in self.sizes:
             for _ in range(unit.ranks):
-                found.append(range(first, first + unit.tp))
+                processes.append(range(first, first + unit.tp))
                 first += unit.tp
-        return found
+        return processes
 
     def mesh(self) -> DeviceMesh:
         """Return the mesh of this process' unit, with the dimensions "dp", "pp" and "tp".
@@ -264,8 +269,8 @@ def _read(layout: Any) -> dict[str, UnitSize]:
 
 
 def _size(name: str, unit: Any) -> UnitSize:
-    given = unit if isinstance(unit, Mapping) else {}
-    sizes: list[Any] = [given.get(key) for key in UnitSize._fields]
+    settings = unit if isinstance(unit, Mapping) else {}
+    sizes: list[Any] = [settings.get(key) for key in UnitSize._fields]
     if any(type(size) is not int or size < 1 for size in sizes):
         raise ValueError(f"{name} is {unit!r}; give tp, dp and pp of 1 or more")
     return UnitSize(*sizes)

@@ -47,21 +47,21 @@ def compile_units(
     programs: Sequence[Program], units: Units, order: Order, input_gradient: Sequence[bool]
 ) -> list[tuple[Op, ...]]:
     """Return the operations of every rank of the job. `order`: as in UnitPlan."""
-    every: list[list[tuple[Op, ...]]] = []
+    lists_by_replica: list[list[tuple[Op, ...]]] = []
     for replica, program in enumerate(programs):
-        made = shift(lowered(program), replica, len(programs))
-        lists = [compile_program(made, seat, input_gradient) for seat in range(units.seats)]
-        every.append([_on_job(ops, units, replica) for ops in lists])
+        shifted = shift(lowered(program), replica, len(programs))
+        lists = [compile_program(shifted, seat, input_gradient) for seat in range(units.seats)]
+        lists_by_replica.append([_on_job(ops, units, replica) for ops in lists])
     count = programs[0].microbatches
-    found: list[tuple[Op, ...]] = []
+    rank_lists: list[tuple[Op, ...]] = []
     for rank in range(units.ranks):
         seat, replicas = units.seat(rank), units.replicas(rank)
         if seat in order:
             passes = [_later(item, replica * count) for replica, item in order[seat]]
-            found.append(tuple(_merged([every[r][seat] for r in replicas], passes)))
+            rank_lists.append(tuple(_merged([lists_by_replica[r][seat] for r in replicas], passes)))
         else:
-            found.append(every[replicas[0]][seat])
-    return with_deliveries(found)
+            rank_lists.append(lists_by_replica[replicas[0]][seat])
+    return with_deliveries(rank_lists)
 
 
 def _later(item: Pass, first: int) -> Pass:
@@ -86,28 +86,28 @@ def _on_job(ops: Sequence[Op], units: Units, replica: int) -> tuple[Op, ...]:
 def _merged(lists: Sequence[Sequence[Op]], order: Sequence[Pass]) -> Iterator[Op]:
     """Yield passes in an order, what they send right after them, and receives one pass ahead."""
     receives = {op.writes[0]: op for ops in lists for op in ops if op.source is not None}
-    found = {ops[0].what: ops for one in lists for ops in _with_sends(one)}
+    by_pass = {ops[0].what: ops for row in lists for ops in _with_sends(row)}
     # The passes of frozen encoders are in the plan, and were left out of the programs.
-    segments = [found[item] for item in order if item in found]
+    segments = [by_pass[item] for item in order if item in by_pass]
     # The gradients of several encoders' features are one message: their first reader posts.
-    wanted = [
+    posted = [
         [receives.pop(value) for value in ops[0].reads if value in receives] for ops in segments
     ]
-    yield from (op for post in wanted[:1] for op in post)
-    for ops, post in zip(segments, [*wanted[1:], []], strict=True):
+    yield from (op for post in posted[:1] for op in post)
+    for ops, post in zip(segments, [*posted[1:], []], strict=True):
         yield from post
         yield from ops
 
 
 def _with_sends(ops: Sequence[Op]) -> Iterator[list[Op]]:
     """Yield each pass with the sends that follow it; receives are left out."""
-    own: list[Op] = []
+    segment: list[Op] = []
     for op in (op for op in ops if op.source is None):
         if op.targets:
-            own.append(op)
+            segment.append(op)
             continue
-        if own:
-            yield own
-        own = [op]
-    if own:
-        yield own
+        if segment:
+            yield segment
+        segment = [op]
+    if segment:
+        yield segment

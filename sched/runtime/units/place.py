@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ..gradients import parameters_of_fsdp
-from ..links.meeting import await_all, device_of, gather_objects
-from ..links.process_groups import add_up, ranks_of
+from ..links.meeting import await_all, find_device, gather_objects
+from ..links.process_groups import add_up, group_ranks
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
 from ..vocabulary.shard import VocabularyShard
 from .layout import Units, UnitSize, lane_groups, refuse_processes
@@ -46,13 +46,13 @@ class UnitPlace:
     device: torch.device
     units: Units
 
-    def gather(self, own: T, deadline_s: float) -> list[T]:
+    def gather(self, message: T, deadline_s: float) -> list[T]:
         """Return what every rank of this process' pipeline gives; all processes call this.
 
         Raises PeerLostError if a rank is lost or the deadline passes.
         """
-        found = [gather_objects(own, group, self.device, deadline_s) for group in self.groups]
-        return found[0]
+        rows = [gather_objects(message, group, self.device, deadline_s) for group in self.groups]
+        return rows[0]
 
     def add_up(self, tensor: Tensor, deadline_s: float) -> None:
         """Put the sum over the ranks of the pipeline, and its replicas, in place of a tensor.
@@ -76,8 +76,8 @@ class UnitPlace:
     @property
     def replica(self) -> int:
         """Return the data-parallel index; an encoder's rank has the first one's."""
-        own = self.units.replicas(self.rank)[0]
-        return own if self.replicas is None else self.replicas.rank()
+        first = self.units.replicas(self.rank)[0]
+        return first if self.replicas is None else self.replicas.rank()
 
     @property
     def lane(self) -> int:
@@ -89,7 +89,7 @@ class UnitPlace:
         """Return the global ranks that have this one's stages, over which FSDP2 divides them."""
         units = self.units
         if self.replicas is not None or self.seat >= self.ranks:
-            return ranks_of(self.replicas)
+            return group_ranks(self.replicas)
         row = next(row for row in self.pipelines if dist.get_rank() in row)
         return frozenset(row[units.rank(r, self.seat)] for r in range(units.backbone.dp))
 
@@ -112,7 +112,7 @@ class UnitPlace:
         return {r: units.pipeline(units.replicas(r)[0]) for r in range(units.backbone.ranks)}
 
 
-def place_in(mesh: DeviceMesh, deadline_s: float) -> UnitPlace:
+def place_on_mesh(mesh: DeviceMesh, deadline_s: float) -> UnitPlace:
     """Return this process' place; all processes of the job call this together.
 
     `mesh`: of all of them, or of this process' pipeline alone. Raises ValueError for a mesh without
@@ -128,10 +128,10 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> UnitPlace:
     size = mesh["pp"].size()
     ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, size)
     pipelines = tuple(tuple(row) for row in ranks.tolist())
-    device = device_of(mesh.device_type)
+    device = find_device(mesh.device_type)
     if mesh.size() < dist.get_world_size():
-        found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
-        pipelines = tuple(sorted({row for rows in found for row in rows}))
+        gathered = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
+        pipelines = tuple(sorted({row for rows in gathered for row in rows}))
     return UnitPlace(
         pipelines,
         mesh["pp"].get_local_rank(),
@@ -147,21 +147,21 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     """Return this process' place; all processes of the job call this together.
 
     Processes for several jobs are several jobs side by side. Raises ValueError for a number of
-    processes that is no multiple of the units', and PeerLostError as `place_in` does.
+    processes that is no multiple of the units', and PeerLostError as `place_on_mesh` does.
     """
-    processes, own = dist.get_world_size(), dist.get_rank()
+    processes, process = dist.get_world_size(), dist.get_rank()
     refuse_processes(processes, units.sizes)
     await_all(deadline_s)
     jobs = range(0, processes, units.processes)
-    rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
+    rows = tuple(tuple(job + member for member in lane) for job in jobs for lane in units.lanes())
     groups = lane_groups(units.device, rows, dist.group.WORLD)
     # The modules' own group: a connection of NCCL takes much memory on a device.
     lanes = None
     if any(unit.tp > 1 for unit in units.sizes):
         tp = units.mesh()["tp"]  # made by all processes, those of units without it, too
         lanes = tp.get_group() if tp.size() > 1 else None
-    device = device_of(units.device)
-    return UnitPlace(rows, units.rank_of(own), groups, None, lanes, device, units)
+    device = find_device(units.device)
+    return UnitPlace(rows, units.rank_of(process), groups, None, lanes, device, units)
 
 
 def replicated(
@@ -180,7 +180,7 @@ def replicated(
     left_out = frozenset(known).union(
         *(parameters_of_fsdp(module, place.lanes) for module in stages.values())
     )
-    found = {
+    copies = {
         f"stage {stage}: {name}": parameter
         for stage, module in stages.items()
         for name, parameter in module.named_parameters()
@@ -188,11 +188,11 @@ def replicated(
     }
     if shard is not None:
         rows = shard.named_parameters()
-        found |= {f"rank {place.seat}: {name}": p for name, p in rows if id(p) not in known}
-    return found
+        copies |= {f"rank {place.seat}: {name}": p for name, p in rows if id(p) not in known}
+    return copies
 
 
-def agree(own: RankFacts, program: Program, place: UnitPlace, deadline_s: float) -> ModelFacts:
+def agree(facts: RankFacts, program: Program, place: UnitPlace, deadline_s: float) -> ModelFacts:
     """Return the facts of the whole model, the same on every rank; all ranks of the job call this.
 
     `program`: of one replica. Raises ValueError on every rank if any has other stages than the
@@ -201,23 +201,24 @@ def agree(own: RankFacts, program: Program, place: UnitPlace, deadline_s: float)
     PeerLostError if the facts of all do not come within the deadline.
     """
     units = place.units
-    everyone = place.gather(own, deadline_s)
-    alike = gather_objects(everyone, place.replicas, place.device, deadline_s)
-    facts = [
-        combine([everyone[units.rank(replica, seat)] for seat in range(units.seats)], program)
+    by_rank = place.gather(facts, deadline_s)
+    alike = gather_objects(by_rank, place.replicas, place.device, deadline_s)
+    by_replica = [
+        combine([by_rank[units.rank(replica, seat)] for seat in range(units.seats)], program)
         for replica in range(units.backbone.dp)
     ]
-    shared = ranks_with_shared(everyone)
+    shared = ranks_with_shared(by_rank)
     refuse_between_units(shared, units)
-    facts = [replace(one, shared=shared) for one in facts]
-    if alike.count(everyone) != len(alike) or facts.count(facts[0]) != len(facts):
-        every = alike if len(alike) > 1 else facts
+    by_replica = [replace(model, shared=shared) for model in by_replica]
+    first, *later = by_replica
+    if alike.count(by_rank) != len(alike) or any(model != first for model in later):
+        rows = alike if len(alike) > 1 else by_replica
         raise ValueError(
             "replicas do not train or shard the same stages: "
-            + "; ".join(f"data-parallel rank {n} has {each}" for n, each in enumerate(every))
+            + "; ".join(f"data-parallel rank {n} has {row}" for n, row in enumerate(rows))
             + "; freeze and wrap modules alike on all of them before the pipeline is made"
         )
-    return facts[0]
+    return first
 
 
 def refuse_between_units(shared: Mapping[str, Sequence[int]], units: Units) -> None:

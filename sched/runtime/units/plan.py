@@ -100,10 +100,10 @@ def _encode(
     gradients = {p.microbatch: p for p in base.ranks[base.placement[0]] if _ends(p)}
     for number in range(size.dp):
         seats = units.encoder_seats[number * width : (number + 1) * width]
-        own = jobs if units.spread else jobs[number :: size.dp]
+        encoder_jobs = jobs if units.spread else jobs[number :: size.dp]
         for seat in seats:
-            order[seat] = tuple(_order(own, seat, sum(shares), units.ahead))
-        for job in own:
+            order[seat] = tuple(_order(encoder_jobs, seat, sum(shares), units.ahead))
+        for job in encoder_jobs:
             gradient = gradients.get(job.microbatch)
             edges[job.replica] += _edges(job.microbatch, gradient, seats, shares)
 
@@ -125,9 +125,9 @@ def _generate(
     kinds = ("GF", "GB") if back else ("GF",)
     for number, seat in enumerate(seats):
         # Dealt as images are to encoders: numbers of replicas need not divide.
-        own = jobs[number :: len(seats)]
-        order[seat] = tuple((r, Pass(seat, kind, m)) for _, r, m in own for kind in kinds)
-        for _, replica, microbatch in own:
+        replica_jobs = jobs[number :: len(seats)]
+        order[seat] = tuple((r, Pass(seat, kind, m)) for _, r, m in replica_jobs for kind in kinds)
+        for _, replica, microbatch in replica_jobs:
             edges[replica] += generator_edges(last, microbatch, seat, back.get(microbatch))
 
 
@@ -138,10 +138,10 @@ def _program(
     edges: Sequence[Edge],
 ) -> Program:
     """Return the program of one replica, with what encoders and generator do for it."""
-    rows = [tuple(p for own, p in order[seat] if own == replica) for seat in sorted(order)]
+    rows = [tuple(p for r, p in order[seat] if r == replica) for seat in sorted(order)]
     name = f"{base.name} in units"
-    every = (*base.edges, *edges)
-    return replace(base, ranks=(*base.ranks, *rows), edges=every, name=name)
+    program_edges = (*base.edges, *edges)
+    return replace(base, ranks=(*base.ranks, *rows), edges=program_edges, name=name)
 
 
 def _jobs(base: Program, timeline: Timeline, replicas: int) -> Iterator[_Job]:
@@ -154,11 +154,11 @@ def _jobs(base: Program, timeline: Timeline, replicas: int) -> Iterator[_Job]:
             yield _Job(at, replica, microbatch, back.get(microbatch, -1))
 
 
-def _order(own: Sequence[_Job], seat: int, layers: int, ahead: int) -> Iterator[tuple[int, Pass]]:
+def _order(jobs: Sequence[_Job], seat: int, layers: int, ahead: int) -> Iterator[tuple[int, Pass]]:
     """Yield replica and pass of all that an encoder's rank runs."""
     events: list[tuple[int, int, int, _Job]] = []
-    for at, job in enumerate(own):
-        early = own[at - ahead].needed_ns if at >= ahead else -1
+    for at, job in enumerate(jobs):
+        early = jobs[at - ahead].needed_ns if at >= ahead else -1
         events.append((early, 0, at, job))
         if job.back_ns >= 0:
             events.append((job.back_ns, 1, at, job))

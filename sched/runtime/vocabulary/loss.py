@@ -9,7 +9,7 @@ label smoothing and l the weight of the z-loss,
 which is `torch.nn.functional.cross_entropy` with label smoothing, plus the z-loss. A rank that
 holds part of the columns computes its maximum, the sum of exponentials relative to it, the logit of
 the label if the column is its own, and the sum of its logits. These three or four numbers a token
-are all that ranks exchange; from everybody's, each rank computes the same loss and log Z.
+are all that ranks exchange; from those of all, each rank computes the same loss and log Z.
 
 Statistics are in single precision (double, where the model is), whatever the model computes in.
 """
@@ -112,16 +112,16 @@ def local_statistics(
     logits: Tensor, maximum: Tensor, exponentials: Tensor, targets: Targets, options: LossOptions
 ) -> Tensor:
     """Return the statistics, (3 or 4, tokens). `exponentials`: exp(logits - maximum)."""
-    found = logits.new_zeros(options.statistics, logits.shape[0])
-    found[MAXIMUM] = maximum
+    statistics = logits.new_zeros(options.statistics, logits.shape[0])
+    statistics[MAXIMUM] = maximum
     if logits.shape[1] == 0:
-        return found
-    found[EXPONENTIALS] = exponentials.sum(1)
+        return statistics
+    statistics[EXPONENTIALS] = exponentials.sum(1)
     label = logits.gather(1, targets.column[:, None])[:, 0]
-    found[LABEL] = label.masked_fill_(~targets.owned, 0)
+    statistics[LABEL] = label.masked_fill_(~targets.owned, 0)
     if options.label_smoothing:
-        found[TOTAL] = logits.sum(1)
-    return found
+        statistics[TOTAL] = logits.sum(1)
+    return statistics
 
 
 def merge(

@@ -155,19 +155,19 @@ def _logit_gradient(
 ) -> Tensor:
     """Return dY of columns from `first` on, of logits (tokens, columns) before the softcap."""
     capped, slope = cap(logits, options.softcap)
-    found = (capped - log_normalizer[:, None]).exp_()
+    gradient = (capped - log_normalizer[:, None]).exp_()
     attraction = _attraction(log_normalizer, options)
     if isinstance(attraction, Tensor):
-        found *= attraction[:, None]
+        gradient *= attraction[:, None]
     if options.label_smoothing:
-        found -= options.label_smoothing / size
+        gradient -= options.label_smoothing / size
     column = targets.column - first
     here = targets.owned & (column >= 0) & (column < logits.shape[1])
-    minus = here.to(found.dtype) * (options.label_smoothing - 1)
-    found.scatter_add_(1, column.masked_fill(~here, 0)[:, None], minus[:, None])
+    minus = here.to(gradient.dtype) * (options.label_smoothing - 1)
+    gradient.scatter_add_(1, column.masked_fill(~here, 0)[:, None], minus[:, None])
     if slope is not None:
-        found *= slope
-    return found.mul_(targets.weight[:, None])
+        gradient *= slope
+    return gradient.mul_(targets.weight[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def pass_s(
     early: bool,
 ) -> LocalSoftmax:
     """Return logits and statistics of a microbatch; with `early`, Algorithm 2's products too."""
-    kept = compute_logits(hidden, head) if keep_logits else None
+    kept_logits = compute_logits(hidden, head) if keep_logits else None
     precise = statistics_dtype(hidden.dtype)
     statistics = hidden.new_zeros(options.statistics, hidden.shape[0], dtype=precise)
     products, share = None, options.label_smoothing / head.size
@@ -208,11 +208,11 @@ def pass_s(
             smoothing = head.weight.sum(0, dtype=precise) * share if plain else attraction.clone()
         products = EarlyProducts(attraction, smoothing)
     for tokens in token_pieces(hidden.shape[0], head.rows):
-        logits, slope = _real_logits(hidden, kept, head, tokens, options)
+        logits, slope = _real_logits(hidden, kept_logits, head, tokens, options)
         maximum = local_maximum(logits)
         exponentials = (logits - maximum[:, None]).exp_()
-        some = _some(targets, tokens)
-        statistics[:, tokens] = local_statistics(logits, maximum, exponentials, some, options)
+        part = _take_tokens(targets, tokens)
+        statistics[:, tokens] = local_statistics(logits, maximum, exponentials, part, options)
         if products is None:
             continue
         if slope is not None:
@@ -220,7 +220,7 @@ def pass_s(
             if products.smoothing is not None:
                 products.smoothing[tokens] = _times_weight(slope * share, head)
         products.attraction[tokens] = _times_weight(exponentials, head)
-    return LocalSoftmax(hidden, targets, kept, statistics, products)
+    return LocalSoftmax(hidden, targets, kept_logits, statistics, products)
 
 
 def pass_c(
@@ -233,12 +233,12 @@ def pass_c(
     label = targets.owned.to(scale.dtype) * (1 - options.label_smoothing)
     if options.softcap is not None:
         label = label * (1 - (local.statistics[LABEL] / options.softcap).square())
-    found = products.attraction * (scale * targets.weight)[:, None]
-    rows = head.weight[targets.column].to(found.dtype)
-    found -= rows * (label * targets.weight)[:, None]
+    hidden_gradient = products.attraction * (scale * targets.weight)[:, None]
+    rows = head.weight[targets.column].to(hidden_gradient.dtype)
+    hidden_gradient -= rows * (label * targets.weight)[:, None]
     if products.smoothing is not None:
-        found -= products.smoothing * targets.weight[:, None]
-    return found, replace(local, early=None)
+        hidden_gradient -= products.smoothing * targets.weight[:, None]
+    return hidden_gradient, replace(local, early=None)
 
 
 def pass_t(
@@ -259,14 +259,14 @@ def pass_t(
     if of_weight is None and of_bias is None and not input_gradient:
         return None
     hidden, precise = local.hidden, statistics_dtype(local.hidden.dtype)
-    found = hidden.new_zeros(hidden.shape, dtype=precise) if input_gradient else None
+    hidden_gradient = hidden.new_zeros(hidden.shape, dtype=precise) if input_gradient else None
     for columns in column_pieces(hidden.shape[0], head.rows):
         real = min(columns.stop, head.real) - columns.start
         if real <= 0:
             # Only padding is left, which has no gradient.
             break
-        kept = local.logits
-        raw = compute_logits(hidden, head, columns) if kept is None else kept[:, columns]
+        logits = local.logits
+        raw = compute_logits(hidden, head, columns) if logits is None else logits[:, columns]
         gradient = _logit_gradient(
             raw[:, :real], columns.start, log_normalizer, local.targets, options, head.size
         )
@@ -280,21 +280,21 @@ def pass_t(
                 rows.addmm_(gradient.t(), hidden)
             else:
                 rows += multiply(gradient.t(), hidden)
-        if found is not None:
-            found += multiply(gradient, head.weight[columns])
-    return found
+        if hidden_gradient is not None:
+            hidden_gradient += multiply(gradient, head.weight[columns])
+    return hidden_gradient
 
 
 def pass_l(
     hidden: Tensor, targets: Targets, head: Head, options: LossOptions, *, keep_logits: bool
 ) -> LocalSoftmax:
     """Return logits and each token's maximum, (1, tokens)."""
-    kept = compute_logits(hidden, head) if keep_logits else None
+    kept_logits = compute_logits(hidden, head) if keep_logits else None
     maximum = hidden.new_zeros(1, hidden.shape[0], dtype=statistics_dtype(hidden.dtype))
     for tokens in token_pieces(hidden.shape[0], head.rows):
-        logits, _ = _real_logits(hidden, kept, head, tokens, options)
+        logits, _ = _real_logits(hidden, kept_logits, head, tokens, options)
         maximum[0, tokens] = local_maximum(logits)
-    return LocalSoftmax(hidden, targets, kept, maximum)
+    return LocalSoftmax(hidden, targets, kept_logits, maximum)
 
 
 def pass_e(local: LocalSoftmax, gathered: Tensor, head: Head, options: LossOptions) -> LocalSoftmax:
@@ -304,20 +304,20 @@ def pass_e(local: LocalSoftmax, gathered: Tensor, head: Head, options: LossOptio
     for tokens in token_pieces(local.hidden.shape[0], head.rows):
         logits, _ = _real_logits(local.hidden, local.logits, head, tokens, options)
         exponentials = (logits - maximum[tokens, None]).exp_()
-        some = _some(local.targets, tokens)
+        part = _take_tokens(local.targets, tokens)
         statistics[:, tokens] = local_statistics(
-            logits, maximum[tokens], exponentials, some, options
+            logits, maximum[tokens], exponentials, part, options
         )
     return replace(local, statistics=statistics)
 
 
 def _real_logits(
-    hidden: Tensor, kept: Tensor | None, head: Head, tokens: slice, options: LossOptions
+    hidden: Tensor, kept_logits: Tensor | None, head: Head, tokens: slice, options: LossOptions
 ) -> tuple[Tensor, Tensor | None]:
     """Return some tokens' logits without padding, after the softcap, and its derivative."""
-    raw = compute_logits(hidden[tokens], head) if kept is None else kept[tokens]
+    raw = compute_logits(hidden[tokens], head) if kept_logits is None else kept_logits[tokens]
     return cap(raw[:, : head.real], options.softcap)
 
 
-def _some(targets: Targets, tokens: slice) -> Targets:
-    return Targets(*(each[tokens] for each in targets))
+def _take_tokens(targets: Targets, tokens: slice) -> Targets:
+    return Targets(*(tensor[tokens] for tensor in targets))

@@ -53,7 +53,7 @@ class _Open:
     log_normalizer: Tensor | None = None
 
 
-def algorithm_of(program: Program) -> Algorithm:
+def find_algorithm(program: Program) -> Algorithm:
     """Return the algorithm whose passes a program has."""
     kinds = {item.kind for row in program.ranks for item in row}
     # Algorithm 2's sum of gradients follows the statistics, Algorithm 1's its T.
@@ -64,16 +64,16 @@ def algorithm_of(program: Program) -> Algorithm:
 def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
     """Raise ValueError if a program's passes are those of another algorithm, or other layers."""
     kinds = {item.kind for row in program.ranks for item in row}
-    found = algorithm_of(program)
-    if found != parallel.algorithm:
+    algorithm = find_algorithm(program)
+    if algorithm != parallel.algorithm:
         raise ValueError(
-            f"the schedule {program.name!r} has the passes of {found!r}; give "
-            f"VocabParallel(..., algorithm={found!r}), not {parallel.algorithm!r}"
+            f"the schedule {program.name!r} has the passes of {algorithm!r}; give "
+            f"VocabParallel(..., algorithm={algorithm!r}), not {parallel.algorithm!r}"
         )
     if ("IF" in kinds) != (parallel.embedding is not None):
         raise ValueError(
             "input passes and VocabParallel's embedding go together; give both, with "
-            "options={'inputs': True}, or none"
+            f"schedule=partial(schedule, {program.name!r}, inputs=True), or none"
         )
 
 
@@ -116,19 +116,19 @@ class VocabularyPart:
         """Take the microbatches of a step."""
         self._data, self.losses, self.open, self._edges = data, {}, {}, {}
 
-    def run_pass(self, what: Pass, given: Given) -> Made:
+    def run_pass(self, pass_: Pass, reads: Given) -> Made:
         """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
-        received = given.get(_RECEIVED.get(what.kind, "CS"))
-        made = self.run(what.kind, what.microbatch, received)
-        if made is None:
+        received = reads.get(_RECEIVED.get(pass_.kind, "CS"))
+        part = self.run(pass_.kind, pass_.microbatch, received)
+        if part is None:
             return {}
-        microbatch = self._data.microbatches[what.microbatch]
+        microbatch = self._data.microbatches[pass_.microbatch]
         hidden = microbatch.ends or microbatch.hidden
-        if what.kind in ("IF", "C", "T", "G"):
-            made = made.reshape(hidden.shape)
-        if what.kind == "IF":
-            made = made.to(hidden.dtype)
-        return {what.kind: made}
+        if pass_.kind in ("IF", "C", "T", "G"):
+            part = part.reshape(hidden.shape)
+        if pass_.kind == "IF":
+            part = part.to(hidden.dtype)
+        return {pass_.kind: part}
 
     def finish_step(self) -> Tensor | None:
         """End the step, and return its loss on the rank that reports it."""
@@ -160,31 +160,31 @@ class VocabularyPart:
         # torch's autocast would also lower the precision of the statistics.
         with torch.no_grad(), torch.autocast(received.device.type, enabled=False):
             begins = kind == OUTPUT_PASSES[self.parallel.algorithm][0]
-            run = self._begin if begins else self._go_on
-            found = run(kind, microbatch, received, head)
+            run = self._begin if begins else self._continue
+            part = run(kind, microbatch, received, head)
         item = self.open[microbatch]
         item.todo.discard(kind)
         if not item.todo:
             del self.open[microbatch]
-        return found
+        return part
 
     def _look_up(self, microbatch: int) -> Tensor:
-        found, edge = self.shard.look_up(self._data.microbatches[microbatch].fields[self.words])
+        embedded, edge = self.shard.look_up(self._data.microbatches[microbatch].fields[self.words])
         if self._data.training:
             self._edges[microbatch] = edge
-        return found
+        return embedded
 
     def _begin(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor:
         """Run S or L, the first pass of a microbatch, and return what all shards gather."""
         hidden, targets = self._inputs(microbatch, received, head)
         loss, keep = self.parallel.loss, self.parallel.keep == "logits"
-        wanted, training = self._data.input_gradient[-1], self._data.training
+        needs_gradient, training = self._data.input_gradient[-1], self._data.training
         if kind == "S":
             # T needs logits for the weights' gradients, and Algorithm 1's for dX too.
             trained = any(p.requires_grad for p in self.shard.lm_head.parameters())
-            late = wanted and self.parallel.algorithm == "alg1"
+            late = needs_gradient and self.parallel.algorithm == "alg1"
             keep = keep and ((trained and training) or late)
-            early = self.parallel.algorithm == "alg2" and wanted
+            early = self.parallel.algorithm == "alg2" and needs_gradient
             local = pass_s(hidden, targets, head, loss, keep_logits=keep, early=early)
         else:
             local = pass_l(hidden, targets, head, loss, keep_logits=keep)
@@ -192,10 +192,10 @@ class VocabularyPart:
         self.open[microbatch] = _Open(todo if training else todo - {"C"}, local)
         return local.statistics
 
-    def _go_on(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor | None:
+    def _continue(self, kind: str, microbatch: int, received: Tensor, head: Head) -> Tensor | None:
         """Run E, C, T or G, which are given what all shards have gathered."""
         item, loss = self.open[microbatch], self.parallel.loss
-        wanted = self._data.input_gradient[-1]
+        needs_gradient = self._data.input_gradient[-1]
         if kind == "E":
             item.local = pass_e(item.local, received, head, loss)
             return item.local.statistics
@@ -204,17 +204,17 @@ class VocabularyPart:
             log_z, self.losses[microbatch] = merge(received, head.size, item.local.targets, loss)
             item.log_normalizer = log_z
         if kind != "C":
-            late = wanted and self.parallel.algorithm != "alg2"
+            late = needs_gradient and self.parallel.algorithm != "alg2"
             rows = self.shard.lm_head
             into = self._gradient(rows.weight), self._gradient(rows.bias)
-            found = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
-        elif wanted:
-            found, item.local = pass_c(item.local, log_z, head, loss)
+            part = pass_t(item.local, log_z, head, loss, into, input_gradient=late)
+        elif needs_gradient:
+            part, item.local = pass_c(item.local, log_z, head, loss)
         else:
-            found = None
-        if found is None or self.parallel.gradient_sum == "single":
-            return found
-        return found.to(head.weight.dtype)
+            part = None
+        if part is None or self.parallel.gradient_sum == "single":
+            return part
+        return part.to(head.weight.dtype)
 
     def _gradient(self, parameter: nn.Parameter | None) -> Tensor | None:
         """Return the `.grad` to add to, made here if there is none yet; None of what is frozen."""

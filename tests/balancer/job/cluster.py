@@ -226,7 +226,7 @@ class Cluster:
         """Kill one that tries no sample by itself: that sample would be named for it."""
         known = self.job.pool.workers if self.jobs.jobs else {}
         tries = {
-            name for name, w in known.items() if any(g.part.is_alone for g in w.given.values())
+            name for name, w in known.items() if any(g.part.is_alone for g in w.givings.values())
         }
         if others := sorted(self.workers.keys() - tries):
             self.kill(self.chance.choice(others))

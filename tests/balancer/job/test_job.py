@@ -50,7 +50,7 @@ def delivered_here(setting: Setting) -> tuple[dict[int, list[Any]], str]:
             return found, str(head)
         assert not isinstance(head, Exception)
         if head is not None:
-            batch = None if head.made is None else head.made.batch
+            batch = None if head.loaded is None else head.loaded.batch
             found[head.batch.rank].append((facts_of(head.batch), batch))
             run.release(head.batch)
     return found, ""

@@ -281,7 +281,7 @@ def test_one_that_begins_anew_or_is_turned_away_has_not_died_of_a_sample() -> No
     pool = balancer.jobs.jobs["run"].pool
     balancer.say(RANK, WantBatches(0, ((0, 4, 0),), 0))
     balancer.open(W)
-    assert pool.workers[W].given
+    assert pool.workers[W].givings
     balancer.say(W, structs.replace(WORKER, version="0.2.0"))
     assert (pool.workers, pool.deaths) == ({}, {})
     balancer.open(W)
@@ -389,23 +389,13 @@ def test_the_run_fails_when_no_worker_is_left_that_could_do_it() -> None:
     assert stops.reason == "worker run|w.1: no such file (and so do 1 others)"
 
 
-def test_trainers_that_wait_for_data_end_when_no_worker_is_left_that_could_do_it() -> None:
-    balancer = Balancer()
-    balancer.say(RANK, structs.replace(HELLO, job=to_json(replace(JOB, transport="direct"))))
-    balancer.open(W, structs.replace(WORKER, address=""))
-    (refused, *_) = begun(balancer.wait(1, RANK), PeerRejected)
-    assert refused.reason.startswith('worker w: the job has transport="direct"')
-    assert refused.reason.endswith("no other worker is left")
-
-
 # --- frames
 
 
-def with_batch(transport: str = "auto", worker: JoinPool = WORKER) -> tuple[Balancer, Any, Any]:
+def with_batch(worker: JoinPool = WORKER) -> tuple[Balancer, Any, Any]:
     """A balancer whose trainer is given its first microbatch; that, and what came before it."""
     balancer = Balancer()
-    hello = structs.replace(HELLO, job=to_json(replace(JOB, transport=transport)))
-    balancer.say(RANK, hello, BeginRun(0, 0, START, "", -1, START, 0, 0, (), ()))
+    balancer.say(RANK, HELLO, BeginRun(0, 0, START, "", -1, START, 0, 0, (), ()))
     column = b"".join((5).to_bytes(8, "little") for _ in range(8))
     parts = begun(balancer.open(W, worker, columns=(column,)), DoPart)
     balancer.say(RANK, WantBatches(0, ((0, 1, 0),), 0))
@@ -451,20 +441,6 @@ def test_what_is_gone_is_made_again() -> None:
     (part,) = begun(balancer.say(W, PulledFrames(70, 0)), DoPart)
     again, _ = made(balancer, part)
     assert again.version > give.version
-
-
-def test_direct_ends_the_run_where_a_worker_that_lives_cannot_be_reached() -> None:
-    balancer, give, _ = with_batch("direct")
-    balancer.say(RANK, lost(give))
-    (stops,) = begun(balancer.say(W, PulledFrames(70, 1), frames=(b"frames",)), RunStops)
-    assert "let ranks reach its address" in stops.reason
-
-
-def test_direct_turns_those_away_that_serve_nowhere() -> None:
-    balancer = Balancer()
-    balancer.say(RANK, structs.replace(HELLO, job=to_json(replace(JOB, transport="direct"))))
-    (refused,) = begun(balancer.open(W, structs.replace(WORKER, address="")), PeerRejected)
-    assert 'the job has transport="direct"' in refused.reason
 
 
 # --- faults

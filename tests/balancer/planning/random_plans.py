@@ -12,7 +12,7 @@ EVERY = (
     {"grouping": "fixed"},
     {"grouping": "balanced"},
     {"grouping": "balanced", "counts": "equal"},
-    {"grouping": "balanced", "time_ns": {"tokens": 3, "attention_pairs": 1}},
+    {"grouping": "balanced", "work": {"tokens": 3, "attention_pairs": 1}},
     {"grouping": "balanced", "mode": "window"},
     {"grouping": "balanced", "mode": "epoch"},
     {"grouping": "balanced", "partition": "greedy"},

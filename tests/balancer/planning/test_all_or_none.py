@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.partition.all_or_none import mixed_rows
 from counterpoise.balancer.planning.planner import make_planner
-from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
 from counterpoise.balancer.planning.problem.options import Accumulate
+from tests.flat_options import flat_balance
 
 
 def samples(count: int, images: int, seed: int = 0) -> np.ndarray:
@@ -152,7 +152,7 @@ def test_without_it_plans_and_digests_stay_as_they_were() -> None:
 )
 def test_what_it_contradicts_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Balance(**options)
+        flat_balance(**options)
 
 
 def test_a_resource_that_samples_do_not_cost_is_refused() -> None:

@@ -11,24 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.balancer import Balance, PlanConfig
-from counterpoise.balancer.planning.problem.balance import DEFAULTS, as_balance
-from counterpoise.balancer.planning.problem.options import NAMES, OPTIONS
-from counterpoise.balancer.planning.problem.pipeline_costs import SCHEDULES
+from counterpoise.balancer import Balance, Images, Layout, PipelineOrder, PlanConfig, Shapes, Work
+from counterpoise.balancer.planning.problem.balance import DEFAULTS, VALUES, as_balance
+from counterpoise.balancer.planning.problem.options import NAMES
 
-BUDGETS = {"tiles": 9, "tokens": 4096}
+BUDGETS, TIMES = {"tiles": 9, "tokens": 4096}, {"tokens": 3}
 
 
 AUTO: Any = st.just("auto")
-
-
-PIPELINES = st.fixed_dictionaries(
-    {
-        "schedule": st.sampled_from(SCHEDULES),
-        "stages": st.integers(1),
-        "profile": st.text(),
-    }
-)
 
 
 @st.composite
@@ -47,13 +37,12 @@ def balances(draw: st.DrawFn) -> Balance:
         accumulate=draw(AUTO | st.integers(1)),
         mode=draw(st.sampled_from(NAMES["mode"])) if bounded else "exact",
         partition=draw(st.sampled_from(NAMES["partition"])),
-        ordering=ordering,
-        pipeline=None if ordering == "given" else draw(PIPELINES),
+        pipeline=None if ordering == "given" else PipelineOrder(draw(st.text()), ordering),
         oversize=draw(st.sampled_from(NAMES["oversize"])),
         seed=draw(st.integers()),
-        layout=draw(st.sampled_from(NAMES["layout"])),
-        pad_id=draw(st.integers()),
-        dummy_tile=draw(st.integers(0)),
+        layout=draw(st.sampled_from(NAMES["layout"]) | st.builds(Layout, st.just("packed"))),
+        images=Images(dummy_tile=draw(st.integers(0))),
+        shapes=Shapes(draw(st.integers(1))),
         label_tokens=draw(st.none() | st.text(min_size=1, max_size=3)),
     )
 
@@ -77,11 +66,11 @@ def test_a_file_holds_a_balance(tmp_path: Path) -> None:
     balance.save(tmp_path / "balance.json")
     assert Balance.load(tmp_path / "balance.json") == balance
     written = json.loads((tmp_path / "balance.json").read_text())
-    assert set(written) == {"version", *OPTIONS}
+    assert [*written] == ["version", *(field.name for field in fields(Balance))]
 
 
 def test_options_that_json_does_not_name_have_their_default() -> None:
-    assert Balance.from_json('{"version": 1, "grouping": "isf"}') == Balance(grouping="isf")
+    assert Balance.from_json('{"version": 2, "grouping": "isf"}') == Balance(grouping="isf")
 
 
 def test_balances_of_equal_values_are_equal_and_do_not_change() -> None:
@@ -98,18 +87,37 @@ def test_balances_of_equal_values_are_equal_and_do_not_change() -> None:
         one.seed = 1  # type: ignore[misc]
 
 
-def test_every_field_is_an_option_with_a_check() -> None:
-    assert [one.name for one in fields(Balance)] == list(OPTIONS)
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ({"work": "padded"}, {"work": Work("padded")}),
+        ({"work": TIMES}, {"work": Work(time_ns=TIMES)}),
+        ({"shapes": 8}, {"shapes": Shapes({"tokens": 8})}),
+        ({"shapes": {"tiles": 2}}, {"shapes": Shapes(align={"tiles": 2})}),
+        ({"shapes": "fixed"}, {"shapes": Shapes(max_shapes=1)}),
+        ({"pipeline": "costs.json"}, {"pipeline": PipelineOrder("costs.json", "two_opt")}),
+        ({"pipeline": Path("costs.json")}, {"pipeline": PipelineOrder("costs.json")}),
+    ],
+)
+def test_a_short_form_is_the_value_that_it_stands_for(
+    short: dict[str, Any], whole: dict[str, Any]
+) -> None:
+    limits: dict[str, Any] = {"budgets": {"tokens": 64}, "oversize": "refuse"}
+    assert Balance(**limits, **short) == Balance(**limits, **whole)
 
 
-TIMES = {"tokens": 3}
-PIPELINE = {"schedule": "1f1b", "stages": 4, "profile": "p"}
+def test_a_value_in_json_may_be_short_too() -> None:
+    assert Balance.from_json('{"version": 2, "work": "padded", "shapes": 8}') == Balance(
+        work="padded", shapes=8
+    )
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"grouping": "magic"}, "grouping is 'magic', allowed are 'balanced', 'isf', 'fixed', 'auto'"),
     ({"grouping": ["isf"]}, r"grouping is \['isf'\], allowed are"),
     ({"mode": "strict"}, "mode is 'strict', allowed are 'exact', 'window', 'epoch'"),
     ({"partition": "kk"}, "partition is 'kk', allowed are 'multi_resource', 'greedy', 'given'"),
-    ({"ordering": "best"}, "ordering is 'best', allowed are 'given', 'disttrain'"),
+    ({"pipeline": {"profile": "p", "ordering": "best"}}, "ordering is 'best', allowed are 'given'"),
     ({"oversize": "drop"}, "oversize is 'drop', allowed are 'alone', 'refuse'"),
     ({"layout": "round"}, "layout is 'round', allowed are 'torch', 'padded', 'packed'"),
     ({"budgets": {"tokens": 0}}, r"budgets is {'tokens': 0}, allowed is a positive integer for"),
@@ -123,10 +131,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"accumulate": "more"}, "accumulate is 'more', allowed is a positive integer or 'auto'"),
     ({"accumulate": True}, "accumulate is True"),
     ({"seed": "0"}, "seed is '0', allowed is an integer"),
-    ({"pad_id": 0.0}, "pad_id is 0.0"),
-    ({"dummy_tile": -1}, "dummy_tile is -1, allowed is 0 or a positive integer"),
-    ({"dummy_tile": False}, "dummy_tile is False"),
-    ({"report": "run.html"}, "report is 'run.html', allowed are True and False"),
+    ({"layout": {"name": "packed", "pad_id": 0.0}}, "pad_id is 0.0"),
+    ({"images": {"dummy_tile": -1}}, "dummy_tile is -1, allowed is 0 or a positive integer"),
+    ({"images": {"dummy_tile": False}}, "dummy_tile is False"),
     ({"grouping": "fixed", "budgets": {"tokens": 9}}, "cannot hold budgets: give none"),
     ({"mode": "window"}, "mode 'window' needs a budget"),
     ({"waits": "step", "partition": "greedy"}, "partition 'greedy' does not look"),
@@ -134,22 +141,29 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"work": "padded", "grouping": "isf"}, "grouping 'isf' fills microbatches by sums"),
     ({"work": "padded", "mode": "epoch"}, "mode 'epoch' groups by sums"),
     ({"work": "pakced"}, "allowed are 'packed', 'padded' or None"),
-    ({"work": "padded", "time_ns": {}}, "time_ns is {}"),
-    ({"time_ns": TIMES, "grouping": "fixed"}, "time_ns weighs what grouping 'balanced' plans"),
-    ({"time_ns": TIMES, "grouping": "isf"}, "time_ns weighs what grouping 'balanced' plans"),
-    ({"time_ns": TIMES, "mode": "epoch", "budgets": TIMES}, "time_ns weighs what grouping"),
+    ({"work": {"kind": "padded", "time_ns": {}}}, "time_ns is {}"),
+    (
+        {"work": {"time_ns": TIMES}, "grouping": "fixed"},
+        "time_ns weighs what grouping",
+    ),
+    (
+        {"work": {"time_ns": TIMES}, "grouping": "isf"},
+        "time_ns weighs what grouping",
+    ),
+    ({"work": {"time_ns": TIMES}, "mode": "epoch", "budgets": TIMES}, "time_ns weighs what"),
     ({"counts": "free", "grouping": "fixed"}, "puts batch_size samples"),
     ({"counts": "equal", "grouping": "isf"}, "is planned by grouping 'balanced'"),
     ({"counts": "equal", "budgets": {"tokens": 9}}, "use oversize 'refuse' or 'error'"),
-    ({"dispatch": "tiles"}, "allowed are 'samples', 'images'"),
-    ({"dispatch": "images", "budgets": {"patches": 9}}, "leave patches out of budgets"),
-    ({"dispatch": "images", "grouping": "auto"}, "is 'images', and grouping 'auto' chooses it"),
-    ({"ordering": "two_opt"}, "ordering is 'two_opt', and no pipeline is given"),
-    ({"ordering": "two_opt", "grouping": "auto"}, "is 'two_opt', and grouping 'auto' chooses it"),
-    ({"pipeline": PIPELINE}, "'given' looks at none"),
-    ({"pipeline": {**PIPELINE, "schedule": "zbv"}}, "allowed is a mapping"),
-    ({"pipeline": {"schedule": "1f1b", "stages": 4}}, "allowed is a mapping"),
-    ({"pipeline": "costs.json"}, "allowed is a mapping"),
+    ({"images": {"dispatch": "tiles"}}, "allowed are 'samples', 'images'"),
+    ({"images": {"dispatch": "images"}, "budgets": {"patches": 9}}, "leave patches out of budgets"),
+    (
+        {"images": {"dispatch": "images"}, "grouping": "auto"},
+        "'images', and grouping 'auto' chooses",
+    ),
+    ({"pipeline": "p", "grouping": "auto"}, "is 'two_opt', and grouping 'auto' chooses it"),
+    ({"pipeline": {"profile": "p", "ordering": "given"}}, "'given' looks at none"),
+    ({"pipeline": {"profile": 3}}, "profile is 3, allowed is the path of a cost profile"),
+    ({"pipeline": 3}, "pipeline is 3, allowed are the path of a cost profile"),
     ({"grouping": "auto", "samples_per_step": 8}, "leave samples_per_step"),
     ({"grouping": "auto", "accumulate": "auto"}, "give accumulate as a number"),
     ({"grouping": "auto", "mode": "epoch"}, "in mode 'exact' or 'window'"),
@@ -160,9 +174,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("options", "message"), WRONG)
 def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Balance(**options)
+        Balance(
+            **{
+                name: VALUES[name](**value) if name in VALUES and isinstance(value, dict) else value
+                for name, value in options.items()
+            }
+        )
     with pytest.raises(ValueError, match=message):
-        Balance.from_json(json.dumps({"version": 1, **options}))
+        Balance.from_json(json.dumps({"version": 2, **options}))
 
 
 @pytest.mark.parametrize(
@@ -171,10 +190,15 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[1]", "needed is a JSON object, got list"),
-        ("{}", "version is None, allowed is 1"),
-        ('{"version": 2}', "version is 2, allowed is 1"),
+        ("{}", "version is None, allowed is 2"),
+        ('{"version": 1}', "version is 1, allowed is 2"),
         ('{"version": true}', "version is True"),
-        ('{"version": 1, "bugdets": {"a": 1}}', "bugdets is {'a': 1}, but Balance has no bugdets"),
+        (
+            '{"version": 2, "shapes": {"aling": 8}}',
+            "aling is 8, but Shapes has no .*'align'",
+        ),
+        ('{"version": 2, "layout": {"base": "packed"}}', "layout: .* missing .* 'name'"),
+        ('{"version": 2, "bugdets": {"a": 1}}', "bugdets is {'a': 1}, but Balance has no bugdets"),
     ],
 )
 def test_other_text_is_refused(tmp_path: Path, text: str, message: str) -> None:

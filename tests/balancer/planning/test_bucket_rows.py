@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.balancer import Balance, PlanConfig, Window, make_planner
+from counterpoise.balancer import PlanConfig, Window, make_planner
 from counterpoise.balancer.planning.grouping import by_name
 from counterpoise.balancer.planning.grouping.by_name import blocked
+from tests.flat_options import flat_balance
 
 RANKS, ROWS = 8, 16
 # About 6 samples of 813 tokens to a microbatch, .6 of 8192.
@@ -18,7 +19,7 @@ COSTS = np.random.default_rng(0).gamma(2.0, 406, 768).astype(np.int64).clip(20, 
 def config_of(**options: Any) -> PlanConfig:
     given = {"budgets": {"tokens": 8192}, "accumulate": ROWS, "oversize": "refuse", **options}
     return PlanConfig.from_balance(
-        Balance(**given), ranks=RANKS, resources=("tokens",), samples_per_step=len(COSTS)
+        flat_balance(**given), ranks=RANKS, resources=("tokens",), samples_per_step=len(COSTS)
     )
 
 

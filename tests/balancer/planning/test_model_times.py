@@ -20,7 +20,7 @@ VISION = {
 
 def test_operations_are_those_of_the_layers_and_a_step_is_three_forwards() -> None:
     layer = TransformerLayer(64, 160, matrices=3, key_values=2 * 16)
-    found = cp.time_ns(LLAMA)
+    found = cp.balancer.time_ns(LLAMA)
     forward = 3 * layer.forward_flops(tokens=1, pairs=0) + Vocabulary(64, 1000).forward_flops(1)
     assert found == {
         "tokens": 3 * forward,
@@ -29,28 +29,28 @@ def test_operations_are_those_of_the_layers_and_a_step_is_three_forwards() -> No
 
 
 def test_a_tile_is_a_sequence_of_patches_of_the_encoder() -> None:
-    found = cp.time_ns({"text_config": LLAMA, "vision_config": VISION})
+    found = cp.balancer.time_ns({"text_config": LLAMA, "vision_config": VISION})
     assert found.pop("tiles") == 3 * 2 * TransformerLayer(32, 96).forward_flops(
         tokens=16, pairs=256
     )
-    assert found == cp.time_ns(LLAMA)
+    assert found == cp.balancer.time_ns(LLAMA)
     any_size = {**VISION, "image_size": None}
-    assert "tiles" not in cp.time_ns({"text_config": LLAMA, "vision_config": any_size})
+    assert "tiles" not in cp.balancer.time_ns({"text_config": LLAMA, "vision_config": any_size})
 
 
 def test_patches_of_any_number_cost_as_those_of_a_usual_image() -> None:
     qwen = {**VISION, "image_size": None, "spatial_merge_size": 2}
-    found = cp.time_ns({"text_config": LLAMA, "vision_config": qwen})
+    found = cp.balancer.time_ns({"text_config": LLAMA, "vision_config": qwen})
     usual = 3 * 2 * TransformerLayer(32, 96).forward_flops(tokens=1024, pairs=1024**2)
-    assert found == {**cp.time_ns(LLAMA), "patches": usual // 1024}
+    assert found == {**cp.balancer.time_ns(LLAMA), "patches": usual // 1024}
     # of two layers one sees windows of 4 x 4 patches
     windows = {**qwen, "window_size": 56, "fullatt_block_indexes": [1]}
-    less = cp.time_ns({"text_config": LLAMA, "vision_config": windows})["patches"]
+    less = cp.balancer.time_ns({"text_config": LLAMA, "vision_config": windows})["patches"]
     layer = TransformerLayer(32, 96)
     assert found["patches"] - less == 3 * layer.forward_flops(tokens=0, pairs=1024 - 16)
     # Qwen2-VL calls another width so
     named = {**qwen, "hidden_size": 999, "embed_dim": 32}
-    assert cp.time_ns({"text_config": LLAMA, "vision_config": named}) == found
+    assert cp.balancer.time_ns({"text_config": LLAMA, "vision_config": named}) == found
 
 
 @pytest.mark.parametrize(("change", "of_tokens"), [
@@ -62,24 +62,27 @@ def test_patches_of_any_number_cost_as_those_of_a_usual_image() -> None:
     ({"intermediate_size": None}, 3 * 64 * (256 - 160)),
 ])  # fmt: skip
 def test_shapes_that_differ_count_as_they_are(change: dict[str, Any], of_tokens: int) -> None:
-    found = cp.time_ns({**LLAMA, **change})
+    found = cp.balancer.time_ns({**LLAMA, **change})
     wide = 1 + ("head_dim" in change)
-    assert found["attention_pairs"] == wide * cp.time_ns(LLAMA)["attention_pairs"]
-    assert found["tokens"] - cp.time_ns(LLAMA)["tokens"] == 6 * 3 * of_tokens
+    assert found["attention_pairs"] == wide * cp.balancer.time_ns(LLAMA)["attention_pairs"]
+    assert found["tokens"] - cp.balancer.time_ns(LLAMA)["tokens"] == 6 * 3 * of_tokens
 
 
 def test_flash_attention_leaves_out_half_of_the_pairs() -> None:
     config = SimpleNamespace(**LLAMA, _attn_implementation="flash_attention_2")
-    assert cp.time_ns(config)["attention_pairs"] * 2 == cp.time_ns(LLAMA)["attention_pairs"]
+    assert (
+        cp.balancer.time_ns(config)["attention_pairs"] * 2
+        == cp.balancer.time_ns(LLAMA)["attention_pairs"]
+    )
 
 
 @pytest.mark.parametrize("config", [{}, None, {"hidden_size": 8}, {"hidden_size": "8"}, object()])
 def test_a_configuration_without_shapes_says_what_to_give(config: Any) -> None:
-    with pytest.raises(ValueError, match=r"needed are hidden_size.*Balance\(time_ns="):
-        cp.time_ns(config)
+    with pytest.raises(ValueError, match=r"needed are hidden_size.*Balance\(work="):
+        cp.balancer.time_ns(config)
 
 
 def test_a_balance_takes_them_for_work_of_both_kinds() -> None:
-    times = cp.time_ns(LLAMA)
-    assert cp.Balance(time_ns=times).time_ns == times
-    assert cp.Balance(work="padded", time_ns=times).resolved_work == "padded"
+    times = cp.balancer.time_ns(LLAMA)
+    assert cp.Balance(work=times).time_ns == times
+    assert cp.Balance(work=cp.Work("padded", times)).resolved_work == "padded"

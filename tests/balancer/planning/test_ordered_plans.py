@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise.balancer import PipelineOrder
 from counterpoise.balancer.planning.kernels.arrays import Int64
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.planner import make_planner
@@ -32,10 +33,8 @@ def write(folder: Path, **changes: Any) -> str:
 
 
 def config_of(path: str, ordering: Any = "two_opt", **options: Any) -> PlanConfig:
-    pipeline = {"schedule": "1f1b", "stages": 4, "profile": path}
     balance = Balance(
-        ordering=ordering,
-        pipeline=None if ordering == "given" else pipeline,
+        pipeline=None if ordering == "given" else PipelineOrder(path, ordering),
         accumulate=8,
         samples_per_step=64,
         **options,
@@ -103,8 +102,8 @@ def test_the_plan_s_digest_follows_the_profile_s_costs_not_its_path(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"placement": [0, 1]}, "pipeline has 4 stages, the cost profile .* 2; give the profile"),
-        ({"placement": [0, 1, 1, 0]}, "'1f1b' has one stage on each rank"),
+        ({"placement": [1, 0]}, "'1f1b' has one stage on each rank"),
+        ({"placement": [0, 1, 1, 0]}, "'interleaved' has several stages on each rank, in rounds"),
         ({"passes": {"B": FORWARD}}, "no costs of F"),
         ({"passes": {"F": FORWARD[:3]}}, "F: got 3 costs; give all 4 stages', or one"),
         ({"passes": {"F": [{"slow": 1}]}}, "unknown field `slow`"),
@@ -129,8 +128,7 @@ def test_a_missing_file_and_costs_that_samples_do_not_have_are_named(tmp_path: P
 
 def test_interleaved_stages_are_ordered_too(tmp_path: Path) -> None:
     path = write(tmp_path, placement=[0, 1, 0, 1])
-    pipeline = {"schedule": "interleaved", "stages": 4, "profile": path}
-    balance = Balance(ordering="two_opt", pipeline=pipeline, accumulate=8, samples_per_step=64)
+    balance = Balance(pipeline=path, accumulate=8, samples_per_step=64)
     ordered = PlanConfig.from_balance(balance, ranks=2, resources=RESOURCES, samples_per_step=64)
     ours, theirs = plan(ordered, draw_costs(1)), plan_unordered(ordered, draw_costs(1))
     assert ours != theirs

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from counterpoise.balancer import Balance
+from counterpoise.balancer import Balance, Work
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
 from counterpoise.balancer.planning.problem.work import padded_loads, sample_times
+from tests.flat_options import flat_balance
 
 
 def config(ranks: int, accumulate: Any, samples: int, **more: Any) -> PlanConfig:
@@ -191,7 +192,7 @@ def test_times_are_exact_where_they_fit_and_never_overflow() -> None:
 
 
 def test_the_configuration_says_it() -> None:
-    balance = Balance(work="padded", counts="free", time_ns={"tokens": 4, "attention_pairs": 1})
+    balance = Balance(work=Work("padded", {"tokens": 4, "attention_pairs": 1}), counts="free")
     resolved = PlanConfig.from_balance(
         balance, ranks=2, resources=("tiles", "tokens", "label_tokens"), samples_per_step=8
     )
@@ -210,7 +211,7 @@ def test_the_configuration_says_it() -> None:
     ({"work": "padded"}, "padded"),
 ])  # fmt: skip
 def test_a_padded_layout_is_planned_as_padded_work(options: dict[str, Any], work: str) -> None:
-    balance = Balance(**options)
+    balance = flat_balance(**options)
     assert balance.resolved_work == work
     resolved = PlanConfig.from_balance(
         balance, ranks=1, resources=("tiles", "tokens"), samples_per_step=8

@@ -17,7 +17,7 @@ from counterpoise.balancer.pool.messages import (
     PartMeasured,
     PoolBeat,
 )
-from counterpoise.balancer.pool.parts import piece_of
+from counterpoise.balancer.pool.parts import make_piece
 from counterpoise.balancer.pool.pool import NetworkPool
 from counterpoise.balancer.run.tasks import LOAD, MEASURE, Killed, Load, Measure
 from tests.balancer.pool.network import Faults, Network, tasks_of
@@ -137,14 +137,14 @@ def forget_to_free(pool: Any, part: Any) -> None:
 
 
 ENQUEUE, COMPLETE = PartGiver.enqueue, NetworkPool._complete
-PIECE_OF = piece_of
+PIECE_OF = make_piece
 
 
 @pytest.mark.parametrize(
     ("where", "name", "bug", "report"),
     [
         (PartGiver, "enqueue", lose_a_part, "task"),
-        (pool_module, "piece_of", swap_places, "for {"),
+        (pool_module, "make_piece", swap_places, "for {"),
         (NetworkPool, "_complete", tell_twice, "two results"),
         (NetworkPool, "_complete", free_early, "freed early"),
         (NetworkPool, "_free_piece", forget_to_free, "hangs"),
@@ -304,4 +304,4 @@ def test_until_it_is_known_what_a_microbatch_takes_there_is_one_a_worker() -> No
         pool.submit(number, Load(0, [4]).packed())
     # More than any budget: what a rank does not wait for is made later.
     assert held == [0, 0, sys.maxsize]
-    assert pool.held_bytes(0, each=1) == 0
+    assert pool.held_bytes(0, mean_bytes=1) == 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.protocol.parts import EpochPosition
-from counterpoise.balancer.run.run import pack_start, why_apart
+from counterpoise.balancer.run.run import describe_start_mismatch, pack_start
 from counterpoise.balancer.run.tasks import RunStart
 
 numbers = st.integers(0, 3)
@@ -22,10 +22,11 @@ starts = st.builds(
 @given(ranks=st.lists(starts, min_size=1, max_size=4))
 def test_ranks_are_apart_unless_all_begin_alike(ranks: list[Any]) -> None:
     begin_alike = len({(each.epoch, each.at, each.costs) for each in ranks}) == 1
-    assert (why_apart([pack_start(each) for each in ranks]) == "") == begin_alike
+    assert (describe_start_mismatch([pack_start(each) for each in ranks]) == "") == begin_alike
 
 
 def test_other_costs_of_a_pipeline_are_named() -> None:
     at = EpochPosition(0, 0, 0, 0, "")
     packed = [pack_start(RunStart(0, at, costs=costs)) for costs in ("1f1b", "other")]
-    assert "rank 1 by others than rank 0: call follow_costs() on all" in why_apart(packed)
+    mismatch = describe_start_mismatch(packed)
+    assert "rank 1 by others than rank 0: call follow_costs() on all" in mismatch

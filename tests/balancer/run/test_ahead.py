@@ -57,10 +57,10 @@ class Shares:
     def close(self) -> None:
         """Do nothing."""
 
-    def why_lost(self, _key: str) -> str:
+    def explain_loss(self, _key: str) -> str:
         return ""
 
-    def why_missing(self, key: str) -> str:
+    def describe_missing(self, key: str) -> str:
         there = self._board.posted.get(key, {})
         return ", ".join(f"rank {rank}" for rank in range(self.ranks) if rank not in there)
 
@@ -159,7 +159,7 @@ def together(ranks: list[Rank], seed: int) -> None:
         if all(rank.ahead.is_over for rank in ranks):
             return
         source.choice(ranks).move(source)
-    raise AssertionError([rank.ahead.waits_for for rank in ranks])
+    raise AssertionError([rank.ahead.missing for rank in ranks])
 
 
 def test_no_more_is_measured_and_planned_than_is_asked_for() -> None:
@@ -192,14 +192,14 @@ def test_it_says_what_it_waits_for() -> None:
     board = Board(2)
     one = Rank(config(), [5] * 60, set(), 6, Shares(board, 0))
     assert list(one.ahead.steps()) == []
-    assert "costs of the next window of 6 samples" in one.ahead.waits_for
+    assert "costs of the next window of 6 samples" in one.ahead.missing
     assert not one.ahead.awaits_ranks
     waiting = [*one.ahead.to_measure]
     one.ahead.to_measure.clear()
     one.ahead.store(waiting, [(5,)] * len(waiting))
     assert list(one.ahead.steps()) == []
     assert one.ahead.awaits_ranks
-    assert one.ahead.waits_for == "costs that other ranks measure: rank 1"
+    assert one.ahead.missing == "costs that other ranks measure: rank 1"
 
 
 def test_with_known_costs_nothing_is_measured() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.empty_cells import fill_empty
 from counterpoise.balancer.planning.problem.shapes import Sizing
-from counterpoise.balancer.run.steps import contents_of, usable_cells
+from counterpoise.balancer.run.steps import make_contents, usable_cells
 from tests.balancer.run.plans import costs_of, feed, plans, take, values
 
 
@@ -58,10 +58,10 @@ def test_weights_are_of_usable_samples(
         holes = {*step.refused, *data.draw(st.sets(st.sampled_from(everything)))}
         cells = usable_cells(step, holes, True)
         assert cells is not None
-        found = contents_of(step, cells, range(plan.ranks), label=0, sizing=Sizing())
+        found = make_contents(step, cells, range(plan.ranks), label=0, sizing=Sizing())
         usable = [each for each in everything if each not in holes]
         assert sorted(chain(*(each.ordinals for each in found.values()))) == usable
-        tokens = step.costs_of(usable)[:, 0].sum() if usable else 0
+        tokens = step.find_costs(usable)[:, 0].sum() if usable else 0
         for (rank, _), each in found.items():
             own = [one for (r, _), one in found.items() if r == rank]
             weights = each.weights

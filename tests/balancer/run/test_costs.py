@@ -3,7 +3,7 @@
 import numpy as np
 
 from counterpoise.balancer.run.ahead import LoopCosts
-from counterpoise.loader.local.starts import digest_of
+from counterpoise.loader.local.starts import digest_costs
 from counterpoise.workers.sources.plain import as_source
 from tests.loader import balanced_data as made
 from tests.loader.local.settings import Kept
@@ -17,19 +17,19 @@ def unknown(costs: LoopCosts) -> list[int]:
 
 def test_a_table_says_all_costs() -> None:
     table = {"tokens": [3, 1, 4, 1, 5, 9], "tiles": [0, 1, 0, 1, 0, 1]}
-    costs = LoopCosts.of_source(as_source(range(6), table), ("tiles", "tokens"))
+    costs = LoopCosts.from_source(as_source(range(6), table), ("tiles", "tokens"))
     assert costs.are_all_known
     assert costs.rows(np.array([5, 0])).tolist() == [[1, 9], [0, 3]]
 
 
 def test_without_any_each_sample_counts_as_one() -> None:
-    costs = LoopCosts.of_source(as_source(range(6)), ("samples",))
+    costs = LoopCosts.from_source(as_source(range(6)), ("samples",))
     assert costs.rows(ALL).tolist() == [[1]] * 6
 
 
 def test_what_an_earlier_run_kept_is_looked_up_when_it_is_asked_for() -> None:
     data = Kept(6)
-    costs = LoopCosts.of_source(as_source(data), made.RESOURCES)
+    costs = LoopCosts.from_source(as_source(data), made.RESOURCES)
     assert not costs.are_all_known
     assert unknown(costs) == [0, 3]
     assert costs.rows(ALL)[1].tolist() == [*data.probe(1).cost.values()]
@@ -65,8 +65,6 @@ def test_a_digest_is_of_all_costs_and_their_names() -> None:
         {"tokens": [1, 2, 3, 4, 5, 6]}, {"tokens": [1, 2, 3, 4, 5, 7]},
         {"tiles": [1, 2, 3, 4, 5, 6]},
     ]  # fmt: skip
-    found = {
-        digest_of(LoopCosts.of_source(as_source(range(6), table), tuple(table))) for table in tables
-    }
+    found = {digest_costs(LoopCosts.from_source(as_source(range(6), t), tuple(t))) for t in tables}
     assert len(found) == 3
-    assert digest_of(LoopCosts(6, ("tokens",))) == ""
+    assert digest_costs(LoopCosts(6, ("tokens",))) == ""

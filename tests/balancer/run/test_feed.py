@@ -41,9 +41,9 @@ def test_indexes_and_costs_are_those_of_the_ordinals(
     source = feed(plan, costs_of(costs), epoch=epoch)
     for step in take(source):
         ordinals = sorted(step.all_ordinals())
-        indexes = step.indexes_of(ordinals)
+        indexes = step.find_indexes(ordinals)
         assert indexes == source.order[ordinals].tolist()
-        assert step.costs_of(ordinals)[:, 0].tolist() == [costs[index] for index in indexes]
+        assert step.find_costs(ordinals)[:, 0].tolist() == [costs[index] for index in indexes]
         assert step.spares
 
 

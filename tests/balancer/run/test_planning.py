@@ -15,7 +15,7 @@ import pytest
 
 from counterpoise.balancer.planning.problem.config import Planned, Window
 from counterpoise.balancer.run.ahead import LoopCosts, PlanAhead, PlannedStep
-from counterpoise.balancer.run.planning import Collected, Planning, PlanningThread
+from counterpoise.balancer.run.planning import Planning, PlanningThread, PlanProgress
 from tests.balancer.run.plans import RESOURCES, config, costs_of, describe, feed, seen, take
 from tests.balancer.run.test_ahead import Board, Shares
 
@@ -31,7 +31,7 @@ def make(costs: LoopCosts | None = None, ahead: int = 24) -> Callable[[], PlanAh
     return lambda: PlanAhead(feed(PLAN, known), ahead, PLAN.samples_per_step)
 
 
-def collected(planning: Planning) -> Iterator[Collected]:
+def collected(planning: Planning) -> Iterator[PlanProgress]:
     """Yield what comes of planning until it is over; measure and hand out what it asks for."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:

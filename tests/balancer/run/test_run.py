@@ -76,7 +76,7 @@ class AnyOrder:
     def free(self, batch: Any) -> None:
         pass
 
-    def who_has(self, number: int) -> str:
+    def describe_worker(self, number: int) -> str:
         return f"who has task {number}"
 
 
@@ -121,10 +121,10 @@ def deliver(run: PlannedRun) -> list[Any]:
 def planned(plan: PlanConfig, lengths: list[int]) -> list[tuple[int, int, int, list[str]]]:
     """Return (step, microbatch, rank, texts) of the plan."""
     return [
-        (step.number, m, rank, ["a" * lengths[i] for i in step.indexes_of(step.ordinals(rank, m))])
+        (step.number, m, r, ["a" * lengths[i] for i in step.find_indexes(step.ordinals(r, m))])
         for step in take(feed(plan, costs_of(lengths)))
         for m in range(step.microbatches)
-        for rank in range(plan.ranks)
+        for r in range(plan.ranks)
     ]
 
 
@@ -142,7 +142,7 @@ def test_microbatches_come_in_the_plans_order(
     plan = config(mode=mode, ranks=ranks)
     run = begin(plan, Texts(lengths, set()), seed, on_error)
     found = deliver(run)
-    came = [(*place(each), each.made.batch) for each in found]
+    came = [(*place(each), each.loaded.batch) for each in found]
     assert came == planned(plan, lengths)
     assert run.measuring.measured == len(lengths)
 
@@ -156,10 +156,10 @@ def test_holes_stay_where_the_plan_has_them_whoever_finds_them(
         deliver(begin(config(), Texts(lengths, bad), seed + more, "skip")) for more in (0, 1)
     )
     assert [each.batch for each in first] == [each.batch for each in second]
-    assert [each.made.batch for each in first] == [each.made.batch for each in second]
+    assert [each.loaded.batch for each in first] == [each.loaded.batch for each in second]
     holes = [hole.key for each in first for hole in each.batch.holes]
     assert sorted(map(int, holes)) == sorted(bad)
-    assert sum(len(each.made.batch) for each in first) == len(lengths) - len(bad)
+    assert sum(len(each.loaded.batch) for each in first) == len(lengths) - len(bad)
 
 
 @given(lengths=values, seed=st.integers(0, 99), data=st.data())
@@ -196,7 +196,7 @@ def test_a_batch_that_could_not_be_made_is_made_again(lengths: list[int], seed: 
     while not run.is_at_end():
         rest = deliver(run)
         came += [each for each in rest if not isinstance(each, Exception)]
-    assert [(*place(each), each.made.batch) for each in came] == planned(config(), lengths)
+    assert [(*place(each), each.loaded.batch) for each in came] == planned(config(), lengths)
 
 
 def test_a_microbatch_over_the_byte_budget_is_named_wherever_it_is() -> None:
@@ -234,5 +234,5 @@ def test_a_steps_label_tokens_are_told_before_any_of_it_is_handed_out(
     assert told
     for arrival in deliver(run):
         key = f"labels/{arrival.batch.step}"
-        counted[key] = counted.get(key, 0) + (arrival.made.label_tokens or 0)
+        counted[key] = counted.get(key, 0) + (arrival.loaded.label_tokens or 0)
     assert told == {key: counted[key] for key in told}

@@ -117,4 +117,4 @@ def test_without_a_trace_nothing_is_kept_of_turns():
     tracer = Tracer()
     tracer.turned(0.1, 0.9)
     assert tracer.end_if_due(9.0) == []
-    assert not tracer._own._spans
+    assert not tracer._recorder._spans

@@ -1,8 +1,8 @@
 """A docstring in our form as Markdown: tables of arguments and examples become what they mean.
 
-Docstrings are plain text for a terminal. Three things in them need more than Markdown gives: a
-table of arguments ("name   meaning" or "name: meaning", continued on indented lines), an example
-(">>> "), and a block of code that is indented by four blanks.
+Docstrings are plain text for a terminal and an editor. Three things in them need more than Markdown
+gives: a table of arguments ("name: meaning", continued on indented lines; below "Args:" where there
+are many), an example (">>> "), and a block of code that is indented by four blanks.
 """
 
 import inspect
@@ -16,19 +16,22 @@ _LONG = re.compile(r"(?P<name>\w+) (?P<meaning>\S.*)")
 def to_markdown(docstring: str) -> str:
     """Return a docstring as Markdown, paragraph by paragraph.
 
-    >>> print(to_markdown("Make it.\\n\\nrank   which one,\\n       from 0\\nranks  how many"))
-    Make it.
+    >>> print(to_markdown("Make.\\n\\nArgs:\\n    rank: which,\\n      from 0\\n    of: many"))
+    Make.
     <BLANKLINE>
     | argument | meaning |
     | -- | -- |
-    | `rank` | which one, from 0 |
-    | `ranks` | how many |
+    | `rank` | which, from 0 |
+    | `of` | many |
     """
     return "\n\n".join(map(_paragraph, re.split(r"\n\s*\n", inspect.cleandoc(docstring))))
 
 
 def _paragraph(text: str) -> str:
     lines = text.splitlines()
+    if lines[0] == "Args:":
+        lines = inspect.cleandoc("\n".join(["", *lines[1:]])).splitlines()
+        text = "\n".join(lines)
     if text.startswith(">>> "):
         return f"```pycon\n{text}\n```"
     if all(line.startswith("    ") for line in lines):
@@ -38,6 +41,19 @@ def _paragraph(text: str) -> str:
         return text
     rows = [f"| {_names(name)} | {escaped(meaning)} |" for name, meaning in entries]
     return "\n".join(["| argument | meaning |", "| -- | -- |", *rows])
+
+
+def arguments_of(docstring: str) -> list[str]:
+    """Return the names that are listed below "Args:", in their order.
+
+    >>> arguments_of("Make it.\\n\\nArgs:\\n    rank: which\\n    ranks: how many")
+    ['rank', 'ranks']
+    """
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
+        if paragraph.startswith("Args:\n"):
+            listed = inspect.cleandoc(paragraph.partition("\n")[2]).splitlines()
+            return [name for names, _ in _entries(listed) for name in re.findall(r"\w+", names)]
+    return []
 
 
 def _entries(lines: list[str]) -> list[tuple[str, str]]:

@@ -21,8 +21,8 @@ def train(run: Run) -> Found:
     install()
     from counterpoise.loader.adapters.torchtitan import PlannedDataLoader
 
-    def make(rank: int, ranks: int, tokenizer: Any, **_: Any) -> Any:
-        return run.sharded_loader(rank, ranks)
+    def make(ranks: tuple[int, int], tokenizer: Any, **_: Any) -> Any:
+        return run.sharded_loader(*ranks)
 
     config = PlannedDataLoader.Config(loader=make)
     dataloader = config.build(

@@ -131,7 +131,10 @@ def reference(per: str, ranks: int, **named: Any) -> Found:
     """One process that plays all ranks of a balanced run, and takes each step's mean."""
     run = Run(**named)
     model, seen, done = run.model(per), [], 0
-    optimizer, loader = run.optimizer(model), run.loader(virtual_ranks=ranks, num_workers=0)
+    optimizer, loader = (
+        run.optimizer(model),
+        run.loader(ranks=cp.Ranks(virtual=ranks), num_workers=0),
+    )
     while done < run.steps:
         for step in loader.steps():
             counted = step.infos[0].step_samples

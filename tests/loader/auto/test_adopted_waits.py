@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, automatic
 from tests.loader.auto import auto_data as data
 
@@ -14,7 +15,7 @@ def make(accumulate: int = 4, dataset: Any = None, **options: Any) -> DataLoader
     grouping = options.pop("grouping", "auto")
     return DataLoader(
         dataset or data.Probed(192), batch_size=4, shuffle=True, collate_fn=data.join,
-        balance=Balance(grouping, accumulate=accumulate, **options), virtual_ranks=2,
+        balance=Balance(grouping, accumulate=accumulate, **options), ranks=Ranks(virtual=2),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from tests.loader.auto import auto_data as data
 from tests.loader.auto.auto_data import flat, make, numbers
@@ -40,7 +41,7 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_each_step_has_the_samples_of_torchs_loader_and_microbatches_their_size() -> None:
-    loader = make(data.Texts(203), balance=Balance("auto", accumulate=4), virtual_ranks=2)
+    loader = make(data.Texts(203), balance=Balance("auto", accumulate=4), ranks=Ranks(virtual=2))
     for epoch in (0, 1):
         loader.set_epoch(epoch)
         found = numbers(loader)
@@ -58,7 +59,7 @@ def test_each_step_has_the_samples_of_torchs_loader_and_microbatches_their_size(
 
 def test_padded_batches_are_planned_as_count_times_longest(said: Any) -> None:
     dataset = data.Texts(256)
-    loader = make(dataset, balance=Balance("auto", accumulate=4), virtual_ranks=4)
+    loader = make(dataset, balance=Balance("auto", accumulate=4), ranks=Ranks(virtual=4))
     plain = DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=data.pad)
 
     def cost(batches: Any) -> int:
@@ -78,7 +79,7 @@ def test_padded_batches_are_planned_as_count_times_longest(said: Any) -> None:
 def test_free_counts_leave_a_quarter_of_the_waiting_at_most() -> None:
     dataset = data.Texts(256)
     balance = Balance("auto", accumulate=4, counts="free")
-    loader = make(dataset, balance=balance, virtual_ranks=4)
+    loader = make(dataset, balance=balance, ranks=Ranks(virtual=4))
     plain = DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=data.pad)
 
     def waiting(batches: Any) -> float:
@@ -92,7 +93,10 @@ def test_free_counts_leave_a_quarter_of_the_waiting_at_most() -> None:
 def test_packed_batches_are_planned_as_sums(said: Any) -> None:
     dataset = data.Texts(256, labels=False)
     loader = make(
-        dataset, balance=Balance("auto", accumulate=4), virtual_ranks=4, collate_fn=data.join
+        dataset,
+        balance=Balance("auto", accumulate=4),
+        ranks=Ranks(virtual=4),
+        collate_fn=data.join,
     )
     plain = DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=data.join)
 
@@ -109,7 +113,7 @@ def test_packed_batches_are_planned_as_sums(said: Any) -> None:
 def test_a_window_evens_out_single_microbatches_that_add_up() -> None:
     def waiting(mode: Any) -> float:
         loader = make(
-            data.Texts(256), balance=Balance("auto", mode=mode), virtual_ranks=4,
+            data.Texts(256), balance=Balance("auto", mode=mode), ranks=Ranks(virtual=4),
             collate_fn=data.join, batch_size=2,
         )  # fmt: skip
         found = [(b["input_ids"].numel(), b["number"]) for b in loader]
@@ -124,7 +128,9 @@ def test_a_window_evens_out_single_microbatches_that_add_up() -> None:
 def test_workers_change_nothing() -> None:
     dataset = data.Texts(70)
     balance = Balance("auto", accumulate=2)
-    loaders = [make(dataset, balance=balance, num_workers=n, virtual_ranks=2) for n in (0, 2)]
+    loaders = [
+        make(dataset, balance=balance, num_workers=n, ranks=Ranks(virtual=2)) for n in (0, 2)
+    ]
     found = [numbers(loader) for loader in loaders]
     assert found[0] == found[1]
     states = [loader.state_dict() for loader in loaders]
@@ -133,7 +139,7 @@ def test_workers_change_nothing() -> None:
 
 
 def test_costs_that_the_data_say_are_taken_from_them(said: Any) -> None:
-    reference = make(data.Texts(128), balance=Balance("auto", accumulate=2), virtual_ranks=2)
+    reference = make(data.Texts(128), balance=Balance("auto", accumulate=2), ranks=Ranks(virtual=2))
     expected = numbers(reference)
     for dataset, more in (
         (data.Probed(128), {}),
@@ -141,7 +147,9 @@ def test_costs_that_the_data_say_are_taken_from_them(said: Any) -> None:
         (data.Texts(128), {"cost": lambda sample: {"tokens": len(sample["input_ids"])}}),
     ):
         said.clear()
-        loader = make(dataset, balance=Balance("auto", accumulate=2), virtual_ranks=2, **more)
+        loader = make(
+            dataset, balance=Balance("auto", accumulate=2), ranks=Ranks(virtual=2), **more
+        )
         found = numbers(loader)
         assert line(said).startswith('balance="auto": tokens; tokens padded; step 0.')
         assert sorted(flat(found)) == list(range(128))
@@ -159,7 +167,7 @@ def test_where_nothing_varies_the_reference_order_comes(said: Any) -> None:
     assert numbers(loader) != []
     loader.set_epoch(0)
     assert numbers(loader) == numbers(torch_batches)
-    two = make(dataset, virtual_ranks=2)
+    two = make(dataset, ranks=Ranks(virtual=2))
     # row by row, and the last nine in two microbatches of four: one stays out
     assert flat(numbers(two)) == order[:40]
     assert two.step_info is not None
@@ -182,13 +190,13 @@ def test_the_line_is_on_standard_error_where_no_logging_is_set_up(
 
 
 def test_one_microbatch_a_step_says_what_would_gain(said: Any) -> None:
-    assert len(make(data.Texts(64), virtual_ranks=2)) == 8
+    assert len(make(data.Texts(64), ranks=Ranks(virtual=2))) == 8
     assert "one padded microbatch a step of equal counts cannot gain" in line(said)
 
 
 def test_free_counts_let_microbatches_differ_and_keep_the_last_samples(said: Any) -> None:
     balance = Balance("auto", accumulate=2, counts="free")
-    loader = make(data.Texts(67), balance=balance, virtual_ranks=2)
+    loader = make(data.Texts(67), balance=balance, ranks=Ranks(virtual=2))
     found, infos = [], []
     for batch, info in loader.with_info():
         found.append(batch["number"])
@@ -206,7 +214,10 @@ def test_free_counts_let_microbatches_differ_and_keep_the_last_samples(said: Any
 
 def test_in_the_datas_order_nothing_is_left_out() -> None:
     loader = make(
-        data.Texts(67), shuffle=False, balance=Balance("auto", accumulate=2), virtual_ranks=2
+        data.Texts(67),
+        shuffle=False,
+        balance=Balance("auto", accumulate=2),
+        ranks=Ranks(virtual=2),
     )
     found = numbers(loader)
     assert sorted(flat(found[:4])) == list(range(32))
@@ -216,18 +227,21 @@ def test_in_the_datas_order_nothing_is_left_out() -> None:
 
 
 def test_what_stays_out_is_said_at_the_start_and_not_again(said: Any) -> None:
-    loader = make(data.Texts(67), balance=Balance("auto", accumulate=2), virtual_ranks=2)
+    loader = make(data.Texts(67), balance=Balance("auto", accumulate=2), ranks=Ranks(virtual=2))
     assert len(flat(numbers(loader))) == 66
     assert "the last 1 of 67 samples of each epoch stay out" in line(said)
     assert not [r for r in said.records if "left out" in r.getMessage()]
     dropped = make(
-        data.Texts(67), balance=Balance("auto", accumulate=2), virtual_ranks=2, drop_last=True
+        data.Texts(67),
+        balance=Balance("auto", accumulate=2),
+        ranks=Ranks(virtual=2),
+        drop_last=True,
     )
     assert len(flat(numbers(dropped))) == 64
 
 
 def test_costs_whose_sums_were_not_seen_leave_the_reference_order(said: Any) -> None:
-    loader = make(data.Pictures(240), collate_fn=data.pad_both, virtual_ranks=4)
+    loader = make(data.Pictures(240), collate_fn=data.pad_both, ranks=Ranks(virtual=4))
     found = [batch.shape for batch in loader]
     order = list(DistributedSampler(_numbers(240), 1, 0, seed=0))
     plain = DataLoader(data.Pictures(240), batch_size=8, sampler=order, collate_fn=data.pad_both)
@@ -239,7 +253,7 @@ def test_costs_whose_sums_were_not_seen_leave_the_reference_order(said: Any) -> 
 
 def test_numbers_of_arrays_are_called_elements_of_their_field(said: Any) -> None:
     frames = [{"images": torch.zeros(1 + n * n % 13, 6, 8)} for n in range(128)]
-    next(iter(make(frames, collate_fn=joined_images, virtual_ranks=4)))
+    next(iter(make(frames, collate_fn=joined_images, ranks=Ranks(virtual=4))))
     assert re.search("largest microbatch [0-9,]+ elements of images", line(said))
 
 
@@ -307,7 +321,7 @@ def test_the_line_is_seen_where_a_program_logs_warnings_alone(
     root.addHandler(handler)
     try:
         hides()
-        loader = make(data.Texts(40), virtual_ranks=2)
+        loader = make(data.Texts(40), ranks=Ranks(virtual=2))
         assert len(loader) == len(loader)
     finally:
         root.removeHandler(handler)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError, RemoteDataset
 from tests.loader.auto import auto_data as data
 from tests.loader.auto.auto_data import flat, make, numbers
@@ -13,18 +14,18 @@ from tests.loader.auto.auto_data import flat, make, numbers
 def test_one_sample() -> None:
     assert numbers(make(data.Texts(1))) == [[0]]
     with pytest.raises(ValueError, match="1 samples cannot feed 2 ranks: use fewer ranks"):
-        numbers(make(data.Texts(1), virtual_ranks=2))
+        numbers(make(data.Texts(1), ranks=Ranks(virtual=2)))
 
 
 def test_a_sample_longer_than_all_others_together() -> None:
-    loader = make(data.Giant(64), balance=Balance("auto", accumulate=2), virtual_ranks=2)
+    loader = make(data.Giant(64), balance=Balance("auto", accumulate=2), ranks=Ranks(virtual=2))
     found = numbers(loader)
     assert sorted(flat(found)) == list(range(64))
     assert {len(each) for each in found} == {8}
 
 
 def test_fewer_samples_than_microbatches() -> None:
-    loader = make(data.Texts(5), balance=Balance("auto", accumulate=4), virtual_ranks=2)
+    loader = make(data.Texts(5), balance=Balance("auto", accumulate=4), ranks=Ranks(virtual=2))
     assert [len(each) for each in numbers(loader)] == [1] * 4
 
 
@@ -61,8 +62,8 @@ def test_costs_that_are_no_numbers(cost: Any) -> None:
 
 def test_a_byte_budget_that_cannot_hold_a_step_is_refused_with_the_figure() -> None:
     with pytest.raises(ValueError, match=r"a step's 64 samples .* give DataLoader\(buffer_bytes="):
-        len(make(data.Texts(640), virtual_ranks=8, buffer_bytes=10_000))
-    assert len(make(data.Probed(640), virtual_ranks=8, buffer_bytes=100_000)) == 80
+        len(make(data.Texts(640), ranks=Ranks(virtual=8), buffer_bytes=10_000))
+    assert len(make(data.Probed(640), ranks=Ranks(virtual=8), buffer_bytes=100_000)) == 80
 
 
 def test_budgets_and_equal_counts_that_cannot_be_met_name_the_smallest_accumulate() -> None:
@@ -106,7 +107,7 @@ def test_what_cannot_be_is_refused(arguments: Any, words: str) -> None:
 
 def test_a_remote_dataset_has_the_costs_of_its_workers() -> None:
     loader = DataLoader(
-        RemoteDataset("*.tar"), batch_size=4, shuffle=True, virtual_ranks=1,
+        RemoteDataset("*.tar"), batch_size=4, shuffle=True, ranks=Ranks(virtual=1),
         balance=Balance("auto", layout="padded"), balancer="tcp://127.0.0.1:5555",
     )  # fmt: skip
     assert '"padded":["tokens"]' in loader.state_dict()["auto"]
@@ -115,7 +116,7 @@ def test_a_remote_dataset_has_the_costs_of_its_workers() -> None:
 def test_broken_samples_leave_no_microbatch_empty() -> None:
     balance = Balance("auto", accumulate=2)
     loader = make(
-        data.SomeBroken(67), batch_size=2, balance=balance, virtual_ranks=2, on_error="skip"
+        data.SomeBroken(67), batch_size=2, balance=balance, ranks=Ranks(virtual=2), on_error="skip"
     )
     found = numbers(loader)
     assert all(found)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError, automatic
 from counterpoise.loader.adapters.trainer import adopt_model
 from tests.loader.auto import auto_data as data
@@ -17,7 +18,7 @@ from tests.loader.auto.test_auto_times import SHAPE
 def make(dataset: Any, virtual_ranks: int = 2, accumulate: int = 2, **more: Any) -> DataLoader:
     return DataLoader(
         dataset, batch_size=4, shuffle=True, balance=Balance("auto", accumulate=accumulate),
-        collate_fn=data.pad, virtual_ranks=virtual_ranks, **more,
+        collate_fn=data.pad, ranks=Ranks(virtual=virtual_ranks), **more,
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def test_other_ranks_of_the_same_global_batch_go_on_between_steps() -> None:
     loader = make(data.Texts(96))
     steps = loader.steps()
     next(steps), next(steps)
-    again = make(data.Texts(96), virtual_ranks=1, accumulate=4)
+    again = make(data.Texts(96), ranks=Ranks(virtual=1), accumulate=4)
     again.load_state_dict(loader.state_dict())
     rest = [sorted(n for b in step.microbatches for n in b["number"]) for step in again.steps()]
     assert rest == whole[2:]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from torch.utils.data import ConcatDataset, Subset
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.tools.cli import main
 from counterpoise.workers.sources.plain import PlainSource, as_source
@@ -107,7 +108,12 @@ def test_who_has_a_probe_is_not_loaded_to_be_measured(shards: Path) -> None:
 
 def waiting(dataset: Any, balance: Any) -> float:
     loader = DataLoader(
-        dataset, batch_size=2, shuffle=True, balance=balance, virtual_ranks=4, collate_fn=list
+        dataset,
+        batch_size=2,
+        shuffle=True,
+        balance=balance,
+        ranks=Ranks(virtual=4),
+        collate_fn=list,
     )
     sizes = [sum(len(each["input_ids"]) for each in batch) for batch in loader]
     steps = np.array(sizes[: len(sizes) // 4 * 4]).reshape(-1, 4)
@@ -164,7 +170,7 @@ def test_budgets_of_what_nobody_says_are_refused_with_what_to_do(shards: Path) -
 def test_workers_elsewhere_are_not_asked_for_costs_that_they_cannot_find(shards: Path) -> None:
     loader = DataLoader(
         TarDataset(shards, tokens_of), 1, shuffle=True, balance="auto",
-        balancer="tcp://127.0.0.1:1", rank=0, ranks=1,
+        balancer="tcp://127.0.0.1:1", ranks=(0, 1),
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"found by loading samples here.*probe\(raw\)"):
         next(iter(loader))

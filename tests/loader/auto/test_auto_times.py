@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from counterpoise import time_ns
+from counterpoise import Ranks
+from counterpoise.balancer import time_ns
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.adapters.trainer import adopt_model
 from tests.loader.auto import auto_data as data
@@ -22,7 +23,8 @@ LINE = "counterpoise.loader.automatic"
 def make(dataset: Any = None, **more: Any) -> DataLoader:
     balance = Balance("auto", accumulate=3, counts="free", **more)
     return DataLoader(
-        dataset or data.Texts(96), batch_size=8, shuffle=True, balance=balance, virtual_ranks=2,
+        dataset or data.Texts(96), batch_size=8, shuffle=True, balance=balance,
+        ranks=Ranks(virtual=2),
         collate_fn=data.pad,
     )  # fmt: skip
 
@@ -35,7 +37,7 @@ def test_the_plan_is_that_of_the_same_times_given_and_the_line_says_whose_they_a
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, LINE)
-    loader, given = make(), make(time_ns=time_ns(SHAPE))
+    loader, given = make(), make(work=time_ns(SHAPE))
     adopt_model(loader, model(**SHAPE), normalises=False)
     found = numbers(loader)
     (line,) = [record.getMessage() for record in caplog.records]
@@ -64,9 +66,9 @@ def test_of_a_configuration_that_is_not_known_nothing_is_computed(
 
 def test_times_that_the_user_has_given_stay(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LINE)
-    loader = make(time_ns={"tokens": 5})
+    loader = make(work={"tokens": 5})
     adopt_model(loader, model(**SHAPE), normalises=False)
-    assert numbers(loader) == numbers(make(time_ns={"tokens": 5}))
+    assert numbers(loader) == numbers(make(work={"tokens": 5}))
     assert not any("times computed" in record.getMessage() for record in caplog.records)
 
 
@@ -80,7 +82,7 @@ def test_costs_that_the_model_has_no_time_for_are_not_left_out(
     balance = Balance("auto", accumulate=3, work="padded")
     loaders = [
         DataLoader(
-            data.Texts(96), batch_size=8, shuffle=True, balance=balance, virtual_ranks=2,
+            data.Texts(96), batch_size=8, shuffle=True, balance=balance, ranks=Ranks(virtual=2),
             collate_fn=data.pad, cost=table,
         )
         for _ in range(2)

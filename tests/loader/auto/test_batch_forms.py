@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from tests.loader.auto.batch_forms import FORMS, Drawn, draw
 
@@ -17,7 +18,7 @@ def work_of(data: Drawn, form: str, table: bool, **balance: Any) -> tuple[int, i
     make, size_of = FORMS[form]
     loader = DataLoader(
         data, batch_size=data.size, shuffle=True, collate_fn=functools.partial(make, data),
-        virtual_ranks=data.ranks, cost=data.table() if table else None,
+        ranks=Ranks(virtual=data.ranks), cost=data.table() if table else None,
         balance=Balance(accumulate=data.accumulate, **balance),
     )  # fmt: skip
     steps: dict[int, dict[int, int]] = {}

@@ -1,5 +1,6 @@
 """What processors return: grids of patches, images, masks, audio, fields with a value a token."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from counterpoise import Layout
 from counterpoise.loader import collate_packed, collate_padded, collate_samples
-from counterpoise.loader.collate.apart import samples_of
+from counterpoise.loader.collate.apart import take_apart
 
 BOTH: dict[str, Any] = {"padded": collate_padded, "packed": collate_packed}
 both = pytest.mark.parametrize("base", BOTH)
@@ -62,12 +63,14 @@ def test_samples_come_back_and_make_the_same_batch_again(
     base: str, rows: list[dict[str, Any]], dummy_tile: int, align: int, more: int | None
 ) -> None:
     layout = Layout("own", OWN, base)  # type: ignore[arg-type]
-    collate = partial(collate_samples, layout=layout, pad_id=9, dummy_tile=dummy_tile, align=align)
+    collate = partial(
+        collate_samples, layout=replace(layout, pad_id=9), dummy_tile=dummy_tile, align=align
+    )
     if more is not None:
         used = collate(rows)["input_ids"].shape[1]
         collate = partial(collate, length=used + more * align)
     batch = collate(rows)
-    found = samples_of(batch, layout)
+    found = take_apart(batch, layout)
     assert len(found) == len(rows)
     for sample, original in zip(found, rows, strict=True):
         assert np.array_equal(sample["labels"][1:], original["labels"][1:])
@@ -148,13 +151,13 @@ def test_what_processors_return_is_concatenated(
         assert batch[name].sum().item() == pytest.approx(
             sum(r[name].sum() for r in rows if name in r)
         )
-    again = BOTH[base](samples_of(batch))
+    again = BOTH[base](take_apart(batch))
     assert all(np.array_equal(again[name], batch[name]) for name in batch)
 
 
 def test_a_batch_of_another_layout_is_not_taken_apart() -> None:
     with pytest.raises(ValueError, match="this one has pixels, labels: give Balance\\(layout="):
-        samples_of({"pixels": 1, "labels": 2})
+        take_apart({"pixels": 1, "labels": 2})
 
 
 TEXT = {"input_ids": np.arange(2)}

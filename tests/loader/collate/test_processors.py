@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from counterpoise.loader import collate_packed, collate_padded
-from counterpoise.loader.collate.apart import samples_of
+from counterpoise.loader.collate.apart import take_apart
 
 pytestmark = pytest.mark.long
 transformers = pytest.importorskip("transformers")
@@ -67,7 +67,7 @@ def test_what_processors_return_comes_back_or_names_a_rule() -> None:
             except (TypeError, ValueError) as error:
                 needs[family] = str(error)
                 continue
-            found = samples_of(batch)
+            found = take_apart(batch)
             again = collate(found)
             assert again.keys() == batch.keys(), family
             for name, value in batch.items():

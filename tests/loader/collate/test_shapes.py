@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 from counterpoise.loader import collate_packed, collate_padded
-from counterpoise.loader.collate.apart import samples_of
+from counterpoise.loader.collate.apart import take_apart
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=6)
 ALIGN = st.sampled_from([1, 2, 8, 16, 24])
@@ -63,7 +63,7 @@ def test_packed_samples_begin_at_multiples_and_kernels_see_every_token_once(
         == filling
     )
     if rows:
-        assert [each["input_ids"].tolist() for each in samples_of(batch)] == [
+        assert [each["input_ids"].tolist() for each in take_apart(batch)] == [
             row["input_ids"].tolist() for row in rows
         ]
 
@@ -82,7 +82,7 @@ def test_padded_rows_have_the_width_that_is_asked_for(
     assert batch.get("pad_sequences") == (None if more is None else 0)
     assert label_tokens(batch) == label_tokens(collate_padded(rows))
     if rows:
-        assert [each["labels"][1:].tolist() for each in samples_of(batch)] == [
+        assert [each["labels"][1:].tolist() for each in take_apart(batch)] == [
             row["labels"][1:].tolist() for row in rows
         ]
 

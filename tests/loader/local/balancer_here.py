@@ -20,8 +20,8 @@ from counterpoise.loader.balanced.source import MicrobatchSource
 from counterpoise.loader.remote.batch_reader import BatchReader, PulledArrival
 from counterpoise.loader.step.errors import ComesAgainError, LoaderError
 from counterpoise.loader.step.ranks import Place
-from counterpoise.workers.collate.described import layout_of
-from counterpoise.workers.collate.labels import count_label_tokens_of
+from counterpoise.workers.collate.described import read_layout
+from counterpoise.workers.collate.labels import count_batch_label_tokens
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.interface import Source
@@ -57,9 +57,9 @@ class PlayedHere(MicrobatchSource):
         self._now = 0.0
         source, described = self._source, json.loads(layout)
         self._tasks = PlannedReader(
-            source, source, job.resources, job.plan.seed, layout_of(described) or list,
+            source, source, job.resources, job.plan.seed, read_layout(described) or list,
             job.on_error == "skip", described["takes_empty"], shift_labels=job.shift_labels,
-            count_labels=count_label_tokens_of if job.counts_batches else None,
+            count_labels=count_batch_label_tokens if job.counts_batches else None,
         )  # fmt: skip
         hello = JoinPool("worker", 0, "", "", b"", 1 << 40)
         self._job.receive(_WORKER, hello, (), 0.0)

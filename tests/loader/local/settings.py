@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from counterpoise import OnError, Ranks
 from counterpoise.balancer.planning.problem.options import NAMES
-from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader import DataLoader
 from counterpoise.workers.sources.interface import Probe, Source
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 KEPT_PARTS = 3
@@ -122,11 +124,12 @@ class Setting:
 
     def make(self, **changes: Any) -> DataLoader:
         """Return the loader. Raises ValueError for settings that contradict each other."""
+        arguments = {**self.loader, **changes}
+        policy = {name: arguments.pop(name) for name in ON_ERROR_FIELDS if name in arguments}
+        if policy:
+            arguments["on_error"] = OnError(arguments["on_error"], **policy)
         return DataLoader(
-            self.dataset(),
-            balance=Balance(**self.balance),
-            cost=self.cost(),
-            **{**self.loader, **changes},
+            self.dataset(), balance=flat_balance(**self.balance), cost=self.cost(), **arguments
         )
 
     def second(self) -> "Setting":
@@ -138,6 +141,7 @@ class Setting:
 
 
 BALANCE_OPTIONS = ("accumulate", "budgets", "partition")
+ON_ERROR_FIELDS = ("dead_letter", "max_errors")
 
 
 def draw(number: int) -> Setting:
@@ -169,7 +173,7 @@ def _draw(number: int, source: random.Random) -> Setting:
     balance: dict[str, Any] = {"grouping": grouping, "seed": source.randint(0, 9)}
     loader: dict[str, Any] = {
         "shuffle": chance() < 0.7,
-        "virtual_ranks": ranks,
+        "ranks": Ranks(virtual=ranks),
         "on_error": "skip" if skips else "raise",
         "drop_last": chance() < 0.2,
     }
@@ -179,7 +183,7 @@ def _draw(number: int, source: random.Random) -> Setting:
         loader["max_errors"] = choose((3, 0.5))
     resumed: dict[str, Any] = {}
     if chance() < 0.4:
-        resumed = {"virtual_ranks": source.randint(1, min(4, count))}
+        resumed = {"ranks": Ranks(virtual=source.randint(1, min(4, count)))}
         if balance.get("accumulate", 1) != "auto" and "samples_per_step" in balance:
             resumed["accumulate"] = source.randint(1, 4)
     return Setting(
@@ -226,8 +230,7 @@ def _draw_work(
     if has_tiles and balance["grouping"] == "balanced" and chance() < 0.2:
         balance |= {"all_or_none": "tiles", "partition": "multi_resource", "work": "packed"}
     elif chance() < 0.15:
-        pipeline = {"schedule": choose(("1f1b", "interleaved")), "stages": 2, "profile": PROFILE}
-        balance |= {"ordering": choose(NAMES["ordering"]), "pipeline": pipeline}
+        balance |= {"ordering": choose(NAMES["ordering"]), "pipeline": PROFILE}
 
 
 def draw_processes(number: int) -> dict[str, Any]:
@@ -238,7 +241,6 @@ def draw_processes(number: int) -> dict[str, Any]:
         "num_workers": workers,
         "persistent_workers": source.random() < 0.4,
         "prefetch_factor": source.choice((None, 1, 3)),
-        "transport": source.choice(("auto", "inline")),
     }
     return drawn | ({"buffer_bytes": 20_000} if source.random() < 0.3 else {})
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import assembly
 from tests.loader.local.both_ways import TOO_SMALL, Run, by_balancer, deliver, difference
 from tests.loader.local.settings import Setting, draw, draw_processes, stacked
@@ -14,7 +15,7 @@ IN_PROCESSES, MANY_IN_PROCESSES = 10, 100
 
 def expected_of(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
     with monkeypatch.context() as patch:
-        patch.setattr(assembly, "connection_of", by_balancer)
+        patch.setattr(assembly, "choose_connection", by_balancer)
         return deliver(setting)
 
 
@@ -46,7 +47,8 @@ def test_what_only_fills_a_step_up_has_no_labels_where_the_trainer_collates(
             "seed": 5, "budgets": {"tiles": 2, "tokens": 87}, "samples_per_step": 19,
             "accumulate": "auto", "label_tokens": "batch", "all_or_none": "tiles",
         },
-        loader={"shuffle": True, "virtual_ranks": 3, "on_error": "skip", "collate_fn": stacked},
+        loader={"shuffle": True, "ranks": Ranks(virtual=3), "on_error": "skip",
+                "collate_fn": stacked},
     )  # fmt: skip
     run, _ = deliver(setting)
     assert any(not info["keys"] for info, _, _ in run.microbatches)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.run.run import pack_looks, why_others
+from counterpoise.balancer.run.run import describe_sample_mismatch, pack_looks
 from counterpoise.balancer.run.tasks import LOOK
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.plain import as_source
@@ -39,7 +39,7 @@ def looked(rank: int, make: Callable[[int, int], Any], cost: Any = None) -> Mark
 
 
 def told(one: Marks, other: Marks) -> str:
-    return why_others([pack_looks(one), pack_looks(other)], INDEXES)
+    return describe_sample_mismatch([pack_looks(one), pack_looks(other)], INDEXES)
 
 
 def of(rank: int, index: int) -> np.random.Generator:
@@ -100,7 +100,7 @@ def test_decoders_of_another_host_may_give_other_pictures(monkeypatch: pytest.Mo
         for rank in (0, 1):
             monkeypatch.setattr("platform.node", lambda rank=rank: f"host {rank}")
             packed.append(pack_looks(looked(rank, OTHERS[kind])))
-        assert bool(why_others(packed, INDEXES)) == (kind == "numbers")
+        assert bool(describe_sample_mismatch(packed, INDEXES)) == (kind == "numbers")
 
 
 def test_a_slow_look_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise import Balance, DataLoader
+from counterpoise import Balance, DataLoader, OnError
 from counterpoise.loader import LoaderError
 from tests.loader.restarts_data import COUNT, Deadly, Hanging, Killer
 
@@ -31,7 +31,10 @@ def measured(sample: Any) -> dict[str, int]:
 def test_batches_are_the_same_when_workers_are_killed(cost: Any, method: str) -> None:
     expected = rows(loader(Deadly(), workers=0))
     made = loader(
-        Deadly(load_s=0.002), worker_restarts=9, cost=cost, multiprocessing_context=method
+        Deadly(load_s=0.002),
+        on_error=OnError(worker_restarts=9),
+        cost=cost,
+        multiprocessing_context=method,
     )
     iterator = iter(made)
     tasks: Any = made._balanced._connection._tasks
@@ -66,12 +69,12 @@ def test_no_sample_that_kills_takes_the_place_of_an_empty_microbatch() -> None:
 
 def test_without_it_the_third_death_ends_the_loop_and_names_the_sample() -> None:
     with pytest.raises(LoaderError, match="'17': 3 worker processes died"):
-        list(loader(Deadly(bad=17), worker_restarts=5))
+        list(loader(Deadly(bad=17), on_error=OnError(worker_restarts=5)))
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_too_few_restarts_end_the_loop_as_torch_does(restarts: int) -> None:
-    made = loader(Deadly(bad=17), worker_restarts=restarts)
+    made = loader(Deadly(bad=17), on_error=OnError(worker_restarts=restarts))
     with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
         list(made)
     made.close()

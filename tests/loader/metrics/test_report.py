@@ -23,7 +23,11 @@ SIZES = np.minimum(200, np.random.default_rng(5).lognormal(3, 1, COUNT)).astype(
 
 def balanced(broken=(), balance=None, **changes):
     balance = balance or cp.Balance(budgets={"tokens": 2000}, samples_per_step=STEP)
-    given: dict[str, Any] = {"cost": {"tokens": SIZES}, "virtual_ranks": RANKS, "shuffle": True}
+    given: dict[str, Any] = {
+        "cost": {"tokens": SIZES},
+        "ranks": cp.Ranks(virtual=RANKS),
+        "shuffle": True,
+    }
     given |= {"collate_fn": list, "on_error": "skip", "keep_stats": True}
     return cp.DataLoader(Texts(SIZES, broken), balance=balance, **(given | changes))
 
@@ -127,13 +131,13 @@ def plain_loop():
     return cp.DataLoader(Texts(SIZES), 8, collate_fn=list, keep_stats=True)
 
 
-def packed_stream(report=False, **changes):
+def packed_stream(keep_stats=True, **changes):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
             return iter([{"input_ids": np.arange(n), "labels": np.arange(n)} for n in SIZES])
 
-    balance = cp.Balance(budgets={"tokens": 400}, layout="packed", report=report)
-    return cp.DataLoader(Stream(), balance=balance, keep_stats=not report, **changes)
+    balance = cp.Balance(budgets={"tokens": 400}, layout="packed")
+    return cp.DataLoader(Stream(), balance=balance, keep_stats=keep_stats, **changes)
 
 
 def test_what_a_loop_cannot_know_it_does_not_say():
@@ -154,14 +158,14 @@ def test_what_a_loop_cannot_know_it_does_not_say():
     said = report_lines(stats.summary())
     assert "not known: only a balanced loop without a balancer" in said[1]
     assert re.search(r"padding: .*% of tokens", said[2])
-    alone = balanced(virtual_ranks=1)
+    alone = balanced(ranks=cp.Ranks(virtual=1))
     list(alone)
     assert "one, which waits for no other" in alone.report()
 
 
 def test_a_report_is_written_after_each_epoch_by_the_first_rank(capfd):
-    balance = cp.Balance(budgets={"tokens": 2000}, samples_per_step=STEP, report=True)
-    loader = balanced(balance=balance, keep_stats=False)
+    balance = cp.Balance(budgets={"tokens": 2000}, samples_per_step=STEP)
+    loader = balanced(balance=balance, keep_stats="report")
     for _ in range(2):
         list(loader)
     said = capfd.readouterr().err.splitlines()
@@ -170,25 +174,18 @@ def test_a_report_is_written_after_each_epoch_by_the_first_rank(capfd):
     loader._stats.rank = 1
     list(loader)
     assert not capfd.readouterr().err
-    with pytest.raises(ValueError, match="a sampler sees no batches"):
-        cp.BalancedBatchSampler({"tokens": SIZES}, balance)
 
 
 def test_a_report_is_written_after_each_epoch_of_a_stream(capfd):
-    loader = packed_stream(report=True)
+    loader = packed_stream("report")
     list(loader)
     assert capfd.readouterr().err.splitlines()[-3:] == loader.report().splitlines()
 
 
 def test_a_report_decides_no_plan():
     with_report, without = (
-        [
-            info.keys
-            for _, info in balanced(
-                balance=cp.Balance(budgets={"tokens": 2000}, samples_per_step=STEP, report=each)
-            ).with_info()
-        ]
-        for each in (True, False)
+        [info.keys for _, info in balanced(keep_stats=keep_stats).with_info()]
+        for keep_stats in ("report", False)
     )
     assert with_report == without
 

@@ -25,7 +25,12 @@ def balanced(broken=(), **changes):
     given: dict[str, Any] = {
         "balance": cp.Balance("isf", budgets={"tokens": 40}, samples_per_step=12)
     }
-    given |= {"cost": {"tokens": SIZES}, "virtual_ranks": 2, "shuffle": True, "collate_fn": list}
+    given |= {
+        "cost": {"tokens": SIZES},
+        "ranks": cp.Ranks(virtual=2),
+        "shuffle": True,
+        "collate_fn": list,
+    }
     given |= {"on_error": "skip", "keep_stats": True}
     return cp.DataLoader(Texts(SIZES, broken), **(given | changes))
 
@@ -204,7 +209,7 @@ def check_name(family):
 
 def test_prometheus_gets_every_number_of_the_stats():
     client = pytest.importorskip("prometheus_client")
-    loader = balanced(BROKEN, num_workers=2, name="train")
+    loader = balanced(BROKEN, num_workers=2, ranks=cp.Ranks(virtual=2, name="train"))
     list(loader)
     registry = client.CollectorRegistry()
     registry.register(loader.metrics())

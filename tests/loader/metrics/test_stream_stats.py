@@ -100,7 +100,7 @@ def test_prometheus_gets_a_stream_s_numbers():
     list(own)
     told = {each.name for each in registry.collect()}
     assert told == {each.name.removesuffix("_total") for each in LOADER_FAMILIES.values()}
-    labels = {"rank": "0", "loader": own.name, "source": ""}
+    labels = {"rank": "0", "loader": "", "source": ""}
     value = registry.get_sample_value("counterpoise_loader_samples_total", labels)
     assert value == own.stats()["samples"] == stream_data.COUNT
     assert all(isinstance(each, int | float) for each in own.stats(flat=True).values())

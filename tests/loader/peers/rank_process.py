@@ -17,7 +17,7 @@ from counterpoise.loader import LoaderError
 from counterpoise.loader.peers import joining, members
 from counterpoise.loader.peers.exchange import Peers
 from counterpoise.loader.peers.joining import meet
-from counterpoise.loader.step.ranks import RankArguments
+from counterpoise.loader.step.ranks import Ranks
 
 TIMEOUT_S = 5.0
 TASK, PORT, HOSTS, RANK = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -38,7 +38,7 @@ def say_missing(text: str) -> None:
 def gathered(peers: Peers, key: str, reasons: list[str]) -> tuple[bytes, ...]:
     """Return the values of a key, once they are there."""
     while (values := peers.gather(key)) is None:
-        reasons[:] = [peers.why_missing(key)]
+        reasons[:] = [peers.describe_missing(key)]
         time.sleep(peers.pause_s())
     return values
 
@@ -68,7 +68,7 @@ def watch(peers: Peers) -> None:
     say("started")
     while thread.is_alive() and time.monotonic() - progress[0] < TIMEOUT_S:
         time.sleep(0.05)
-    reason = peers.why_missing(f"costs/{progress[1] + 1:.0f}")
+    reason = peers.describe_missing(f"costs/{progress[1] + 1:.0f}")
     say_missing(errors[0] if errors else reason)
 
 
@@ -104,7 +104,7 @@ def run() -> None:
         say("started")
         time.sleep(60)
     try:
-        peers = meet(RankArguments().find(), "train", {"data": "x"}, TIMEOUT_S)
+        peers = meet(Ranks().find(), "train", {"data": "x"}, TIMEOUT_S)
     except LoaderError as error:
         say_missing(str(error))
     else:

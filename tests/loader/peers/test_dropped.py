@@ -26,7 +26,7 @@ def test_a_rank_that_is_dropped_is_named_as_closed_by_all(job: Job, rank: int) -
         each.post("0/key", b"")
     gathered(peers, "0/key", job, within_s=10.0)
     for each in peers:
-        reason = each.why_lost("0/key")
+        reason = each.explain_loss("0/key")
         assert reason.startswith(f"rank {rank} (process {rank}, host ")
         assert reason.endswith(", which has closed its loader")
 

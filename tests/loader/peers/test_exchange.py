@@ -120,10 +120,10 @@ def test_who_has_not_posted_is_named_by_all(job: Job) -> None:
         each.post("key", b"")
     gathered(peers, "key", job, within_s=10.0)
     for each in peers[:3]:
-        assert each.why_missing("key").startswith("rank 3 (process 3, host ")
-        assert "rank 2" not in each.why_missing("key")
-        assert each.why_lost("key") == ""
-    assert peers[3].why_missing("key").startswith("rank 3 (process 3, host ")
+        assert each.describe_missing("key").startswith("rank 3 (process 3, host ")
+        assert "rank 2" not in each.describe_missing("key")
+        assert each.explain_loss("key") == ""
+    assert peers[3].describe_missing("key").startswith("rank 3 (process 3, host ")
 
 
 @pytest.mark.parametrize("closed", [0, 3])
@@ -138,7 +138,7 @@ def test_all_are_told_with_what_error_a_rank_has_closed(job: Job, closed: int) -
         each.post("key", b"")
     gathered(others, "key", job, within_s=2.5)
     for each in others:
-        reason = each.why_lost("key")
+        reason = each.explain_loss("key")
         assert reason.startswith(f"rank {closed} (process {closed}, host ")
         assert reason.endswith(", which has closed its loader (ValueError: an image of no pixels)")
 
@@ -149,8 +149,8 @@ def test_a_rank_that_has_posted_and_closed_is_not_missing(job: Job) -> None:
         each.post("key", b"")
     peers[0].close()
     gathered(peers[1:2], "key", job, within_s=5.0)
-    assert "rank 0" not in peers[1].why_missing("key")
-    assert peers[1].why_lost("key") == ""
+    assert "rank 0" not in peers[1].describe_missing("key")
+    assert peers[1].explain_loss("key") == ""
 
 
 @pytest.mark.parametrize("state", [STOPPED, ENDED])
@@ -164,11 +164,11 @@ def test_what_a_host_sees_of_its_processes_all_hosts_are_told(
         each.post("key", b"")
     gathered(peers[:3], "key", job, within_s=4.0)
     for each in peers[:3]:
-        assert each.why_missing("key").endswith(f"{state}")
-        assert (each.why_lost("key") != "") == (state == ENDED)
+        assert each.describe_missing("key").endswith(f"{state}")
+        assert (each.explain_loss("key") != "") == (state == ENDED)
     monkeypatch.setattr(Peer, "state", lambda _: "")
     gathered(peers[:3], "key", job, within_s=4.0)
-    assert not peers[0].why_missing("key").endswith(state)
+    assert not peers[0].describe_missing("key").endswith(state)
 
 
 def test_the_store_is_asked_seldom_while_others_take_their_time() -> None:

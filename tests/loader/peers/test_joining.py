@@ -19,7 +19,7 @@ def test_ranks_meet_in_any_order(seed: int) -> None:
     for each in job.meet(draws.sample(range(8), 8)):
         assert [peer.rank for peer in each.members] == list(range(8))
         assert each.ranks == 8
-        assert each.said == tuple(f"of {rank}" for rank in range(8))
+        assert each.greetings == tuple(f"of {rank}" for rank in range(8))
     job.close()
     assert job.left == []
 

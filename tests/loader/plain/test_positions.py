@@ -315,7 +315,7 @@ def test_a_copy_has_settings_and_position(copied, workers):
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
 def test_a_copy_of_a_balanced_loader_has_them_too(copied):
     loader = DataLoader(
-        list(range(24)), 2, shuffle=True, balance="fixed", cost=cost_of, rank=0, ranks=1,
+        list(range(24)), 2, shuffle=True, balance="fixed", cost=cost_of, ranks=(0, 1),
         collate_fn=list,
     )  # fmt: skip
     assert len(list(copied(loader))) == 12

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.utils.data as torch_data
 
+from counterpoise import OnError
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers.sources.dead_letters import read_letters
 from tests.loader.plain import skipped_data as made
@@ -79,7 +80,7 @@ def test_what_a_dropped_batch_lacks_is_on_record(tmp_path, workers):
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(
         made.Stream(4, {0, 1, 2, 3}), batch_size=4, drop_last=True, num_workers=workers,
-        on_error="refill", dead_letter=str(letters),
+        on_error=OnError("refill", dead_letter=str(letters)),
     )  # fmt: skip
     assert numbers(loader) == []
     assert sorted(letter.key for letter in read_letters(letters)) == ["k0", "k1", "k2", "k3"]
@@ -112,8 +113,8 @@ def test_a_map_style_batch_lacks_what_cannot_be_used(workers, together):
 def test_each_is_on_record_once_with_its_reason(tmp_path, workers):
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(
-        made.Mapped(8, {2, 5}), batch_size=2, num_workers=workers, on_error="skip",
-        dead_letter=str(letters),
+        made.Mapped(8, {2, 5}), batch_size=2, num_workers=workers,
+        on_error=OnError("skip", dead_letter=str(letters)),
     )  # fmt: skip
     numbers(loader)
     found = {letter.key: letter for letter in read_letters(letters)}
@@ -127,8 +128,8 @@ def test_each_is_on_record_once_with_its_reason(tmp_path, workers):
 def test_a_disk_that_fails_is_no_hole(tmp_path, workers):
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(
-        made.Mapped(4, (), disk={3}), batch_size=2, num_workers=workers, on_error="skip",
-        dead_letter=str(letters),
+        made.Mapped(4, (), disk={3}), batch_size=2, num_workers=workers,
+        on_error=OnError("skip", dead_letter=str(letters)),
     )  # fmt: skip
     with pytest.raises(OSError, match=r"tried 4 times\): \"sample '3' of Mapped\""):
         numbers(loader)
@@ -141,20 +142,26 @@ def test_a_disk_that_fails_is_no_hole(tmp_path, workers):
 @pytest.mark.parametrize("workers", WORKERS)
 def test_more_than_max_errors_end_the_loop(tmp_path, workers):
     letters = str(tmp_path / "letters.jsonl")
-    given = {"batch_size": 2, "num_workers": workers, "on_error": "skip", "dead_letter": letters}
-    assert len(numbers(DataLoader(made.Mapped(40, {3, 9}), max_errors=2, **given))) == 20
-    loader = DataLoader(made.Mapped(40, {3, 9, 11}), max_errors=2, **given)
+
+    def make(broken, max_errors):
+        on_error = OnError("skip", dead_letter=letters, max_errors=max_errors)
+        return DataLoader(
+            made.Mapped(40, broken), batch_size=2, num_workers=workers, on_error=on_error
+        )
+
+    assert len(numbers(make({3, 9}, 2))) == 20
+    loader = make({3, 9, 11}, 2)
     with pytest.raises(LoaderError, match="3 samples of this epoch could not be used") as raised:
         numbers(loader)
     for words in ("max_errors allows 2", letters, "the last: 'k11': cut"):
         assert words in str(raised.value)
-    part = DataLoader(made.Mapped(40, {3, 9, 11}), max_errors=0.05, **given)
+    part = make({3, 9, 11}, 0.05)
     with pytest.raises(LoaderError, match="max_errors allows 2"):
         numbers(part)
 
 
 def test_every_epoch_is_counted_by_itself():
-    loader = DataLoader(made.Mapped(6, {1}), batch_size=2, on_error="skip", max_errors=1)
+    loader = DataLoader(made.Mapped(6, {1}), batch_size=2, on_error=OnError("skip", max_errors=1))
     assert [len(numbers(loader)) for _ in range(3)] == [3, 3, 3]
     assert loader.left_out == 1
 
@@ -197,8 +204,7 @@ def test_a_loop_goes_on_where_it_was_also_behind_an_empty_batch(workers, shuffle
         (made.Mapped(4, ()), {"on_error": "refill"}, "got Mapped, map-style: use on_error='skip'"),
         (made.Stream(4, ()), {"on_error": "refill", "batch_size": None}, "without batch_size"),
         (made.Mapped(4, ()), {"on_error": "hope"}, "on_error is 'hope', allowed are"),
-        (made.Mapped(4, ()), {"max_errors": 3}, "counts samples that on_error='skip' leaves out"),
-        (made.Stream(4, ()), {"on_error": "skip", "max_errors": 0.1}, "give a count"),
+        (made.Stream(4, ()), {"on_error": OnError("skip", max_errors=0.1)}, "give a count"),
         (made.Mapped(4, ()), {"on_error": "refill", "balance": "isf"}, "cannot be balanced: a pl"),
     ],
 )

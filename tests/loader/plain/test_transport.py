@@ -12,6 +12,7 @@ import torch
 import torch.utils.data as torch_data
 
 from counterpoise import DataLoader
+from counterpoise.workers.arena import memory
 from counterpoise.workers.arena import views as arena_views
 
 SIZE = 20_000  # floats: larger than what is copied
@@ -52,7 +53,7 @@ def check(batch: dict[str, Any], first: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_batches_that_are_all_kept_stay_as_they_were(workers: int) -> None:
-    batches = list(DataLoader(Pictures(), 4, num_workers=workers, transport="arena"))
+    batches = list(DataLoader(Pictures(), 4, num_workers=workers))
     for number, batch in enumerate(batches):
         check(batch, 4 * number)
 
@@ -152,21 +153,14 @@ def test_leaving_a_loop_ends_workers_that_wait_for_room() -> None:
 
 
 def test_clean_workers_have_an_arena_too() -> None:
-    loader = DataLoader(
-        Pictures(), 4, num_workers=1, multiprocessing_context="spawn", transport="arena"
-    )
+    loader = DataLoader(Pictures(), 4, num_workers=1, multiprocessing_context="spawn")
     for number, batch in enumerate(loader):
         check(batch, 4 * number)
     del batch
 
 
-def test_inline_is_torchs_way() -> None:
-    batch = next(iter(DataLoader(Pictures(), 4, num_workers=1, transport="inline")))
+def test_without_memory_files_batches_come_in_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "find_memory_file_fault", lambda: "there are none")
+    batch = next(iter(DataLoader(Pictures(), 4, num_workers=1)))
     assert batch["pixels"].is_shared()
     check(batch, 0)
-
-
-def test_a_transport_that_cannot_be_had_is_refused() -> None:
-    wrong: Any = "pigeon"
-    with pytest.raises(ValueError, match="allowed are"):
-        DataLoader(Pictures(), transport=wrong)

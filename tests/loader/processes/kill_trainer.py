@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from counterpoise import Ranks
+
 REOPENED = 20
 
 
@@ -42,7 +44,7 @@ def make(method="forkserver"):
     from counterpoise.loader import Balance, DataLoader
 
     return DataLoader(
-        Samples(), num_workers=2, virtual_ranks=2, shuffle=True, cost=tokens,
+        Samples(), num_workers=2, ranks=Ranks(virtual=2), shuffle=True, cost=tokens,
         balance=Balance(grouping="isf", budgets={"tokens": 20}, accumulate="auto",
                         samples_per_step=16, layout="padded"),
         multiprocessing_context=method,
@@ -101,7 +103,7 @@ def die_in_trial(_):
     """Killed while a worker finds out what samples cost."""
     from counterpoise.loader import DataLoader
 
-    len(DataLoader(Deadly(), batch_size=2, shuffle=True, balance="auto", virtual_ranks=1))
+    len(DataLoader(Deadly(), batch_size=2, shuffle=True, balance="auto", ranks=Ranks(virtual=1)))
 
 
 def reopen(loader):

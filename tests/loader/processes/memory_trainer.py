@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.workers.sources.interface import Probe
 
@@ -49,7 +50,7 @@ def make(address):
     """Return a loader whose prefetch alone would fill its byte budget."""
     balance = Balance(grouping="fixed", samples_per_step=16, accumulate=2)
     given: dict[str, Any] = {"batch_size": 4, "balance": balance}
-    given |= {"virtual_ranks": 2, "prefetch_factor": 4, "buffer_bytes": BUDGET_BYTES}
+    given |= {"ranks": Ranks(virtual=2), "prefetch_factor": 4, "buffer_bytes": BUDGET_BYTES}
     given |= {"shuffle": True, "collate_fn": list, "num_workers": 2}
     if address == "here":
         return DataLoader(Samples(), cost=tokens, persistent_workers=True, **given)

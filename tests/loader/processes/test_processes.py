@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch.utils.data as torch_data
 
-from counterpoise.balancer.server.embedded import directory_of
+from counterpoise import OnError, Ranks
+from counterpoise.balancer.server.embedded import find_directory
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
@@ -24,7 +25,12 @@ LIMIT_S = 20
 
 def make(dataset=None, **changes):
     given = {"grouping": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
-    given |= {"samples_per_step": 8, "virtual_ranks": 2, "layout": "padded", "num_workers": 2}
+    given |= {
+        "samples_per_step": 8,
+        "ranks": Ranks(virtual=2),
+        "layout": "padded",
+        "num_workers": 2,
+    }
     given |= {"shuffle": True}
     data = made.Augmented(COUNT) if dataset is None else dataset
     return balanced_loader(data, **{**given, **changes})
@@ -166,7 +172,7 @@ def test_a_worker_of_a_shared_rank_that_is_killed_is_started_again(monkeypatch):
     for pid in pool_of(loader).pids:
         os.kill(pid, signal.SIGKILL)
     found += digests(iterator)
-    directory = directory_of(processes_of(loader).balancer.endpoint)
+    directory = find_directory(processes_of(loader).balancer.endpoint)
     loader.close()
     assert not Path(directory).exists()
     monkeypatch.undo()  # the other loads by itself
@@ -188,7 +194,8 @@ class Tagged:
 def test_a_worker_that_is_started_again_has_the_data_as_they_were_at_iter():
     data = Tagged()
     loader = DataLoader(
-        data, batch_size=2, num_workers=1, prefetch_factor=1, shuffle=False, worker_restarts=1,
+        data, batch_size=2, num_workers=1, prefetch_factor=1, shuffle=False,
+        on_error=OnError(worker_restarts=1),
         balance=Balance(grouping="fixed"), collate_fn=list,
     )  # fmt: skip
     iterator = iter(loader)

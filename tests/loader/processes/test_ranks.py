@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from counterpoise import Ranks
 from tests.forking.ranks import written_by
 from tests.loader.processes import rank_trainer
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def alone(epochs=2, ledger=None, dataset=None, **changes):
     """Return what one process that plays both ranks takes."""
-    loader = rank_trainer.make(dataset, virtual_ranks=2, **changes)
+    loader = rank_trainer.make(dataset, ranks=Ranks(virtual=2), **changes)
     if ledger is not None:
         loader.load_state_dict(ledger)
     return rank_trainer.take(loader, epochs)
@@ -22,7 +23,7 @@ def alone(epochs=2, ledger=None, dataset=None, **changes):
 @pytest.fixture(scope="module")
 def ledger():
     """The ledger of one rank alone, after two steps."""
-    loader = rank_trainer.make(virtual_ranks=1)
+    loader = rank_trainer.make(ranks=Ranks(virtual=1))
     steps = loader.steps()
     next(steps), next(steps)
     return loader.state_dict()

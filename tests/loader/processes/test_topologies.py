@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from tests.forking.ranks import written_by
 from tests.loader.processes import topology_trainer
 
@@ -27,7 +28,7 @@ def run(folder: Path, world: int) -> list[dict[str, Any]]:
 @cache
 def alone(ranks: int) -> list[Any]:
     """Return what one process takes that plays all ranks."""
-    loader = topology_trainer.make(virtual_ranks=ranks, num_workers=0, prefetch_factor=None)
+    loader = topology_trainer.make(ranks=Ranks(virtual=ranks), num_workers=0, prefetch_factor=None)
     return sorted(topology_trainer.take(loader))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
+from counterpoise import Ranks
 from counterpoise.sched.runtime import Units, UnitSize
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
@@ -79,7 +80,7 @@ def case(number: int, sizes: Any, as_mesh: bool, opens: tuple[int, ...]) -> Any:
         names = tuple(sizes)
         topology = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
     fields = fields_in_units if isinstance(sizes, Units) else None
-    loader = make(topology=topology, name=f"case {number}", fields=fields)
+    loader = make(ranks=Ranks(topology, name=f"case {number}"), fields=fields)
     sharer = loader._late._arguments.find().sharer
     try:
         return take(loader) if sharer in opens else None
@@ -98,7 +99,7 @@ def attempt(action: Any) -> Any:
 
 def other_configuration(rank: int, meet: Any) -> Any:
     """Processes 0 and 2 open the loader, then process 1 with another seed; process 3 has none."""
-    loader = make(topology={"dp": 2, "tp": 2}, seed=4 if rank == 1 else 3, name="configuration")
+    loader = make(ranks=Ranks({"dp": 2, "tp": 2}, name="configuration"), seed=4 if rank == 1 else 3)
     reason = attempt(lambda: take(loader, 1)) if rank in (0, 2) else None
     meet()
     return attempt(lambda: take(loader, 1)) if rank == 1 else reason
@@ -109,7 +110,7 @@ def killed(rank: int, folder: Path, meet: Any) -> Any:
 
     Process 0 opens its loader first, so the balancer is its own.
     """
-    loader = make(STEPS * COUNT, topology={"dp": 2, "tp": 2}, timeout=0, name="killed")
+    loader = make(STEPS * COUNT, ranks=Ranks({"dp": 2, "tp": 2}, name="killed"), timeout=0)
     if rank == 0:
         batches = iter(loader)
     meet()

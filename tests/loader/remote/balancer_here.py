@@ -30,13 +30,13 @@ from counterpoise.balancer.protocol.messages import PeerRejected, UnknownPeer
 from counterpoise.balancer.transport.naming import DEFAULT_JOB
 from counterpoise.balancer.transport.sockets import (
     NO_NAME,
-    decode_from,
+    decode_routed,
     listen,
     receive_frames,
     send,
 )
-from counterpoise.workers.collate.described import layout_of
-from counterpoise.workers.collate.labels import count_label_tokens_of
+from counterpoise.workers.collate.described import read_layout
+from counterpoise.workers.collate.labels import count_batch_label_tokens
 from counterpoise.workers.planned.parts import do_part
 from counterpoise.workers.planned.reader import PlannedReader
 from counterpoise.workers.sources.plain import as_source
@@ -89,11 +89,11 @@ class WorkerHere:
 
     def _open(self, message: OpenJob) -> JobOpened:
         spec, layout, data = from_json(message.job), json.loads(message.layout), self._data
-        source, collate = as_source(data), layout_of(layout)
+        source, collate = as_source(data), read_layout(layout)
         self.reader = PlannedReader(
             data, source, spec.resources, spec.plan.seed, collate or list,
             spec.on_error == "skip", layout["takes_empty"], False, spec.shift_labels,
-            count_label_tokens_of if spec.counts_batches and collate else None,
+            count_batch_label_tokens if spec.counts_batches and collate else None,
         )  # fmt: skip
         loads_first = source.decode_first
         is_named = source.names_samples
@@ -111,7 +111,7 @@ class WorkerHere:
         while self.session.freed:
             self.kept.pop(self.session.freed.pop(), None)
         while (asked_in := receive_frames(self.socket)) is not None and not self.is_silent:
-            peer, _, content = decode_from(asked_in)
+            peer, _, content = decode_routed(asked_in)
             assert isinstance(content, list)
             for message, _ in content:
                 assert isinstance(message, PullFrames)
@@ -179,7 +179,7 @@ class BalancerHere:
         sockets = [worker.socket for worker in self.workers.values()]
         zmq.zmq_poll([(each, zmq.POLLIN) for each in (self._router, *sockets)], 5)
         while (frames := receive_frames(self._router)) is not None:
-            peer, _, content = decode_from(frames)
+            peer, _, content = decode_routed(frames)
             assert isinstance(content, list), content
             if peer.startswith(NO_NAME):
                 continue  # what is left of a former connection: a server drops it, too

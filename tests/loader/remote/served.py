@@ -5,14 +5,16 @@ from typing import Any
 
 import torch
 
+from counterpoise import Balancer, Ranks
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
-from counterpoise.loader import Balance, DataLoader
-from counterpoise.loader.assembly import connection_of, settings_of
+from counterpoise.loader import DataLoader
+from counterpoise.loader.assembly import choose_connection, read_settings
 from counterpoise.loader.balanced.settings import LoopSettings
 from counterpoise.loader.remote_dataset import RemoteDataset
 from counterpoise.loader.step.ranks import Place
 from counterpoise.workers import Source
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 COUNT = 60
@@ -34,18 +36,18 @@ class Served(made.Augmented, Source):
 def make_loader(data: Any, balancer: str | None = None, **more: Any) -> DataLoader:
     """Return a loader of two ranks in this process."""
     balance: Any = {"accumulate": 2, "samples_per_step": 8} | more.pop("balance", {})
-    given: Any = {"virtual_ranks": 2, "shuffle": True, "timeout": 8} | more
-    return DataLoader(data, balance=Balance(**balance), balancer=balancer, **given)
+    given: Any = {"ranks": Ranks(virtual=2), "shuffle": True, "timeout": 8} | more
+    return DataLoader(data, balance=flat_balance(**balance), balancer=balancer, **given)
 
 
 def connect_to(address: str, job_name: str | None = None) -> Any:
     """Return a trainer's connection to a balancer at an address, which is opened at first use."""
     loader = DataLoader(
-        RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=address, job=job_name
+        RemoteDataset("*.tar"), 2, False, balance="fixed", balancer=Balancer(address, job=job_name)
     )
-    assert loader._given is not None
-    local = settings_of(loader, loader._given)
-    return connection_of(LoopSettings(JOB, local, Place((0,), 1)))()
+    assert loader._arguments is not None
+    local = read_settings(loader, loader._arguments)
+    return choose_connection(LoopSettings(JOB, local, Place((0,), 1)))()
 
 
 def described(batch: Any, info: Any) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.balancer.server.embedded import directory_of
+from counterpoise.balancer.server.embedded import find_directory
 from counterpoise.loader.remote import balancer_process
 from counterpoise.loader.remote.balancer_process import EmbeddedBalancer
 from counterpoise.workers.processes.clean_interpreter import clean_command
@@ -84,7 +84,7 @@ def test_a_closed_one_has_ended(balancer: EmbeddedBalancer) -> None:
 def test_one_that_is_let_go_ends_and_removes_its_directory() -> None:
     started = EmbeddedBalancer()
     started.wait_ready()
-    directory = directory_of(started.endpoint)
+    directory = find_directory(started.endpoint)
     ends = started._ends
     os.close(ends.lifeline)
     ends.lifeline = -1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import OnError
 from counterpoise.balancer.parties import seats
 from counterpoise.balancer.protocol.messages import BalancerStops
 from counterpoise.balancer.transport.sockets import Link
@@ -57,7 +58,7 @@ def test_samples_that_cannot_be_used_are_the_same_holes(way: str, tmp_path: Path
     data = Served(COUNT, broken=[5, 17, 44], unreadable=[3, 21])
     letters = []
     for name in ("remote", "local"):
-        given = WAYS[way] | {"on_error": "skip", "dead_letter": str(tmp_path / name)}
+        given = WAYS[way] | {"on_error": OnError("skip", dead_letter=str(tmp_path / name))}
         with BalancerHere(data) as balancer:
             loader = make_loader(data, balancer.address if name == "remote" else None, **given)
             letters.append((taken(loader), loader.left_out))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from counterpoise.balancer.transport.naming import job_of
+from counterpoise.balancer.transport.naming import read_job
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.loader.remote import rank_sockets
 from counterpoise.loader.step.errors import LoaderError
@@ -19,15 +19,15 @@ def make(**more):
 
 def test_data_that_workers_elsewhere_can_read_go_through_the_environment_s(monkeypatch):
     monkeypatch.setenv("COUNTERPOISE_BALANCER", "tcp://127.0.0.1:9")
-    assert make()._given.balancer == "tcp://127.0.0.1:9"
-    assert make(balancer="tcp://127.0.0.1:8")._given.balancer == "tcp://127.0.0.1:8"
+    assert make()._arguments.balancer.address == "tcp://127.0.0.1:9"
+    assert make(balancer="tcp://127.0.0.1:8")._arguments.balancer.address == "tcp://127.0.0.1:8"
     local = DataLoader([1, 2], balance="fixed", batch_size=1, shuffle=True, cost={"tokens": [1, 2]})
-    assert local._given.balancer is None
+    assert local._arguments.balancer.address is None
 
 
 def test_a_rank_s_name_has_its_job():
     connection = connect_to("tcp://127.0.0.1:9", "run-a")
-    assert job_of(connection._sockets.name) == "run-a"
+    assert read_job(connection._sockets.name) == "run-a"
 
 
 def test_a_rank_waits_for_the_address_and_follows_it(tmp_path):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Balancer
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage, fleet
@@ -35,7 +36,7 @@ def make(data, **given):
 
 def test_a_fleet_is_joined_when_the_loop_begins(data):
     full = Full()
-    loader = make(data, fleet=full)
+    loader = make(data, balancer=full)
     assert full.times == 0
     with pytest.raises(LoaderError, match="no place for it"):
         next(iter(loader))
@@ -45,18 +46,19 @@ def test_a_fleet_is_joined_when_the_loop_begins(data):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"fleet": "lab"}, r"give cp\.fleet\.Ray\(workers=\(4, 64\)\)"),
-        (
-            {"fleet": Full(), "balancer": "tcp://127.0.0.1:1"},
-            "a fleet brings its balancer and keys",
-        ),
-        ({"fleet": Full(), "keys": "keys"}, "a fleet brings its balancer and keys"),
-        ({"fleet": Full(), "balance": None}, "fleet needs a balanced loader"),
+        ({"balancer": 3}, r"or a fleet, cp\.fleet\.Ray\(workers=\(4, 64\)\)"),
+        ({"balancer": fleet.Ray}, "balancer is <class"),
+        ({"balancer": Full(), "balance": None}, "balancer needs a balanced loader"),
     ],
 )
 def test_what_contradicts_a_fleet_is_refused(data, given, reason):
     with pytest.raises(ValueError, match=reason):
         make(data, **given)
+
+
+def test_a_fleet_brings_its_keys():
+    with pytest.raises(ValueError, match="a fleet brings its balancer's keys: leave keys"):
+        Balancer(Full(), keys="keys")
 
 
 @pytest.mark.parametrize("workers", [0, (0, 4), (5, 4)])

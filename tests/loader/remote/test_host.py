@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from counterpoise.loader import Balance, DataLoader, LoaderError
+from counterpoise import Ranks
+from counterpoise.loader import DataLoader, LoaderError
+from tests.flat_options import flat_balance
 from tests.loader import balanced_data as made
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("through_balancer")]
@@ -15,8 +17,13 @@ COUNT = 40
 
 def loader(data: Any, **more: Any) -> DataLoader[Any, Any]:
     balance: Any = {"accumulate": 2, "samples_per_step": 8} | more.pop("balance", {})
-    given: Any = {"virtual_ranks": 2, "shuffle": True, "timeout": 60, "num_workers": 2} | more
-    return DataLoader(data, balance=Balance(**balance), **given)
+    given: Any = {
+        "ranks": Ranks(virtual=2),
+        "shuffle": True,
+        "timeout": 60,
+        "num_workers": 2,
+    } | more
+    return DataLoader(data, balance=flat_balance(**balance), **given)
 
 
 def taken(loader: DataLoader[Any, Any]) -> list[Any]:

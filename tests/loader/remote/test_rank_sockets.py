@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from counterpoise.balancer.parties.messages import JoinJob, TrainerBeat
-from counterpoise.balancer.transport.sockets import connect, decode_from, listen, receive_frames
+from counterpoise.balancer.transport.sockets import connect, decode_routed, listen, receive_frames
 from counterpoise.loader.remote import connection as shell
 from tests.loader.alarms import Interrupted
 from tests.loader.remote.served import connect_to
@@ -90,7 +90,7 @@ def heard(router: "zmq.Socket[bytes]") -> list[type]:
     assert router.poll(PATIENCE_MS), "nothing came"
     kinds = []
     while (frames := receive_frames(router)) is not None:
-        content = decode_from(frames)[2]
+        content = decode_routed(frames)[2]
         assert isinstance(content, list)
         kinds += [type(message) for message, _ in content]
     return kinds

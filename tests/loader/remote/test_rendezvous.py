@@ -64,10 +64,10 @@ def test_who_brings_something_else_and_all_others_are_told(
 ) -> None:
     first = opened(store, 0)
     assert first.claim()
-    assert first.why_apart() == ""
+    assert first.explain_absence() == ""
     with pytest.raises(LoaderError, match=rf"process 0 .* opened loader '' with {why}"):
         opened(store, 1, **changes).claim()
-    assert why in first.why_apart()
+    assert why in first.explain_absence()
 
 
 def test_a_process_that_cannot_start_says_so(store: Any) -> None:
@@ -76,7 +76,7 @@ def test_a_process_that_cannot_start_says_so(store: Any) -> None:
     first.give_up("no space left")
     with pytest.raises(LoaderError, match=r"process 0 could not start .*: no space left"):
         second.wait_for_address()
-    assert "no space left" in second.why_apart()
+    assert "no space left" in second.explain_absence()
 
 
 def test_a_dead_claimer_does_not_hold_up_the_others(store: Any) -> None:
@@ -103,11 +103,11 @@ def test_a_balancer_that_is_gone_or_elsewhere_is_an_error_that_says_what_to_do(
         second.wait_for_address()
     (tmp_path / "balancer").touch()
     assert second.wait_for_address() == f"ipc://{tmp_path}/balancer"
-    assert second.why_apart() == ""
+    assert second.explain_absence() == ""
     (tmp_path / "balancer").unlink()
-    assert "has closed its loader" in second.why_apart()
+    assert "has closed its loader" in second.explain_absence()
     first.give_up("sample 'a' does not decode", "go on")
-    assert second.why_apart() == "process 0 could not go on: sample 'a' does not decode"
+    assert second.explain_absence() == "process 0 could not go on: sample 'a' does not decode"
     with pytest.raises(LoaderError, match="process 0 could not go on: sample 'a'"):
         second.wait_for_address()
     assert second.owner is not None

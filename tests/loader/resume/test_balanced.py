@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterpoise import OnError, Ranks
 from counterpoise.loader import DataLoader
 from counterpoise.loader.resume.ledger import with_digest
 from tests.flat_options import balanced_loader
@@ -25,7 +26,7 @@ def make(plan="isf", ranks=2, dataset=None, **changes):
         "shuffle": True,
         "seed": 5,
         "samples_per_step": STEP,
-        "virtual_ranks": ranks,
+        "ranks": Ranks(virtual=ranks),
     }
     given |= {"layout": "torch", "collate_fn": made.as_list, **PLANS[plan]}
     if plan == "fixed":
@@ -134,7 +135,7 @@ def test_steps_resumed_inside_a_step_give_what_is_left_of_it():
 def test_holes_are_reported_once(tmp_path):
     def new():
         dataset = made.Augmented(COUNT, unreadable=range(0, COUNT, 5))
-        return make(dataset=dataset, on_error="skip", dead_letter=str(tmp_path / "dead"))
+        return make(dataset=dataset, on_error=OnError("skip", dead_letter=str(tmp_path / "dead")))
 
     loader = new()
     while True:

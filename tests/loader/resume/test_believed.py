@@ -12,6 +12,7 @@ from torch.utils.data import (
     Subset,
 )
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.loader.resume.ledger import with_digest
 from tests.flat_options import balanced_loader
@@ -43,7 +44,7 @@ class Named:
 def balanced(dataset=None, mode="exact", **changes):
     given = {
         "grouping": "isf", "budgets": {"tokens": 20}, "accumulate": "auto", "mode": mode,
-        "samples_per_step": STEP, "virtual_ranks": 2, "shuffle": True, "seed": 5,
+        "samples_per_step": STEP, "ranks": Ranks(virtual=2), "shuffle": True, "seed": 5,
         "cost": cost_of, "on_error": "skip", "layout": "torch", "collate_fn": list,
     }  # fmt: skip
     return balanced_loader(Named() if dataset is None else dataset, **(given | changes))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from counterpoise import Ranks
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 from tests.loader.resume import resume_data as data
@@ -38,7 +39,7 @@ def opened(request, folder):
 def make(dataset, ranks=4, mode="exact", ledger=None, **changes):
     given = {
         "grouping": "isf", "budgets": {"tokens": 90}, "accumulate": "auto", "mode": mode,
-        "samples_per_step": STEP, "virtual_ranks": ranks, "shuffle": True, "seed": 5,
+        "samples_per_step": STEP, "ranks": Ranks(virtual=ranks), "shuffle": True, "seed": 5,
         "on_error": "skip", "layout": "torch", "collate_fn": made.as_list,
     }  # fmt: skip
     loader = balanced_loader(dataset, **(given | changes))

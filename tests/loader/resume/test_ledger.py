@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise import OnError, Ranks
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.parts import EpochPosition
@@ -74,7 +75,7 @@ def test_holes_that_are_none_are_refused(holes):
 def make(ranks=2, mode="exact", dataset=None, **changes):
     given = {
         "grouping": "isf", "budgets": {"tokens": 60}, "accumulate": "auto", "mode": mode,
-        "samples_per_step": 8, "virtual_ranks": ranks, "shuffle": True, "on_error": "skip",
+        "samples_per_step": 8, "ranks": Ranks(virtual=ranks), "shuffle": True, "on_error": "skip",
         "layout": "torch", "collate_fn": list,
     }  # fmt: skip
     data = dataset or made.Augmented(COUNT, unreadable=UNREADABLE)
@@ -118,7 +119,7 @@ def test_a_ledger_names_the_holes_of_the_step_that_was_begun_only(mode):
 def test_what_was_asked_to_be_left_out_is_no_error_after_a_resume_either():
     skipped = {
         "skip_keys": [f"k{index:04}" for index in range(20, 30)],
-        "max_errors": len(UNREADABLE),
+        "on_error": OnError("skip", max_errors=len(UNREADABLE)),
     }
     whole = walk(make(**skipped))
     for _, ledger in whole:
@@ -136,10 +137,10 @@ def test_the_ledger_is_the_same_for_every_rank():
 
 
 def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
-    whole = walk(make(max_errors=len(UNREADABLE)))
+    whole = walk(make(on_error=OnError("skip", max_errors=len(UNREADABLE))))
     last = next(n for n, (_, ledger) in enumerate(whole) if ledger["unusable"] > 2)
     for ranks in (1, 2, 4):
-        loader, steps = make(ranks=ranks, max_errors=2), []
+        loader, steps = make(ranks=ranks, on_error=OnError("skip", max_errors=2)), []
         with pytest.raises(LoaderError, match="max_errors=2 allows 2"):
             steps.extend(step.number for step in loader.steps())
         assert steps == list(range(last))
@@ -148,27 +149,27 @@ def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
 def test_errors_before_a_resume_count_too():
     whole = walk(make())
     after = next(ledger for _, ledger in whole if ledger["unusable"] >= 2)
-    loader = make(max_errors=2)
+    loader = make(on_error=OnError("skip", max_errors=2))
     loader.load_state_dict(with_digest(after | {"left_out": 2, "unusable": 2}))
     with pytest.raises(LoaderError, match="max_errors"):
         list(loader.steps())
 
 
 def test_a_part_of_the_samples_may_be_lost():
-    assert walk(make(max_errors=0.2))
+    assert walk(make(on_error=OnError("skip", max_errors=0.2)))
     with pytest.raises(LoaderError, match=r"max_errors=0\.05 allows 3"):
-        walk(make(max_errors=0.05))
+        walk(make(on_error=OnError("skip", max_errors=0.05)))
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, float("nan")])
 def test_a_budget_of_errors_that_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="max_errors"):
-        make(max_errors=wrong)
+        make(on_error=OnError("skip", max_errors=wrong))
 
 
 def test_a_budget_of_errors_needs_skip():
     with pytest.raises(ValueError, match="on_error='skip'"):
-        make(max_errors=3, on_error="raise")
+        OnError(max_errors=3)
 
 
 def test_an_order_of_another_seed_is_refused():
@@ -185,7 +186,7 @@ def ledgers():
     """Return a ledger of each kind and a loader that can continue there, by kind."""
     balanced, plain = make(), DataLoader(range(23), batch_size=4)
     sampler = BalancedBatchSampler(
-        {"tokens": [3] * 20}, Balance(budgets={"tokens": 9}), rank=0, ranks=2
+        {"tokens": [3] * 20}, Balance(budgets={"tokens": 9}), ranks=(0, 2)
     )
     return {
         each.state_dict()["kind"]: (each.state_dict(), each) for each in (balanced, plain, sampler)

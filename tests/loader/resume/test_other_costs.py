@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError, StepInfo, assembly
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.interface import Probe
@@ -202,7 +203,8 @@ class Loader:
             }  # fmt: skip
         return DataLoader(
             data, balance=Balance(accumulate=self.accumulate, **options), shuffle=self.shuffle,
-            batch_size=self.batch_size or 1, virtual_ranks=self.ranks, drop_last=self.drop_last,
+            batch_size=self.batch_size or 1, ranks=Ranks(virtual=self.ranks),
+            drop_last=self.drop_last,
             collate_fn=list if self.layout == "torch" else None, num_workers=self.workers,
             growing_data=self.growing, **given,
         )  # fmt: skip
@@ -346,5 +348,5 @@ def test_a_ledger_goes_on_rightly_or_is_refused_by_name(
     by: str, numbers: range, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "a balancer":
-        monkeypatch.setattr(assembly, "connection_of", by_balancer)
+        monkeypatch.setattr(assembly, "choose_connection", by_balancer)
     check(numbers, folder)

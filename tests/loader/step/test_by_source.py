@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import counterpoise as cp
+from tests.flat_options import flat_balance
 
 VOCABULARY = 32
 
@@ -30,11 +31,11 @@ def mixture() -> cp.Mixture:
 
 def loader(ranks: int = 1, **options: Any) -> Any:
     given = {"layout": "packed", **options}
-    balance = cp.Balance(
+    balance = flat_balance(
         budgets={"tokens": 96}, samples_per_step=16, accumulate="auto", oversize="refuse", **given
     )
     return cp.DataLoader(
-        mixture(), balance=balance, shuffle=True, virtual_ranks=ranks,
+        mixture(), balance=balance, shuffle=True, ranks=cp.Ranks(virtual=ranks),
         cost=lambda sample: {"tokens": len(sample["input_ids"])},
     )  # fmt: skip
 
@@ -65,8 +66,8 @@ def expected(step: Any) -> dict[str, list[float]]:
             sample = data.rows[by_key[key]]
             ids, labels = (torch.tensor(sample[name]) for name in ("input_ids", "labels"))
             own = cross_entropy(LOGITS[ids[:-1]], labels[1:], reduction="none")
-            found[data.source_of(key)][0] += float(own.sum())
-            found[data.source_of(key)][1] += int((labels[1:] != -100).sum())
+            found[data.find_source(key)][0] += float(own.sum())
+            found[data.find_source(key)][1] += int((labels[1:] != -100).sum())
     return found
 
 
@@ -78,7 +79,7 @@ def expected(step: Any) -> dict[str, list[float]]:
 def test_tokens_add_up_to_each_samples_own(form: str, options: dict[str, Any]) -> None:
     for step in loader(2, **options).steps():
         losses = [losses_of(batch, form) for batch in step.microbatches]
-        found = cp.loss_by_source(losses, step)
+        found = cp.loader.loss_by_source(losses, step)
         for name, (total, count) in expected(step).items():
             assert found[name].count == count
             assert found[name].total == pytest.approx(total, rel=1e-5)
@@ -90,11 +91,13 @@ def test_tokens_add_up_to_each_samples_own(form: str, options: dict[str, Any]) -
 def test_samples_and_single_microbatches() -> None:
     for batch, info in loader().with_info():
         losses = torch.arange(1.0, len(info.keys) + 1)
-        found = cp.loss_by_source(losses, info)
+        found = cp.loader.loss_by_source(losses, info)
         assert sum(each.total for each in found.values()) == float(losses.sum())
         assert {name: each.count for name, each in found.items()} == dict(info.sources)
-        both = cp.loss_by_source([losses, losses_of(batch, "cut")], [info, info], [batch, batch])
-        one = cp.loss_by_source(losses_of(batch, "cut"), info, batch)
+        both = cp.loader.loss_by_source(
+            [losses, losses_of(batch, "cut")], [info, info], [batch, batch]
+        )
+        one = cp.loader.loss_by_source(losses_of(batch, "cut"), info, batch)
         assert both["a"].total == pytest.approx(found["a"].total + one["a"].total)
 
 
@@ -109,9 +112,9 @@ def test_ranks_add_up_to_what_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
         of_ranks = list[torch.Tensor]()
         for own in step.by_rank():
             losses = [losses_of(batch, "cut") for batch in own.microbatches]
-            cp.loss_by_source(losses, own, group=of_ranks)
+            cp.loader.loss_by_source(losses, own, group=of_ranks)
         losses = [losses_of(batch, "cut") for batch in step.microbatches]
-        whole = cp.loss_by_source(losses, step)
+        whole = cp.loader.loss_by_source(losses, step)
         totals, counts = sum(of_ranks).tolist()
         assert len(of_ranks) == 2
         assert counts == [each.count for each in whole.values()]
@@ -122,13 +125,13 @@ def test_what_cannot_be_added_up_is_refused() -> None:
     step = next(loader().steps())
     losses = [losses_of(batch, "cut") for batch in step.microbatches]
     with pytest.raises(ValueError, match="give one of each microbatch"):
-        cp.loss_by_source(losses[:1], step)
+        cp.loader.loss_by_source(losses[:1], step)
     with pytest.raises(ValueError, match="one loss a token"):
-        cp.loss_by_source([each[:, :-2] for each in losses], step)
+        cp.loader.loss_by_source([each[:, :-2] for each in losses], step)
     with pytest.raises(ValueError, match="one loss a sample"):
-        cp.loss_by_source(losses[0], step.infos[0])
+        cp.loader.loss_by_source(losses[0], step.infos[0])
     plain = cp.DataLoader([torch.zeros(1)] * 4, 2, balance="fixed", shuffle=True)
     next(iter(plain))
     info: Any = plain.step_info
     with pytest.raises(ValueError, match="need the data of a Mixture"):
-        cp.loss_by_source(torch.zeros(2), info)
+        cp.loader.loss_by_source(torch.zeros(2), info)

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from counterpoise.loader import Balance, BalancedBatchSampler, Topology
-from counterpoise.loader.step.ranks import Place, RankArguments, as_topology
+from counterpoise.loader.step.ranks import Place, Ranks, as_ranks, as_topology
 from counterpoise.sched.runtime import Units, UnitSize
 
 
@@ -62,54 +62,50 @@ def test_dimensions_of_other_names_must_be_told() -> None:
 def test_a_device_mesh_says_the_same_as_its_sizes(rank: int, join: Any) -> None:
     join(rank, 4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
-    found = RankArguments(topology=mesh).find()
-    assert found == RankArguments(topology={"pp": 2, "dp": 2}).find()
+    found = Ranks(mesh).find()
+    assert found == Ranks({"pp": 2, "dp": 2}).find()
     assert found == Place((rank % 2,), 2, rank // 2, 2, members=(0, 1, 2, 3))
 
 
 def test_a_mesh_needs_names(join: Any) -> None:
     join(0, 4)
     with pytest.raises(ValueError, match="needed is a DeviceMesh with mesh_dim_names"):
-        RankArguments(topology=init_device_mesh("cpu", (4,)))
+        Ranks(init_device_mesh("cpu", (4,)))
     with pytest.raises(ValueError, match="dp 2 x tp 4 are 8 processes, but the job has 4"):
-        RankArguments(topology={"dp": 2, "tp": 4}).find()
+        Ranks({"dp": 2, "tp": 4}).find()
 
 
 def test_process_group_is_the_data_parallel_one_as_in_ddp(join: Any) -> None:
     join(2, 4)
-    assert RankArguments().find() == Place((2,), 4, members=(0, 1, 2, 3))
+    assert Ranks().find() == Place((2,), 4, members=(0, 1, 2, 3))
     group, other = dist.new_group([0, 2]), dist.new_group([1, 3])
-    assert RankArguments(process_group=group).find() == Place((1,), 2, members=(0, 2))
-    with pytest.raises(ValueError, match="global rank 2 and is not in process_group"):
-        RankArguments(process_group=other).find()
-
-
-def test_topology_and_process_group_must_agree(join: Any) -> None:
-    join(2, 4)
-    topology = {"dp": 2, "tp": 2}
-    agreed = RankArguments(topology=topology, process_group=dist.new_group([0, 2])).find()
-    assert agreed == RankArguments(topology=topology).find()
-    pairs = dist.new_group([2, 3])
-    with pytest.raises(ValueError, match=r"rank 1 of 2, shared by 2 .*, and process_group .* 0 of"):
-        RankArguments(topology=topology, process_group=pairs).find()
+    assert Ranks(group).find() == Place((1,), 2, members=(0, 2))
+    with pytest.raises(ValueError, match="global rank 2 and is not in the process group"):
+        Ranks(other).find()
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"rank": 0}, "rank and ranks belong together"),
-        ({"rank": 2, "ranks": 2}, "rank is 2, allowed are 0 to 1"),
-        ({"virtual_ranks": 2, "rank": 0, "ranks": 2}, "leave rank and ranks"),
-        ({"virtual_ranks": 0}, "it must be positive"),
-        ({"virtual_ranks": 2, "topology": {"dp": 2}}, "topology says which rank"),
-        ({"rank": 0, "ranks": 2, "process_group": object()}, "process_group says which rank"),
-        ({"topology": {"dp": 0}}, "size of dp is 0"),
-        ({"topology": "dp"}, "topology is 'dp': needed is a DeviceMesh"),
+        ({"of": (2, 2)}, "of 2 ranks, rank may be 0 to 1"),
+        ({"of": (2,)}, r"give \(rank, number of ranks\), such as \(3, 8\)"),
+        ({"of": 8}, r"write ranks=\(rank, 8\) .* or ranks=Ranks\(virtual=8\)"),
+        ({"of": (0, 2), "virtual": 2}, "leave one of them"),
+        ({"virtual": 0}, "virtual is 0, needed is a positive integer"),
+        ({"of": {"dp": 2}, "virtual": 2}, "leave one of them"),
+        ({"of": {"dp": 0}}, "size of dp is 0"),
+        ({"of": "dp"}, "ranks is 'dp': needed is a DeviceMesh"),
     ],
 )
 def test_arguments_that_contradict_are_refused_at_once(arguments: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        RankArguments(**arguments)
+        Ranks(**arguments)
+
+
+def test_what_says_a_rank_is_short_for_it() -> None:
+    assert as_ranks({"dp": 2}) == Ranks(Topology({"dp": 2}))
+    assert as_ranks(None) == Ranks()
+    assert as_ranks(Ranks(virtual=2)) == Ranks(virtual=2)
 
 
 UNITS = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=1, pp=2))
@@ -140,14 +136,14 @@ def test_units_of_another_size_are_refused() -> None:
 
 def test_units_that_get_whole_microbatches_are_told_to_spread_images() -> None:
     with pytest.raises(ValueError, match="get whole microbatches: give Units spread=True"):
-        RankArguments(topology=UNITS, dispatch="images")
+        Ranks(UNITS).check_dispatch("images")
     spread = replace(UNITS, encoder=UnitSize(dp=2, pp=1), spread=True)
-    RankArguments(topology=spread, dispatch="images")
+    Ranks(spread).check_dispatch("images")
 
 
 def test_a_sampler_lists_the_samples_of_one_rank(join: Any) -> None:
     join(2, 3)
     units = Units(backbone=UnitSize(dp=2, pp=1), encoder=UnitSize(dp=1, pp=1))
-    sampler = BalancedBatchSampler({"tokens": [1] * 8}, Balance(samples_per_step=4), topology=units)
+    sampler = BalancedBatchSampler({"tokens": [1] * 8}, Balance(samples_per_step=4), ranks=units)
     with pytest.raises(ValueError, match="works for data-parallel ranks 0, 1, and a sampler"):
         next(iter(sampler))

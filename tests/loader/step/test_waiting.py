@@ -35,7 +35,7 @@ def test_a_wait_for_the_first_batch_says_what_is_missing(
     # Without workers this process would wait for itself: no sample waits for the file.
     dataset = made.Waiting(16, 3 if workers else -1, str(path))
     loader = DataLoader(
-        dataset, 2, shuffle=True, balance="fixed", rank=0, ranks=1, num_workers=workers,
+        dataset, 2, shuffle=True, balance="fixed", ranks=(0, 1), num_workers=workers,
         collate_fn=list, timeout=120,
     )  # fmt: skip
     try:
@@ -54,7 +54,7 @@ def test_a_balancer_that_starts_slowly_is_named(
 ) -> None:
     monkeypatch.setattr(balancer_process, "FIRST_LOG_S", 0.0)
     loader = DataLoader(
-        range(8), 2, shuffle=True, balance="fixed", rank=0, ranks=1, num_workers=1,
+        range(8), 2, shuffle=True, balance="fixed", ranks=(0, 1), num_workers=1,
         cost={"tokens": [1] * 8}, collate_fn=list,
     )  # fmt: skip
     with caplog.at_level(logging.WARNING, "counterpoise"):

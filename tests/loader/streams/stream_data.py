@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import counterpoise as cp
 from counterpoise.workers.sources.interface import SampleError
+from tests.flat_options import NAMES, flat_balance
 
 COUNT = 120
 LENGTHS = np.random.default_rng(5).integers(4, 60, COUNT).tolist()
@@ -110,9 +111,9 @@ BUDGET = 200
 
 def loader(dataset=None, **changes):
     options = {"budgets": {"tokens": BUDGET}, "layout": "packed", "accumulate": 2}
-    own = {name: changes.pop(name) for name in [*changes] if hasattr(cp.Balance(), name)}
+    own = {name: changes.pop(name) for name in [*changes] if name in NAMES}
     stream = Stateful() if dataset is None else dataset
-    return cp.DataLoader(stream, balance=cp.Balance(**{**options, **own}), **changes)
+    return cp.DataLoader(stream, balance=flat_balance(**{**options, **own}), **changes)
 
 
 def numbers(batch):

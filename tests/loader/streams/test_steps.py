@@ -51,7 +51,7 @@ def check(setting):
             assert facts.weights.samples == len(facts.keys)
             assert facts.weights.label_tokens == total - len(facts.keys)
             if facts.keys:
-                assert arrival.made.batch["input_ids"].shape == (1, total)
+                assert arrival.loaded.batch["input_ids"].shape == (1, total)
     told_of = [[each.batch for each in rank] for rank in came]
     places = [[(facts.step, facts.microbatch) for facts in rank] for rank in told_of]
     assert all(each == places[0] for each in places)  # equal numbers, and ends at the same step
@@ -134,7 +134,7 @@ def test_a_rank_at_its_end_gets_a_batch_of_a_real_sample_that_weighs_nothing():
     parts[0][0].lengths, parts[1][0].lengths = [90] * 3, [90]
     came = run(setting.loops(parts))
     weights = [each.batch.weights for each in came[1]]
-    assert [each.made.batch["input_ids"].numel() for each in came[1]] == [90, 90, 90]
+    assert [each.loaded.batch["input_ids"].numel() for each in came[1]] == [90, 90, 90]
     assert [(each.samples, each.step_samples) for each in weights] == [(1, 2), (0, 1), (0, 1)]
 
 

@@ -68,7 +68,7 @@ def test_a_ledger_has_no_samples_and_is_small():
     ("changes", "reason"),
     [
         ({"num_workers": 2}, "workers was 0 and is 2.*save state_dict.. on every rank"),
-        ({"rank": 0, "ranks": 2}, "ranks was 1 and is 2"),
+        ({"ranks": (0, 2)}, "ranks was 1 and is 2"),
         ({"budgets": {"tokens": 300}}, "digest was .* resume with the same ranks, budgets"),
     ],
 )

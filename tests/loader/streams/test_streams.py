@@ -9,6 +9,7 @@ import torch
 import webdataset as wds
 from torch.utils.data import IterDataPipe, default_collate
 
+from counterpoise import OnError, Ranks
 from counterpoise.loader import LoaderError, StepLoader
 from tests.loader.streams import stream_data as made
 from tests.loader.streams.stream_data import BUDGET, loader, numbers, take
@@ -137,13 +138,13 @@ def test_what_collate_raises_is_raised_and_the_pack_comes_again():
 
 def test_samples_that_cannot_be_used_are_left_out_counted_and_written(tmp_path):
     letters = tmp_path / "letters.jsonl"
-    own = loader(made.Broken(), on_error="skip", dead_letter=str(letters))
+    own = loader(made.Broken(), on_error=OnError("skip", dead_letter=str(letters)))
     came = take(own)
     assert sum(len(keys) for _, _, keys, _, _ in came) == made.COUNT - 12
     assert own.left_out == 12
     assert len(letters.read_text().splitlines()) == 12
     with pytest.raises(LoaderError, match="max_errors=3 allows 3"):
-        take(loader(made.Broken(), on_error="skip", max_errors=3))
+        take(loader(made.Broken(), on_error=OnError("skip", max_errors=3)))
     with pytest.raises(Exception, match="is broken"):
         take(loader(made.Broken()))
 
@@ -306,12 +307,12 @@ class Pipe(IterDataPipe):
         ({"growing_data": True}, "growing_data is True"),
         ({"decode_threads": 2}, "decode_threads is 2"),
         (
-            {"worker_restarts": 1, "num_workers": 1},
+            {"on_error": OnError(worker_restarts=1), "num_workers": 1},
             "worker_restarts=1, and a worker of a Stateful cannot go on",
         ),
         ({"cost": {"tokens": [1]}}, "cost is a dict, and samples of a stream have no index"),
         ({"on_error": "refill"}, "refill"),
-        ({"on_error": "skip", "max_errors": 0.1}, "max_errors=0.1 is a part"),
+        ({"on_error": OnError("skip", max_errors=0.1)}, "max_errors=0.1 is a part"),
     ],
 )
 def test_what_a_stream_cannot_have_is_refused_by_name(changes, reason):
@@ -320,13 +321,13 @@ def test_what_a_stream_cannot_have_is_refused_by_name(changes, reason):
 
 
 def test_several_ranks_of_one_process_are_refused():
-    with pytest.raises(ValueError, match="each rank has a stream of its own: leave virtual_ranks"):
-        iter(loader(virtual_ranks=2))
+    with pytest.raises(ValueError, match="each rank has a stream of its own: leave Ranks"):
+        iter(loader(ranks=Ranks(virtual=2)))
 
 
 def test_several_ranks_need_a_process_group():
     with pytest.raises(ValueError, match="call init_process_group"):
-        next(iter(loader(rank=0, ranks=2)))
+        next(iter(loader(ranks=(0, 2))))
 
 
 def test_a_datapipe_is_refused():

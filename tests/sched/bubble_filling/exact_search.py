@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE
-from counterpoise.sched.bubble_filling.instance import FillProblem, Work
+from counterpoise.sched.bubble_filling.instance import FillProblem, StageKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _chains(
 
 
 def _tasks(
-    problem: FillProblem, work: Work, ranks: tuple[int, ...], copy: int, microbatch: int
+    problem: FillProblem, work: StageKernels, ranks: tuple[int, ...], copy: int, microbatch: int
 ) -> tuple[_Task, ...]:
     row = problem.row(microbatch, work)
     return tuple(

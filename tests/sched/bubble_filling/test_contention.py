@@ -23,7 +23,7 @@ from counterpoise.sched.bubble_filling.gaps import (
     Ints,
     Stretches,
 )
-from counterpoise.sched.bubble_filling.instance import FillProblem, Work
+from counterpoise.sched.bubble_filling.instance import FillProblem, StageKernels
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import dump_setup, load_setup
 from counterpoise.sched.simulation.costs import NOT_MEASURED
@@ -50,10 +50,10 @@ def one_kernel(
         stretches = Stretches(
             ints(0, 0, 40, 100), ints(0, 40, 100, 100), ints(FREE, COMPUTING, kind, FREE),
         )  # fmt: skip
-    kernel = Work(ints(resource), ints(40).reshape(1, 1, 1), ints(0))
+    kernel = StageKernels(ints(resource), ints(40).reshape(1, 1, 1), ints(0))
     # What is not looked at takes a nanosecond, before or after the step.
-    little = Work(ints(0), ints(1).reshape(1, 1, 1), ints(0))
-    none = Work(ints(), np.zeros((1, 1, 0), np.int64), ints())
+    little = StageKernels(ints(0), ints(1).reshape(1, 1, 1), ints(0))
+    none = StageKernels(ints(), np.zeros((1, 1, 0), np.int64), ints())
     ahead, back = (little, kernel) if backward else (kernel, none)
     need, gradient = (0, 40) if backward else (60, 100)
     return FillProblem(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoise.sched.bubble_filling.gaps import COMMUNICATING, COMPUTING, FREE, Gaps, Stretches
-from counterpoise.sched.bubble_filling.instance import FillProblem, Work, make_work
+from counterpoise.sched.bubble_filling.instance import FillProblem, StageKernels, make_work
 from counterpoise.sched.bubble_filling.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.setup import Kernel
 from tests.sched.bubble_filling.exact_search import least_exposed
@@ -70,7 +70,7 @@ def random_problem(seed: int) -> FillProblem:
     )
 
 
-def _costing(work: Work, permille: tuple[int, ...]) -> Work:
+def _costing(work: StageKernels, permille: tuple[int, ...]) -> StageKernels:
     """Return work whose microbatches cost permille of it."""
     ns = np.maximum(1, -(-work.ns * np.array(permille)[None, :, None] // 1000))
     return replace(work, ns=np.ascontiguousarray(ns))

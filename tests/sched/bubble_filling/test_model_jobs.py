@@ -17,7 +17,7 @@ from counterpoise.sched.shapes import (
     read_device,
     read_model,
     step,
-    time_of,
+    step_end,
 )
 
 MODELS = {
@@ -40,7 +40,7 @@ def filling_costs_what_shapes_say(
     host = host_step(model_setup(model, device, layout, amounts))
     expected = step(language, device, layout, amounts)
     chain = layer_costs(language, device, layout, amounts)
-    ends = time_of(chain, device, layout).reduce_ns
+    ends = step_end(chain, device, layout).reduce_ns
     whole = expected.timeline.makespan_ns + max(ends)
     assert host.timeline.makespan_ns == pytest.approx(whole, abs=2)
     assert host.timeline.peak_bytes == expected.memory_bytes

@@ -7,8 +7,8 @@ import pytest
 
 from counterpoise.sched.bubble_filling.encoder_plans import EncoderPlan, host_step, plan_problem
 from counterpoise.sched.bubble_filling.gaps import COMPUTING, FREE, Stretches
-from counterpoise.sched.bubble_filling.instance import Work
-from counterpoise.sched.bubble_filling.pipelines import fill, space_of
+from counterpoise.sched.bubble_filling.instance import StageKernels
+from counterpoise.sched.bubble_filling.pipelines import fill, make_space
 from counterpoise.sched.bubble_filling.search import Effort, Lists, _Search, fill_bubbles
 from tests.sched.bubble_filling.test_by_hand import SETUP, filled, proofs
 from tests.sched.bubble_filling.validate import filled_problems
@@ -25,8 +25,8 @@ def free(ns: int, busy: int = 0) -> Stretches:
 def test_a_microbatch_with_fewer_pieces_is_placed_behind_the_one_before() -> None:
     # The second of two microbatches needs one piece less: 0 ns in front.
     ns = np.array([[[10, 5], [0, 5]]], np.int64)
-    work = Work(np.zeros(2, np.int64), ns, np.zeros(2, np.int64))
-    space = space_of((free(100),))
+    work = StageKernels(np.zeros(2, np.int64), ns, np.zeros(2, np.int64))
+    space = make_space((free(100),))
     rows = np.array([0, 1], np.int64)
     found = fill(space, work, (0,), rows, 0, 3)
     assert found.starts.tolist() == [[[0, 10]], [[15, 15]]]

@@ -21,7 +21,7 @@ from counterpoise.sched.bubble_filling.instance import (
     EncoderPipeline,
     FilledSchedule,
     FillProblem,
-    Work,
+    StageKernels,
 )
 from counterpoise.sched.checking import Problem
 
@@ -184,7 +184,11 @@ def _inside(filled: FilledSchedule, p: EncoderPipeline, stage: int, rank: int) -
 
 
 def taken(
-    problem: FillProblem, work: Work, ranks: Sequence[int], order: Sequence[int], starts: Ints
+    problem: FillProblem,
+    work: StageKernels,
+    ranks: Sequence[int],
+    order: Sequence[int],
+    starts: Ints,
 ) -> Ints:
     """Return what kernels take that begin at `starts` (microbatches in `order`, stages, kernels).
 

@@ -19,7 +19,7 @@ from benchmarks.baselines.vocabulary_placements import (
 )
 from counterpoise.sched import Costs, check, problems, schedule, schedules, simulate, unit_costs
 from counterpoise.sched.generators.blocks import Pace
-from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, form_of, vocabulary
+from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, output_form, vocabulary
 from counterpoise.sched.shapes import Device, TransformerLayer, Vocabulary
 
 COSTS = unit_costs(10, 20, 2)
@@ -227,6 +227,6 @@ def test_a_backward_as_short_as_a_forward_gets_a_pattern_of_its_own() -> None:
 def test_a_program_tells_its_form() -> None:
     size = {"ranks": 2, "microbatches": 4}
     for name in ("naive", "alg1", "alg2", "interlaced"):
-        assert form_of(schedule(f"1f1b-{name}", **size)) == name
-    assert form_of(schedule("v-half-alg1", inputs=True, **size)) == "alg1"
-    assert form_of(schedule("zbv", **size)) == ""
+        assert output_form(schedule(f"1f1b-{name}", **size)) == name
+    assert output_form(schedule("v-half-alg1", inputs=True, **size)) == "alg1"
+    assert output_form(schedule("zbv", **size)) == ""

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from counterpoise.sched.planners.orchestration.models import modules_of
+from counterpoise.sched.planners.orchestration.models import make_modules
 from counterpoise.sched.planners.orchestration.units import Module
 from counterpoise.sched.shapes import (
     DEVICES,
@@ -23,7 +23,7 @@ def preset(
 ) -> tuple[Module, ...]:
     model = read_model(name).freeze(*frozen)
     device = replace(A100, encoder_percent=40)
-    return modules_of(model, device, model.amounts(tiles=images), recompute)
+    return make_modules(model, device, model.amounts(tiles=images), recompute)
 
 
 def pair_layers(

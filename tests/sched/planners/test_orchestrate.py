@@ -21,9 +21,9 @@ from counterpoise.sched.planners.orchestration.units import (
     Unit,
     iteration_ns,
     memory_bytes,
-    memory_of,
+    microbatches_ahead,
+    module_bytes,
     stage_ns,
-    taken_in,
     warmup_ns,
 )
 from counterpoise.sched.shapes import read_model
@@ -84,7 +84,7 @@ def brute_force(seed: int, most: int = 10**6) -> int | None:
             if sum(unit.gpus for unit in units) > job.gpus or max(u.gpus for u in units) > most:
                 continue
             time = iteration_ns(job, units)
-            if (best is None or time < best) and max(memory_of(job, units)) <= job.memory_bytes:
+            if (best is None or time < best) and max(module_bytes(job, units)) <= job.memory_bytes:
                 best = time
     return best
 
@@ -100,7 +100,7 @@ def test_the_first_layout_is_the_best_there_is(seed: int) -> None:
     found = orchestrate(job)[0]
     assert found.formula_ns == best == iteration_ns(job, found.units)
     assert found.gpus <= job.gpus
-    assert max(memory_of(job, found.units)) <= job.memory_bytes
+    assert max(module_bytes(job, found.units)) <= job.memory_bytes
 
 
 @pytest.mark.parametrize("replicas", [1, 16, 240, 1920])
@@ -128,7 +128,7 @@ def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
 def test_the_rigid_layout_is_never_better(seed: int) -> None:
     job = a_job(seed)
     for usual in baselines(job).values():
-        assert max(memory_of(job, usual.units)) <= job.memory_bytes
+        assert max(module_bytes(job, usual.units)) <= job.memory_bytes
         assert usual.formula_ns == iteration_ns(job, usual.units)
         assert usual.formula_ns >= orchestrate(job)[0].formula_ns
 
@@ -143,7 +143,7 @@ def test_the_rigid_layout_is_the_best_of_all_tp_dp_and_pp(seed: int) -> None:
             tuple(Unit(tp, dp, pp if at == job.at else 1) for at in range(len(job.modules)))
         ]
         if pp <= job.modules[job.at].layers and sum(unit.gpus for unit in units) <= job.gpus
-        if max(memory_of(job, units)) <= job.memory_bytes
+        if max(module_bytes(job, units)) <= job.memory_bytes
     ]
     usual = rigid(job)
     assert (usual.formula_ns if usual else None) == min(found, default=None)
@@ -209,8 +209,8 @@ def test_an_encoder_holds_a_microbatch_for_every_stage_behind_it() -> None:
     encoder = Module("encoder", 1, {1: 1}, {1: 1}, activation_bytes=10)
     backbone = Module("backbone", 4, {1: 1}, {1: 1}, activation_bytes=4)
     job = OrchestrationProblem((encoder, backbone), gpus=5, batch=9, memory_bytes=10**6)
-    assert memory_of(job, (Unit(), Unit(pp=4))) == (5 * 10, 4)
-    assert taken_in(Unit(), taken_in(Unit(pp=4), 0)) == 5
+    assert module_bytes(job, (Unit(), Unit(pp=4))) == (5 * 10, 4)
+    assert microbatches_ahead(Unit(), microbatches_ahead(Unit(pp=4), 0)) == 5
 
 
 def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
@@ -226,7 +226,7 @@ def test_the_papers_settings_have_a_layout(gpus: int, batch: int) -> None:
     job = OrchestrationProblem(preset("mllm-72b"), gpus, batch, 74 * 10**9)
     found = orchestrate(job)[0]
     assert 0.8 * gpus <= found.gpus <= gpus
-    assert max(memory_of(job, found.units)) <= job.memory_bytes
+    assert max(module_bytes(job, found.units)) <= job.memory_bytes
 
 
 def test_bad_jobs_are_refused_in_one_line() -> None:

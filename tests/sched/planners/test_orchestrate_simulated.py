@@ -16,7 +16,7 @@ from counterpoise.sched.planners.orchestration.units import (
     OrchestrationProblem,
     Unit,
     iteration_ns,
-    memory_of,
+    module_bytes,
 )
 from tests.sched.planners.shaped import preset
 
@@ -46,7 +46,7 @@ def test_the_simulated_peaks_are_the_formulas(units: tuple[Unit, ...]) -> None:
     program, costs = layout_program(JOB, a_layout(units))
     peaks = simulate(program, costs).peak_bytes
     first = 0
-    for unit, bound in zip(units, memory_of(JOB, units), strict=True):
+    for unit, bound in zip(units, module_bytes(JOB, units), strict=True):
         assert max(peaks[first : first + unit.pp]) == pytest.approx(bound, abs=unit.pp)
         first += unit.pp
 

@@ -23,7 +23,7 @@ from counterpoise.sched.planners.recompute import (
     savings,
     tighten,
 )
-from counterpoise.sched.shapes import LayerCost, ParallelLayout, step_of
+from counterpoise.sched.shapes import LayerCost, ParallelLayout, simulate_step
 from tests.sched.planners.published import PAIRS
 from tests.sched.planners.shaped import A100, pair_layers
 from tests.sched.saved_tensors import live_bytes, run_layers
@@ -197,7 +197,7 @@ def test_less_is_recomputed_and_the_step_is_shorter(gib: int) -> None:
     times = []
     for policies in (plan, usual):
         again = replace(layout, recompute=tuple(one.recompute for one in policies))
-        times.append(step_of([layers] * 16, A100, again).total_ns)
+        times.append(simulate_step([layers] * 16, A100, again).total_ns)
     assert times[0] <= times[1]
 
 

@@ -29,7 +29,7 @@ from counterpoise.sched.replanning.decision import (
     settled,
     step_ns,
 )
-from counterpoise.sched.replanning.observation import Observation, expected_step, keys_of, nearby
+from counterpoise.sched.replanning.observation import Observation, expected_step, nearby, step_keys
 
 RANKS, COUNT, LAYERS = 4, 8, 4
 FORWARD, BACKWARD, LAYER = 80_000, 160_000, 20_000
@@ -81,7 +81,7 @@ class Job:
         """Run steps, and take every plan that is worth it, as the pipeline does."""
         decision = None
         for _ in range(steps):
-            keys = keys_of(self.program)
+            keys = step_keys(self.program)
             rows = []
             for held in self.held:
                 timeline = simulate(self.program, self.times(held))

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.sched import Program, schedule
-from counterpoise.sched.runtime import Pipeline, VocabParallel
+from counterpoise.sched.runtime import Pipeline, StageOptions, StepLoss, VocabParallel
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.models import (
     HIDDEN,
@@ -162,8 +162,9 @@ def make_pipe(
         blocks = [part for part in every if isinstance(part, Block)]
         for module in blocks if case.blocks else stages:
             fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
-    options: dict[str, Any] = dict(case.options) | {"hidden": HIDDEN} | more
-    return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **made, **options), mine
+    run: Any = StageOptions(**dict(case.options))  # type: ignore[arg-type]
+    settings = {"hidden": HIDDEN, "run": run} | made | more
+    return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **settings), mine
 
 
 def loss_or_vocabulary(
@@ -200,10 +201,8 @@ def send_spread_out_gradients(rank: int, counts: tuple[int, ...]) -> float:
         schedule="1f1b",
         stages={rank: stage},
         hidden=HIDDEN,
-        inputs=("x",),
-        labels=(),
-        loss=lambda output: output.sum(),
-        weigh=lambda _: 1.0,
+        run=StageOptions(inputs=("x",)),
+        loss=StepLoss(lambda output: output.sum(), labels=(), weigh=lambda _: 1.0),
         deadline_s=40,
     )
     pipe.step(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.runtime import HiddenStates, Pipeline, StageOptions
 from tests.sched.runtime import models
 from tests.sched.runtime.cases import Case, loader_step, make_pipe, mean_loss, parameter_pairs
 from tests.sched.runtime.models import Batches, copies, freeze, make_stages
@@ -45,8 +45,9 @@ def _run_low(case: Case, autocast: bool) -> dict[str, float]:
     stages = [stage.to(low) for stage in make_stages(program.stages)]
     freeze(stages, case.frozen)
     one, exact = copies(stages), [stage.float() for stage in copies(stages)]
-    options = {"autocast": torch.bfloat16} if autocast else {}
-    pipe, mine = make_pipe(mesh, case, program, stages, hidden=HIDDEN, dtype=low, **options)
+    run = StageOptions(autocast=torch.bfloat16 if autocast else None)
+    hidden = HiddenStates(HIDDEN, dtype=low)
+    pipe, mine = make_pipe(mesh, case, program, stages, hidden=hidden, run=run)
     every = [make_batches(count, case.equal, seed) for seed in range(WORLD // case.ranks)]
     total = sum(len(ids) for batches in every for ids in batches.ids)
     try:

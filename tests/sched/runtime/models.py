@@ -18,7 +18,8 @@ from counterpoise.sched.runtime.compiled import (
 )
 from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
-from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from counterpoise.sched.runtime.settings import StageOptions, StepLoss
+from counterpoise.sched.runtime.stage.modules import Stages
 from tests.sched.runtime.loopback import Loopback
 
 HIDDEN, WORDS = 8, 11
@@ -145,9 +146,9 @@ def run_program(
     wanted = gradient_wanted(stages)
     ranks = len(program.ranks)
     loop = Loopback(ranks, rendezvous=rendezvous)
-    given = StageOptions(inputs=("ids",), labels=("labels",), loss=total_loss, **options)
+    run, loss = StageOptions(inputs=("ids",), **options), StepLoss(total_loss)
     parts = [
-        Stages(program, {s: stages[s] for s in program.stages_of(rank)}, given)
+        Stages(program, {s: stages[s] for s in program.stages_of(rank)}, run, loss)
         for rank in range(ranks)
     ]
     data = batches.data(wanted)

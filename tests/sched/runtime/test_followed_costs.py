@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.sched import CostFunction, CostProfile, Replan, Slot, dump_profile, simulate
-from counterpoise.sched.runtime import Pipeline, load_checkpoint, save_checkpoint
+from counterpoise.sched.runtime import Pipeline, StepLoss, load_checkpoint, save_checkpoint
 from counterpoise.sched.simulation.cost_profile import profile_costs
 from tests.sched.runtime.models import HIDDEN, WORDS, make_stages, total_loss
 from tests.sched.runtime.pool import Pool, make_mesh
@@ -54,11 +55,10 @@ def collate(samples: list[Tensor]) -> dict[str, Tensor]:
 
 
 def make_loader(costs: Path, **given: Any) -> DataLoader[Any, Any]:
-    pipeline = {"schedule": "1f1b", "stages": 2, "profile": str(costs)}
     data = Texts()
     return DataLoader(
         data, collate_fn=collate, shuffle=True, cost={"tokens": data.lengths}, **given,
-        balance=Balance(samples_per_step=STEP, accumulate=4, ordering="two_opt", pipeline=pipeline),
+        balance=Balance(samples_per_step=STEP, accumulate=4, pipeline=str(costs)),
     )  # fmt: skip
 
 
@@ -93,12 +93,13 @@ def run(rank: int, folder: Path, follows: bool, resumed: bool) -> Seen:
     told = Told(own)
     replan = Replan(None, profile(False), threshold=0.25, window=2, measure=told)
     pipe = Pipeline(
-        mesh, schedule="1f1b", stages={own: stages[own]}, loss=total_loss, hidden=HIDDEN,
-        weigh="sample", deadline_s=40, replan=replan if follows else "off",
+        mesh, schedule="1f1b", stages={own: stages[own]}, hidden=HIDDEN,
+        loss=StepLoss(total_loss, weigh="sample"), deadline_s=40,
+        replan=replan if follows else "off",
     )  # fmt: skip
     told.pipe = pipe
     loader = make_loader(
-        folder / "first.json", topology=mesh, num_workers=1, name=str(resumed),
+        folder / "first.json", ranks=Ranks(mesh, name=str(resumed)), num_workers=1,
         multiprocessing_context="fork",  # the pool's own method starts clean processes: seconds
     )  # fmt: skip
     loader.follow_costs(pipe)
@@ -124,7 +125,7 @@ def run(rank: int, folder: Path, follows: bool, resumed: bool) -> Seen:
 
 def planned(costs: Path) -> dict[int, list[tuple[int, tuple[str, ...]]]]:
     """Return what one process that plays both ranks is given by these costs."""
-    loader = make_loader(costs, virtual_ranks=2)
+    loader = make_loader(costs, ranks=Ranks(virtual=2))
     return {step.number: [(i.rank, i.keys) for i in step.infos] for step in loader.steps()}
 
 

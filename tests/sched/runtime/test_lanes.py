@@ -13,7 +13,8 @@ from counterpoise.sched.ir.program import Pass
 from counterpoise.sched.runtime import Units, UnitSize, VocabParallel
 from counterpoise.sched.runtime.gradients import Reduction, clip_gradients, settle
 from counterpoise.sched.runtime.job.lanes import Lanes
-from counterpoise.sched.runtime.stage.calling import Calling, call_module
+from counterpoise.sched.runtime.settings import StageOptions
+from counterpoise.sched.runtime.stage.calling import call_module
 from counterpoise.sched.runtime.units.place import UnitPlace
 from tests.sched.runtime.pool import Pool, make_square
 
@@ -108,7 +109,7 @@ def outputs_and_heads(rank: int) -> list[str]:
     layer = nn.Linear(4, 4)
     parallelize_module(layer, tp, ColwiseParallel(use_local_output=False))
     with pytest.raises(TypeError) as output:
-        call_module(layer, [torch.ones(1, 4)], {}, Calling(), Pass(3, "F", 0))
+        call_module(layer, [torch.ones(1, 4)], {}, StageOptions(), Pass(3, "F", 0))
     with pytest.raises(TypeError) as head:
         VocabParallel(layer)
     return [str(output.value), str(head.value)]

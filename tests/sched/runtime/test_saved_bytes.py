@@ -13,7 +13,8 @@ from counterpoise.sched import Pass, Program, schedule, simulate, unit_costs
 from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
 from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from counterpoise.sched.runtime.settings import StageOptions, StepLoss
+from counterpoise.sched.runtime.stage.modules import Stages
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart
 from tests.sched.runtime.loopback import Loopback
@@ -54,14 +55,14 @@ def run(program: Program) -> list[Ledger]:
     data = StepData((microbatch,) * program.microbatches, wanted)
     algorithm: Literal["alg1", "alg2"] = "alg1" if program.name.endswith("alg1") else "alg2"
     parallel = VocabParallel(head, embedding if inputs else None, algorithm=algorithm)
-    loss = None if program.barriers else total_loss
-    options = StageOptions(inputs=("ids",), labels=("labels",), loss=loss)
+    loss = StepLoss(None if program.barriers else total_loss)
+    options = StageOptions(inputs=("ids",))
     loop, ledgers, walks = Loopback(RANKS), [], []
     for rank in range(RANKS):
         own = {stage: stages[stage] for stage in program.stages_of(rank)}
         weights = [p for module in own.values() for p in module.parameters()]
         ledger = Ledger(frozenset(p.untyped_storage().data_ptr() for p in weights))
-        counting = Counting(Stages(program, own, options), ledger)
+        counting = Counting(Stages(program, own, options, loss), ledger)
         parts: dict[str, ModelPart] = dict.fromkeys(counting.kinds, counting)
         if program.barriers:
             shard = parallel.shard(rank, RANKS)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.planners.stage_split import split_of
-from counterpoise.sched.runtime import Pipeline, split
+from counterpoise.sched.planners.stage_split import make_split
+from counterpoise.sched.runtime import Pipeline, StageModules, split
 from counterpoise.sched.runtime.stage.splitting import with_ties
 from tests.sched.runtime.cases import gradient, loader_step, mean_loss, reference_loss, relative
 from tests.sched.runtime.models import HIDDEN, WORDS, Block, make_batches
@@ -73,7 +73,7 @@ def train_tied(rank: int, name: str, ranks: int, *, by_split: bool = False) -> f
     placed = program.stages_of(own)
     shared: dict[str, nn.Parameter] = {}
     if by_split:
-        plan = split_of(tuple(len(stage) for stage in model))
+        plan = make_split(tuple(len(stage) for stage in model))
         stages = split(nn.Sequential(*(m for stage in model for m in stage)), plan, layers="")
         mine: dict[int, Any] = copy.deepcopy({stage: stages[stage] for stage in placed})
     else:
@@ -89,10 +89,9 @@ def train_tied(rank: int, name: str, ranks: int, *, by_split: bool = False) -> f
     pipe = Pipeline(
         mesh,
         schedule=name,
-        stages=mine,
+        stages=StageModules(mine, shared=shared),
         hidden=HIDDEN,
         loss=mean_loss,
-        shared=shared,
         deadline_s=40,
     )
     whole = nn.Sequential(*model)
@@ -156,8 +155,8 @@ def refuse(rank: int, what: str) -> str:
         shared = {"bias": block.up.bias if rank else block.down.bias}
     with pytest.raises(ValueError, match="shared parameter") as found:
         Pipeline(
-            make_mesh(WORLD), schedule="1f1b", stages={rank: stages[rank]}, hidden=HIDDEN,
-            loss=mean_loss, shared=shared,
+            make_mesh(WORLD), schedule="1f1b", hidden=HIDDEN, loss=mean_loss,
+            stages=StageModules({rank: stages[rank]}, shared=shared),
         )  # fmt: skip
     return str(found.value)
 

@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline, checkpoint
+from counterpoise.sched.runtime import Pipeline, StageModules, checkpoint
 from counterpoise.sched.runtime.execution.drive import PipelineStalledError
 from counterpoise.sched.runtime.job import start
 from counterpoise.sched.runtime.links.process_groups import make_groups
@@ -28,7 +28,7 @@ RANKS, DEADLINE_S = 2, 4.0
 RUNTIME = "counterpoise.sched.runtime"
 # What rank 1 is stopped in, and at which call of it.
 POINTS = {
-    "meet": ("job.start", "place_in", 1),
+    "meet": ("job.start", "place_on_mesh", 1),
     "agree": ("units.place", "combine", 1),
     "facts": ("units.place", "gather_objects", 1),
     "make groups": ("links.process_groups", "dist.new_group", 1),
@@ -86,11 +86,13 @@ def train(rank: int, point: str, folder: Path) -> str:
         pipe = Pipeline(
             mesh,
             schedule="1f1b",
-            stages={rank: stages[rank]},
+            stages=StageModules(
+                {rank: stages[rank]},
+                shared={"norm": next(p for p in stages[rank].parameters() if p.dim() == 1)},
+            ),
             hidden=HIDDEN,
             loss=mean_loss,
             deadline_s=DEADLINE_S,
-            shared={"norm": next(p for p in stages[rank].parameters() if p.dim() == 1)},
         )
         step = loader_step(make_batches(RANKS, equal=True), 100)
         doing: list[Callable[[], Any]] = [

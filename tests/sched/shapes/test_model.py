@@ -23,7 +23,7 @@ from counterpoise.sched.shapes import (
     read_device,
     read_model,
     step,
-    time_of,
+    step_end,
 )
 
 LAYER = TransformerLayer(64, 160, 3, 32, causal=True)
@@ -137,7 +137,7 @@ def test_microbatches_in_flight_are_those_of_the_schedules() -> None:
 def test_the_end_of_a_step_is_in_it() -> None:
     layout = ParallelLayout(pp=2, dp=4, stages=(6, 6), microbatches=4)
     found = step(MODEL, Device(), layout, AMOUNTS)
-    times = time_of(layer_costs(MODEL, Device(), layout, AMOUNTS), Device(), layout)
+    times = step_end(layer_costs(MODEL, Device(), layout, AMOUNTS), Device(), layout)
     ends = [row[-1].end_ns for row in found.timeline.ranks]
     tails = zip(ends, times.reduce_ns, times.optimizer_ns, strict=True)
     assert found.total_ns == max(map(sum, tails)) > found.timeline.makespan_ns

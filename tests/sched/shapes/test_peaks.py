@@ -20,9 +20,9 @@ from counterpoise.sched.shapes import (
     Device,
     Model,
     ParallelLayout,
+    chain_memory,
     layer_costs,
     memory,
-    memory_of,
     read_config,
 )
 
@@ -230,10 +230,10 @@ def test_two_measured_runs_predict_the_third(name: str, zero: int) -> None:
     layers = [
         replace(one, activation_bytes=kept) if at in own else one for at, one in enumerate(layers)
     ]
-    off = every.peak - memory_of(layers, layout)[0].total
+    off = every.peak - chain_memory(layers, layout)[0].total
     layers = [
         replace(one, working_bytes=max(0, one.working_bytes + off)) if at in own else one
         for at, one in enumerate(layers)
     ]
-    [found] = memory_of(layers, layout_of(none.case, "some", zero))
+    [found] = chain_memory(layers, layout_of(none.case, "some", zero))
     assert found.total == pytest.approx(measured(name, "some", zero).peak, rel=0.05)

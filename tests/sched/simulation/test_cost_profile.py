@@ -46,7 +46,7 @@ def test_a_microbatch_costs_what_its_resources_cost() -> None:
 def test_an_amount_that_the_microbatch_lacks_is_named() -> None:
     for needs in (CostFunction(0, {"tiles": 1}), CostFunction(points={"tiles": ((0, 0), (1, 5))})):
         with pytest.raises(ValueError, match="no amount of 'tiles'; it has tokens"):
-            needs.cost_of({"tokens": 5})
+            needs.evaluate({"tokens": 5})
 
 
 def test_an_entry_may_combine_fixed_costs_rates_and_points() -> None:

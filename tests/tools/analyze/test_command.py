@@ -268,7 +268,7 @@ def test_a_transform_of_ones_own_counts_its_own_tokens(
     Path("words_only.py").write_text(
         "import counterpoise as cp\n"
         "def tokenizer(text):\n    return [1] * len(text.split())\n"
-        "transform = cp.VisionLanguage(tokenizer, image_token_id=0)\n"
+        "transform = cp.workers.VisionLanguage(tokenizer, image_token_id=0)\n"
     )
     with tarfile.open("a.tar", "w") as tar:
         for number in range(64):

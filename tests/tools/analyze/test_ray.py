@@ -86,7 +86,8 @@ def test_a_cluster_of_two_nodes_gives_the_identical_report(
 def test_a_cluster_of_two_nodes_prepares_the_identical_shards(
     cluster: str, data: Path, tmp_path: Path
 ) -> None:
-    words = ["--samples-per-shard", "99", "--transform", "counterpoise:VisionLanguage", "--json"]
+    transform = "counterpoise.workers:VisionLanguage"
+    words = ["--samples-per-shard", "99", "--transform", transform, "--json"]
     found = []
     for name, where in (("alone", ["--workers", "1"]), ("ray", ["--ray", cluster])):
         program = [str(Path(sys.executable).with_name("counterpoise")), "prepare"]

@@ -16,6 +16,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.analyze.report import LoopNow, make_report
 from counterpoise.tools.analyze.scan.rows import Rows
+from tests.flat_options import flat_balance
 
 # What a tar data set with VisionLanguage tells of a sample: not only what is work.
 RESOURCES = ("tiles", "tokens", "label_tokens")
@@ -31,7 +32,7 @@ def shown_balance(root: Path) -> Balance:
     call = ast.parse(code, mode="eval").body
     assert isinstance(call, ast.Call)
     given: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    return Balance(**given)
+    return flat_balance(**given)
 
 
 def as_the_loader_plans(balance: Balance, ranks: int) -> PlanConfig:

@@ -13,7 +13,7 @@ from counterpoise.tools.demo.command import microbatches
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.demo.train import DemoMicrobatch
 from counterpoise.tools.demo.transform import transform
-from counterpoise.workers.sources.registry import source_of
+from counterpoise.workers.sources.registry import open_data
 
 
 def digest(input_ids: Any, tiles: Any) -> str:
@@ -50,7 +50,7 @@ def delivered(found: Iterable[DemoMicrobatch]) -> dict[int, Counter[str]]:
 
 def test_all_runs_get_every_sample_once_and_in_the_same_steps(tmp_path: Path) -> None:
     shards = ensure_demo_data(tmp_path, samples=100, shards=3)
-    dataset = source_of(shards, transform)
+    dataset = open_data(shards, transform)
     samples = (dataset[k] for k in range(len(dataset)))
     expected = Counter(digest(each["input_ids"], each["pixel_values"]) for each in samples)
     found = {

@@ -71,7 +71,7 @@ def test_a_ledger_of_a_plain_loader_is_explained(tmp_path):
 
 def test_a_ledger_of_a_sampler_is_explained(tmp_path):
     balance = Balance(budgets={"tokens": 9})
-    sampler = BalancedBatchSampler({"tokens": [3] * 20}, balance, rank=0, ranks=2)
+    sampler = BalancedBatchSampler({"tokens": [3] * 20}, balance, ranks=(0, 2))
     next(iter(sampler))
     found = examined(tmp_path, sampler.state_dict())
     assert "BalancedBatchSampler, planner" in found["ledger"]

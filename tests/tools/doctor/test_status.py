@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from rich.console import Console
 
+from counterpoise import Ranks
 from counterpoise.balancer.protocol.parts import Hole
 from counterpoise.balancer.protocol.status_messages import StatusReport, TrainerStatus, WorkerStatus
 from counterpoise.loader import Balance, DataLoader
@@ -148,7 +149,7 @@ def test_workers_of_a_real_job_have_rates_above_0():
     loader = DataLoader(
         balanced_data.Augmented(400),
         balance=Balance(grouping="isf", samples_per_step=8, accumulate="auto"),
-        virtual_ranks=2,
+        ranks=Ranks(virtual=2),
         shuffle=True,
         collate_fn=balanced_data.as_list,
         num_workers=2,

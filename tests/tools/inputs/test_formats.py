@@ -11,7 +11,7 @@ from counterpoise.tools.cli import main
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.command import command as doctor
 from counterpoise.workers.images.decode import is_image
-from counterpoise.workers.sources.registry import source_of
+from counterpoise.workers.sources.registry import open_data
 from tests.workers.jsonl.repacked import as_lines
 from tests.workers.prepared import image_list, prepare, write_mds
 
@@ -52,7 +52,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_the_doctor_names_the_samples_of_a_step(
     name: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    source = source_of(str(folders[name]))
+    source = open_data(str(folders[name]))
     balance = cp.Balance(
         budgets={"pixels": 1 << 20}, samples_per_step=6, accumulate="auto", mode="exact", seed=1
     )

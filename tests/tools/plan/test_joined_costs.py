@@ -18,10 +18,10 @@ def test_times_equal_the_profile_s(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(dump_profile(profile))
     amounts = {"tokens": np.array([3, 7, 100]), "token_pairs": np.array([9, 49, 10**4])}
-    text = read_costs_of({"schedule": "1f1b", "stages": 2, "profile": str(path)})
+    text = read_costs_of(str(path))
     pipeline = parse_pipeline(text)
     times = pass_times(pipeline, "F", amounts)
     for k in range(3):
         resources = {name: int(values[k]) for name, values in amounts.items()}
-        assert times[:, k].tolist() == [stage.cost_of(resources) for stage in forward]
+        assert times[:, k].tolist() == [stage.evaluate(resources) for stage in forward]
     assert pass_times(pipeline, "B", amounts).tolist() == [[9] * 3] * 2

@@ -9,11 +9,11 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from counterpoise.sched.planners.orchestration.models import modules_of
+from counterpoise.sched.planners.orchestration.models import make_modules
 from counterpoise.sched.planners.orchestration.units import (
     OrchestrationProblem,
     Unit,
-    memory_of,
+    module_bytes,
 )
 from counterpoise.sched.planners.recompute import (
     Policy,
@@ -80,7 +80,7 @@ def modules_cost_what_shapes_say(
     It divides a whole module by TP, which leaves a copy of each vector, and takes equal layers, so
     its bytes are those of shapes for a stage on one GPU, a backward's working set apart.
     """
-    modules = modules_of(model, device, amounts)
+    modules = make_modules(model, device, amounts)
     encoder, backbone = modules
     layers = layer_costs(model, device, layout, amounts)
     for module, kind in ((encoder, "encoder"), (backbone, "language")):
@@ -88,7 +88,7 @@ def modules_cost_what_shapes_say(
         assert module.forward_ns[layout.tp] == sum(one.forward_ns for one in own)
         assert module.backward_ns[layout.tp] == sum(one.backward_ns for one in own)
     problem = OrchestrationProblem(modules, 64, 4 * layout.dp, 2**50)
-    found = memory_of(problem, (Unit(dp=layout.dp), Unit(dp=layout.dp)))
+    found = module_bytes(problem, (Unit(dp=layout.dp), Unit(dp=layout.dp)))
     # 1F1B over two stages: the encoder keeps two microbatches, the language model one.
     cut = tuple(module.layers for module in modules)
     both = ParallelLayout(pp=2, dp=layout.dp, microbatches=4, stages=cut, prefetch=0)

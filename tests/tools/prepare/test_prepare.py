@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Subset
 from counterpoise.tools.prepare import shards
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letters import read_letters
-from counterpoise.workers.sources.registry import source_of
+from counterpoise.workers.sources.registry import open_data
 from tests.tools.prepare import data_sets
 from tests.tools.prepare.conftest import contents
 from tests.workers.prepared import write_mds
@@ -65,7 +65,7 @@ def test_shards_of_records_have_the_same_samples(
         pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     report = prepare(path, "--out", tmp_path / "out")
-    source, written = source_of(path), TarDataset(tmp_path / "out")
+    source, written = open_data(path), TarDataset(tmp_path / "out")
     assert report["samples"] == report["compared"] == len(source) == len(written) == 34
     for index in range(len(source)):
         assert written.raw(index) == source.raw(index) | {"__key__": written.key(index)}
@@ -123,7 +123,7 @@ def test_a_second_run_writes_nothing_and_one_for_a_lost_shard_that_one(
     written = list[str]()
     write = shards.write_shard
 
-    def counting(task: shards.ShardTask, given: shards.Given) -> shards.WrittenShard:
+    def counting(task: shards.ShardTask, given: shards.SourceOptions) -> shards.WrittenShard:
         written.append(Path(task.path).name)
         return write(task, given)
 
@@ -253,7 +253,7 @@ def test_shards_are_about_as_large_as_asked_for(prepare: Any, tmp_path: Path) ->
 def test_a_copy_keeps_its_index_and_costs(
     prepare: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("--out", tmp_path / "out", "--transform", "counterpoise:VisionLanguage")
+    words = ("--out", tmp_path / "out", "--transform", "counterpoise.workers:VisionLanguage")
     assert prepare(data / "shards" / "mixed-00000.tar", *words)["without_cost"] == 0
     shutil.copytree(tmp_path / "out", tmp_path / "copy", copy_function=shutil.copyfile)
     monkeypatch.setattr("counterpoise.workers.tar.index.scan", None)

@@ -13,7 +13,7 @@ from counterpoise.balancer.job.messages import JoinPool
 from counterpoise.balancer.protocol.status_messages import GetStatus, StatusReport
 from counterpoise.balancer.transport.asking import observe
 from counterpoise.balancer.transport.naming import peer_name
-from counterpoise.loader import LoaderError
+from counterpoise.loader import Balancer
 from counterpoise.loader.remote.puller import PiecePuller
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers.daemon.job_worker import WorkerSetup, open_remote_worker
@@ -49,9 +49,13 @@ def address(processes, root):
 
 
 @pytest.fixture(scope="module")
-def inline(address):
+def inline(processes, root):
     """What is delivered where everything goes through the balancer."""
-    return take(make(balancer=address, transport="inline"))
+    address = start_balancer(processes)
+    worker = start_worker(processes, address, root, "--serve", "none")
+    taken = take(make(balancer=address))
+    worker.wait_for("--serve none was given")
+    return taken
 
 
 @pytest.fixture
@@ -78,26 +82,14 @@ def ways(address):
     return {transport.partition(":")[0] for transport in transports(address)}
 
 
-@pytest.mark.parametrize("transport", ["auto", "direct"])
-def test_what_is_pulled_is_what_comes_inline(address, inline, pulled, transport):
-    assert take(make(balancer=address, transport=transport)) == inline
+def test_what_is_pulled_is_what_comes_inline(address, inline, pulled):
+    assert take(make(balancer=address)) == inline
     assert pulled["pulled"] >= SAMPLES
     assert ways(address) == {"direct"}
 
 
-def test_inline_can_be_asked_for(address, inline, pulled):
-    found = []
-
-    def look(_):
-        found.append(ways(address))
-
-    assert take(make(balancer=address, transport="inline"), look) == inline
-    assert found[0] == {"inline"}
-    assert not pulled
-
-
 def test_two_ranks_pull_their_own(address, inline, pulled):
-    ranks = [make(balancer=address, virtual_ranks=None, rank=r, ranks=2) for r in (0, 1)]
+    ranks = [make(balancer=address, ranks=(r, 2)) for r in (0, 1)]
     found = []
     for pair in zip(*[loader.steps() for loader in ranks], strict=True):
         for step in pair:
@@ -153,24 +145,10 @@ def test_a_worker_out_of_reach_sends_through_the_balancer(processes, root, inlin
     with OutOfReach(address, root):
         assert take(make(balancer=address)) == inline
         (transport,) = transports(address)
-        assert "cannot pull: tcp://127.0.0.1:1: nobody listens there" in transport
+        assert "cannot pull: tcp://127.0.0.1:1: no process listens there" in transport
     assert not pulled
     told = [each for each in caplog.messages if "it cannot pull them" in each]
     assert len(told) == 1
-
-
-def test_direct_is_an_error_where_a_worker_cannot_be_reached(processes, root):
-    address = start_balancer(processes)
-    with OutOfReach(address, root), pytest.raises(LoaderError, match="let ranks reach its address"):
-        take(make(balancer=address, transport="direct"))
-
-
-def test_direct_is_an_error_with_workers_that_do_not_serve(processes, root):
-    address = start_balancer(processes)
-    worker = start_worker(processes, address, root, "--serve", "none")
-    with pytest.raises(LoaderError, match=r'transport="direct", and this worker\'s payloads'):
-        take(make(balancer=address, transport="direct", timeout=5))
-    worker.wait_for("--serve none was given")
 
 
 def test_with_keys_everything_that_is_pulled_is_encrypted_whatever_thread_decodes_it(
@@ -181,5 +159,5 @@ def test_with_keys_everything_that_is_pulled_is_encrypted_whatever_thread_decode
     address = start_balancer(processes, "--keys", str(folder / "balancer"))
     start_worker(processes, address, root, "--keys", str(folder / "worker"), "--threads", "3")
     trainer = str(folder / "trainer")
-    assert take(make(balancer=address, keys=trainer, transport="direct")) == inline
+    assert take(make(balancer=Balancer(address, keys=trainer))) == inline
     assert pulled["pulled"] >= SAMPLES

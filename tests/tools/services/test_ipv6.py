@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from counterpoise.loader import Balancer
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
 from tests.balancer.transport.test_finding import has_ipv6
@@ -46,7 +47,7 @@ def test_a_job_runs_over_ipv6_and_its_ranks_pull_samples(processes, root, tmp_pa
     assert address.startswith("tcp://[::1]:")
     worker = processes("worker", address, "--root", str(root), *keys("worker"))
     own = tmp_path / "trainer" if has_keys else None
-    loader = make(balancer=address, keys=own, transport="direct")
+    loader = make(balancer=Balancer(address, keys=own))
     given = take(loader)
     assert sum(len(names) for *_, names, _ in given) == SAMPLES
     assert "direct: ranks pull from tcp://[::1]:" in worker.wait_for("works for job")
@@ -75,7 +76,7 @@ def test_a_name_that_has_only_an_ipv6_address_is_found(processes, root, tmp_path
     hosts.write_text(f"127.0.0.1 localhost\n::1 {NAME}\n")
     program = (
         "import sys; from tests.tools.services.test_remote import make, take; "
-        f"print(sum(len(k) for *_, k, _ in take(make(balancer={named!r}, transport='direct'))))"
+        f"print(sum(len(k) for *_, k, _ in take(make(balancer={named!r}))))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     inside = [*INSIDE, str(hosts)]

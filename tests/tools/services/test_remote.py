@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import Ranks
 from counterpoise.loader import LoaderError, RemoteDataset
 from counterpoise.loader.resume.ledger import with_digest
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -67,7 +68,12 @@ def make(dataset=None, **changes):
         "budgets": {"tiles": 16, "tokens": 3000},
         "accumulate": "auto",
     }
-    given |= {"samples_per_step": 12, "virtual_ranks": 2, "shuffle": True, "timeout": LIMIT_S}
+    given |= {
+        "samples_per_step": 12,
+        "ranks": Ranks(virtual=2),
+        "shuffle": True,
+        "timeout": LIMIT_S,
+    }
     given |= {"layout": "torch", "collate_fn": list, **changes}
     chosen = RemoteDataset("*.tar", arguments=SMALL) if dataset is None else dataset
     return balanced_loader(chosen, **given)
@@ -121,9 +127,8 @@ def test_a_standalone_balancer_orders_microbatches_as_one_in_this_process(addres
     costs = tmp_path / "costs.json"
     forward = [{"per_thousand": {"tiles": 900}}, {"per_thousand": {"tokens": 7, "token_pairs": 1}}]
     costs.write_text(json.dumps({"placement": [0, 1], "passes": {"F": forward}}))
-    pipeline = {"schedule": "1f1b", "stages": 2, "profile": str(costs)}
     options: dict[str, Any] = {"accumulate": 3, "grouping": "balanced", "budgets": {}}
-    ordered = {**options, "ordering": "two_opt", "pipeline": pipeline}
+    ordered = {**options, "pipeline": str(costs)}
     dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL), cache=root.parent / "cache")
     expected = take(make(dataset, timeout=0, **ordered))
     assert take(make(balancer=address, **ordered)) == expected
@@ -137,7 +142,7 @@ def test_the_number_of_steps_is_known_from_the_workers(address, local):
 
 
 def test_another_job_follows_when_the_first_is_done(address):
-    keys = [key for *_, names, _ in take(make(balancer=address, seed=9, virtual_ranks=1))
+    keys = [key for *_, names, _ in take(make(balancer=address, seed=9, ranks=Ranks(virtual=1)))
             for key in names]  # fmt: skip
     assert len(set(keys)) == len(keys) == SAMPLES
 
@@ -187,7 +192,7 @@ def test_a_transform_of_the_users_own_runs_where_it_is_allowed(address):
 
 def test_ranks_in_processes_of_their_own_share_the_batches_and_can_start_anew(address, local):
     def ranks():
-        return [make(balancer=address, virtual_ranks=None, rank=r, ranks=2) for r in (0, 1)]
+        return [make(balancer=address, ranks=(r, 2)) for r in (0, 1)]
 
     def die(loader):
         connection = loader._balanced._connection
@@ -342,7 +347,7 @@ def stale(processes, root, tmp_path):
 
 def two_ranks(address, **given):
     """Two loaders, each a rank of its own."""
-    own = [make(balancer=address, virtual_ranks=None, rank=r, ranks=2, **given) for r in (0, 1)]
+    own = [make(balancer=address, ranks=(r, 2), **given) for r in (0, 1)]
     return own, [iter(each.steps()) for each in own]
 
 

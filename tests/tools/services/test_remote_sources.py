@@ -21,7 +21,7 @@ pytest.importorskip("pyarrow")
 from tests.workers.columns.tables import save, table_of, write
 
 pytestmark = pytest.mark.slow
-TRANSFORM = cp.VisionLanguage(**SMALL)
+TRANSFORM = cp.workers.VisionLanguage(**SMALL)
 PREPARED = 24
 
 

@@ -70,9 +70,11 @@ def test_a_worker_reads_urls_and_delivers_what_local_files_give(
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="counterpoise")
     address, running = services
-    shards = cp.TarDataset(str(folder / "demo" / "**" / "*.tar"), cp.VisionLanguage(**SMALL))
+    shards = cp.TarDataset(
+        str(folder / "demo" / "**" / "*.tar"), cp.workers.VisionLanguage(**SMALL)
+    )
     expected = take(make(shards, timeout=0))
-    stored = cp.TarDataset("s3://shards/train/", cp.VisionLanguage(**SMALL))
+    stored = cp.TarDataset("s3://shards/train/", cp.workers.VisionLanguage(**SMALL))
     assert take(make(stored, balancer=address)) == expected
     described = make(cp.RemoteDataset("s3://shards/train/", arguments=SMALL), balancer=address)
     assert take(described) == expected

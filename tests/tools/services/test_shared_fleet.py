@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from counterpoise import Balancer, Ranks
 from counterpoise.loader import Balance, DataLoader, LoaderError, RemoteDataset
 from tests.security.key_party import keygen
 from tests.tools.services.commands import LIMIT_S
@@ -69,8 +70,8 @@ class Trainers:
 def make(address, keys, job):
     return DataLoader(
         RemoteDataset(f"{job}.tar", transform="remote_transforms:Counted"),
-        balance=Balance("fixed", accumulate=4), batch_size=4, virtual_ranks=1, shuffle=True,
-        collate_fn=list, timeout=LIMIT_S, balancer=address, keys=keys, job=job,
+        balance=Balance("fixed", accumulate=4), batch_size=4, ranks=Ranks(virtual=1), shuffle=True,
+        collate_fn=list, timeout=LIMIT_S, balancer=Balancer(address, job=job, keys=keys),
     )  # fmt: skip
 
 

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.loader import Balance, DataLoader, RemoteDataset
+from counterpoise import Ranks
+from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools import cli
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.flat_options import flat_balance
 from tests.forking.popen import COMMAND
 from tests.security import raw_zmtp
 from tests.tools.services.commands import limited
@@ -55,10 +57,10 @@ def start_worker(processes, address, root, *words, **variables):
 def make(address, **changes):
     given: dict[str, Any] = {
         "balance": {"grouping": "isf", "budgets": {"tokens": 3000}, "samples_per_step": 12},
-        "virtual_ranks": 2, "shuffle": True, "collate_fn": list, "timeout": 120,
+        "ranks": Ranks(virtual=2), "shuffle": True, "collate_fn": list, "timeout": 120,
         "keep_stats": True, "balancer": address, **changes,
     }  # fmt: skip
-    given["balance"] = Balance(**given["balance"])
+    given["balance"] = flat_balance(**given["balance"])
     data = RemoteDataset("*.tar", transform="remote_transforms:Sluggish")
     return DataLoader(data, **given)
 

@@ -68,7 +68,7 @@ def test_own_class_whose_batches_are_padded_needs_free_counts(capsys: Any) -> No
 def test_labels_that_are_shifted_already_are_seen_and_said(capsys: Any) -> None:
     report = tried(capsys, f"{HERE}:shifted", "--collate", f"{HERE}:join", "--ranks", "4")
     assert report["costs"]["labels_shifted"]
-    balance = 'balance=cp.Balance("auto", shift_labels=False)'
+    balance = 'balance=cp.Balance("auto", layout=cp.Layout("torch", shift_labels=False))'
     assert report["paste"][-1].endswith(f"collate_fn=join, {balance})")
     assert any("shift_labels=False" in note for note in report["notes"])
     assert not report["systems"]["auto"]["failed"]

@@ -14,7 +14,7 @@ RANKS = 4
 
 def step_of(lines: list[str], monkeypatch: Any) -> float:
     """Run the lines on four ranks; return the slowest rank's tokens of all steps a sample."""
-    ours = functools.partial(cp.DataLoader, virtual_ranks=RANKS)
+    ours = functools.partial(cp.DataLoader, ranks=cp.Ranks(virtual=RANKS))
     found: dict[str, Any] = {}
     with monkeypatch.context() as patched:
         patched.setattr(cp, "DataLoader", ours)

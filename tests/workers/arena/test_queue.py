@@ -177,8 +177,8 @@ def test_default_collate_stacks_large_batches_into_slots() -> None:
         worker, rows = this_worker(), [torch.full((9_000,), 2.0)] * 4
         assert worker is not None
         found = torch_data.default_collate([{"x": row, "y": row[:3]} for row in rows])
-        in_slot = worker.sender.slot_at(found["x"].data_ptr()) is not None
-        small = worker.sender.slot_at(found["y"].data_ptr()) is None
+        in_slot = worker.sender.find_slot(found["x"].data_ptr()) is not None
+        small = worker.sender.find_slot(found["y"].data_ptr()) is None
         return in_slot and small and torch.equal(found["x"], torch.stack(rows))
 
     assert in_child(check)

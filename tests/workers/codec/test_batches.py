@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.workers.codec import batches
-from counterpoise.workers.codec.batches import decode_batch, encode_batch, frames_of
+from counterpoise.workers.codec.batches import decode_batch, encode_batch, list_frames
 from counterpoise.workers.codec.contents import CodecError
 from tests.workers.codec.values import Pair, arrays, numbers, same, tensors
 
@@ -51,7 +51,7 @@ def sizes_of(frames):
 def test_batches_come_back(batch):
     frames = encode_batch(batch)
     same(batch, decode_batch(received(frames)))
-    assert frames_of(frames[0], sizes_of(frames), None) == [*range(len(frames))]
+    assert list_frames(frames[0], sizes_of(frames), None) == [*range(len(frames))]
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
@@ -113,7 +113,7 @@ def test_only_the_frames_of_wanted_fields_are_needed():
     frames = encode_batch(BATCH)
     sizes = sizes_of(frames)
     for wanted in ({"pixels"}, {"ids", "few"}, {"meta"}, {"few"}, set(), {*BATCH}):
-        needed = frames_of(frames[0], sizes, wanted)
+        needed = list_frames(frames[0], sizes, wanted)
         here = [frame if n in needed else None for n, frame in enumerate(frames)]
         same({n: v for n, v in BATCH.items() if n in wanted}, decode_batch(here, wanted))
         large = {"ids", "mask", "meta", "pixels"} & wanted
@@ -227,7 +227,7 @@ def test_malformed_trees_are_refused(tree):
         with pytest.raises(CodecError):
             decode_batch(frames)
         with pytest.raises(CodecError):
-            frames_of(frames[0], sizes_of(frames), {"y"})
+            list_frames(frames[0], sizes_of(frames), {"y"})
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_head_without_a_header_is_refused(head):
     with pytest.raises(CodecError):
         decode_batch([head])
     with pytest.raises(CodecError):
-        frames_of(head, [len(head)], None)
+        list_frames(head, [len(head)], None)
 
 
 @pytest.mark.parametrize("frames", [[], [None], [None, b"x"]])
@@ -260,7 +260,7 @@ def test_frames_that_are_not_those_of_the_header_are_refused():
         with pytest.raises(CodecError):
             decode_batch(some)
         with pytest.raises(CodecError):
-            frames_of(some[0], sizes_of(some), {"few"})
+            list_frames(some[0], sizes_of(some), {"few"})
 
 
 ODD = (-1, 0, 1, 64, 1 << 40, 1 << 41, 1 << 63, 1.5, True, None, "", "text", "list", "tensor",
@@ -287,7 +287,7 @@ def test_a_changed_header_is_read_as_another_batch_of_these_bytes_or_refused():
         reason = why_refused(decode_batch, frames)
         assert len(reason) < 300
         refused += reason != ""
-        counted = why_refused(frames_of, frames[0], sizes_of(frames), None)
+        counted = why_refused(list_frames, frames[0], sizes_of(frames), None)
         # what is wrong in contents shows when they are read: text that is none
         assert not counted or reason
     assert 2000 < refused < 3900

@@ -9,7 +9,7 @@ import torch
 
 from counterpoise.workers.codec.batches import SMALL, decode_batch, encode_batch
 from counterpoise.workers.codec.contents import CodecError
-from counterpoise.workers.codec.local_frames import decode_local, encode_local, local_frames_of
+from counterpoise.workers.codec.local_frames import decode_local, encode_local, list_local_frames
 
 
 @dataclass
@@ -71,7 +71,7 @@ def test_whoever_reads_what_came_over_a_network_refuses_a_pickle() -> None:
 def test_of_what_is_pickled_all_frames_are_needed() -> None:
     frames = encode_local({"pixels": torch.zeros(2000), "more": {1, 2}})
     sizes = [len(frame) for frame in frames]
-    assert local_frames_of(frames[0], sizes, {"more"}) == [*range(len(frames))]
+    assert list_local_frames(frames[0], sizes, {"more"}) == [*range(len(frames))]
     frames = encode_local({"pixels": torch.zeros(2000), "more": torch.ones(2000)})
     sizes = [len(frame) for frame in frames]
-    assert local_frames_of(frames[0], sizes, {"more"}) == [0, 2]
+    assert list_local_frames(frames[0], sizes, {"more"}) == [0, 2]

@@ -11,9 +11,10 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from counterpoise import Layout
+from counterpoise.balancer import Images, Shapes
 from counterpoise.balancer.planning.problem.balance import Balance
 from counterpoise.loader.collate.chosen import BatchMaker
-from counterpoise.workers.collate.described import describe_layout, layout_of
+from counterpoise.workers.collate.described import describe_layout, read_layout
 from tests.workers.codec.values import same
 
 SAMPLES = [
@@ -23,11 +24,11 @@ SAMPLES = [
 SPEECH = Layout("speech", {"mel": "pad 0.5"}, base="packed")
 BARE = Layout("bare", {"input_ids": "pad 0", "labels": "pad 0", "mel": "list", "at": "stack"})
 BALANCES = [
-    Balance(layout="padded", pad_id=7, dummy_tile=4),
-    Balance(layout="packed", shift_labels=False),
-    Balance(layout="padded", align={"tokens": 16}),
-    Balance(layout="packed", buckets={"tokens": [32, 64]}, cp=2, oversize="refuse"),
-    Balance(layout=SPEECH, budgets={"tokens": 64}, max_shapes=1, oversize="refuse"),
+    Balance(layout=Layout("padded", pad_id=7), images=Images(dummy_tile=4)),
+    Balance(layout=Layout("packed", shift_labels=False)),
+    Balance(layout="padded", shapes=16),
+    Balance(layout="packed", shapes=Shapes(cp=2, buckets={"tokens": [32, 64]}), oversize="refuse"),
+    Balance(layout=SPEECH, budgets={"tokens": 64}, shapes="fixed", oversize="refuse"),
     Balance(layout=BARE),
 ]
 
@@ -40,7 +41,7 @@ def described(balance: Balance, collate_fn: Any = None) -> Any:
 @pytest.mark.parametrize("balance", BALANCES)
 def test_a_description_makes_the_batches_that_the_loader_makes(balance):
     description = described(balance)
-    collate: Any = layout_of(description)
+    collate: Any = read_layout(description)
     assert description["kind"] == "layout"
     same(BatchMaker(balance, None).in_worker(SAMPLES), collate(SAMPLES))
     assert description["takes_empty"] == (balance.layout != BARE)
@@ -52,7 +53,7 @@ def test_a_description_makes_the_batches_that_the_loader_makes(balance):
 def test_torchs_own_batches_are_described_with_notes_to_their_errors(collate_fn):
     description = described(Balance(), collate_fn)
     assert description == {"kind": "stacked", "takes_empty": False}
-    collate: Any = layout_of(description)
+    collate: Any = read_layout(description)
     same({"x": torch.tensor([1, 2])}, collate([{"x": 1}, {"x": 2}]))
     with pytest.raises(RuntimeError) as raised:
         collate([{"x": torch.ones(1)}, {"x": torch.ones(2)}])
@@ -70,7 +71,7 @@ class Coded(Layout):
 def test_what_is_code_is_made_of_samples_by_the_trainer(balance, collate_fn):
     description = described(balance, collate_fn)
     assert description["kind"] == "samples"
-    assert layout_of(description) is None
+    assert read_layout(description) is None
 
 
 def test_a_changed_default_collate_is_code():
@@ -114,4 +115,4 @@ PACKED = {"kind": "layout", "takes_empty": True, "layout": {"name": "packed", "b
 )
 def test_wrong_descriptions_are_refused_by_their_field(description, why):
     with pytest.raises(ValueError, match=why):
-        layout_of(description)
+        read_layout(description)

@@ -168,8 +168,8 @@ def test_a_torch_worker_lays_large_fields_out_where_the_trainer_reads_them(
         Beginning(Exception, None)(0)
         worker, batch = this_worker(), layout(samples)
         assert worker is not None
-        in_slot = worker.sender.slot_at(batch["pixel_values"].data_ptr()) is not None
-        small = worker.sender.slot_at(batch["input_ids"].data_ptr()) is None
+        in_slot = worker.sender.find_slot(batch["pixel_values"].data_ptr()) is not None
+        small = worker.sender.find_slot(batch["input_ids"].data_ptr()) is None
         return in_slot and small and torch.equal(batch["pixel_values"], expected["pixel_values"])
 
     assert in_child(check)

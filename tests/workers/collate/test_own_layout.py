@@ -1,6 +1,7 @@
 """A layout of the user's own: local, remote, in spawned workers, resumed, checked."""
 
 import pickle
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -65,7 +66,7 @@ def cost(sample: dict[str, Any]) -> dict[str, int]:
 
 
 def loader(layout: Any = PACKED, data: Any = None, **given: Any) -> DataLoader[Any, Any]:
-    balance = Balance(samples_per_step=8, accumulate=2, layout=layout, pad_id=1, seed=3)
+    balance = Balance(samples_per_step=8, accumulate=2, layout=replace(layout, pad_id=1), seed=3)
     data = data or Speech()
     return DataLoader(data, shuffle=True, balance=balance, cost=cost, **given)
 
@@ -122,7 +123,7 @@ def test_behind_a_balancer_batches_are_the_same(expected: Any) -> None:
 
 
 def test_it_is_a_collate_fn_of_torchs_loader() -> None:
-    collate = partial(collate_samples, layout=PACKED, pad_id=1)
+    collate = partial(collate_samples, layout=replace(PACKED, pad_id=1))
     rows = [Speech()[index] for index in range(COUNT)]
     found = list(torch.utils.data.DataLoader(rows, 4, collate_fn=collate))  # type: ignore[arg-type]
     spawned = pickle.loads(pickle.dumps(collate))  # what workers that are spawned get

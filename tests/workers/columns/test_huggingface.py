@@ -39,7 +39,7 @@ def test_a_folder_is_read_without_datasets(folder: Path, picture: Picture) -> No
     assert found.raw(7)["jpg"] == picture(seed=7)
     assert found.probe(7).cost["pixels"] == 48
     assert found[7]["jpg"].shape == (6, 8, 3)
-    assert found.file_of(7).endswith("data-00001-of-00002.arrow")
+    assert found.locate_file(7).endswith("data-00001-of-00002.arrow")
 
 
 def test_rows_keep_their_names_in_views(folder: Path) -> None:
@@ -55,7 +55,7 @@ def test_rows_keep_their_names_in_views(folder: Path) -> None:
 
 
 def test_costs_that_were_kept_hold_in_views(folder: Path, tmp_path: Path) -> None:
-    given: Any = {"transform": cp.VisionLanguage(tile_size=14), "cache": tmp_path / "cache"}
+    given: Any = {"transform": cp.workers.VisionLanguage(tile_size=14), "cache": tmp_path / "cache"}
     whole = cp.HFDataset(folder, **given)
     probed = [whole.probe(index) for index in range(len(whole))]
     assert cp.HFDataset(folder, rows=[9, 2], **given).known(0) == probed[9]
@@ -91,7 +91,9 @@ def test_lengths_follow_the_view(tmp_path: Path) -> None:
     assert [c.tolist() for c in found.known_costs(["tokens"]) or ()] == [[9, 2, 9]]
     assert found.probe(1).cost == {"tokens": 2}
     balance = cp.Balance(budgets={"tokens": 11}, samples_per_step=3, accumulate="auto")
-    loader = cp.DataLoader(found, balance=balance, shuffle=True, collate_fn=list, virtual_ranks=1)
+    loader = cp.DataLoader(
+        found, balance=balance, shuffle=True, collate_fn=list, ranks=cp.Ranks(virtual=1)
+    )
     assert sorted(k for step in loader.steps() for i in step.infos for k in i.keys) == [
         "2",
         "9",

@@ -35,7 +35,7 @@ def test_rows_are_named_by_file_and_number(tmp_path: Path) -> None:
     assert [found.key(k) for k in (0, 4, 5, 6)] == [
         "a.parquet:0", "a.parquet:4", "b.parquet:0", "b.parquet:1"
     ]  # fmt: skip
-    assert found.file_of(5) == str(tmp_path / "b.parquet")
+    assert found.locate_file(5) == str(tmp_path / "b.parquet")
     assert [found.raw(k)["json"]["text"] for k in range(7)] == list("abcdefg")
     with pytest.raises(IndexError):
         found.key(7)
@@ -61,7 +61,7 @@ def test_images_of_every_form_are_the_same_members(
         "paths": [[each] for each in paths],
     }[kind]
     path = write(tmp_path / "a.parquet", {"conversations": TALK, "image": column})
-    transform = cp.VisionLanguage(tile_size=14, tokens_per_tile=1)
+    transform = cp.workers.VisionLanguage(tile_size=14, tokens_per_tile=1)
     found = cp.ParquetDataset(path, transform)
     for index, each in enumerate(data):
         (name,) = set(raw := found.raw(index)) - {"__key__", "json"}

@@ -15,14 +15,14 @@ from counterpoise.tools.analyze.scan.sources import ScanOptions, find_tasks
 from counterpoise.tools.runners import in_this_process
 from counterpoise.workers import SampleError
 from counterpoise.workers.images.decode import is_image
-from counterpoise.workers.sources.registry import open_source, source_of
+from counterpoise.workers.sources.registry import open_data, open_source
 
 pytest.importorskip("pyarrow")
 from tests.loader import balanced_data
 from tests.tars import write_tar
 from tests.workers.columns.tables import save, table_of, write
 
-TRANSFORM = cp.VisionLanguage(tile_size=28, max_tiles=2, tokens_per_tile=4)
+TRANSFORM = cp.workers.VisionLanguage(tile_size=28, max_tiles=2, tokens_per_tile=4)
 SHARE = 80
 Forms = dict[str, Any]
 
@@ -79,7 +79,9 @@ def order(dataset: Any) -> list[Any]:
     balance = cp.Balance(
         budgets={"tiles": 16, "tokens": 6000}, samples_per_step=20, accumulate="auto", seed=5
     )
-    loader = cp.DataLoader(dataset, balance=balance, shuffle=True, virtual_ranks=2, collate_fn=list)
+    loader = cp.DataLoader(
+        dataset, balance=balance, shuffle=True, ranks=cp.Ranks(virtual=2), collate_fn=list
+    )
     found = [
         (info.keys, balanced_data.digest(batch))
         for step in loader.steps()
@@ -108,7 +110,7 @@ def test_a_description_opens_the_same_below_a_root(form: str, forms: Forms, fold
 
 
 def test_a_path_alone_says_which_form_it_is(folder: Path) -> None:
-    kinds = [type(source_of(folder / name)) for name in ("parquet", "texts.parquet", "hf")]
+    kinds = [type(open_data(folder / name)) for name in ("parquet", "texts.parquet", "hf")]
     assert kinds == [cp.ParquetDataset, cp.ParquetDataset, cp.HFDataset]
 
 

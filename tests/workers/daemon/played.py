@@ -30,7 +30,7 @@ from counterpoise.balancer.run.tasks import RunStart
 from counterpoise.balancer.transport.naming import peer_name
 from counterpoise.balancer.transport.sockets import (
     connect,
-    decode_from,
+    decode_routed,
     listen,
     receive,
     receive_frames,
@@ -123,7 +123,7 @@ class PlayedBalancer:
     def turn(self) -> None:
         self.router.poll(TURN_MS)
         while (received := receive_frames(self.router)) is not None:
-            peer, _, content = decode_from(received)
+            peer, _, content = decode_routed(received)
             assert isinstance(content, list), content
             for message, payloads in content:
                 self.said.append((peer, message))

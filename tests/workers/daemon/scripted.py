@@ -95,7 +95,7 @@ class ScriptedWorker:
         self.sent.clear()
         end = self.look()
         while end is None and self.worker.has_work:
-            self.worker.work_on()
+            self.worker.make_part()
             end = self.look()
         return [*self.sent] if end is None else [*self.sent, end]
 
@@ -108,7 +108,7 @@ class ScriptedWorker:
         return self.hear(opening(number, layout, job))[-1]
 
     def kept(self) -> list[int]:
-        return sorted(self.worker.store._kept)
+        return sorted(self.worker.store._frames)
 
 
 def opening(

@@ -87,7 +87,7 @@ def test_a_worker_that_is_to_end_goes_when_nothing_that_it_keeps_is_needed(balan
         balancer.run(lambda: not thread.is_alive())
         assert thread.why == ""
         assert len(balancer.of_kind(LeavePool)) == 1
-        assert not thread.workers[0].store._kept
+        assert not thread.workers[0].store._frames
 
 
 def test_a_worker_that_is_to_end_waits_for_no_balancer_that_does_not_know_it(balancer) -> None:

@@ -48,7 +48,7 @@ def test_what_is_made_is_kept_until_it_is_freed() -> None:
     worker = opened()
     made, other = worker.hear(load(5, 1, 2), load(6, 3))
     assert (made.number, made.serial, other.number, other.serial) == (5, 1, 6, 2)
-    assert decode_batch(worker.worker.store.frames_of(1))["x"][:, 0].tolist() == [1, 2]
+    assert decode_batch(worker.worker.store.find_frames(1))["x"][:, 0].tolist() == [1, 2]
     worker.hear(FreeParts((1,)))
     assert worker.kept() == [2]
 
@@ -56,7 +56,7 @@ def test_what_is_made_is_kept_until_it_is_freed() -> None:
 def test_a_piece_of_samples_has_them_as_they_are() -> None:
     worker = opened(layout={"kind": "samples"})
     (made,) = worker.hear(load(5, 1, 2, form=SAMPLES))
-    samples = decode_batch(worker.worker.store.frames_of(made.serial))
+    samples = decode_batch(worker.worker.store.find_frames(made.serial))
     assert [sample["x"].tolist() for sample in samples] == [[1] * 400, [2] * 400]
 
 
@@ -235,7 +235,7 @@ def test_threads_load_samples_side_by_side_and_beats_name_none() -> None:
     source.worker = worker.worker
     worker.open()
     (made,) = worker.hear(load(5, 7, 8, 9))
-    assert decode_batch(worker.worker.store.frames_of(1))["x"][:, 0].tolist() == [7, 8, 9]
+    assert decode_batch(worker.worker.store.find_frames(1))["x"][:, 0].tolist() == [7, 8, 9]
     assert [(beat.number, beat.index) for beat in source.beats] == [(5, -1)] * 3
     assert made.number == 5
     worker.worker.close()
@@ -273,7 +273,7 @@ def test_a_batch_that_cannot_travel_names_its_field_and_what_to_do() -> None:
 def test_on_the_trainers_own_host_any_object_travels() -> None:
     worker = opened(layout=WORKERS, collate=odd_batch, encode=encode_local)
     (made,) = worker.hear(load(5, 1, 2))
-    assert decode_local(worker.worker.store.frames_of(made.serial)) == {"when": Odd(2)}
+    assert decode_local(worker.worker.store.find_frames(made.serial)) == {"when": Odd(2)}
 
 
 def test_a_function_of_the_trainers_that_is_not_there_is_missed_at_the_start() -> None:
@@ -291,21 +291,21 @@ def test_what_a_collate_function_draws_is_the_same_at_every_worker() -> None:
     for _ in range(2):
         worker = opened(layout=WORKERS, collate=drawn)
         worker.hear(load(5, 1, 2))
-        made.append(decode_batch(worker.worker.store.frames_of(1))["drawn"])
+        made.append(decode_batch(worker.worker.store.find_frames(1))["drawn"])
     assert torch.equal(*made)
 
 
 def test_a_batch_of_no_samples_is_made_where_the_job_takes_them() -> None:
     worker = opened(layout=WORKERS, collate=len)
     (made,) = worker.hear(load(5))
-    assert decode_batch(worker.worker.store.frames_of(made.serial)) == 0
+    assert decode_batch(worker.worker.store.find_frames(made.serial)) == 0
 
 
 def test_a_sample_that_cannot_be_used_is_left_out_where_the_job_says_so() -> None:
     worker = opened(Numbers(30, frozenset({2})), job=job_of(on_error="skip"))
     (made,) = worker.hear(load(5, 1, 2))
     assert [failed.place for failed in made.failed] == [1]
-    assert decode_batch(worker.worker.store.frames_of(made.serial))["x"][:, 0].tolist() == [1]
+    assert decode_batch(worker.worker.store.find_frames(made.serial))["x"][:, 0].tolist() == [1]
 
 
 def test_samples_are_drawn_from_the_jobs_seed() -> None:

@@ -66,7 +66,7 @@ def test_the_multiple_and_the_truncation_are_found_and_measured(
     collate = padding(multiple, most or 10**6)
     found = find_costs(TOKENS)
     work = recognise_work(found, TOKENS, collate)
-    (one,) = work.found
+    (one,) = work.resources
     assert (one.work, one.multiple, one.limit) == ("padded", multiple, most)
     measured = found.as_batched(work)
     for k in range(0, 60, 4):
@@ -137,7 +137,7 @@ def test_a_table_is_made_the_rows_of_batches(extra: int, multiple: int, most: in
     def collate(some: list[Any]) -> Any:
         return torch.zeros(len(some), -(-max(rows(some)) // multiple) * multiple)
 
-    (one,) = recognise_work(_table(TOKENS), TOKENS, collate).found
+    (one,) = recognise_work(_table(TOKENS), TOKENS, collate).resources
     assert one == ResourceWork("tokens", "padded", multiple, extra, most)
 
 
@@ -151,7 +151,7 @@ def test_texts_are_cut_where_their_tokens_are() -> None:
         rows = [torch.ones(min(len(each["text"].split()), 36)) for each in some]
         return pad_sequence(rows, batch_first=True)
 
-    (one,) = recognise_work(find_costs(samples), samples, collate).found
+    (one,) = recognise_work(find_costs(samples), samples, collate).resources
     assert one.work == "padded"
     assert 180 < (one.limit or 10**6) < 210
 
@@ -288,7 +288,7 @@ def test_a_collate_fn_that_fails_is_one_error_with_ordinals_and_what_to_write() 
 def test_nothing_is_collated_where_nothing_varies() -> None:
     samples = samples_of("samples of constant size")
     work = _work(samples, lambda _: pytest.fail("collated"))
-    assert work.found == ()
+    assert work.resources == ()
 
 
 def test_a_collate_fn_that_returns_nothing_is_told_so() -> None:

@@ -74,7 +74,7 @@ def test_samples_are_those_of_the_tars(folder: Path) -> None:
         assert data.probe(index) == tars.probe(index)
         assert (data[index]["png" if index == 0 else "jpg"] ==
                 tars[index]["png" if index == 0 else "jpg"]).all()  # fmt: skip
-    assert data.file_of(1) == str(folder / "sub/b.tar")
+    assert data.locate_file(1) == str(folder / "sub/b.tar")
     assert data.data_digest() == tars.data_digest()
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_subset_is_refused(folder: Path, given: Any) -> None:
 
 
 def test_shares_of_subsets_multiply_and_only_a_folder_has_a_range() -> None:
-    half, rest = Subset.of(["0%", "50%"]), Subset.of([40, "end"])
+    half, rest = Subset.parse(["0%", "50%"]), Subset.parse([40, "end"])
     assert rest.within(half).within(half).bounds(200) == (40, 80)
     with pytest.raises(ValueError, match="only of a folder"):
         half.within(rest)
@@ -267,7 +267,7 @@ def test_missing_and_cut_shards_are_told(folder: Path) -> None:
         cp.EnergonDataset(folder)
     with pytest.raises(FileNotFoundError, match="run `energon prepare` there, or read tars"):
         cp.EnergonDataset(folder / "sub")
-    with pytest.raises(ValueError, match=r"cp\.open_metadataset"):
+    with pytest.raises(ValueError, match=r"cp\.workers\.open_metadataset"):
         cp.EnergonDataset(folder / ".nv-meta/split.yaml")
 
 
@@ -296,10 +296,10 @@ def test_shards_that_were_made_anew_are_read_with_what_is_said_of_them_now(
 
 def test_an_index_of_some_rows_is_as_if_there_were_no_others(folder: Path) -> None:
     whole = cp.TarDataset(folder / "a-1.tar")._indexes[0]
-    some = whole.only(np.array([3, 1]))
+    some = whole.select(np.array([3, 1]))
     assert [some.name(n) for n in range(2)] == ["a-1_3", "a-1_1"]
     assert [some.sample(n) for n in range(2)] == [whole.sample(3), whole.sample(1)]
-    assert len(whole.only(np.array([], np.int64))) == 0
+    assert len(whole.select(np.array([], np.int64))) == 0
 
 
 def test_costs_that_were_kept_are_of_the_same_fields(folder: Path) -> None:

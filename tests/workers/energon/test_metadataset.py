@@ -99,9 +99,9 @@ def test_one_folder_is_its_data_set(nested: Path) -> None:
 
 
 def test_a_mixture_has_the_shares_at_every_prefix(nested: Path) -> None:
-    data = cp.open_metadataset(nested, epoch=160)
+    data = cp.workers.open_metadataset(nested, epoch=160)
     assert isinstance(data, cp.Mixture)
-    had = Counter(data.source_of(data.key(n)) for n in range(160))
+    had = Counter(data.find_source(data.key(n)) for n in range(160))
     assert had == {"en": 10, "en-val": 30, "en-test": 120}
 
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 from msgspec import structs
 
-from counterpoise.workers.fleet.control import HOPELESS, SAY_S, FleetControl, look_at
+from counterpoise.workers.fleet.control import HOPELESS, SAY_S, FleetControl, read_look
 from tests.tools.doctor.test_status import JOB
 
 
@@ -78,7 +78,7 @@ def test_it_is_resized_within_its_bounds(fleet, asked, found):
 
 def test_workers_that_do_not_come_are_said_with_what_they_wait_for(fleet, caplog):
     report = structs.replace(JOB, trainers=1, workers=0, worker_statuses=())
-    assert look_at(report).workers == 0
+    assert read_look(report).workers == 0
     with caplog.at_level(logging.INFO):
         fleet._say_at = 0.0
         for second in range(int(2 * SAY_S) + 1):

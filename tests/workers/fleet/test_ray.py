@@ -63,25 +63,25 @@ def add_workers_node(cluster, cpus):
     return cluster.add_node(num_cpus=cpus, labels=WORKERS, **SMALL_NODE)
 
 
-def make(root, rank, fleet=None, ranks=2, balancer=None, **changes):
+def make(root, ranks, balancer=None, **changes):
     dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL), cache=root.parent / "cache")
     given: dict[str, Any] = {
         "grouping": "isf",
         "budgets": {"tiles": 16, "tokens": 3000},
         "accumulate": "auto",
     }
-    given |= {"samples_per_step": 12, "rank": rank, "ranks": ranks, "shuffle": True}
+    given |= {"samples_per_step": 12, "ranks": ranks, "shuffle": True}
     given |= {"layout": "torch", "collate_fn": list, "timeout": LIMIT_S, **changes}
-    if fleet is None and balancer is None:
+    if balancer is None:
         given |= {"timeout": 0}
-    return balanced_loader(dataset, fleet=fleet, balancer=balancer, **given)
+    return balanced_loader(dataset, balancer=balancer, **given)
 
 
 class Rank:
     """A trainer process that takes steps when it is asked to."""
 
     def __init__(self, root, rank, fleet):
-        self.loader = make(root, rank, fleet)
+        self.loader = make(root, (rank, 2), fleet)
         self.steps = self.loader.steps()
 
     def take(self, steps):
@@ -100,7 +100,7 @@ def digests(step):
 def expected(root, ranks=2):
     """Return what local loops deliver, by step: all ranks' digests."""
     found = {}
-    loader = make(root, None, ranks=None, virtual_ranks=ranks)
+    loader = make(root, cp.Ranks(virtual=ranks))
     for number, each in map(digests, loader.steps()):
         found[number] = sorted(each)
     return found
@@ -190,7 +190,7 @@ def test_without_a_place_it_waits_says_so_and_goes_on(cluster, root, caplog, mon
     ends, found = threading.Event(), []
     run = control.FleetControl(launch, served, (1, 1), None, HINT).run
     fleet = threading.Thread(target=run, args=[ends.is_set])
-    loader = make(root, None, ranks=None, virtual_ranks=2, balancer=served.address)
+    loader = make(root, cp.Ranks(virtual=2), balancer=served.address)
     training = threading.Thread(target=lambda: found.extend(map(digests, loader.steps())))
     fleet.start()
     training.start()

@@ -13,12 +13,12 @@ def train(config):
 
     import counterpoise as cp
 
-    dataset = cp.TarDataset(config["data"], cp.VisionLanguage(**config["small"]))
+    dataset = cp.TarDataset(config["data"], cp.workers.VisionLanguage(**config["small"]))
     rank, ranks = dist.get_rank(), dist.get_world_size()
     # 12 samples a step, whatever the number of ranks.
     loader = cp.DataLoader(
         dataset, balance=cp.Balance("fixed", accumulate=6 // ranks), batch_size=2, shuffle=True,
-        collate_fn=list, fleet=cp.fleet.Ray(workers=2, root=config["root"], idle_s=60.0),
+        collate_fn=list, balancer=cp.fleet.Ray(workers=2, root=config["root"], idle_s=60.0),
     )  # fmt: skip
     checkpoint = ray.train.get_checkpoint()
     if checkpoint:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from counterpoise.workers import SampleError
 from counterpoise.workers.hf_processor.files import open_pixels, read_size
-from counterpoise.workers.hf_processor.records import key_of, read_record
+from counterpoise.workers.hf_processor.records import find_key, read_record
 
 MARKED = "<image>what is it?"
 IMAGE, TEXT = {"type": "image"}, {"type": "text", "text": "what is it?"}
@@ -92,7 +92,7 @@ def test_calls_of_tools_and_other_keys_stay():
 
 def test_the_name_is_that_of_the_tar_or_of_the_record():
     named = [{"__key__": "a", "id": 1}, {"id": 3}, {"key": "k"}, {}, 3]
-    assert [key_of(each) for each in named] == ["a", "3", "k", "", ""]
+    assert [find_key(each) for each in named] == ["a", "3", "k", "", ""]
 
 
 ASKED = [{"role": "user", "content": "?"}]

@@ -29,7 +29,7 @@ def records_of(source: TarDataset, folder: Path) -> dict[str, list[Record]]:
         for name in names:
             (folder / name).write_bytes(raw[name.partition(".")[2]])
         about = {"id": raw["__key__"], "images": names}
-        found.setdefault(Path(source.file_of(index)).stem, []).append({**raw["json"], **about})
+        found.setdefault(Path(source.locate_file(index)).stem, []).append({**raw["json"], **about})
     return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import counterpoise
+from counterpoise import Ranks
 from counterpoise.workers import JsonlDataset, TarDataset, VisionLanguage
 from counterpoise.workers.jsonl import dataset as jsonl_dataset
 from counterpoise.workers.sources.failures import DataChangedError
@@ -124,7 +125,7 @@ def reason(source, index):
     with pytest.raises(SampleError) as raised:
         source.raw(index)
     assert raised.value.key == source.key(index)
-    assert raised.value.source == source.file_of(index)
+    assert raised.value.source == source.locate_file(index)
     return raised.value.reason
 
 
@@ -192,13 +193,13 @@ def test_a_file_that_changes_is_an_error_and_then_indexed_again(lines, tmp_path)
 
 def test_workers_read_no_more_than_the_record(lines, monkeypatch):
     source, asked = lines(*({"text": str(n)} for n in range(50))), list[int]()
-    read = source._files.read_at
+    read = source._files.read_range
 
     def counted(path, offset, size):
         asked.append(size)
         return read(path, offset, size)
 
-    monkeypatch.setattr(source._files, "read_at", counted)
+    monkeypatch.setattr(source._files, "read_range", counted)
     assert source[40]["json"] == {"text": "40"}
     assert asked == [14]
 
@@ -324,7 +325,11 @@ def test_half_a_character_in_a_key_is_written_out(tmp_path):
     keys = ["a", "\\ud800", "é", "b\\udfff"]
     assert [source.key(index) for index in range(len(ids))] == keys
     balance = counterpoise.Balance(budgets={"tokens": 9}, samples_per_step=2)
-    balanced = {"balance": balance, "virtual_ranks": 1, "cost": {"tokens": [1] * len(ids)}}
+    balanced = {
+        "balance": balance,
+        "ranks": Ranks(virtual=1),
+        "cost": {"tokens": [1] * len(ids)},
+    }
     for more in ({"batch_size": 2}, balanced):
         loader = counterpoise.DataLoader(
             source, shuffle=True, on_error="skip", collate_fn=list, **more

@@ -7,7 +7,7 @@ import counterpoise as cp
 from tests.workers.jsonl.repacked import FORMS
 
 pytestmark = pytest.mark.slow
-TRANSFORM = cp.VisionLanguage(tile_size=28, tokens_per_tile=16)
+TRANSFORM = cp.workers.VisionLanguage(tile_size=28, tokens_per_tile=16)
 
 
 @pytest.fixture(scope="module")

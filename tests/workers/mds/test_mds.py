@@ -51,7 +51,7 @@ def test_samples_are_in_order_and_in_the_form_of_a_tars(folder: Path, picture: A
         assert data[n]["jpg"].shape == (4, 5 + n, 3)
         assert data.probe(n).cost["pixels"] == 4 * (5 + n)
     assert pickle.loads(pickle.dumps(data)).raw(3) == data.raw(3)
-    assert data.file_of(4) == str(folder / "shard.00001.mds")
+    assert data.locate_file(4) == str(folder / "shard.00001.mds")
     for outside in (-1, 7):
         with pytest.raises(IndexError):
             data[outside]

@@ -148,13 +148,13 @@ def test_a_probe_of_a_long_file_reads_little_of_it(tmp_path: Path, monkeypatch: 
     members = {"k.txt": b"xy", "k.webm": long, "k.wav": audio("WAV", 900_000)}
     dataset = cp.TarDataset(write_tar(tmp_path / "long.tar", members), Anything())
     read, files = [0], dataset._files
-    whole = files.read_at
+    whole = files.read_range
 
     def counted(path: Path, offset: int, size: int) -> bytes:
         read.append(size)
         return whole(path, offset, size)
 
-    monkeypatch.setattr(files, "read_at", counted)
+    monkeypatch.setattr(files, "read_range", counted)
     assert dataset.probe(0).cost["frames"] == 8
     probed, read[:] = sum(read), [0]
     dataset.load(0)
@@ -184,7 +184,8 @@ def test_seven_resources_and_budgets_on_four_in_one_loop(shard: Path, workers: i
 def test_auto_balances_by_all_of_them(shard: Path, caplog: Any) -> None:
     with caplog.at_level("INFO", "counterpoise.loader.automatic"):
         loader = cp.DataLoader(
-            cp.TarDataset(shard, Anything()), 4, shuffle=True, collate_fn=list, virtual_ranks=2,
+            cp.TarDataset(shard, Anything()), 4, shuffle=True, collate_fn=list,
+            ranks=cp.Ranks(virtual=2),
             balance="auto",
         )  # fmt: skip
         assert sum(map(len, loader)) == 48

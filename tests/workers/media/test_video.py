@@ -132,13 +132,13 @@ def test_seeking_finds_the_frames_that_decoding_all_finds(
     data = video(container, codec, count=400, codec_options={"g": "25"})
     rules = [FrameRule(frames=3), FrameRule(fps=0.19)]
     found = [decode_video(data, rule) for rule in rules]
-    seeks, sought = list[int](), module._sought
+    seeks, sought = list[int](), module._seek_frames
 
     def counted(video: Any, pts: int) -> Any:
         seeks.append(pts)
         return sought(video, pts)
 
-    monkeypatch.setattr(module, "_sought", counted)
+    monkeypatch.setattr(module, "_seek_frames", counted)
     again = [decode_video(data, rule) for rule in rules]
     assert seeks
     monkeypatch.setattr(module, "SEEK_S", 1e9)
@@ -148,13 +148,13 @@ def test_seeking_finds_the_frames_that_decoding_all_finds(
 
 def test_where_seeking_comes_out_late_all_frames_are_decoded(monkeypatch: Any) -> None:
     data, rule = video(count=300, codec_options={"g": "25"}), FrameRule(frames=4)
-    expected, sought, asked = decode_video(data, rule), module._sought, list[int]()
+    expected, sought, asked = decode_video(data, rule), module._seek_frames, list[int]()
 
     def late(video: Any, pts: int) -> Any:
         asked.append(pts)
         return sought(video, pts if pts == video.first.pts else pts + 60_000)
 
-    monkeypatch.setattr(module, "_sought", late)
+    monkeypatch.setattr(module, "_seek_frames", late)
     assert (decode_video(data, rule) == expected).all()
     assert len(asked) == 2  # once late, once to the beginning, and not again
 

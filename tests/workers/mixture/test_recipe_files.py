@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def in_python() -> cp.Mixture:
-    docs = cp.Selection(
+    docs = cp.workers.Selection(
         cp.TarDataset("docs.tar"), where={"bytes": (3, None)}, limit=9,
         split={"part": "train", "shares": {"train": 0.8, "val": 0.2}},
     )  # fmt: skip

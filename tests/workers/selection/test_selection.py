@@ -67,7 +67,7 @@ def keys(data: Any) -> list[str]:
 def test_where_chooses_by_cost(where: Any) -> None:
     data = table()
     costs = data.known_costs(["tokens"])[0]
-    found: Any = cp.Selection(data, where=where)
+    found: Any = cp.workers.Selection(data, where=where)
     wanted = np.flatnonzero((costs >= 10) & (costs <= 50))
     assert 0 < len(wanted) < len(data)
     assert keys(found) == [str(index) for index in wanted]
@@ -76,39 +76,42 @@ def test_where_chooses_by_cost(where: Any) -> None:
     assert found.probe(1).cost == {"tokens": costs[wanted[1]]}
     with pytest.raises(IndexError):
         found.key(len(found))
-    assert cp.Selection(data, where=where, limit=5).indices.tolist() == wanted[:5].tolist()
+    assert cp.workers.Selection(data, where=where, limit=5).indices.tolist() == wanted[:5].tolist()
 
 
 def test_limits_may_be_open() -> None:
     costs = table().known_costs(["tokens"])[0]
-    assert len(cp.Selection(table(), where={"tokens": (90, None)})) == (costs >= 90).sum()
-    assert len(cp.Selection(table(), where={"tokens": (None, 9)})) == (costs <= 9).sum()
+    assert len(cp.workers.Selection(table(), where={"tokens": (90, None)})) == (costs >= 90).sum()
+    assert len(cp.workers.Selection(table(), where={"tokens": (None, 9)})) == (costs <= 9).sum()
 
 
 def test_where_looks_at_raw_forms_and_decodes_nothing(shard: Path, tmp_path: Path) -> None:
     transform = Probed()
     data = cp.TarDataset(shard, transform, cache=tmp_path / "kept")
-    found = cp.Selection(data, where=lambda sample: sample.raw["json"]["lang"] == "en")
+    found = cp.workers.Selection(data, where=lambda sample: sample.raw["json"]["lang"] == "en")
     assert keys(found) == [f"a{number:03}" for number in range(0, 40, 3)]
     assert transform.probes == transform.loads == 0
-    short = cp.Selection(data, where={"tokens": (0, 9)}, limit=4)
+    short = cp.workers.Selection(data, where={"tokens": (0, 9)}, limit=4)
     assert keys(short) == ["a000", "a001", "a002", "a003"]
     assert transform.probes == 4
     again = cp.TarDataset(shard, Probed(), cache=tmp_path / "kept")
-    assert keys(cp.Selection(again, where={"tokens": (0, 3)}, limit=4)) == keys(short)
+    assert keys(cp.workers.Selection(again, where={"tokens": (0, 3)}, limit=4)) == keys(short)
     assert again.transform.probes == 0
     assert short.known(2).cost == {"tokens": 2}
 
 
 def test_a_split_is_of_keys_and_stays_when_data_are_added() -> None:
     few, many = table(2000), table(5000)
-    old, new = cp.split_by_key(few, SHARES, seed=3), cp.split_by_key(many, SHARES, seed=3)
+    old, new = (
+        cp.workers.split_by_key(few, SHARES, seed=3),
+        cp.workers.split_by_key(many, SHARES, seed=3),
+    )
     for name in SHARES:
         assert [key for key in keys(new[name]) if int(key) < 2000] == keys(old[name])
     assert sorted(keys(new["train"]) + keys(new["val"])) == sorted(keys(many))
     assert abs(len(new["val"]) - 500) < 70
-    assert keys(cp.split_by_key(many, SHARES, seed=4)["val"]) != keys(new["val"])
-    wider = cp.split_by_key(many, {"train": 0.8, "val": 0.2}, seed=3)
+    assert keys(cp.workers.split_by_key(many, SHARES, seed=4)["val"]) != keys(new["val"])
+    wider = cp.workers.split_by_key(many, {"train": 0.8, "val": 0.2}, seed=3)
     assert {*keys(new["val"])} < {*keys(wider["val"])}
 
 
@@ -126,26 +129,28 @@ def test_a_broken_sample_stays_for_the_loader_to_name() -> None:
                 raise SampleError("2", "is broken")
             return Probe(str(index), {"tokens": 10 * index})
 
-    assert keys(cp.Selection(Data(), where={"tokens": (10, None)})) == ["1", "2", "3"]
+    assert keys(cp.workers.Selection(Data(), where={"tokens": (10, None)})) == ["1", "2", "3"]
 
     def wrong(sample: Any) -> bool:
         return bool(sample.cost["tiles"])
 
     with pytest.raises(KeyError) as error:
-        cp.Selection(Data(), where=wrong)
+        cp.workers.Selection(Data(), where=wrong)
     assert "sample '0'" in error.value.__notes__[0]
 
 
 def test_another_selection_is_other_data() -> None:
     def digest(**rules: Any) -> str:
-        return cp.Selection(table(), **rules).data_digest()
+        return cp.workers.Selection(table(), **rules).data_digest()
 
     assert digest(limit=7) == digest(limit=7)
     assert len({digest(limit=7), digest(limit=8), digest(where={"tokens": (50, 60)})}) == 3
-    assert cp.Selection(table(), limit=7).data_digest(3) == ""
-    loader = cp.DataLoader(cp.Selection(table(), limit=32), 4, shuffle=True, balance="fixed")
+    assert cp.workers.Selection(table(), limit=7).data_digest(3) == ""
+    loader = cp.DataLoader(
+        cp.workers.Selection(table(), limit=32), 4, shuffle=True, balance="fixed"
+    )
     next(iter(loader))
-    other = cp.DataLoader(cp.Selection(table(), limit=36), 4, shuffle=True, balance="fixed")
+    other = cp.DataLoader(cp.workers.Selection(table(), limit=36), 4, shuffle=True, balance="fixed")
     with pytest.raises(ValueError, match="other data"):
         other.load_state_dict(loader.state_dict())
 
@@ -153,8 +158,8 @@ def test_another_selection_is_other_data() -> None:
 def test_workers_elsewhere_get_what_was_chosen(shard: Path, tmp_path: Path) -> None:
     data = cp.TarDataset(shard, root=tmp_path)
     for found in (
-        cp.Selection(data, where=lambda sample: sample.raw["json"]["lang"] == "en"),
-        cp.split_by_key(data, SHARES)["train"],
+        cp.workers.Selection(data, where=lambda sample: sample.raw["json"]["lang"] == "en"),
+        cp.workers.split_by_key(data, SHARES)["train"],
     ):
         spec = json.loads(json.dumps(found.spec()))
         other = open_source(spec, tmp_path)
@@ -171,11 +176,11 @@ def test_workers_elsewhere_get_what_was_chosen(shard: Path, tmp_path: Path) -> N
             with pytest.raises(ValueError, match=says):
                 open_source({**spec, **wrong}, tmp_path)
     with pytest.raises(ValueError, match="cannot read a list"):
-        cp.Selection(table(), limit=1).spec()
+        cp.workers.Selection(table(), limit=1).spec()
 
 
 def test_changed_files_are_chosen_from_again(shard: Path) -> None:
-    found = cp.Selection(cp.TarDataset(shard), limit=50)
+    found = cp.workers.Selection(cp.TarDataset(shard), limit=50)
     assert not found.reopen_if_changed()
     write_shard(shard, 45)
     copy = pickle.loads(pickle.dumps(found))
@@ -186,12 +191,12 @@ def test_changed_files_are_chosen_from_again(shard: Path) -> None:
 
 
 def test_a_pickled_one_has_its_samples_and_no_function() -> None:
-    found = cp.Selection(table(), where=lambda sample: sample.key.endswith("7"))
+    found = cp.workers.Selection(table(), where=lambda sample: sample.key.endswith("7"))
     assert keys(pickle.loads(pickle.dumps(found))) == keys(found) != []
 
 
 def test_loops_and_analyze_take_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    data = cp.Selection(table(), where={"tokens": (1, 60)}, limit=96)
+    data = cp.workers.Selection(table(), where={"tokens": (1, 60)}, limit=96)
     balance = cp.Balance(budgets={"tokens": 300}, samples_per_step=24, accumulate="auto")
     loader: Any = cp.DataLoader(data, balance=balance, shuffle=True, collate_fn=list)
     assert sorted(key for step in loader.steps() for info in step.infos for key in info.keys) == (
@@ -200,7 +205,7 @@ def test_loops_and_analyze_take_one(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     (tmp_path / "my_selection.py").write_text(
         "import counterpoise as cp\nfrom counterpoise.workers import PlainSource\n"
         "whole = PlainSource([1] * 40, cost={'tokens': range(40)})\n"
-        "data = cp.Selection(whole, where={'tokens': (30, None)})\n"
+        "data = cp.workers.Selection(whole, where={'tokens': (30, None)})\n"
     )
     monkeypatch.chdir(tmp_path)
     scanned = open_dataset("my_selection:data", ScanOptions())
@@ -208,11 +213,11 @@ def test_loops_and_analyze_take_one(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_mixture_takes_one_and_none_takes_a_mixture() -> None:
-    parts = cp.split_by_key(table(), SHARES)
+    parts = cp.workers.split_by_key(table(), SHARES)
     data = cp.Mixture({"a": (parts["train"], 1), "b": (parts["val"], 1)}, by="tokens", epoch=60)
     assert {key.partition("/")[2] for key in map(data.key, range(60))} <= {*keys(table())}
     with pytest.raises(ValueError, match="a Mixture inside of a Selection"):
-        cp.DataLoader(cp.Selection(data, limit=5), balance="fixed", shuffle=True)
+        cp.DataLoader(cp.workers.Selection(data, limit=5), balance="fixed", shuffle=True)
 
 
 @pytest.mark.parametrize(
@@ -230,18 +235,18 @@ def test_a_mixture_takes_one_and_none_takes_a_mixture() -> None:
 )
 def test_rules_that_cannot_be_applied_are_refused(rules: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        cp.Selection(table(), **rules)
+        cp.workers.Selection(table(), **rules)
 
 
 def test_the_raw_form_of_other_data_is_the_sample_itself() -> None:
-    found = cp.Selection(table(), where=lambda sample: sample.raw["n"] > 90)
+    found = cp.workers.Selection(table(), where=lambda sample: sample.raw["n"] > 90)
     assert 0 < len(found) < 60
     with pytest.raises(ValueError, match="it is a int; needed are samples that are dicts"):
-        cp.Selection([1, 2], where=lambda sample: bool(sample.raw))
+        cp.workers.Selection([1, 2], where=lambda sample: bool(sample.raw))
 
 
 def test_costs_that_only_loading_shows_are_not_asked_for() -> None:
     for data in (PlainSource([1, 2]), PlainSource([1, 2], cost=lambda sample: {"tokens": sample})):
         with pytest.raises(ValueError, match="only loading them would show it"):
-            cp.Selection(data, where={"tokens": (1, 2)})
-        assert len(cp.Selection(data, where=lambda sample: sample.key == "1")) == 1
+            cp.workers.Selection(data, where={"tokens": (1, 2)})
+        assert len(cp.workers.Selection(data, where=lambda sample: sample.key == "1")) == 1

@@ -78,7 +78,7 @@ def test_what_was_freed_is_gone(trainer, store) -> None:
 
 
 def test_no_frame_is_copied(store) -> None:
-    kept = store.frames_of(SERIAL)
+    kept = store.find_frames(SERIAL)
     _, frames = store.answer(PullFrames(1, TOKEN, SERIAL, (1, 2)))
     assert frames[0] is kept[1]
     assert frames[1] is kept[2]

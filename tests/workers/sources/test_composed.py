@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset, random_split
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.workers.sources.plain import PlainSource
 from tests.loader import balanced_data
@@ -37,7 +38,7 @@ def test_a_part_without_costs_leaves_all_unknown() -> None:
 def warnings_of(caplog: pytest.LogCaptureFixture, dataset: Any, balance: Any, **more: Any) -> Any:
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        DataLoader(dataset, 2, shuffle=True, balance=balance, virtual_ranks=2, **more)
+        DataLoader(dataset, 2, shuffle=True, balance=balance, ranks=Ranks(virtual=2), **more)
     return [each.getMessage() for each in caplog.records if "cost" in each.getMessage()]
 
 

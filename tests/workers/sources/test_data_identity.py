@@ -75,14 +75,18 @@ def records(first: int = 0) -> Any:
 )
 def test_samples_in_memory_are_looked_at_by_balanced_loaders(data: Any, other: Any) -> None:
     one, two = (KnownData(each, len(each), str) for each in (data, other))
-    assert one.looked_at().identity == one.looked_at().identity != two.looked_at().identity
+    assert (
+        one.look_at_samples().identity
+        == one.look_at_samples().identity
+        != two.look_at_samples().identity
+    )
     assert one.rank_identity != two.rank_identity
     assert one.identity == two.identity or isinstance(data, torch.Tensor)  # in a plain loader
 
 
 def test_samples_that_collating_changes_stay_what_they_were() -> None:
     data = records()
-    known = KnownData(data, 20, str).looked_at()
+    known = KnownData(data, 20, str).look_at_samples()
     before = known.identity
     data[0]["mask"] = data[0].pop("ids")
     assert known.identity == before

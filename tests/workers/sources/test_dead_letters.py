@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise import OnError
 from counterpoise.loader import DataLoader
 from counterpoise.workers import SampleError, TarDataset
 from counterpoise.workers.sources.dead_letters import append_letter, read_letters
@@ -34,7 +35,7 @@ def skipping(shards, path, given):
 
 
 def _all(data, path, given):
-    loader = DataLoader(data, collate_fn=list, on_error="skip", dead_letter=path, **given)
+    loader = DataLoader(data, collate_fn=list, on_error=OnError("skip", dead_letter=path), **given)
     found = [each for batch in loader for each in batch]
     assert loader.left_out == 2
     loader.close()
@@ -116,7 +117,7 @@ def test_a_line_that_is_cut_short_spoils_no_other(tmp_path, monkeypatch):
 def test_a_path_that_cannot_be_written_is_refused_at_construction(tmp_path, given, wrong):
     path = f"{tmp_path}/{wrong}" if wrong else wrong
     with pytest.raises(ValueError, match=r"dead_letter='.*' cannot be written \(.*\): give the"):
-        DataLoader([1, 2, 3], on_error="skip", dead_letter=path, **given)
+        DataLoader([1, 2, 3], on_error=OnError("skip", dead_letter=path), **given)
 
 
 def test_a_path_object_will_do(tmp_path, shards):

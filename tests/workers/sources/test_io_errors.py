@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoise import OnError, Ranks
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.planned.measuring import Measurer
-from counterpoise.workers.sources.failures import RETRIES, kind_of
+from counterpoise.workers.sources.failures import RETRIES, classify_failure
 from counterpoise.workers.sources.plain import PlainSource
 from counterpoise.workers.tar.shard_files import READ_WHOLE
 from tests.loader import balanced_data as made
@@ -61,7 +62,7 @@ def test_trouble_that_stays_is_an_io_error_with_source_and_cause(work):
     with pytest.raises(OSError, match=r"Input/output error \(tried 4 times\): 'list'") as raised:
         getattr(measurer, work)(1, 0)
     assert raised.value.errno == errno.EIO
-    assert kind_of(raised.value) == "io"
+    assert classify_failure(raised.value) == "io"
     assert (source.tries, tuple(pauses)) == (1 + len(RETRIES), RETRIES)
 
 
@@ -81,7 +82,7 @@ def test_what_cannot_pass_is_not_tried_again(error, tries, words):
         measurer.load(0, 0)
     assert words in str(raised.value)
     assert source.tries == tries
-    assert kind_of(raised.value) == "io"
+    assert classify_failure(raised.value) == "io"
 
 
 def test_the_costs_names_are_asked_for_patiently():
@@ -108,11 +109,10 @@ def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
     loader = DataLoader(
         Unreadable(16),
         balance=Balance(grouping="isf", samples_per_step=8, accumulate="auto"),
-        virtual_ranks=1,
+        ranks=Ranks(virtual=1),
         shuffle=True,
         collate_fn=made.as_list,
-        on_error="skip",
-        dead_letter=str(letters),
+        on_error=OnError("skip", dead_letter=str(letters)),
     )
     with pytest.raises(OSError, match="sample 'k0007'") as raised:
         list(loader)

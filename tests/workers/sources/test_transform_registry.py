@@ -11,9 +11,9 @@ from counterpoise.workers.sources.registry import (
     TRANSFORM_GROUP,
     TRANSFORMS,
     build,
-    name_of,
+    find_import_name,
+    make_spec,
     registered,
-    spec_of,
 )
 from counterpoise.workers.tar import members
 
@@ -81,20 +81,20 @@ def test_an_allowed_name_must_have_the_form(name):
 
 
 def test_specs_of_functions_and_partials():
-    assert spec_of(members.decode_member) == {"name": ALLOWED, "args": {}}
-    assert spec_of(functools.partial(members.decode_member, data=b"1"))["args"] == {"data": b"1"}
+    assert make_spec(members.decode_member) == {"name": ALLOWED, "args": {}}
+    assert make_spec(functools.partial(members.decode_member, data=b"1"))["args"] == {"data": b"1"}
 
 
 def test_what_has_no_importable_name_has_no_spec():
     for nameless in (lambda raw: raw, functools.partial(print, 1), object()):
         with pytest.raises(ValueError, match="cannot be named for a remote worker"):
-            spec_of(nameless)
-    assert name_of(os.path.join) == "posixpath:join"
+            make_spec(nameless)
+    assert find_import_name(os.path.join) == "posixpath:join"
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_what_is_built_in_travels_under_its_public_name(name):
     made = build({"name": name, "args": {}}, TRANSFORMS)
-    assert name_of(type(made)) == name
-    assert spec_of(made)["name"] == name
-    assert registry.find_name(name) is type(made)
+    assert find_import_name(type(made)) == name
+    assert make_spec(made)["name"] == name
+    assert registry.import_named(name) is type(made)

@@ -224,7 +224,7 @@ def test_a_signature_is_in_no_output(held, caplog, tmp_path):
             stored, batch_size=4, shuffle=True, collate_fn=list, balance=FIXED
         )
         next(iter(loader))
-        told = [stored.pattern, stored.file_of(0), stored.fingerprint(), repr(stored.files)]
+        told = [stored.pattern, stored.locate_file(0), stored.fingerprint(), repr(stored.files)]
         told += [json.dumps(loader.state_dict(), default=str), caplog.text]
         with pytest.raises(ValueError, match="signed") as error:
             stored.spec()
@@ -306,9 +306,9 @@ def test_a_file_is_read_by_anybody(held):
         file = open_url(f"{url}/t-000.tar")
         data = held[1]["t-000.tar"]
         assert (file.size, file.name, str(file)) == (len(data), "t-000.tar", f"{url}/t-000.tar")
-        assert file.read_at(512, 1000) == data[512:1512]
-        assert file.read_at(0, file.size) == data
-        assert file.read_at(5, 0) == b""
+        assert file.read_range(512, 1000) == data[512:1512]
+        assert file.read_range(0, file.size) == data
+        assert file.read_range(5, 0) == b""
         assert pickle.loads(pickle.dumps(file)) == file
         with pytest.raises(DataChangedError):
-            file.read_at(0, file.size + 1)
+            file.read_range(0, file.size + 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.stores.read_ahead import ReadAhead, cut, joined
+from counterpoise.workers.stores.read_ahead import ReadAhead, cut_range, join_ranges
 
 DATA = random.Random(0).randbytes(10_000)
 SPAN = st.tuples(st.integers(0, 9_999), st.integers(1, 600)).map(
@@ -17,11 +17,11 @@ SPAN = st.tuples(st.integers(0, 9_999), st.integers(1, 600)).map(
 
 @given(st.lists(SPAN, max_size=20), st.integers(0, 300), st.integers(1, 900))
 def test_requests_cover_ranges_and_are_short(ranges, gap, most):
-    requests = joined(ranges, gap, most)
+    requests = join_ranges(ranges, gap, most)
     assert all(0 < end - start <= most for start, end in requests)
     pieces = [(start, DATA[start:end]) for start, end in requests]
     for start, end in ranges:
-        assert cut((start, end), pieces) == DATA[start:end]
+        assert cut_range((start, end), pieces) == DATA[start:end]
 
 
 class Reads:

@@ -101,7 +101,7 @@ def digests(dataset):
 def test_a_pattern_gives_the_samples_of_local_files(local, pattern):
     stored, wanted = TarDataset(pattern), TarDataset(local)
     assert stored.data_digest() == wanted.data_digest()
-    assert stored.file_of(19) == "s3://shards/train/t-001.tar"
+    assert stored.locate_file(19) == "s3://shards/train/t-001.tar"
     if isinstance(pattern, list):
         assert digests(stored) == digests(wanted)
         assert [stored.probe(n) for n in range(20)] == [wanted.probe(n) for n in range(20)]
@@ -226,10 +226,10 @@ def test_shards_are_prepared_from_a_url(local, capsys, tmp_path):
 
 
 def test_costs_of_shards_at_a_url_are_kept_before_a_run(local, capsys):
-    transform = "counterpoise:VisionLanguage"
+    transform = "counterpoise.workers:VisionLanguage"
     report = ran(capsys, "prepare", "s3://shards/train/", "--index-only", "--transform", transform)
     assert (report["costs_kept"], report["without_cost"]) == (20, 0)
-    stored = TarDataset("s3://shards/train/", counterpoise.VisionLanguage())
+    stored = TarDataset("s3://shards/train/", counterpoise.workers.VisionLanguage())
     assert all(stored.known(index) for index in range(20))
 
 
@@ -287,13 +287,13 @@ def test_an_object_that_changes_is_an_error(s3, local, monkeypatch, is_last):
 
 def _read_in_child(url, answers):
     file = open_url(url)
-    answers.put((file.read_at(0, 10), sorted(files._process()._stores)))
+    answers.put((file.read_range(0, 10), sorted(files._process()._stores)))
 
 
 @needs_obstore
 def test_a_child_of_a_process_that_has_obstore_does_without(local, monkeypatch):
     monkeypatch.setattr(obstore_store, "_is_last", True)
-    open_url("s3://shards/train/t-000.tar").read_at(0, 10)
+    open_url("s3://shards/train/t-000.tar").read_range(0, 10)
     assert "obstore" in files._process()._stores
     context = multiprocessing.get_context("fork")
     answers = context.Queue()

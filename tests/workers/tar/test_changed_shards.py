@@ -12,7 +12,7 @@ import pytest
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.cache_files import kept_path
-from counterpoise.workers.sources.failures import DataChangedError, kind_of
+from counterpoise.workers.sources.failures import DataChangedError, classify_failure
 from tests.workers.conftest import Shard
 
 SAMPLES = 24
@@ -89,7 +89,7 @@ def test_reading_what_has_changed_is_an_error_that_names_the_shard(path, shard, 
     way(shard, path, OTHERS[what])
     with pytest.raises(DataChangedError, match=f"{CHANGED}.*a.tar") as caught:
         data[3]
-    assert kind_of(caught.value) == "io"  # never a hole
+    assert classify_failure(caught.value) == "io"  # never a hole
 
 
 def read_and_compare(data: TarDataset) -> None:

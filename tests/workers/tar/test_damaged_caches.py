@@ -93,7 +93,7 @@ def sealed(about, arrays):
     """Return a file with a right checksum whatever is in it."""
     file = io.BytesIO()
     np.savez(file, stamp=np.array(about, np.int64), **arrays)
-    return cache_files._sealed(file.getvalue())
+    return cache_files._seal(file.getvalue())
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".costs"])
@@ -101,7 +101,7 @@ def sealed(about, arrays):
 def test_well_formed_arrays_that_are_no_index_or_costs_are_refused(path, suffix, change, caplog):
     wanted = opened(path)
     (kept,) = (file for file in caches(path) if file.suffix == suffix)
-    arrays = cache_files.opened_arrays(kept, kept.read_bytes())
+    arrays = cache_files.unpack_arrays(kept, kept.read_bytes())
     kept.write_bytes(sealed(arrays.pop("stamp"), {**arrays, **change} if change else {}))
     assert opened(path) == wanted
     assert [record.getMessage() for record in caplog.records] == [
@@ -130,13 +130,13 @@ def boundless():
     np.savez(file, stamp=np.zeros(2, np.int64))
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("members.npy", header.getvalue())
-    return cache_files._sealed(file.getvalue())
+    return cache_files._seal(file.getvalue())
 
 
 def compressed():
     file = io.BytesIO()
     np.savez_compressed(file, stamp=np.zeros(2, np.int64), members=np.zeros(10**6))
-    return cache_files._sealed(file.getvalue())
+    return cache_files._seal(file.getvalue())
 
 
 @pytest.mark.parametrize("made", [boundless, compressed])

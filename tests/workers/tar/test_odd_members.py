@@ -78,9 +78,13 @@ def test_an_incremental_dump_with_a_label_has_its_files(folder):
 )
 def test_a_member_without_bytes_of_its_own_is_named(tmp_path, kind, told):
     with tarfile.open(tmp_path / "a.tar", "w") as file:
-        for name, kind_of in (("a.txt", tarfile.REGTYPE), ("a.jpg", kind), ("b.txt", b"7")):
+        for name, classify_failure in (
+            ("a.txt", tarfile.REGTYPE),
+            ("a.jpg", kind),
+            ("b.txt", b"7"),
+        ):
             info = tarfile.TarInfo(name)
-            info.type, info.size = kind_of, 3 if kind_of not in b"3456" else 0
+            info.type, info.size = classify_failure, 3 if classify_failure not in b"3456" else 0
             file.addfile(info, io.BytesIO(b"abc"))
     data = TarDataset(tmp_path / "a.tar")
     assert data[1]["txt"] == "abc"  # 7: a contiguous file, which is one as any other

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ....workers.mixture.mixture import Mixture
-from ....workers.sources.failures import kind_of, reason_of
+from ....workers.sources.failures import classify_failure, explain_failure
 from ....workers.sources.interface import Probe, Source, checked_probe
-from ....workers.sources.plain import data_of
+from ....workers.sources.plain import unwrap_dataset
 from ....workers.sources.records import RecordDataset
 from ....workers.sources.urls import is_url, shown
 from .rows import Failure, FailureKind, Rows, merge, no_rows, read_table
@@ -42,12 +42,12 @@ def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
         source = open_dataset(task.paths[0], options)
         chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
         label = task.paths[0].rpartition(":")[2]
-        mixture: Any = data_of(source)
+        mixture: Any = unwrap_dataset(source)
         source.epoch_rows.refuse_unsaid_costs()
 
         def find_source(index: int) -> str:
             if isinstance(mixture, Mixture):
-                return mixture.source_of(mixture.key(index))
+                return mixture.find_source(mixture.key(index))
             return _find_series(source, index) if isinstance(source, RecordDataset) else label
 
         try:
@@ -88,7 +88,7 @@ def _measure_shard(path: str, chosen: Sequence[int] | None, options: ScanOptions
 
 def _find_series(dataset: Any, index: int) -> str:
     """Return the name that a sample's file shares with others of its series."""
-    return shard_series(Path(dataset.file_of(index)))
+    return shard_series(Path(dataset.locate_file(index)))
 
 
 def _measure(
@@ -107,9 +107,9 @@ def _measure(
             probe = _measure_sample(source, index, options.decode)
         except Exception as error:
             # A failing disk is not the sample's fault, and a report without its samples is wrong.
-            if kind_of(error) == "io":
+            if classify_failure(error) == "io":
                 raise
-            reason = reason_of(error)
+            reason = explain_failure(error)
             kind: FailureKind = "truncated" if TRUNCATED.search(reason) else "unreadable"
             failures.append(Failure(source.key(index), source_of(index), kind, reason))
             continue

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.data_identity import KnownData
 from ....workers.sources.fingerprint import digest, library_versions
-from ....workers.sources.plain import data_of
+from ....workers.sources.plain import unwrap_dataset
 from ...runners import Runner
 from .measure import count_samples, measure_task
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
@@ -142,7 +142,10 @@ def _cache_key(task: ScanTask, options: ScanOptions) -> str:
     code: Any = ""
     if task.kind == "dataset":
         source = open_dataset(task.paths[0], options)
-        code = [source.fingerprint(), KnownData(data_of(source), len(source)).looked_at().identity]
+        code = [
+            source.fingerprint(),
+            KnownData(unwrap_dataset(source), len(source)).look_at_samples().identity,
+        ]
     elif hasattr(transform := make_transform(options), "fingerprint"):
         code = transform.fingerprint()
     chosen = [options.transform_path, options.cost_path, options.decode]

@@ -20,12 +20,12 @@ from ....workers.discovery import FIRST, FoundCosts, FoundSource, find_costs, ho
 from ....workers.hf_processor.records import MEDIA_COLUMNS
 from ....workers.mixture.mixture import Mixture
 from ....workers.mixture.recipe_files import is_recipe
-from ....workers.sources.failures import kind_of
+from ....workers.sources.failures import classify_failure
 from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from ....workers.sources.interface import Source
 from ....workers.sources.plain import as_source
-from ....workers.sources.registry import class_of, source_of
+from ....workers.sources.registry import find_format_class, open_data
 from ....workers.sources.urls import is_url, shown
 from ....workers.stores.files import list_urls, open_url
 from ....workers.tar.dataset import TarDataset
@@ -82,7 +82,7 @@ def open_dataset(path: str, options: ScanOptions) -> Source:
     A class or function is called first; files are opened with the options' transform.
     """
     if not (is_import_path(path) or is_recipe(path)):
-        opened: Source = _open_files(path, class_of(path), options)
+        opened: Source = _open_files(path, find_format_class(path), options)
         return opened
     dataset = find_dataset(path)
     source = as_source(dataset, cost=cost_function(options))
@@ -99,7 +99,7 @@ def find_dataset(path: str, cache: str | None = None) -> Any:
     if is_recipe(path):
         return Mixture.from_file(path)
     if not is_import_path(path):
-        return source_of(path, cache=cache)
+        return open_data(path, cache=cache)
     dataset = import_object(path)
     is_dataset = hasattr(dataset, "__getitem__") and not isinstance(dataset, type)
     return dataset if is_dataset else dataset()
@@ -152,7 +152,7 @@ def _first_samples(sources: Sequence[Source]) -> Iterator[Any]:
         try:
             yield source.load(index - int(ends[part]) + len(source), epoch=0, seed=0)
         except Exception as error:
-            if kind_of(error) == "io":
+            if classify_failure(error) == "io":
                 raise
 
 
@@ -257,7 +257,7 @@ def reads_samples(source: str) -> bool:
 def has_records(source: str) -> bool:
     """Return True if files are records of another format than tar, and no tables of costs."""
     try:
-        kind = class_of(source)
+        kind = find_format_class(source)
         files = find_shards(source, extensions=kind.EXTENSIONS) if kind.EXTENSIONS else ()
     except (ValueError, FileNotFoundError):
         return False

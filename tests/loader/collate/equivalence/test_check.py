@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from counterpoise import Ranks
 from counterpoise.loader import Balance, DataLoader, check_equivalence
 from counterpoise.loader.collate import equivalence as named
 from counterpoise.loader.collate.equivalence import DROPOUT, Equivalence
@@ -76,7 +77,7 @@ def cost(sample: dict[str, Any]) -> dict[str, int]:
 def loader(layout: str = "packed", **more: Any) -> DataLoader[Any, Any]:
     options: dict[str, Any] = {"budgets": {"tokens": 30}, "samples_per_step": 8, "layout": layout}
     balance = Balance(accumulate="auto", **options)
-    given = {"cost": cost, "shuffle": True, "virtual_ranks": 2, **more}
+    given = {"cost": cost, "shuffle": True, "ranks": Ranks(virtual=2), **more}
     return DataLoader(Texts(), balance=balance, **given)
 
 
@@ -182,7 +183,7 @@ def test_label_tokens_that_are_counted_wrong_are_named() -> None:
 def test_batches_that_cannot_be_taken_apart_and_an_epoch_without_steps_are_refused() -> None:
     own: DataLoader[Any, Any] = DataLoader(
         Texts(), balance=Balance(samples_per_step=2), shuffle=True, cost=cost,
-        collate_fn=lambda samples: {"rows": samples}, virtual_ranks=1,
+        collate_fn=lambda samples: {"rows": samples}, ranks=Ranks(virtual=1),
     )  # fmt: skip
     with pytest.raises(ValueError, match="only batches of layout 'padded' or 'packed'"):
         check_equivalence(Tiny(), own, loss=loss_sum)

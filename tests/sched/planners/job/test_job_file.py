@@ -21,7 +21,7 @@ from counterpoise.sched.planners.job.schema import (
     read_stages,
 )
 from counterpoise.sched.planners.orchestration.units import Unit
-from counterpoise.sched.planners.stage_split import dump_split, split_of
+from counterpoise.sched.planners.stage_split import dump_split, make_split
 from counterpoise.sched.runtime import Units
 from counterpoise.sched.shapes import ParallelLayout, step
 from counterpoise.sched.simulation.cost_profile import profile_costs
@@ -82,15 +82,14 @@ def a_file(**changes: Any) -> dict[str, Any]:
     plan = JobPlan(
         "first", Sizes(Unit(1, 2, 2)), ScheduleChoice("1f1b"), BatchChoice(4), (5, 4), ((1,), ())
     )
-    made = job_file(pricer, priced_plan(pricer, plan), {"version": 1, "budgets": {"tokens": 64}})
+    made = job_file(pricer, priced_plan(pricer, plan), {"version": 2, "budgets": {"tokens": 64}})
     return json.loads(json.dumps(dump_job(made))) | changes
 
 
 def test_the_loaders_rules_are_a_section(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
-    section: dict[str, Any] = {"version": 1, "budgets": {"tokens": 64}, "samples_per_step": 16}
-    pipeline = {"schedule": "1f1b", "stages": 2, "profile": "elsewhere.json"}
-    section |= {"accumulate": 4, "ordering": "two_opt", "pipeline": pipeline}
+    section: dict[str, Any] = {"version": 2, "budgets": {"tokens": 64}, "samples_per_step": 16}
+    section |= {"accumulate": 4, "pipeline": {"profile": "elsewhere.json"}}
     path.write_text(json.dumps(a_file(balance=section)))
     balance = Balance.load(path)
     assert balance.budgets == {"tokens": 64}
@@ -109,10 +108,10 @@ def test_units_are_a_section(tmp_path: Path) -> None:
 
 def test_files_of_single_planners_are_read_as_sections(tmp_path: Path) -> None:
     path = tmp_path / "split.json"
-    path.write_text(json.dumps(dump_split(split_of((5, 4)))))
-    assert read_stages(path) == split_of((5, 4))
+    path.write_text(json.dumps(dump_split(make_split((5, 4)))))
+    assert read_stages(path) == make_split((5, 4))
     path.write_text(json.dumps(a_file()))
-    assert read_stages(path).stages == split_of((5, 4), ((1,), ())).stages
+    assert read_stages(path).stages == make_split((5, 4), ((1,), ())).stages
 
 
 @pytest.mark.parametrize(

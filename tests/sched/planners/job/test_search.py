@@ -17,7 +17,7 @@ from counterpoise.sched.planners.job.plan import (
 )
 from counterpoise.sched.planners.job.pricing import Pricer
 from counterpoise.sched.planners.job.search import search
-from counterpoise.sched.planners.orchestration.models import modules_of
+from counterpoise.sched.planners.orchestration.models import make_modules
 from counterpoise.sched.planners.orchestration.simulated import plan_layouts
 from counterpoise.sched.planners.orchestration.units import OrchestrationProblem
 from counterpoise.sched.planners.recompute import modelled_stages, plan_recompute
@@ -150,7 +150,7 @@ def orchestrated(pricer: Pricer) -> Iterator[JobPlan]:
             forward_ns={tp: module.forward_ns[tp] for tp in job.tensor},
             backward_ns={tp: module.backward_ns[tp] for tp in job.tensor},
         )
-        for module in modules_of(job.model, job.device, mean)
+        for module in make_modules(job.model, job.device, mean)
     )
     problem = OrchestrationProblem(
         modules, job.gpus, job.batch, job.memory_bytes,

@@ -11,6 +11,7 @@ from torch import nn
 from counterpoise.sched import Program
 from counterpoise.sched.runtime import (
     Pipeline,
+    StageOptions,
     load_checkpoint,
     resumed_schedule,
     save_checkpoint,
@@ -108,7 +109,7 @@ def train(
         schedule=schedule,
         stages={stage: model.stage(stage, program.stages) for stage in stages},
         encoders=specs_of(model.pieces(), fields=FIELDS),
-        merge=merge,
+        run=StageOptions(merge=merge),
         hidden=HIDDEN,
         loss=total_loss,
         deadline_s=40,

@@ -23,7 +23,8 @@ from counterpoise.sched.runtime.encoders.part import (
 from counterpoise.sched.runtime.encoders.placement import EncoderSpec
 from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from counterpoise.sched.runtime.settings import StageOptions, StepLoss
+from counterpoise.sched.runtime.stage.modules import Stages
 from tests.sched.runtime.loopback import Loopback
 from tests.sched.runtime.models import HIDDEN, WORDS, make_stages, total_loss
 
@@ -260,15 +261,15 @@ def run_program(
         MicrobatchData(vars(s), weight, TensorSpec((len(s.ids), HIDDEN), torch.float64))
         for s in samples
     ]
-    options = StageOptions(("ids",), labels=("labels",), loss=total_loss, recompute=recompute)
+    options, loss = StageOptions(("ids",), recompute=recompute), StepLoss(total_loss)
     loop, walks, every = Loopback(ranks), [], []
     for rank in range(ranks):
         names = tuple(spec.name for spec in described[0])
         own = RankEncoders(tuple(described[rank // width]), rank, placement, names)
-        part = EncoderPart(program, own, options.calling)
+        part = EncoderPart(program, own, options)
         data = StepData(tuple(microbatches), tuple(wanted), part.edge_specs(samples))
         mine = {s: stages[s] for s in program.stages_of(rank)}
-        parts: list[ModelPart] = [Stages(program, mine, options, part.joints), part]
+        parts: list[ModelPart] = [Stages(program, mine, options, loss, part.joints), part]
         for one in parts:
             one.begin_step(data)
         by_kind = {kind: one for one in parts for kind in one.kinds}

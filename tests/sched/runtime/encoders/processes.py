@@ -19,7 +19,7 @@ from counterpoise.sched import (
     with_encoders,
 )
 from counterpoise.sched.ir.kinds import kind, layer_kind
-from counterpoise.sched.runtime import Pipeline
+from counterpoise.sched.runtime import HiddenStates, Pipeline, StageOptions
 from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
     Model,
@@ -120,18 +120,16 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
         offer_points(mine.values())
     if setting.tp > 1:
         divide(model, mesh["tp"])
-    if not setting.stage_merges:
-        made["merge"] = merge
+    merges = None if setting.stage_merges else merge
     pipe = Pipeline(
         mesh,
         schedule=setting.program,
         stages=mine,
         encoders=specs_of(model, setting.dtype, FIELDS),
-        hidden=HIDDEN,
-        dtype=setting.dtype,
+        hidden=HiddenStates(HIDDEN, dtype=setting.dtype),
         deadline_s=40,
+        run=StageOptions(merge=merges, **dict(setting.options)),
         **made,
-        **dict(setting.options),
     )
     return pipe, mine
 

@@ -22,9 +22,9 @@ from counterpoise.sched.runtime.encoders.placement import (
 from counterpoise.sched.runtime.encoders.routes import EncoderRoutes, find_joints, find_routes
 from counterpoise.sched.runtime.parts import Joint
 from counterpoise.sched.transforms.training import (
+    drop_encoder_backward,
     with_reductions,
     with_whole_last_backward,
-    without_encoder_backward,
 )
 from tests.sched.runtime.encoders.models import encoded
 
@@ -55,7 +55,9 @@ def test_edges_say_which_microbatch_an_encoder_works_on_and_what_they_carry() ->
     stage = {"X_EF_B": 0, "X_EB_A": 1}
     assert routes.hidden == {Value(name, stage[name], m): 0 for name, m in names}
     # Nobody wants the gradient of the pixels.
-    assert routes.wanted == {p for p in routes.backward if (p.stage, p.kind) != (0, "EB_A")}
+    assert routes.with_input_gradient == {
+        p for p in routes.backward if (p.stage, p.kind) != (0, "EB_A")
+    }
 
 
 def test_every_rank_of_a_pipeline_runs_its_share_of_each_encoder() -> None:
@@ -87,13 +89,13 @@ def test_layers_below_the_first_that_is_trained_have_no_backward() -> None:
     kept = {item for row in left.ranks for item in row if item.kind.startswith("EB")}
     assert {(p.stage % 2, p.kind) for p in backward - kept} == {(0, "EB_A")}
     # The layer that is trained does not compute a gradient of its input.
-    wanted = find_routes(left, placement).wanted
+    wanted = find_routes(left, placement).with_input_gradient
     assert {(p.stage % 2, p.kind) for p in wanted} == {(1, "EB_A"), (1, "EB_B")}
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
 def test_a_frozen_encoder_has_no_backward_and_no_gradient_is_sent_to_it(name) -> None:
-    program = without_encoder_backward(encoded(name, 4, 8, width=2, layers=(3,)))
+    program = drop_encoder_backward(encoded(name, 4, 8, width=2, layers=(3,)))
     assert not problems(program)
     kinds = {item.kind for row in program.ranks for item in row}
     assert kinds >= {"EF_A", "EF_C"}
@@ -151,7 +153,7 @@ def test_an_f_without_one_of_the_encoders_features_is_refused() -> None:
 
 
 def test_layers_that_are_missing_or_cannot_be_trained_are_refused() -> None:
-    program = without_encoder_backward(parse_program(TEXT))
+    program = drop_encoder_backward(parse_program(TEXT))
     layers = [nn.Linear(1, 1), nn.Linear(1, 1), None, None]
     spec = EncoderSpec("vision", layers, tokens={"tiles": 1}, width=1)
 

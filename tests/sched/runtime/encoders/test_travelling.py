@@ -10,7 +10,8 @@ from torch import nn
 from counterpoise.loader import ImageDispatch
 from counterpoise.sched.runtime import TravellingImages
 from counterpoise.sched.runtime.encoders.travelling import rank_images
-from counterpoise.sched.runtime.stage.calling import Calling
+from counterpoise.sched.runtime.job.start import separate_encoders
+from counterpoise.sched.runtime.settings import StageOptions
 from tests.sched.runtime.encoders.models import make_model
 from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.encoders.travelling import (
@@ -106,13 +107,13 @@ def test_dispatches_that_do_not_fit_a_pipeline_are_refused() -> None:
 
 
 def test_pipelines_that_cannot_take_them_are_refused() -> None:
-    made, calling = images(reduction="sum"), Calling()
+    made, run = images(reduction="sum"), StageOptions()
     with pytest.raises(ValueError, match="for a mesh; in units give Units spread=True"):
-        rank_images(made, 0, None, [], calling)
-    with pytest.raises(ValueError, match="images= and encoders= are both given"):
-        rank_images(made, 0, (1, 2), [object()], calling)
+        rank_images(made, 0, None, run)
+    with pytest.raises(ValueError, match="encoders has a TravellingImages; give a list of Enc"):
+        separate_encoders([made])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="between 1 ranks, and the mesh has 1 x 2 in dp and pp"):
-        rank_images(made, 0, (1, 2), [], calling)
+        rank_images(made, 0, (1, 2), run)
 
 
 def test_encoders_of_several_tensors_are_refused() -> None:

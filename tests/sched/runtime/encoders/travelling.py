@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterpoise.loader import ImageDispatch
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline, TravellingImages
+from counterpoise.sched.runtime import HiddenStates, Pipeline, StageOptions, TravellingImages
 from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
     INPUTS,
@@ -63,8 +63,6 @@ def make_travelling(setting: TravelSetting, model: Model) -> tuple[Pipeline, dic
     mesh = make_mesh(setting.ranks)
     base = schedule(setting.name, ranks=setting.ranks, microbatches=setting.microbatches)
     made = loss_or_vocabulary(base, model.stages, setting.name)
-    if not setting.stage_merges:
-        made["merge"] = merge
     mine = {s: model.stages[s] for s in base.stages_of(mesh["pp"].get_local_rank())}
     blank = torch.zeros(1, INPUTS, dtype=setting.dtype)
     encoder = nn.Sequential(*model.encoders[0])
@@ -76,9 +74,9 @@ def make_travelling(setting: TravelSetting, model: Model) -> tuple[Pipeline, dic
         mesh,
         schedule=setting.name,
         stages=mine,
-        images=TravellingImages("vision", dispatch, sizes="grids" if setting.sized else ""),
-        hidden=HIDDEN,
-        dtype=setting.dtype,
+        encoders=TravellingImages("vision", dispatch, sizes="grids" if setting.sized else ""),
+        hidden=HiddenStates(HIDDEN, dtype=setting.dtype),
+        run=StageOptions(merge=None if setting.stage_merges else merge),
         deadline_s=40,
         **made,
     )

@@ -14,7 +14,7 @@ from torch import nn
 
 from counterpoise.loader import hf_kwargs
 from counterpoise.sched import schedule
-from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.planners.stage_split import make_split
 from counterpoise.sched.runtime import (
     Adapted,
     DecoderFamily,
@@ -24,11 +24,11 @@ from counterpoise.sched.runtime import (
     families,
 )
 from counterpoise.sched.runtime.families import adapted as adapted_module
-from counterpoise.sched.runtime.families.images import Images
+from counterpoise.sched.runtime.families.images import ImageEncoder
 from counterpoise.sched.runtime.families.layers import Layers
 from tests.sched.runtime.families.models import IMAGES, TEXT, make, microbatch
 
-PLAN = split_of((1, 3))
+PLAN = make_split((1, 3))
 FAULTY = ("gemma3_text", "granite", "gpt2", "qwen2_moe", "qwen2_5_vl")
 
 
@@ -118,7 +118,7 @@ def test_a_microbatch_with_images_is_compared_too(monkeypatch, kind: str) -> Non
     assert len(found.split(PLAN, check=fields)) == 2
     plain = found.images.merge
     twice = property(lambda _: lambda words, *more: 2 * plain(words, *more))
-    monkeypatch.setattr(Images, "merge", twice)
+    monkeypatch.setattr(ImageEncoder, "merge", twice)
     with pytest.raises(ValueError, match=r"layers.0 is called with other values"):
         found.split(PLAN, check=fields)
 
@@ -128,10 +128,10 @@ def test_features_of_several_layers_are_compared(monkeypatch) -> None:
     batch = microbatch("qwen3_vl", model, (4, 3), (1, 2), 0)
     fields = {"input_ids": batch["input_ids"], **hf_kwargs(batch, model)}
     found = adapt(model)
-    assert len(found.split(split_of((1, 1, 2)), check=fields)) == 3
+    assert len(found.split(make_split((1, 1, 2)), check=fields)) == 3
     monkeypatch.setattr(Layers, "_stack", lambda *given: given[2:])
     with pytest.raises(ValueError, match=r"layers.1 is called with other values"):
-        found.split(split_of((1, 1, 2)), check=fields)
+        found.split(make_split((1, 1, 2)), check=fields)
 
 
 def test_the_names_of_stages_are_those_of_the_whole_model() -> None:
@@ -208,9 +208,9 @@ def test_a_model_of_ones_own_is_described_as_the_families_are(monkeypatch) -> No
     own = DecoderFamily(
         base="", words="words", layers="blocks", head="out", rotary="", scale_words=lambda _: 3.0
     )
-    assert len(adapt(OwnModel(), own).split(split_of((1, 1)))) == 2
+    assert len(adapt(OwnModel(), own).split(make_split((1, 1)))) == 2
     with pytest.raises(ValueError, match=r"blocks.0 is called with other values"):
-        adapt(OwnModel(), replace(own, scale_words=lambda _: 2.0)).split(split_of((1, 1)))
+        adapt(OwnModel(), replace(own, scale_words=lambda _: 2.0)).split(make_split((1, 1)))
 
 
 def test_a_schedule_without_the_encoder_is_refused_and_text_alone_is_not(monkeypatch) -> None:
@@ -226,12 +226,12 @@ def test_a_schedule_without_the_encoder_is_refused_and_text_alone_is_not(monkeyp
     with pytest.raises(ValueError, match="no passes of it; fill it"):
         found.pipeline(mesh, plain)
     found.pipeline(mesh, plain, plan=PLAN, images=False)
-    assert "encoders" not in given
-    assert given["hidden"](info) == (1, 7, 16)
+    assert given["encoders"] == []
+    assert given["hidden"].find_shape(info) == (1, 7, 16)
     found.pipeline(mesh, "1f1b", images={"trainable": False})
     (spec,) = given["encoders"]
     assert not any(p.requires_grad for p in spec.modules[0].parameters())
     assert {*spec.layer_names} == {"model.visual"}
     # the second layer's features travel to its stage
     found.pipeline(mesh, "1f1b", plan=PLAN)
-    assert given["hidden"](info) == (1, 14, 16)
+    assert given["hidden"].find_shape(info) == (1, 14, 16)

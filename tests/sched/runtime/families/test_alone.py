@@ -14,12 +14,12 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.planners.stage_split import make_split
 from counterpoise.sched.runtime import adapt
 from counterpoise.sched.runtime.families.small import small_config
 from counterpoise.sched.runtime.model_state import HeldModules
 from counterpoise.sched.runtime.pretrained.loading import INDEX, set_weights
-from counterpoise.sched.runtime.pretrained.making import materialise, precisions_of
+from counterpoise.sched.runtime.pretrained.making import find_precisions, materialise
 from tests.sched.runtime.families import memory
 from tests.sched.runtime.families.alone import empty, saved, train_on
 from tests.sched.runtime.families.models import IMAGES, TEXT, make
@@ -27,7 +27,7 @@ from tests.sched.runtime.families.test_adapting import FAULTS
 from tests.sched.runtime.families.test_training import worst
 from tests.sched.runtime.families.training import Setting
 
-PLAN = split_of((1, 3))
+PLAN = make_split((1, 3))
 FAMILIES = ("llama", "gemma2", "qwen2_moe", "qwen2_5_vl")
 
 
@@ -86,7 +86,7 @@ def load(folder: Path, kind: str = "llama", *, tied: bool = True, seed: int | No
     plan = found.plan(1)
     (stage,) = found.split(plan, check=False)
     units = {name: found.model.get_submodule(name) for name in found.modules(plan)[0]}
-    materialise(units, torch.device("cpu"), precisions_of(found.model, found.dtype))
+    materialise(units, torch.device("cpu"), find_precisions(found.model, found.dtype))
     random = torch.get_rng_state()
     set_weights(found.model, HeldModules({0: stage}), units, str(folder) if seed is None else seed)
     assert torch.equal(torch.get_rng_state(), random)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from counterpoise.loader import hf_kwargs
 from counterpoise.sched import EncoderTimes, Program, schedule, unit_costs, with_encoders
-from counterpoise.sched.planners.stage_split import SplitPlan, split_of
-from counterpoise.sched.runtime import Adapted, Pipeline, Units, UnitSize, adapt
+from counterpoise.sched.planners.stage_split import SplitPlan, make_split
+from counterpoise.sched.runtime import Adapted, Pipeline, StageOptions, Units, UnitSize, adapt
 from counterpoise.sched.runtime.vocabulary.shard import VocabularyShard
 from tests.sched.runtime.cases import relative
 from tests.sched.runtime.families.models import IMAGES, make, microbatch
@@ -114,7 +114,7 @@ def plan_of(setting: Setting, stages: int) -> SplitPlan | None:
     if not setting.recompute:
         return None
     sizes = {2: (1, 3), 4: (1, 1, 1, 1), 8: (1, 1, 1, 1, 0, 0, 0, 0)}[stages]
-    return split_of(sizes, [range(size)[::2] for size in sizes])
+    return make_split(sizes, [range(size)[::2] for size in sizes])
 
 
 def made_schedule(setting: Setting, adapted: Adapted) -> Any:
@@ -159,7 +159,7 @@ def train(rank: int, setting: Setting) -> dict[str, float]:
     made = made_schedule(setting, adapted)
     pipe = adapted.pipeline(
         mesh, made, plan=plan, images=images, weights=weights, deadline_s=40,
-        autocast=setting.autocast,
+        run=StageOptions(autocast=setting.autocast),
     )  # fmt: skip
     optimizers = [torch.optim.SGD(p, lr=0.02) for p in (pipe.parameters(), expected.parameters())]
     pairs = pairs_of(pipe, expected)

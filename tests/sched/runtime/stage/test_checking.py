@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask
 
-from counterpoise.sched.planners.stage_split import split_of
+from counterpoise.sched.planners.stage_split import make_split
 from counterpoise.sched.runtime import split
 from tests.sched.runtime.families import models
 
@@ -103,9 +103,9 @@ def test_stages_that_do_what_forward_does_pass(family: str, tied: bool) -> None:
     model = make(family, tied).train()
     given = describe(family, model).given()
     before = copy.deepcopy(model.state_dict())
-    again = split(model, split_of((1, 2), [(0,), (1,)]), **given)
+    again = split(model, make_split((1, 2), [(0,), (1,)]), **given)
     assert len(again) == 2
-    assert len(split(model, split_of((1, 1, 1)), **given)) == 3
+    assert len(split(model, make_split((1, 1, 1)), **given)) == 3
     # nothing is left of it
     assert all(module.training for module in model.modules())
     assert all(p.grad is None for p in model.parameters())
@@ -154,7 +154,7 @@ def test_planted_faults_are_found_and_the_first_module_is_named(family: str, fau
     if fault == "a norm twice" and family == "gpt2":
         named = named.replace("call 5", "call 6")
     with pytest.raises(ValueError, match=named):
-        split(model, split_of((1, 2)), **wrong.given())
+        split(model, make_split((1, 2)), **wrong.given())
 
 
 @pytest.mark.parametrize(
@@ -170,38 +170,38 @@ def test_what_forward_does_between_modules_is_not_dropped_in_silence(family, nam
     plain = describe(family, model)
     names = {**plain.names, "first": plain.names["first"][:1]}
     with pytest.raises(ValueError, match=named):
-        split(model, split_of((1, 2)), **names, call=plain.call)
+        split(model, make_split((1, 2)), **names, call=plain.call)
 
 
 def test_a_layer_that_needs_more_than_it_gets_is_named_with_what_forward_gives() -> None:
     model = make("llama")
     names = describe("llama", model).names
     with pytest.raises(ValueError, match=r"model.layers.0 fails .* gives it .*position_embeddings"):
-        split(model, split_of((1, 2)), **names)
+        split(model, make_split((1, 2)), **names)
 
 
 def test_vocabulary_passes_leave_embedding_and_head_out_together() -> None:
     model = make("llama")
     around = describe("llama", model).given() | {"first": ()}
     with pytest.raises(ValueError, match=r"embed_tokens.weight is tied to lm_head.weight"):
-        split(model, split_of((3,)), **{**around, "first": ("model.embed_tokens",), "last": ()})
+        split(model, make_split((3,)), **{**around, "first": ("model.embed_tokens",), "last": ()})
     around["last"] = ("model.norm",)
-    assert len(split(model, split_of((1, 2)), **around)) == 2
+    assert len(split(model, make_split((1, 2)), **around)) == 2
     wrong = {**around, "calls": {"model.norm": half}}
     with pytest.raises(ValueError, match=r"changes what model\.norm makes"):
-        split(model, split_of((1, 2)), **wrong)
+        split(model, make_split((1, 2)), **wrong)
     # Cohere scales the logits, which the divided head would not.
     model = make("cohere")
     around = describe("cohere", model).given() | {"first": (), "last": ("model.norm",), "calls": {}}
     with pytest.warns(UserWarning, match="no stage has lm_head"):
-        split(model, split_of((1, 2)), **around)
+        split(model, make_split((1, 2)), **around)
 
 
 def test_a_tie_that_the_config_wants_and_the_weights_have_not_is_refused() -> None:
     model = make("llama")
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     with pytest.raises(ValueError, match="weights of their own"):
-        split(model, split_of((1, 2)), **describe("llama", model).given())
+        split(model, make_split((1, 2)), **describe("llama", model).given())
 
 
 def test_the_microbatch_may_be_given_and_the_check_left_out() -> None:
@@ -211,14 +211,14 @@ def test_the_microbatch_may_be_given_and_the_check_left_out() -> None:
         "input_ids": torch.ones(1, 4, dtype=torch.long),
         "position_ids": torch.arange(4)[None],
     }
-    assert split(model, split_of((3,)), **given, check=padded)
+    assert split(model, make_split((3,)), **given, check=padded)
     wrong = describe("llama", model, masked=False).given()
-    assert split(model, split_of((3,)), **wrong, check=padded)  # of one sample: no mask between
-    assert split(model, split_of((3,)), **wrong, check=False)
+    assert split(model, make_split((3,)), **wrong, check=padded)  # of one sample: no mask between
+    assert split(model, make_split((3,)), **wrong, check=False)
     with pytest.raises(ValueError, match="calls= names lm_heat"):
-        split(model, split_of((3,)), **{**given, "calls": {"lm_heat": half}})
+        split(model, make_split((3,)), **{**given, "calls": {"lm_heat": half}})
     with torch.device("meta"):
-        assert split(make("llama"), split_of((3,)), **describe("llama", model).names)
+        assert split(make("llama"), make_split((3,)), **describe("llama", model).names)
 
 
 def test_a_model_for_which_no_microbatch_can_be_made_asks_for_one() -> None:
@@ -231,6 +231,6 @@ def test_a_model_for_which_no_microbatch_can_be_made_asks_for_one() -> None:
             return self.layers(x) + y
 
     with pytest.raises(ValueError, match="forward takes y; give check="):
-        split(Two(), split_of((2,)))
+        split(Two(), make_split((2,)))
     with pytest.raises(ValueError, match="begin with a Tanh"):
-        split(nn.Sequential(nn.Tanh(), nn.Linear(2, 2)), split_of((2,)), layers="")
+        split(nn.Sequential(nn.Tanh(), nn.Linear(2, 2)), make_split((2,)), layers="")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterpoise.sched.planners.job.schema import read_stages
 from counterpoise.sched.planners.recompute import Stage, Trial, plan_recompute, savings
-from counterpoise.sched.planners.stage_split import SplitPlan, dump_split, split_of
+from counterpoise.sched.planners.stage_split import SplitPlan, dump_split, make_split
 from counterpoise.sched.runtime import split
 from tests.sched.saved_tensors import saved_bytes
 
@@ -73,7 +73,7 @@ def test_stages_compute_what_the_model_does(sizes: tuple[int, ...]) -> None:
     model = Model()
     expected = copy.deepcopy(model)
     again = [range(0, size, 2) for size in sizes]
-    stages = split(model, split_of(sizes, [tuple(one) for one in again]), **NAMES)
+    stages = split(model, make_split(sizes, [tuple(one) for one in again]), **NAMES)
     assert len(stages) == len(sizes)
     for layer in model.model.get_submodule("layers").children():
         vars(layer)["calls"] = 0  # the check has called them, too
@@ -102,7 +102,7 @@ def test_a_stage_keeps_the_bytes_that_the_plan_foretells() -> None:
 
     def used(at: int, recompute: tuple[int, ...]) -> int:
         again = [recompute if stage == at else () for stage in range(len(sizes))]
-        stage = split(model, split_of(sizes, again), **NAMES)[at]
+        stage = split(model, make_split(sizes, again), **NAMES)[at]
         inputs = (ids if at == 0 else hidden)[: live[at]]
         return saved_bytes(lambda: [stage(x, scale=scale) for x in inputs], parameters)
 
@@ -126,7 +126,7 @@ def test_a_plan_comes_from_a_file_and_names_may_be_several(tmp_path: Path) -> No
         }
     )
     path = tmp_path / "split.json"
-    path.write_text(json.dumps(dump_split(split_of((3, 1), [(1,), ()]))))
+    path.write_text(json.dumps(dump_split(make_split((3, 1), [(1,), ()]))))
     stages = split(chain, path, layers=("vision", "text"))
     assert [list(stage.state_dict()) for stage in stages] == [
         ["vision.0.weight", "vision.0.bias", "text.0.weight", "text.0.bias"],
@@ -139,13 +139,13 @@ def test_a_plan_comes_from_a_file_and_names_may_be_several(tmp_path: Path) -> No
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the lists hold 5 layers, the plan 4"):
-        split(Model(), split_of((2, 2)), **NAMES)
+        split(Model(), make_split((2, 2)), **NAMES)
     with pytest.raises(ValueError, match="the model has no decoder"):
-        split(Model(), split_of((5,)), layers="decoder")
+        split(Model(), make_split((5,)), layers="decoder")
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"stages": [{"stage": 0, "first_layer": 1, "layers": 2}]}))
     with pytest.raises(ValueError, match="begins with layer 1; stage 0 and layer 0 come next"):
         read_stages(path)
     with pytest.raises(ValueError, match="has 2 layers and recomputes"):
-        split_of((2,), [(2,)])
-    assert SplitPlan(split_of((2,)).stages).layers == 2
+        make_split((2,), [(2,)])
+    assert SplitPlan(make_split((2,)).stages).layers == 2

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline, Units, UnitSize
+from counterpoise.sched.runtime import HiddenStates, Pipeline, StageOptions, Units, UnitSize
 from counterpoise.sched.transforms.training import with_whole_last_backward
 from tests.sched.runtime.cases import errors_of, loss_or_vocabulary
 from tests.sched.runtime.encoders.models import (
@@ -109,9 +109,8 @@ def make_pipe(
         encoders=[
             replace(spec, images={"tiles": 1}) for spec in specs_of(model, setting.dtype, FIELDS)
         ],
-        merge=merge,
-        hidden=HIDDEN,
-        dtype=setting.dtype,
+        run=StageOptions(merge=merge),
+        hidden=HiddenStates(HIDDEN, dtype=setting.dtype),
         deadline_s=40,
         **made,
     )

@@ -10,8 +10,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from counterpoise.balancer import Images
 from counterpoise.loader import Balance, DataLoader, ImageDispatch
-from counterpoise.sched.runtime import Pipeline, TravellingImages, Units, UnitSize
+from counterpoise.sched.runtime import (
+    Pipeline,
+    StageOptions,
+    StepLoss,
+    TravellingImages,
+    Units,
+    UnitSize,
+)
 from tests.sched.runtime.cases import errors_of
 from tests.sched.runtime.encoders.models import (
     INPUTS,
@@ -85,7 +93,7 @@ def train(process: int, units: Units | None) -> dict[str, Any]:
         dispatch = ImageDispatch(
             nn.Sequential(*model.encoders[0]), torch.zeros(1, INPUTS), reduction="sum"
         )
-        made = {"images": TravellingImages("vision", dispatch)}
+        made = {"encoders": TravellingImages("vision", dispatch)}
     else:
         first = [units.processes_of(rank)[0] for rank in range(units.backbone.ranks)]
         has_language = units.rank_of(process) < units.backbone.ranks
@@ -94,12 +102,14 @@ def train(process: int, units: Units | None) -> dict[str, Any]:
         (spec,) = specs_of(model, fields=FIELDS)
         made = {"encoders": [replace(spec, images={"tiles": 1})]}
     pipe = Pipeline(
-        where, schedule="1f1b", stages=mine, merge=merge, loss=total_loss, hidden=HIDDEN,
-        weigh="sample", deadline_s=60, **made,
+        where, schedule="1f1b", stages=mine, hidden=HIDDEN, run=StageOptions(merge=merge),
+        loss=StepLoss(total_loss, weigh="sample"), deadline_s=60, **made,
     )  # fmt: skip
-    dispatched: dict[str, Any] = {"dispatch": "images"} if units is None or units.spread else {}
+    dispatched: dict[str, Any] = (
+        {"images": Images("images")} if units is None or units.spread else {}
+    )
     loader: DataLoader[Any, Any] = DataLoader(
-        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=where,
+        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, ranks=where,
         balance=Balance(samples_per_step=STEP, accumulate=2, **dispatched), fields=pipe.needs,
         multiprocessing_context="fork",  # the pool's own method starts clean processes: seconds
     )  # fmt: skip

@@ -13,7 +13,7 @@ from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.units.lists import compile_units, joined
 from counterpoise.sched.runtime.units.plan import plan_units
-from counterpoise.sched.transforms.generator_passes import without_last_stage
+from counterpoise.sched.transforms.generator_passes import drop_last_stage
 from tests.sched.runtime.loopback import Loopback
 
 KINDS = ("F", "B", "I", "W", "GF", "GB", *(f"E{d}_{n}" for d in "FB" for n in "AB"))
@@ -70,7 +70,7 @@ def test_every_order_of_a_plan_runs_to_its_end(name: str) -> None:
 
 def test_a_generator_of_its_own_takes_the_place_of_the_last_stage() -> None:
     longer = schedule("1f1b", ranks=3, microbatches=8)
-    base = without_last_stage(longer)
+    base = drop_last_stage(longer)
     assert base is not None
     costs = Costs({"F": 10, "B": 20, "GF": 10, "GB": 20})
     units = Units(UnitSize(1, 2), generator=UnitSize(1, 1))

@@ -12,7 +12,7 @@ from torch import nn
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import EncoderSpec, Units, UnitSize
-from counterpoise.sched.runtime.encoders.spread import part_specs, parts_of, rows_of_part
+from counterpoise.sched.runtime.encoders.spread import part_rows, part_specs, split_encoder
 from tests.sched.runtime.encoders.models import make_model
 from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.pool import Pool
@@ -80,7 +80,7 @@ def infos(*tiles: int) -> list[Any]:
 
 def images_of(tiles: Sequence[int], parts: int, replicas: int) -> list[list[int]]:
     """Return the images of each part, by microbatch."""
-    found = part_specs(parts_of([spec()], parts), infos(*tiles), replicas)
+    found = part_specs(split_encoder([spec()], parts), infos(*tiles), replicas)
     assert all(one.shape[1:] == (4,) for each in found for one in each)
     return [[one.shape[0] // 3 for one in each] for each in found]
 
@@ -103,7 +103,7 @@ def test_no_part_has_more_than_an_image_of_a_replica_more() -> None:
 
 
 def test_nothing_is_known_of_microbatches_of_others() -> None:
-    found = part_specs(parts_of([spec()], 2), [None, *infos(4)], 2)
+    found = part_specs(split_encoder([spec()], 2), [None, *infos(4)], 2)
     assert [len(each) for each in found] == [0, 2]
 
 
@@ -138,14 +138,14 @@ def encoded_rows(rank: int, case: UnitSetting) -> int:
 )
 def test_encoders_that_cannot_be_spread_are_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parts_of(given, 2)
+        split_encoder(given, 2)
 
 
 def test_images_that_are_not_alike_are_refused() -> None:
-    parts = parts_of([spec(images={"pictures": 1})], 2)
+    parts = split_encoder([spec(images={"pictures": 1})], 2)
     with pytest.raises(ValueError, match="has 2 images and 9 features"):
         part_specs(parts, [SimpleNamespace(costs={"tiles": 3, "pictures": 2})], 1)
     with pytest.raises(ValueError, match="pixel_values has 7 rows, which do not divide"):
-        rows_of_part(torch.ones(7, 1), "pixel_values", 0, 6, 12)
+        part_rows(torch.ones(7, 1), "pixel_values", 0, 6, 12)
     with pytest.raises(ValueError, match="its pp is 2; give it pp 1"):
         Units(UnitSize(1, 1), UnitSize(2, 2), spread=True)

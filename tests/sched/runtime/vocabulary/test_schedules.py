@@ -15,7 +15,8 @@ from counterpoise.sched import Program, schedule, schedules
 from counterpoise.sched.runtime.compiled import collectives, compile_program
 from counterpoise.sched.runtime.execution.walk import Walker, walk
 from counterpoise.sched.runtime.parts import ModelPart
-from counterpoise.sched.runtime.stage.modules import StageOptions, Stages
+from counterpoise.sched.runtime.settings import StageOptions
+from counterpoise.sched.runtime.stage.modules import Stages
 from counterpoise.sched.runtime.vocabulary.loss import LossOptions
 from counterpoise.sched.runtime.vocabulary.shard import VocabParallel, VocabularyShard
 from counterpoise.sched.runtime.vocabulary.step import VocabularyPart

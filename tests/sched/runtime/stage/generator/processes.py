@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import (
     Pipeline,
+    StageOptions,
     Units,
     UnitSize,
     load_checkpoint,
@@ -145,8 +146,9 @@ def make_pipe(
     else:
         seat = where["pp"].get_local_rank()
     mine = {s: stages[s] for s in base.stages_of(seat)} if seat < setting.backbone[1] else {}
+    merges = None
     if setting.encoder is not None:
-        made |= {"encoders": specs_of(model.model, fields=FIELDS), "merge": _merge}
+        made["encoders"], merges = specs_of(model.model, fields=FIELDS), _merge
     pipe = Pipeline(
         where,
         schedule=setting.name,
@@ -154,8 +156,8 @@ def make_pipe(
         generator=spec_of(model.decoder, states),
         hidden=HIDDEN,
         deadline_s=40,
+        run=StageOptions(merge=merges, **dict(setting.options)),
         **made,
-        **dict(setting.options),
     )
     return pipe, mine
 

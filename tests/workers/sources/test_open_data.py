@@ -10,7 +10,7 @@ from counterpoise.workers.sources import registry
 from counterpoise.workers.sources.failures import DataChangedError
 from counterpoise.workers.sources.interface import Probe, SampleError
 from counterpoise.workers.sources.records import RecordDataset
-from counterpoise.workers.sources.registry import SOURCE_GROUP, format_of, open_source, source_of
+from counterpoise.workers.sources.registry import SOURCE_GROUP, find_format, open_data, open_source
 
 
 class Words(RecordDataset):
@@ -77,21 +77,21 @@ def folder(tmp_path, monkeypatch, shard):
     ],
 )  # fmt: skip
 def test_files_are_opened_by_the_class_of_their_format(folder, pattern, kind):
-    assert type(source_of(folder / pattern)) is kind
-    assert type(source_of(pattern, root=folder)) is kind
+    assert type(open_data(folder / pattern)) is kind
+    assert type(open_data(pattern, root=folder)) is kind
     spec = {"pattern": [pattern], "transform": None}
     assert type(open_source(spec, folder)) is kind
-    assert type(source_of(spec, root=folder)) is kind
+    assert type(open_data(spec, root=folder)) is kind
 
 
 def test_a_marker_tells_a_folder(folder):
     (folder / "marked").mkdir()
     (folder / "marked" / ".words-meta").mkdir()
-    assert format_of(folder / "marked") == "words"
+    assert find_format(folder / "marked") == "words"
 
 
 def test_a_folder_of_a_store_is_one_of_shards():
-    assert [format_of(each) for each in ("s3://a/b", "s3://a/*.tar", "s3://a/b.jsonl")] == [
+    assert [find_format(each) for each in ("s3://a/b", "s3://a/*.tar", "s3://a/b.jsonl")] == [
         "tar", "tar", "jsonl",
     ]  # fmt: skip
 
@@ -115,16 +115,16 @@ def test_what_has_no_format_is_refused(folder, pattern, reason):
     for name in ("tar", "json"):
         (folder / name).rename(root / name)
     with pytest.raises(ValueError, match=reason):
-        format_of(pattern, root)
+        find_format(pattern, root)
 
 
 def test_a_format_of_ones_own_has_all_that_others_have(folder, tmp_path):
     transform = Counted()
-    source = source_of(folder, transform, cache=tmp_path / "cache")
+    source = open_data(folder, transform, cache=tmp_path / "cache")
     assert [source.key(index) for index in range(4)] == ["a/0", "a/1", "b/0", "b/1"]
     assert source[3] == ["four", "five", "six"]
     assert source.probe(3).cost == {"words": 3}
-    again = source_of(folder, transform, cache=tmp_path / "cache")
+    again = open_data(folder, transform, cache=tmp_path / "cache")
     assert again.known(3) == again.probe(3) == source.probe(3)
     assert transform.probes == 1
     with pytest.raises(SampleError, match=r"sample 'b/0' of .*b\.words: no words"):
