@@ -141,7 +141,7 @@ def _other_plans(known: KnownCosts, balance: Balance, loop: LoopNow) -> dict[str
 
 def _write_code(balance: Balance) -> Json:
     """Return a Balance as its JSON object, as an expression, and with the loader to paste."""
-    values, defaults = (json.loads(each.to_json()) for each in (balance, DEFAULTS))
+    values, defaults = (json.loads(rules.to_json()) for rules in (balance, DEFAULTS))
     options = (
         f"    {name}={json.dumps(value, ensure_ascii=False)},\n"
         for name, value in values.items()
